@@ -123,10 +123,12 @@ def read(text: str, zone: str) -> When:
     return every(rest) if word == "every" else cron(text, zone)
 
 
-def checked_zone(name: Any) -> str:
+def checked_zone(name: Any, what: str = "tz") -> str:
     """The name of a time zone that this machine knows; raises ConfigError."""
     if not isinstance(name, str) or not name:
-        raise ConfigError(f'tz is the name of a time zone, such as "Asia/Shanghai"; got {name!r}')
+        raise ConfigError(
+            f'{what} is the name of a time zone, such as "Asia/Shanghai"; got {name!r}'
+        )
     try:
         zone_of(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):

@@ -229,6 +229,13 @@ SETTINGS: dict[str, Setting] = {
             least=1,
             most=32_767,
         ),
+        Setting(
+            name="time_zone",
+            kind="text",
+            group="table",
+            about="the zone of local times in columns without one",
+            default="UTC",
+        ),
         _app(
             "lease_seconds", "seconds", "how long an instance counts as alive without a heartbeat"
         ),

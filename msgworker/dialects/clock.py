@@ -2,7 +2,8 @@
 
 Any program may have written those: `infinity`, the year 20000, '0000-00-00', any text (SQLite).
 A value without a Python datetime makes the driver fail, and with it all rows of a statement. So an
-instant of a message is read by `instant_text` or `real_instant`.
+instant of a message is read by `instant_text` or `real_instant` (zones.py), which also know how
+its column keeps it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class now_plus(FunctionElement[datetime]):
         return UtcDateTime()
 
 
-class seconds_since(FunctionElement[float]):
-    """Seconds from an instant until now, as a float; NULL or infinite for an invalid one."""
+class seconds_passed(FunctionElement[float]):
+    """Seconds from an instant in UTC until now, as a float; NULL or infinite for an invalid one."""
 
     inherit_cache = True
     type = sa.Float()
@@ -62,25 +63,40 @@ class step_of(FunctionElement[int]):
     type = sa.BigInteger()
 
 
-class instant_text(FunctionElement[Any]):
-    """An instant in a form that a driver can always read; for `read_instant`."""
+class text_of(FunctionElement[Any]):
+    """`instant_text` of what a column keeps."""
 
     inherit_cache = True
     type = NullType()
 
 
-class instant_of(FunctionElement[datetime]):
-    """The inverse of `instant_text`, to compare a column with it."""
+class of_text(FunctionElement[datetime]):
+    """The inverse of `text_of`."""
 
     inherit_cache = True
     type = UtcDateTime()
 
 
-class real_instant(FunctionElement[datetime]):
-    """An instant of the years 1 to 9999; NULL for any other value."""
+class of_plain_text(of_text):
+    """The same, of a column without a zone on PostgreSQL."""
 
     inherit_cache = True
-    type = UtcDateTime()
+
+
+class real(FunctionElement[datetime]):
+    """`real_instant` as a column keeps it."""
+
+    inherit_cache = True
+
+    def __init__(self, instant: Any) -> None:
+        self.type = kind_of(instant)
+        super().__init__(instant)
+
+
+def kind_of(expression: Any) -> UtcDateTime:
+    """How the instants of an expression are kept."""
+    kind = getattr(expression, "type", None)
+    return kind if isinstance(kind, UtcDateTime) else UtcDateTime()
 
 
 def _clause(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
@@ -169,28 +185,28 @@ def _plus_oracle(element: now_plus, compiler: SQLCompiler, **kw: Any) -> str:
     )
 
 
-@compiles(seconds_since, "postgresql")
-def _since_postgresql(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(seconds_passed, "postgresql")
+def _since_postgresql(element: seconds_passed, compiler: SQLCompiler, **kw: Any) -> str:
     # Not the seconds of their difference: before version 17 there is none to an infinite instant.
     instant = _clause(element, compiler, **kw)
     past = f"CAST(extract(epoch FROM {instant}) AS float8)"
     return f"(CAST(extract(epoch FROM statement_timestamp()) AS float8) - {past})"
 
 
-@compiles(seconds_since, "sqlite")
-def _since_sqlite(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(seconds_passed, "sqlite")
+def _since_sqlite(element: seconds_passed, compiler: SQLCompiler, **kw: Any) -> str:
     instant = _clause(element, compiler, **kw)
     return f"((julianday('now') - julianday({instant})) * 86400.0)"
 
 
-@compiles(seconds_since, "mysql", "mariadb")
-def _since_mysql(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(seconds_passed, "mysql", "mariadb")
+def _since_mysql(element: seconds_passed, compiler: SQLCompiler, **kw: Any) -> str:
     instant = _clause(element, compiler, **kw)
     return f"(TIMESTAMPDIFF(MICROSECOND, {instant}, utc_timestamp(6)) / 1000000.0)"
 
 
-@compiles(seconds_since, "oracle")
-def _since_oracle(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(seconds_passed, "oracle")
+def _since_oracle(element: seconds_passed, compiler: SQLCompiler, **kw: Any) -> str:
     instant = _clause(element, compiler, **kw)
     # Of an interval: a difference of DATEs would have whole seconds only.
     passed = f"({_now_oracle(now(), compiler)} - CAST({instant} AS TIMESTAMP))"
@@ -227,57 +243,58 @@ def _step_oracle(element: step_of, compiler: SQLCompiler, **kw: Any) -> str:
     return f"FLOOR(({_seconds_oracle(since)}) / {seconds})"
 
 
-@compiles(instant_text, "postgresql")
-def _text_postgresql(element: instant_text, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(text_of, "postgresql")
+def _text_postgresql(element: text_of, compiler: SQLCompiler, **kw: Any) -> str:
     return f"CAST({_clause(element, compiler, **kw)} AS TEXT)"
 
 
-@compiles(instant_text, "sqlite")
-def _text_sqlite(element: instant_text, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(text_of, "sqlite")
+def _text_sqlite(element: text_of, compiler: SQLCompiler, **kw: Any) -> str:
     return _clause(element, compiler, **kw)
 
 
-@compiles(instant_text, "mysql", "mariadb")
-def _text_mysql(element: instant_text, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(text_of, "mysql", "mariadb")
+def _text_mysql(element: text_of, compiler: SQLCompiler, **kw: Any) -> str:
     return f"CAST({_clause(element, compiler, **kw)} AS CHAR)"
 
 
 _ORACLE_FORMAT = "'SYYYY-MM-DD HH24:MI:SS.FF6'"
 
 
-@compiles(instant_text, "oracle")
-def _text_oracle(element: instant_text, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(text_of, "oracle")
+def _text_oracle(element: text_of, compiler: SQLCompiler, **kw: Any) -> str:
     return f"TO_CHAR(CAST({_clause(element, compiler, **kw)} AS TIMESTAMP), {_ORACLE_FORMAT})"
 
 
-@compiles(instant_of, "postgresql")
-def _of_postgresql(element: instant_of, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"CAST({_clause(element, compiler, **kw)} AS TIMESTAMP WITH TIME ZONE)"
+@compiles(of_text, "postgresql")
+def _of_postgresql(element: of_text, compiler: SQLCompiler, **kw: Any) -> str:
+    zone = "WITHOUT" if isinstance(element, of_plain_text) else "WITH"
+    return f"CAST({_clause(element, compiler, **kw)} AS TIMESTAMP {zone} TIME ZONE)"
 
 
-@compiles(instant_of, "sqlite", "mysql", "mariadb")
-def _of_itself(element: instant_of, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(of_text, "sqlite", "mysql", "mariadb")
+def _of_itself(element: of_text, compiler: SQLCompiler, **kw: Any) -> str:
     return _clause(element, compiler, **kw)
 
 
-@compiles(instant_of, "oracle")
-def _of_oracle(element: instant_of, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(of_text, "oracle")
+def _of_oracle(element: of_text, compiler: SQLCompiler, **kw: Any) -> str:
     return f"TO_TIMESTAMP({_clause(element, compiler, **kw)}, {_ORACLE_FORMAT})"
 
 
-@compiles(real_instant, "postgresql", "mysql", "mariadb")
-def _real(element: real_instant, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(real, "postgresql", "mysql", "mariadb")
+def _real(element: real, compiler: SQLCompiler, **kw: Any) -> str:
     instant = _clause(element, compiler, **kw)  # a day less at both ends, for all time zones
     return f"CASE WHEN {instant} BETWEEN '0001-01-02' AND '9999-12-30' THEN {instant} END"
 
 
-@compiles(real_instant, "sqlite")
-def _real_sqlite(element: real_instant, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(real, "sqlite")
+def _real_sqlite(element: real, compiler: SQLCompiler, **kw: Any) -> str:
     instant = _clause(element, compiler, **kw)  # julianday() also accepts 'now' and numbers
     looks = f"{instant} GLOB '[0-9][0-9][0-9][0-9]-*' AND julianday({instant}) IS NOT NULL"
     return f"CASE WHEN {looks} THEN {instant} END"
 
 
-@compiles(real_instant, "oracle")
-def _real_oracle(element: real_instant, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(real, "oracle")
+def _real_oracle(element: real, compiler: SQLCompiler, **kw: Any) -> str:
     return _clause(element, compiler, **kw)

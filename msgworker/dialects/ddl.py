@@ -28,17 +28,6 @@ def compiler_for(name: str) -> sa.Dialect:
     return made
 
 
-def created_default(name: str) -> sa.TextClause:
-    """DEFAULT of created_at: UTC, whatever the session's time zone."""
-    return sa.text(
-        {
-            "postgresql": "now()",
-            "sqlite": "(strftime('%Y-%m-%d %H:%M:%f', 'now'))",
-            "oracle": "SYS_EXTRACT_UTC(SYSTIMESTAMP)",
-        }.get(name, "(utc_timestamp(6))")
-    )
-
-
 ROOM = {"fillfactor": 90}
 """Room in each page for new versions of rows (PostgreSQL)."""
 
@@ -147,15 +136,15 @@ def retyping(
     table: str,
     column: sa.Column[Any],
     *,
-    instant: bool = False,
+    zone: str | None = None,
     number: bool = False,
     counts: bool = False,
 ) -> list[str]:
     """Statements that give a column the type, default and nullability of `column`.
 
-    instant: it holds instants in UTC. number: it holds numbers; instants are then seconds
-    since 1970. counts: the database generates its values. [] if there is no such statement (on
-    SQLite the table must be created again).
+    zone: it holds instants as the local time of this zone. number: it holds numbers; instants are
+    then seconds since 1970. counts: the database generates its values. [] if there is no such
+    statement (on SQLite the table must be created again).
     """
     if dialect.name == "sqlite":
         return []
@@ -171,8 +160,8 @@ def retyping(
             using = f"{quoted}::text::numeric::{kind}"
         if number and not isinstance(column.type, sa.Integer):
             using = f"to_timestamp({quoted})"
-        if instant:
-            using = f"{quoted} AT TIME ZONE 'UTC'"
+        if zone is not None:
+            using = f"{quoted} AT TIME ZONE '{zone}'"
         parts = [f"ALTER COLUMN {quoted} DROP DEFAULT"]
         parts.append(f"ALTER COLUMN {quoted} TYPE {kind} USING {using}")
         parts += [f"ALTER COLUMN {quoted} SET{set_default}"] if set_default else []

@@ -170,7 +170,7 @@ class Runtime:
     events: Events = field(default_factory=Events)
     away: Away = field(init=False)
     tally: Tally = field(default_factory=Tally)
-    spans: Spans = field(default_factory=Spans)
+    spans: Spans = field(init=False)
     paused: frozenset[str] = frozenset()
     limits: Mapping[str, Limit] = field(default_factory=dict)
     apart: frozenset[str] = frozenset()
@@ -185,6 +185,8 @@ class Runtime:
         self.refusals = Refusals(self.clock)
         self.away = Away(self.events, lambda: self.identity.id)
         self.tally.count(self.events)
+        created = self.tables.has("created_at")
+        self.spans = Spans(zone=self.tables.kept("created_at").zone if created else "UTC")
 
     def enter(self) -> None:
         """Mark this thread as one of the instance; copies of its context are marked too: tasks

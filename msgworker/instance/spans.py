@@ -27,7 +27,9 @@ class Spans:
         self,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        zone: str = "UTC",
     ) -> None:
+        self._zone = zone
         self._wall = wall
         self._monotonic = monotonic
         self.ahead = 0.0
@@ -41,23 +43,23 @@ class Spans:
         """The span of each message."""
         to_database = self._wall() - self._monotonic() + self.ahead
         return [
-            (seconds, _waited(row, begin + to_database)) if begin else None
+            (seconds, _waited(row, begin + to_database, self._zone)) if begin else None
             for row, (begin, seconds) in zip(rows, ran, strict=True)
         ]
 
 
-def _waited(row: Row, started: float) -> float | None:
+def _waited(row: Row, started: float, zone: str) -> float | None:
     """Seconds from the sending to the first start; None for a later start, and where unknown."""
     if row.created_at is None or row.tries or row.later_times or row.crash_times:
         return None
-    sent = _seconds(row.created_at)
+    sent = _seconds(row.created_at, zone)
     return None if sent is None else max(0.0, started - sent)
 
 
 @lru_cache(maxsize=256)  # messages that are sent together have the same one
-def _seconds(instant: Any) -> float | None:
+def _seconds(instant: Any, zone: str) -> float | None:
     try:
-        found = read_instant(instant)
+        found = read_instant(instant, zone)
     except ValueError:
         return None
     return None if found is None else found.timestamp()

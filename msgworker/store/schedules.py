@@ -245,7 +245,7 @@ def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:
         return None
     found = conn.execute(t.built("tick_of", build), {"mw_id": msg_id}).scalar()
     try:
-        tick = read_instant(found)
+        tick = read_instant(found, t.kept("scheduled_for").zone)
     except ValueError:
         return None
     return None if tick is None else tick.astimezone(UTC)

@@ -125,6 +125,11 @@ def _message_table(
     metadata: sa.MetaData,
     live: Mapping[str, TypeEngine[Any]],
 ) -> sa.Table:
+    def instant(role: str) -> UtcDateTime:
+        there = live.get(names.get(role, ""))
+        return dialects.kept_as(there, dialect.name, spec.time_zone)
+
+    created = dialects.created_default(dialect.name, spec.time_zone)
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "msg_id": (dialects.big_id(), {"primary_key": True, "autoincrement": True}),
         "topic": (dialects.plain_text(100), {"nullable": False, "server_default": DEFAULT_TOPIC}),
@@ -132,17 +137,14 @@ def _message_table(
         "status": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
         "error_try_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
         "payload": (dialects.long_text(), {}),
-        "available_at": (UtcDateTime(), {}),
+        "available_at": (instant("available_at"), {}),
         "claimed_by": (dialects.plain_text(64), {}),
-        "claimed_at": (UtcDateTime(), {}),
+        "claimed_at": (instant("claimed_at"), {}),
         "crash_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
         "later_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
         "last_error": (dialects.plain_text(MAX_ERROR), {}),
-        "created_at": (
-            UtcDateTime(),
-            {"nullable": False, "server_default": dialects.created_default(dialect.name)},
-        ),
-        "finished_at": (UtcDateTime(), {}),
+        "created_at": (instant("created_at"), {"nullable": False, "server_default": created}),
+        "finished_at": (instant("finished_at"), {}),
         "shard": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
         "instance_type": (dialects.plain_text(MAX_FLAG), {}),
         "priority": (
@@ -151,7 +153,7 @@ def _message_table(
         ),
         "unique_key": (dialects.key_text(MAX_KEY), {"info": {ADDED: WITHOUT_KEYS}}),
         "unique_kept": (sa.SmallInteger(), {"info": {ADDED: WITHOUT_KEYS}}),
-        "scheduled_for": (UtcDateTime(), {"info": {ADDED: WITHOUT_TICK}}),
+        "scheduled_for": (instant("scheduled_for"), {"info": {ADDED: WITHOUT_TICK}}),
         "headers": (dialects.plain_text(MAX_HEADERS), {"info": {ADDED: WITHOUT_TRACE}}),
     }
     columns: list[sa.Column[Any]] = []

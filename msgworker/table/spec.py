@@ -26,6 +26,7 @@ from msgworker.table.names import (
     SLICES,
     UNIQUE,
 )
+from msgworker.ticks import checked_zone
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,6 +88,9 @@ class MessageTable(_Names):
     transactions overlap have time to commit in any order. Needs created_at; a message without
     a value there is claimed without a delay.
     max_payload: longest payload that is read, in characters (bytes on MariaDB and MySQL).
+    time_zone: the zone of the local times in columns that keep none of their own, such as DATETIME
+    and `timestamp`; the same for all programs. Rows of msgworker's own tables stay in UTC. See
+    docs/adopting.md.
 
     Raises ConfigError for invalid names and for values out of range.
     """
@@ -99,6 +103,7 @@ class MessageTable(_Names):
     max_payload: int = 16_000_000
     slices: tuple[str, ...] = ()
     shards: int = SHARDS
+    time_zone: str = "UTC"
 
     def __init__(
         self,
@@ -111,6 +116,7 @@ class MessageTable(_Names):
         max_payload: int = 16_000_000,
         slices: Iterable[str] | None = None,
         shards: int = SHARDS,
+        time_zone: str = "UTC",
         **columns: str | None,
     ) -> None:
         unknown = sorted(set(columns) - set(COLUMNS))
@@ -133,6 +139,7 @@ class MessageTable(_Names):
                 sorted(set(slices) if slices is not None else {r for r in SLICES if columns.get(r)})
             ),
             "shards": shards,
+            "time_zone": checked_zone(time_zone, "time_zone"),
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)

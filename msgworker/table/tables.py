@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
 from msgworker import dialects
-from msgworker.dialects import Dialect, Instants, now, now_plus
+from msgworker.dialects import Dialect, Instants, UtcDateTime, has_come, now, now_plus, written
 from msgworker.message import Status, ends_at
 from msgworker.payload import fitting
 from msgworker.processlock import ProcessLock
@@ -145,10 +145,10 @@ class Tables(ABC):
         """Past `available_at`, and older than the visibility delay."""
         parts: list[ColumnElement[bool]] = []
         if c.available_at is not None:
-            parts.append(sa.or_(c.available_at.is_(None), c.available_at <= now()))
+            parts.append(sa.or_(c.available_at.is_(None), has_come(c.available_at, now())))
         if self.spec.visibility_delay_seconds and c.created_at is not None:
             delay = -float(self.spec.visibility_delay_seconds)
-            old = c.created_at <= now_plus(sa.literal(delay, sa.Float()))
+            old = has_come(c.created_at, now_plus(sa.literal(delay, sa.Float())))
             parts.append(sa.or_(c.created_at.is_(None), old))  # from before the column was added
         return sa.and_(*parts) if parts else sa.true()
 
@@ -228,8 +228,15 @@ class Tables(ABC):
         return self.cols().object_id.type
 
     def values(self, **roles: Any) -> dict[str, Any]:
-        """Values for an UPDATE or INSERT by role, without columns that do not exist."""
-        return {self.names[role]: value for role, value in roles.items() if role in self.names}
+        """Values for an UPDATE or INSERT by role, without columns that do not exist; the database's
+        clock in them as each column keeps instants."""
+        known = {self.names[role]: value for role, value in roles.items() if role in self.names}
+        return {name: written(value, self.message.c[name].type) for name, value in known.items()}
+
+    def kept(self, role: str) -> UtcDateTime:
+        """How the column of a role keeps its instants."""
+        kind = self.message.c[self.names[role]].type
+        return kind if isinstance(kind, UtcDateTime) else UtcDateTime()
 
     def tries_last(self, values: dict[str, Any]) -> list[tuple[str, Any]]:
         """`values` of an UPDATE in which other columns depend on the tries, for `ordered_values`.

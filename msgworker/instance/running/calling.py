@@ -146,7 +146,7 @@ class Caller:
 
     def _created_at(self, row: Row) -> datetime | None:
         try:
-            return read_instant(row.created_at)
+            return read_instant(row.created_at, self._runtime.tables.kept("created_at").zone)
         except ValueError:
             if not self._told_of_odd_instants:
                 self._told_of_odd_instants = True

@@ -40,7 +40,9 @@ def _old(
         over = sa.and_(c.status == lit(Status.FAILED), sa.not_(t.unfinished(c)))
         ended = sa.or_(ended, over)
     # Foreign consumers do not fill finished_at.
-    times = [x for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None]
+    times = [
+        dialects.utc_of(x) for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None
+    ]
     age = sa.func.coalesce(*times) if len(times) > 1 else times[0]
     where = [ended, age < sa.literal(before, dialects.UtcDateTime())]
     if topic is not None:

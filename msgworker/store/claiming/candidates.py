@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from msgworker.dialects import (
     AnyText,
     fetch,
+    has_come,
     instant_of,
     instant_text,
     now,
@@ -196,9 +197,11 @@ def due_rows(t: Tables, from_start: bool, *more: ColumnElement[Any]) -> Select[A
     assert c.available_at is not None
     columns = hint_columns(t, c, instant_text(c.available_at))
     query = t.hinted(sa.select(*columns, *more), t.message, "due")
-    query = query.where(t.unfinished(c), c.available_at.is_not(None), c.available_at <= now())
+    query = query.where(
+        t.unfinished(c), c.available_at.is_not(None), has_come(c.available_at, now())
+    )
     if not from_start:
-        at: Any = instant_of(bindparam("at", type_=AnyText()))
+        at: Any = instant_of(bindparam("at", type_=AnyText()), c.available_at)
         query = query.where(
             c.available_at >= at,
             sa.or_(c.available_at > at, c.msg_id > bindparam("id", type_=sa.BigInteger())),

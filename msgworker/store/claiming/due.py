@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import now, now_plus, seconds_since
+from msgworker.dialects import has_come, is_to_come, now, now_plus, seconds_since
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.table import Cols, Slice, Tables, text_lit
 
@@ -82,7 +82,8 @@ def _overdue(t: Tables, role: str | None) -> sa.Select[Any]:
     source = t.message.alias("o")
     c = t.cols(source)
     assert c.available_at is not None
-    where = (t.claimable(c), t.unfinished(c), c.available_at.is_not(None), c.available_at <= now())
+    come = has_come(c.available_at, now())
+    where = (t.claimable(c), t.unfinished(c), c.available_at.is_not(None), come)
     query = t.hinted(sa.select(ONE), source, "due").where(*where)
     query = query.where(*_within(t, c, role))
     return query.order_by(c.available_at).limit(ONE)
@@ -103,8 +104,8 @@ def _next(
     query = t.hinted(sa.select(seconds_since(c.available_at)), source, "due").where(
         t.claimable(c),
         t.unfinished(c),
-        c.available_at > now(),
-        c.available_at <= now_plus(within),
+        is_to_come(c.available_at, now()),
+        has_come(c.available_at, now_plus(within)),
         *_handled(c, some, but),
         *_within(t, c, role),
         sa.not_(t.earlier_unfinished(c)),

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
+from msgworker.dialects import UtcDateTime, utc_of
 from msgworker.message import State, Status
 from msgworker.store.looking import window
 from msgworker.store.looking.info import MessageInfo, columns_of, info_of
@@ -198,7 +199,8 @@ def conditions(
         )
         where.append(found)
     if since is not None:
-        where.append(sa.false() if c.created_at is None else c.created_at >= since)
+        begin = sa.literal(since, UtcDateTime())
+        where.append(sa.false() if c.created_at is None else utc_of(c.created_at) >= begin)
     return where
 
 

@@ -148,7 +148,7 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
         if value is None or role == "status":
             continue
         if role in _INSTANTS:
-            values[role] = _instant(value)
+            values[role] = _instant(t, role, value)
         elif role in _NUMBERS:
             values[role] = whole_number(value)
         elif role in _FOR_PEOPLE and isinstance(value, bytes):  # a BLOB (SQLite)
@@ -172,8 +172,8 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
     return MessageInfo(**values, odd=odd, trace_id=trace_id)
 
 
-def _instant(value: Any) -> datetime | None:
+def _instant(t: Tables, role: str, value: Any) -> datetime | None:
     try:
-        return read_instant(value)
+        return read_instant(value, t.kept(role).zone)
     except ValueError:
         return None

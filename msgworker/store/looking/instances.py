@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.dialects import UtcDateTime, real_instant
+from msgworker.dialects import real_instant
 from msgworker.payload import shown
 from msgworker.store.looking import window
 from msgworker.store.looking.info import MessageInfo
@@ -256,8 +256,9 @@ def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime |
         c = t.cols()
         ids = window.running(t)
         joined = ids.join(t.message, ids.c.i == c.msg_id)
-        first: Any = sa.null() if c.claimed_at is None else sa.func.min(real_instant(c.claimed_at))
-        oldest = sa.type_coerce(first, UtcDateTime())
+        oldest: Any = sa.null()
+        if c.claimed_at is not None:
+            oldest = sa.func.min(real_instant(c.claimed_at))
         if c.claimed_by is None:
             nobody: Any = sa.null()
             return sa.select(nobody, sa.func.count(), oldest).select_from(joined)

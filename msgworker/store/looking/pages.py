@@ -207,7 +207,7 @@ def _late(
     where, order = list(walk.where), (c.available_at, c.msg_id)
     if at is not None:
         text, msg_id = _place(at)
-        from_there: Any = instant_of(sa.literal(text, AnyText()))
+        from_there: Any = instant_of(sa.literal(text, AnyText()), c.available_at)
         where.append(c.available_at >= from_there)
         where.append(sa.or_(c.available_at > from_there, c.msg_id > _id(msg_id)))
     instant: Any = instant_text(c.available_at)
@@ -216,7 +216,7 @@ def _late(
     query: sa.Select[Any] = sa.select(*columns_of(c, payload=False), instant)
     query = walk.hinted(t, query).where(*where, *_conditions(t, c, wanted))
     if last is not None:
-        end: Any = instant_of(sa.literal(str(last[0]), AnyText()))
+        end: Any = instant_of(sa.literal(str(last[0]), AnyText()), c.available_at)
         query = query.where(c.available_at <= end)
         query = query.where(sa.or_(c.available_at < end, c.msg_id <= _id(int(last[1]))))
     found = conn.execute(query.order_by(*order).limit(limit)).all()

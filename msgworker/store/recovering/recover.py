@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 
-from msgworker.dialects import UtcDateTime, fetch, now, whole_number
+from msgworker.dialects import UtcDateTime, fetch, now, utc_of, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
 from msgworker.store.rows import ME, Row, or_zero, row_columns, rows_of
@@ -256,8 +256,8 @@ def _of_nobody(c: Cols) -> list[ColumnElement[bool]]:
 
 
 def flagged_at(c: Cols) -> ColumnElement[Any]:
-    """The earliest time at which a row may have been flagged; NULL if unknown."""
-    known = [column for column in (c.claimed_at, c.created_at) if column is not None]
+    """The earliest time at which a row may have been flagged, UTC; NULL if unknown."""
+    known = [utc_of(column) for column in (c.claimed_at, c.created_at) if column is not None]
     return sa.func.coalesce(*known) if len(known) == 2 else known[0] if known else sa.null()
 
 

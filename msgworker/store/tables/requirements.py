@@ -374,7 +374,8 @@ def _instants(live: Live) -> Iterator[Fault]:
         problem, is_needed = "", True
         if isinstance(kind, sa.DateTime | sa.TIMESTAMP | UtcDateTime):
             if dialects.zone_is_lost(live.sql, kind):
-                problem = f"column {name} has no time zone: sessions of other zones misread it"
+                zone = live.spec.time_zone
+                problem = f"column {name} has no time zone: it is read as the time of {zone}"
                 is_needed = False
         elif live.dialect.loose_types:
             is_needed = role != "created_at" and _takes_no_text(live, kind)
@@ -531,7 +532,8 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     if not dialects.can_retype(live.sql, kind, ours.type, generated=generated):
         return ()
     plain = dialects.storing(live.sql, live.name, column.name) if column.generated else ()
-    options = {"instant": instant, "number": number, "counts": counts}
+    zone = live.spec.time_zone if instant else None
+    options: dict[str, Any] = {"zone": zone, "number": number, "counts": counts}
     dropped = (
         statement
         for name, text in live.rules

@@ -69,6 +69,7 @@ CHECKS = (
     server.succession,
     server.galera,
     server.clock,
+    server.local_times,
     plan.plan,
 )
 

@@ -8,9 +8,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
-from msgworker.dialects import Trouble, is_overtime, now, trouble
+from msgworker.config import Settings
+from msgworker.dialects import Trouble, is_overtime, now, real_instant, seconds_since, trouble
 from msgworker.store.looking.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.looking.doctor.patient import Patient
+from msgworker.store.tables import requirements
 
 SKEW_SECONDS = 30.0
 
@@ -113,3 +115,46 @@ def clock(p: Patient) -> list[Finding]:
         "right all the same, ages shown here are not"
     )
     return [advised("clock", text)]
+
+
+NEWEST = 100
+"""So many of the newest messages are asked when they were made."""
+WHICH_ZONE = (
+    'name the zone of its local times, MessageTable(time_zone="Asia/Shanghai") or `time_zone` in '
+    "msgworker.toml, in all programs (docs/adopting.md)"
+)
+
+
+def local_times(p: Patient) -> list[Finding]:
+    """Whether columns without a zone hold the local times of the declared one."""
+    zone, found = p.spec.time_zone, list[Finding]()
+    if p.live is None or p.as_is is None:
+        return found
+    t, c = p.live, p.live.cols()
+    if c.created_at is not None:
+        w = sa.select(c.created_at.label("at")).order_by(c.msg_id.desc()).limit(NEWEST).subquery().c
+        age = p.conn.scalar(sa.select(seconds_since(sa.func.max(real_instant(w.at)))))
+        if age is not None and float(age) < -Settings().lease_seconds:
+            text = (
+                f"the newest message was made {-float(age):,.0f} s in the future: column "
+                f"{t.names['created_at']} is read as the time of {zone}, in which it is not "
+                f"written; {WHICH_ZONE}"
+            )
+            found.append(needed("time zone", text))
+    own = [
+        column.name
+        for role, column in p.as_is.columns.items()
+        if role in requirements.INSTANTS
+        and t.has(role)
+        and dialects.is_own_clock(p.dialect.name, t.kept(role), column.default)
+    ]
+    if own:
+        here = int(p.conn.exec_driver_sql(dialects.SESSION_OFFSET[p.dialect.name]).scalar_one())
+        if here != dialects.offset_now(zone):
+            text = (
+                f"the default of column {', '.join(own)} is the database's own time "
+                f"({here / 3600:+g} h from UTC now), but it is read as the time of {zone}: new "
+                f"messages look too old or too young; {WHICH_ZONE}"
+            )
+            found.append(needed("time zone", text))
+    return found
