@@ -25,6 +25,7 @@ from msgworker.dialects.catalogue import (
     table_size,
 )
 from msgworker.dialects.clock import (
+    kind_of,
     now,
     now_ms,
     now_plus,
@@ -93,6 +94,13 @@ from msgworker.dialects.engines import (
     server_of,
 )
 from msgworker.dialects.inserts import insert_unless
+from msgworker.dialects.instants import (
+    Instants,
+    UtcDateTime,
+    instants_of,
+    kept_as,
+    read_instant,
+)
 from msgworker.dialects.live import (
     Rule,
     codec_of,
@@ -145,21 +153,16 @@ from msgworker.dialects.troubles import (
 from msgworker.dialects.types import (
     AnyId,
     AnyText,
-    Instants,
     JsonList,
     KeyText,
-    UtcDateTime,
     WholeId,
     big_id,
     exact,
-    instants_of,
     json_text,
-    kept_as,
     key_like,
     key_text,
     long_text,
     plain_text,
-    read_instant,
     recollated,
     text_length,
     whole_number,
@@ -273,6 +276,7 @@ __all__ = [
     "key_like",
     "key_room",
     "key_text",
+    "kind_of",
     "lending",
     "listen",
     "long_text",

@@ -17,7 +17,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import NullType, TypeEngine
 
-from msgworker.dialects.types import UtcDateTime
+from msgworker.dialects.instants import UtcDateTime
 
 
 class now(FunctionElement[datetime]):

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 
 from msgworker import events
 from msgworker.config import Settings
+from msgworker.dialects import kind_of
 from msgworker.errors import MsgworkerError
 from msgworker.events import Events
 from msgworker.instance.claiming.quiesce import Quiesce
@@ -185,8 +186,7 @@ class Runtime:
         self.refusals = Refusals(self.clock)
         self.away = Away(self.events, lambda: self.identity.id)
         self.tally.count(self.events)
-        created = self.tables.has("created_at")
-        self.spans = Spans(zone=self.tables.kept("created_at").zone if created else "UTC")
+        self.spans = Spans(zone=kind_of(self.tables.cols().created_at).zone)
 
     def enter(self) -> None:
         """Mark this thread as one of the instance; copies of its context are marked too: tasks

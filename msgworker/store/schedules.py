@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
 from msgworker import dialects
-from msgworker.dialects import UtcDateTime, instant_text, now, read_instant, real_instant
+from msgworker.dialects import UtcDateTime, instant_text, kind_of, now, read_instant, real_instant
 from msgworker.errors import SchemaError
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.store.send import insert_many, row_values
@@ -245,7 +245,7 @@ def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:
         return None
     found = conn.execute(t.built("tick_of", build), {"mw_id": msg_id}).scalar()
     try:
-        tick = read_instant(found, t.kept("scheduled_for").zone)
+        tick = read_instant(found, kind_of(t.cols().scheduled_for).zone)
     except ValueError:
         return None
     return None if tick is None else tick.astimezone(UTC)

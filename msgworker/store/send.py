@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
 from msgworker import dialects
-from msgworker.dialects import now_plus
+from msgworker.dialects import kind_of, now_plus
 from msgworker.message import Status
 from msgworker.store.rows import array_of_texts, array_param
 from msgworker.table import MessageTable, Tables, lit
@@ -172,9 +172,9 @@ def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
     if "b_delay" in keys:
         roles["available_at"] = now_plus(bindparam("b_delay", type_=sa.Float()))
     if "b_at" in keys:
-        roles["available_at"] = bindparam("b_at", type_=t.kept("available_at"))
+        roles["available_at"] = bindparam("b_at", type_=kind_of(t.cols().available_at))
     if "b_scheduled_for" in keys:
-        roles["scheduled_for"] = bindparam("b_scheduled_for", type_=t.kept("scheduled_for"))
+        roles["scheduled_for"] = bindparam("b_scheduled_for", type_=kind_of(t.cols().scheduled_for))
     payload = t.cols().payload
     if "b_payload" in keys and payload is not None:
         roles["payload"] = dialects.json_text("b_payload", payload)

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
 from msgworker import dialects
-from msgworker.dialects import Dialect, Instants, UtcDateTime, has_come, now, now_plus, written
+from msgworker.dialects import Dialect, Instants, has_come, now, now_plus, written
 from msgworker.message import Status, ends_at
 from msgworker.payload import fitting
 from msgworker.processlock import ProcessLock
@@ -147,8 +147,8 @@ class Tables(ABC):
         if c.available_at is not None:
             parts.append(sa.or_(c.available_at.is_(None), has_come(c.available_at, now())))
         if self.spec.visibility_delay_seconds and c.created_at is not None:
-            delay = -float(self.spec.visibility_delay_seconds)
-            old = has_come(c.created_at, now_plus(sa.literal(delay, sa.Float())))
+            delay = sa.literal(-float(self.spec.visibility_delay_seconds), sa.Float())
+            old = has_come(c.created_at, now_plus(delay))
             parts.append(sa.or_(c.created_at.is_(None), old))  # from before the column was added
         return sa.and_(*parts) if parts else sa.true()
 
@@ -178,9 +178,8 @@ class Tables(ABC):
         return [self.tries(c) == sa.bindparam("mw_tries", type_=sa.Integer())]
 
     def waits_for_no_instant(self, c: Cols) -> ColumnElement[bool]:
-        if c.available_at is None:
-            return self.unfinished(c)
-        return sa.and_(self.unfinished(c), c.available_at.is_(None))
+        open_ones = self.unfinished(c)
+        return open_ones if c.available_at is None else sa.and_(open_ones, c.available_at.is_(None))
 
     def in_slices(self, c: Cols) -> ColumnElement[bool]:
         """Unfinished and not running: the predicate of the partial index of slices.
@@ -228,15 +227,9 @@ class Tables(ABC):
         return self.cols().object_id.type
 
     def values(self, **roles: Any) -> dict[str, Any]:
-        """Values for an UPDATE or INSERT by role, without columns that do not exist; the database's
-        clock in them as each column keeps instants."""
-        known = {self.names[role]: value for role, value in roles.items() if role in self.names}
-        return {name: written(value, self.message.c[name].type) for name, value in known.items()}
-
-    def kept(self, role: str) -> UtcDateTime:
-        """How the column of a role keeps its instants."""
-        kind = self.message.c[self.names[role]].type
-        return kind if isinstance(kind, UtcDateTime) else UtcDateTime()
+        """Values for an UPDATE or INSERT by role, without columns that do not exist."""
+        known = {self.message.c[self.names[r]]: v for r, v in roles.items() if r in self.names}
+        return {column.name: written(value, column.type) for column, value in known.items()}
 
     def tries_last(self, values: dict[str, Any]) -> list[tuple[str, Any]]:
         """`values` of an UPDATE in which other columns depend on the tries, for `ordered_values`.

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import reaching, read_instant
+from msgworker.dialects import kind_of, reaching, read_instant
 from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.events import Started
 from msgworker.instance.fan_out.fanout import Fans
@@ -146,7 +146,9 @@ class Caller:
 
     def _created_at(self, row: Row) -> datetime | None:
         try:
-            return read_instant(row.created_at, self._runtime.tables.kept("created_at").zone)
+            return read_instant(
+                row.created_at, kind_of(self._runtime.tables.cols().created_at).zone
+            )
         except ValueError:
             if not self._told_of_odd_instants:
                 self._told_of_odd_instants = True

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement
 
-from msgworker.dialects import instant_text, read_instant, text_length, whole_number
+from msgworker.dialects import instant_text, kind_of, read_instant, text_length, whole_number
 from msgworker.message import LATER, State, word_of
 from msgworker.payload import is_text, quoted, shown
 from msgworker.store.changing.cancelling import Request
@@ -174,6 +174,6 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
 
 def _instant(t: Tables, role: str, value: Any) -> datetime | None:
     try:
-        return read_instant(value, t.kept(role).zone)
+        return read_instant(value, kind_of(getattr(t.cols(), role)).zone)
     except ValueError:
         return None

@@ -146,7 +146,9 @@ def local_times(p: Patient) -> list[Finding]:
         for role, column in p.as_is.columns.items()
         if role in requirements.INSTANTS
         and t.has(role)
-        and dialects.is_own_clock(p.dialect.name, t.kept(role), column.default)
+        and dialects.is_own_clock(
+            p.dialect.name, dialects.kind_of(getattr(c, role)), column.default
+        )
     ]
     if own:
         here = int(p.conn.exec_driver_sql(dialects.SESSION_OFFSET[p.dialect.name]).scalar_one())
