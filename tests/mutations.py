@@ -125,8 +125,8 @@ MUTANTS = (
     _m(
         "flag moves to one that waits",
         "store/settling/done.py",
-        "return [c.status == lit(Status.NEW), t.due(c), *never_tried]",
-        "return [c.status == lit(Status.NEW), *never_tried]",
+        "return [t.stands_at(c, Status.NEW), t.due(c), *never_tried]",
+        "return [t.stands_at(c, Status.NEW), *never_tried]",
         "test_settle_ends_the_lane_when_the_next_one_is_gone[sqlite-later]",
     ),
     _m(
@@ -1203,7 +1203,7 @@ MUTANTS = (
     _m(
         "a batch: followers whatever their status",
         "store/settling/batch.py",
-        'free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))',
+        'free = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))',
         'free = (t.due(c), t.tries(c) == sa.literal_column("0"))',
         *_on(
             "test_one_wrong_row_leaves_all_of_a_batch_as_it_was", "sqlite-a follower that is done"
@@ -1212,14 +1212,14 @@ MUTANTS = (
     _m(
         "a batch: followers that wait",
         "store/settling/batch.py",
-        'free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))',
-        'free = (c.status == lit(Status.NEW), t.tries(c) == sa.literal_column("0"))',
+        'free = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))',
+        'free = (t.stands_at(c, Status.NEW), t.tries(c) == sa.literal_column("0"))',
         *_on(ONE_WRONG_ROW, "sqlite-a follower that waits"),
     ),
     _m(
         "a batch: followers with a try",
         "store/settling/batch.py",
-        'free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))',
+        'free = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))',
         "free = (c.status == lit(Status.NEW), t.due(c))",
         *_on(ONE_WRONG_ROW, "sqlite-a follower with a try"),
     ),
@@ -1553,7 +1553,7 @@ MUTANTS = (
     _m(
         "replaced although it was claimed",
         "store/unique.py",
-        "        never = [c.status == lit(Status.NEW), t.tries(c) == ZERO]\n"
+        "        never = [t.stands_at(c, Status.NEW), t.tries(c) == ZERO]\n"
         "        if c.claimed_at is not None:\n"
         "            never.append(c.claimed_at.is_(None))\n",
         "        never = [t.tries(c) == ZERO]\n",

@@ -21,7 +21,7 @@ from msgworker.dialects import AnyText
 from msgworker.errors import DuplicateMessage
 from msgworker.message import Outgoing, Status
 from msgworker.store.send import insert_many, insert_one, inserted_values, sent_values
-from msgworker.table import Tables, lit
+from msgworker.table import Tables
 from msgworker.table.uniqueness import ONE, able, counts, holds, index_name
 
 ROUNDS = 20
@@ -171,7 +171,7 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
 
     def build() -> sa.Update:
         c = t.cols()
-        never = [c.status == lit(Status.NEW), t.tries(c) == ZERO]
+        never = [t.stands_at(c, Status.NEW), t.tries(c) == ZERO]
         if c.claimed_at is not None:
             never.append(c.claimed_at.is_(None))
         if c.later_times is not None:

@@ -102,6 +102,11 @@ class Tables(ABC):
             hint = hint.replace("%(name)s", name)
         return query.with_hint(source, hint)
 
+    def row_by_row(self, query: sa.Select[Any]) -> sa.Select[Any]:
+        """A subquery of an EXISTS, that is asked for each row: a planner without hints would join
+        all rows with a whole index, if statistics call that empty. The OFFSET keeps it apart."""
+        return query.offset(sa.literal_column("0")) if self.dialect.index_hint is None else query
+
     def among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
         """`column` is one of the ids given as the parameter `mw_ids`, a list."""
         if not self.dialect.json_lists:
@@ -137,8 +142,8 @@ class Tables(ABC):
     def claimable(self, c: Cols) -> ColumnElement[bool]:
         """May be claimed according to its own status."""
         return sa.or_(
-            c.status == lit(Status.NEW),
-            sa.and_(c.status == lit(Status.FAILED), self.tries_left(c)),
+            self.stands_at(c, Status.NEW),
+            sa.and_(self.stands_at(c, Status.FAILED), self.tries_left(c)),
         )
 
     def due(self, c: Cols) -> ColumnElement[bool]:
@@ -155,6 +160,18 @@ class Tables(ABC):
     def running(self, c: Cols) -> ColumnElement[bool]:
         return c.status == lit(Status.PROCESSING)
 
+    def stands_at(self, c: Cols, status: Status) -> ColumnElement[bool]:
+        """The status of rows that a statement names by primary key.
+
+        In a form that implies the predicate of no partial index: a planner would read all entries
+        of one that its statistics call empty, of each row that is named, or of one that is full of
+        dead entries.
+        """
+        if not self.dialect.partial_indexes:
+            return c.status == lit(status)
+        below, above = (sa.literal_column(str(status + n)) for n in (-1, 1))
+        return sa.and_(c.status > below, c.status < above)
+
     def failed(self, c: Cols) -> ColumnElement[bool]:
         """Failed or dead; the predicate of their index."""
         return c.status == lit(Status.FAILED)
@@ -163,12 +180,9 @@ class Tables(ABC):
         """The fence: flagged, and by us. Without `claimed_by` only the status can be checked, and
         `same_tries`, since every removal of a flag counts a try.
 
-        For statements that name rows by primary key. Planners without hints would use the guard
-        index for `status = 1`, which is full of dead entries.
+        For statements that name rows by primary key.
         """
-        running = self.running(c)
-        if self.dialect.index_hint is None:
-            running = sa.and_(c.status > lit(Status.NEW), c.status < lit(Status.DONE))
+        running = self.stands_at(c, Status.PROCESSING)
         return running if c.claimed_by is None else sa.and_(running, c.claimed_by == me)
 
     def same_tries(self, c: Cols, counted: bool) -> list[ColumnElement[bool]]:
@@ -203,7 +217,7 @@ class Tables(ABC):
         source = self.message.alias("r")
         match = self.runs(self.cols(source), self.object_key(of))
         found = self.hinted(sa.select(sa.literal_column("1")), source, "guard").where(match)
-        return sa.and_(of.object_id.is_not(None), sa.exists(found))
+        return sa.and_(of.object_id.is_not(None), sa.exists(self.row_by_row(found)))
 
     def earlier_unfinished(self, of: Cols) -> ColumnElement[bool]:
         """A lower message of the object is unfinished: the row is not the head."""
@@ -214,7 +228,7 @@ class Tables(ABC):
             other.msg_id < of.msg_id,
             self.open_rows(other),
         )
-        return sa.and_(of.object_id.is_not(None), sa.exists(found))
+        return sa.and_(of.object_id.is_not(None), sa.exists(self.row_by_row(found)))
 
     @property
     def sliced(self) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ from sqlalchemy import Connection
 
 
 def plan_of(conn: Connection, text: str, parameters: Any) -> list[tuple[str, str]]:
-    """(how, index) of each access to the message table; how is "scan" where no index is used. The
-    index of a partition has the name of the one over all of them."""
+    """(how, index) of each access to the message table; how is "scan" where no index is used,
+    "whole" where an index is read without a condition on its key. The index of a partition has the
+    name of the one over all of them."""
     if conn.dialect.name == "sqlite":
         found = conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)
         return [_sqlite_step(row[3]) for row in found if _sqlite_step(row[3])[0]]
@@ -20,20 +21,23 @@ def plan_of(conn: Connection, text: str, parameters: Any) -> list[tuple[str, str
         return list(_postgresql_steps(found[0]["Plan"], parts))
     found = conn.exec_driver_sql(f"EXPLAIN {text}", parameters).mappings().all()
     return [
-        ("scan" if row["key"] is None else "index", str(row["key"]).lower())
+        (_MYSQL_WAYS.get(row["type"], "index"), str(row["key"]).lower())
         for row in found
         if row["table"] is not None and not str(row["table"]).startswith("<")
     ]
 
 
+_MYSQL_WAYS = {"ALL": "scan", "index": "whole"}
+
+
 def _sqlite_step(text: str) -> tuple[str, str]:
     words = text.split()
-    if words[0] not in ("SCAN", "SEARCH") or "CONSTANT" in text:
+    if words[0] not in ("SCAN", "SEARCH") or "CONSTANT" in text or "VIRTUAL" in words:
         return "", ""
     if "USING INTEGER PRIMARY KEY" in text:
         return "index", "primary"
     if "INDEX" in words:
-        return "index", words[words.index("INDEX") + 1].lower()
+        return "whole" if words[0] == "SCAN" else "index", words[words.index("INDEX") + 1].lower()
     if words[1] in ("ring", "w", "g", "q0") or words[1].startswith(("(", "q")):
         return "", ""  # a step over what another step has found
     return "scan", text
@@ -52,6 +56,7 @@ def _postgresql_steps(node: dict[str, Any], parts: dict[str, str]) -> Iterator[t
         yield "scan", str(node.get("Filter"))
     if "Index Name" in node:
         name = parts.get(node["Index Name"], node["Index Name"])
-        yield "index", "primary" if name.endswith(("_pkey", "_message_id")) else name
+        how = "index" if "Index Cond" in node else "whole"
+        yield how, "primary" if name.endswith(("_pkey", "_message_id")) else name
     for child in node.get("Plans", ()):
         yield from _postgresql_steps(child, parts)

@@ -196,7 +196,7 @@ def running(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, tuple[
         c = t.cols()
         owner = sa.null() if c.claimed_by is None else c.claimed_by
         query = sa.select(c.msg_id, owner.label("o"), t.tries(c).label("n"))
-        return query.where(t.among(c.msg_id), c.status == lit(Status.PROCESSING))
+        return query.where(t.among(c.msg_id), t.stands_at(c, Status.PROCESSING))
 
     if not ids:
         return {}

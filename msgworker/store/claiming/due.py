@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.dialects import has_come, is_to_come, now, now_plus, seconds_since
-from msgworker.message import DEFAULT_TOPIC
+from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.table import Cols, Slice, Tables, text_lit
 
 ONE: ColumnElement[int] = sa.literal_column("1")
@@ -112,7 +112,7 @@ def _next(
         sa.not_(t.object_is_running(c)),
     )
     if failed:
-        query = query.where(t.failed(c))
+        query = query.where(t.stands_at(c, Status.FAILED))
     return query.order_by(c.available_at).limit(ONE)
 
 

@@ -20,15 +20,15 @@ from msgworker.table import Cols, Tables, lit
 
 
 def in_state(t: Tables, c: Cols, word: State) -> ColumnElement[bool]:
-    """The predicate of a word."""
+    """The predicate of a word; which index is read, a query says with another one."""
     if word is State.FAILED:
-        return sa.and_(c.status == lit(Status.FAILED), t.tries_left(c))
+        return sa.and_(t.stands_at(c, Status.FAILED), t.tries_left(c))
     if word is State.DEAD:
-        return sa.and_(c.status == lit(Status.FAILED), sa.not_(t.tries_left(c)))
+        return sa.and_(t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)))
     if word is State.UNKNOWN:
         known = [lit(status) for status in Status]
         return sa.or_(c.status.is_(None), c.status.not_in(known))
-    return c.status == lit(Status[word.name])
+    return t.stands_at(c, Status[word.name])
 
 
 def unfinished(conn: Connection, t: Tables) -> int:

@@ -20,7 +20,7 @@ from msgworker.payload import shown
 from msgworker.store.changing import pause
 from msgworker.store.looking import find, limited
 from msgworker.store.looking.instances import InstanceInfo, Life, instances
-from msgworker.store.recovering.recover import giving_back, running_rows, undated
+from msgworker.store.recovering.recover import giving_back, undated
 from msgworker.table import Cols, Tables
 
 ONE: ColumnElement[int] = sa.literal_column("1")
@@ -204,15 +204,13 @@ def _of_objects(t: Tables, cut: bool) -> sa.Select[Any]:
         grouped = entries.with_only_columns(key.label("o"), least, sa.func.count().label("n"))
         grouped = grouped.group_by(key)
     g = grouped.subquery("g")
-    _, c, index, where = next(iter(running_rows(t)))
-    running = t.hinted(
-        sa.select(t.running_object(c).label("o"), c.msg_id.label("i")), _source(c), index
-    )
-    r = running.where(where, c.object_id.is_not(None)).subquery("r")
+    source = t.message.alias("r")
+    r = t.cols(source)
+    running = t.hinted(sa.select(r.msg_id), source, "guard").where(t.runs(r, g.c.o))
+    one = sa.func.coalesce(running.limit(1).scalar_subquery(), g.c.i)
+    f = sa.select(one.label("i"), g.c.n).subquery("f")
     h = t.cols(t.message.alias("h"))
-    one = sa.func.coalesce(r.c.i, g.c.i)
-    rows = g.outerjoin(r, g.c.o == r.c.o).join(h.msg_id.table, h.msg_id == one)
-    return _facts(t, h, g.c.n).select_from(rows)
+    return _facts(t, h, f.c.n).select_from(f.join(h.msg_id.table, h.msg_id == f.c.i))
 
 
 def _without_object(t: Tables, cut: bool) -> sa.Select[Any]:
@@ -226,10 +224,6 @@ def _without_object(t: Tables, cut: bool) -> sa.Select[Any]:
     h = t.cols(t.message.alias("k"))
     rows = some.join(h.msg_id.table, h.msg_id == some.c.i)
     return _facts(t, h, ONE).select_from(rows)
-
-
-def _source(c: Cols) -> Any:
-    return c.msg_id.table
 
 
 def _facts(t: Tables, c: Cols, count: ColumnElement[Any]) -> sa.Select[Any]:

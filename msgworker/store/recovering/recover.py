@@ -48,10 +48,9 @@ def flagged_by(
     def build() -> Any:
         parts = []
         for source, c, index, where in running_rows(t):
-            part = t.hinted(sa.select(c.msg_id.label("i")), source, index)
             assert c.claimed_by is not None
-            # "+ 0": else a planner may read the primary key from there, with all finished rows.
-            behind = c.msg_id + sa.literal_column("0")
+            behind = _unordered(c)
+            part = t.hinted(sa.select(behind.label("i")), source, index)
             low = behind > bindparam("after", type_=sa.BigInteger())  # whatever the column is
             parts.append(part.where(where, c.claimed_by == who, low))
         return _first(sa.union_all(*parts) if len(parts) > 1 else parts[0])
@@ -110,7 +109,7 @@ def recover_foreign(
     is alive."""
 
     def whose(c: Cols) -> list[ColumnElement[bool]]:
-        return [t.running(c), *_of_nobody(c), *t.same_tries(c, True)]
+        return [t.stands_at(c, Status.PROCESSING), *_of_nobody(c), *t.same_tries(c, True)]
 
     params = {"mw_tries": seen_tries}
     return _recover(conn, t, "recover_foreign", ids, whose, params, by=FOREIGN, text=text)
@@ -151,7 +150,7 @@ def died(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Row]:
 
     def build() -> Select[Any]:
         c = t.cols()
-        dead = (t.failed(c), sa.not_(t.tries_left(c)))
+        dead = (t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)))
         return sa.select(*row_columns(t, c)).where(t.among(c.msg_id), *dead).order_by(c.msg_id)
 
     return rows_of(t, fetch(conn, t.built("died", build), {"mw_ids": list(ids)})) if ids else []
@@ -234,10 +233,8 @@ class _Ages(enum.Enum):
 def _foreign(t: Tables, ages: _Ages) -> Any:
     parts = []
     for source, c, index, where in running_rows(t):
-        both: Any = sa.select(c.msg_id.label("i"), t.tries(c).label("n"))
-        part = t.hinted(both, source, index)
-        # "+ 0": see `flagged_by`.
-        behind = c.msg_id + sa.literal_column("0")
+        behind = _unordered(c)
+        part = t.hinted(sa.select(behind.label("i"), t.tries(c).label("n")), source, index)
         part = part.where(where, *_of_nobody(c))
         part = part.where(behind > bindparam("after", type_=sa.BigInteger()))
         if ages is _Ages.UNTIL:
@@ -336,6 +333,12 @@ def running_rows(
     sources = (t.message.alias("a"), t.message.alias("b"))
     looks = t.running_rows(*map(t.cols, sources))
     return [(source, *look) for source, look in zip(sources, looks, strict=False)]
+
+
+def _unordered(c: Cols) -> ColumnElement[Any]:
+    """The msg_id in a form that no index has: else a planner may read the primary key from there,
+    or in its order, with all finished rows."""
+    return c.msg_id + sa.literal_column("0")
 
 
 def _first(found: Any) -> Select[Any]:

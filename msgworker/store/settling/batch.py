@@ -117,7 +117,7 @@ def _finish_followers(t: Tables) -> _Change:
 
     def build() -> sa.Update:
         c = t.cols()
-        free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))
+        free = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))
         values = t.values(status=lit(Status.DONE), finished_at=now())
         return sa.update(t.message).where(_among(t, c), *free).values(values)
 

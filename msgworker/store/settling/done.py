@@ -137,7 +137,7 @@ def may_follow(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
     """New and due; without owners also without a try, as the run was read: their settle asks for
     the same."""
     never_tried = [] if t.has("claimed_by") else [t.tries(c) == sa.literal_column("0")]
-    return [c.status == lit(Status.NEW), t.due(c), *never_tried]
+    return [t.stands_at(c, Status.NEW), t.due(c), *never_tried]
 
 
 def done_arrays(
