@@ -109,6 +109,7 @@ def _aims() -> Iterator[Aim]:
     for scenario in ("B4", "B16"):
         for label, of in (("unordered", "B1"), ("1000 objects", "B2")):
             yield Aim(pg, scenario, label, f"of {of} on a small table, {label}", of_plain, 0.9)
+    yield Aim(pg, "B17", "", "of B2 on a small table, statistics of a quiet hour", of_plain, 0.83)
     for head in ("running", "delayed"):
         label = f"behind a {head} head"
         yield Aim(pg, "B5", label, f"of B2, {label}", of_plain, 0.9)

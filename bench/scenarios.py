@@ -42,7 +42,7 @@ class Drain:
     the driver), or a number.
     prototype: the number of objects the prototype is run with, None = not compared. plain: the
     number of objects of a small table that is drained for comparison. handler, group, batch: see
-    `Job`.
+    `Job`. analyzed: how many of `rows` were there when statistics were taken, None = all.
     """
 
     scenario: str
@@ -59,6 +59,7 @@ class Drain:
     limit: Literal["batched", "transaction"] | float | None = "batched"
     prototype: int | None = None
     plain: int | None = None
+    analyzed: int | None = None
 
 
 @dataclass(slots=True)
@@ -105,6 +106,11 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
         for name, objects in (("unordered", 0), ("1000 objects", 1000)):
             rows = (done, Rows(10 * n, objects))
             yield Drain(scenario, f"{name} {full}", rows, None, time_limit=s, plain=objects)
+    elif scenario == "B17":
+        done = finished(3 * n)
+        label = f"1000 objects, analyzed before they came, over {done.count:,} finished"
+        rows = (done, Rows(n, 1000))
+        yield Drain("B17", label, rows, n, plain=1000, analyzed=1, time_limit=30 * s)
     elif scenario == "B5":
         free = Rows(n, 1000, "free")
         running = Rows(1, 1, "blocked", values=(("status", "1"),))
@@ -184,7 +190,7 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
             yield Drain("B15", f"1000 objects, priorities: {name}", rows, n)
 
 
-DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B11", "B13", "B15", "B16")
+DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B11", "B13", "B15", "B16", "B17")
 
 
 def run_drain(place: Place, drain: Drain) -> Line:
@@ -206,7 +212,7 @@ def run_round(app: App, place: Place, drain: Drain, line: Line) -> None:
 
     The table is filled first: what is compared is measured with nothing in between.
     """
-    fill(app, drain.rows)
+    fill(app, drain.rows, drain.analyzed)
     if drain.handler.startswith("effect"):
         create_effects(app.engine)
     yardsticks(place, drain, line)

@@ -43,18 +43,36 @@ def kind_of(dialect: sa.Dialect) -> str:
     return "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
 
 
-def fill(app: App, kinds: Sequence[Rows]) -> None:
-    """Drop our tables, create them again, insert the rows in the order given, and tidy up."""
+def fill(app: App, kinds: Sequence[Rows], analyzed: int | None = None) -> None:
+    """Drop our tables, create them again, insert the rows in the order given, and tidy up.
+    analyzed: after so many kinds, None = at the end: statistics know nothing of what follows."""
     engine = app.engine
     with engine.begin() as conn:
         for name in TABLES:
             conn.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
     app.create_schema()
-    for rows in kinds:
+    for number, rows in enumerate(kinds):
+        if number == analyzed:
+            _keep_statistics(engine)
+            tidy(engine)
         for start in range(0, rows.count, CHUNK):
             with engine.begin() as conn:
                 insert(conn, rows, start, min(CHUNK, rows.count - start))
-    tidy(engine)
+    if analyzed is None:
+        tidy(engine)
+    else:
+        write_back(engine)
+
+
+def _keep_statistics(engine: sa.Engine) -> None:
+    """Let the server not analyze the table by itself."""
+    option = {
+        "postgresql": "SET (autovacuum_enabled = off)",
+        "mariadb": "STATS_AUTO_RECALC = 0",
+        "mysql": "STATS_AUTO_RECALC = 0",
+    }.get(kind_of(engine.dialect))
+    if option:
+        _run(engine, f"ALTER TABLE {TABLE} {option}")
 
 
 def insert(conn: sa.Connection, rows: Rows, start: int, count: int) -> None:

@@ -169,7 +169,8 @@ class Tables(ABC):
         """
         if not self.dialect.partial_indexes:
             return c.status == lit(status)
-        below, above = (sa.literal_column(str(status + n)) for n in (-1, 1))
+        below: ColumnElement[int] = sa.literal_column(str(status - 1))
+        above: ColumnElement[int] = sa.literal_column(str(status + 1))
         return sa.and_(c.status > below, c.status < above)
 
     def failed(self, c: Cols) -> ColumnElement[bool]:
