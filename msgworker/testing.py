@@ -210,28 +210,30 @@ class _Drain:
         try:
             if parts.timer is not None:
                 parts.timer.register()
+            parts.housekeeper.prepare()
             parts.heartbeat.register()
             while not parts.fetcher.exhausted:
                 self._beat()
                 parts.fetcher.run_once()
                 self._handle_all(parts.lanes)
             parts.settler.flush_waiting()
-            parts.heartbeat.leave()
+            parts.housekeeper.leave()
             return report_of(parts.runtime, begun)
         finally:
             parts.fetcher.ended()
             parts.settler.close()
             parts.caller.close()
-            parts.heartbeat.close()
+            parts.housekeeper.close()
             if parts.timer is not None:
                 parts.timer.ended()
 
     def _beat(self) -> None:
-        if time.monotonic() >= self._beat_at or self._instance.runtime.identity.doubted_at:
+        if time.monotonic() >= self._beat_at or self._instance.runtime.identity.in_doubt:
             if self._instance.timer is not None:
                 self._instance.timer.run_once()
-            did = self._instance.heartbeat.run_once()
-            self._beat_at = time.monotonic() + self._instance.heartbeat.pause_seconds(did)
+            self._instance.heartbeat.run_once()
+            house = self._instance.housekeeper
+            self._beat_at = time.monotonic() + house.pause_seconds(house.run_once())
 
     def _handle_all(self, lanes: Lanes) -> None:
         while lanes.ready:
@@ -241,8 +243,8 @@ class _Drain:
                 return
             if lanes.may_start(lane):
                 self._handle(lane)
-            elif self._instance.runtime.hand.unsure:  # the heartbeat asks for them
-                self._instance.heartbeat.run_once()
+            elif self._instance.runtime.hand.unsure:  # the housekeeper asks for them
+                self._instance.housekeeper.run_once()
 
     def _handle(self, lane: Lane) -> None:
         parts = self._instance

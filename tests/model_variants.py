@@ -85,7 +85,7 @@ PROTOCOL = (
     live("all end: poison", "POISON=2 NOFAIL"),
     # Second locks: one taken away is not missed while nothing else goes wrong.
     right("no guard, nothing late", "B_GUARD C_ALONE KILLS=1"),
-    right("no take-over, renewal refused", "B_NOTAKEOVER C_ALONE EXPIRIES=1 NOFAIL"),
+    right("no take-over, late renewal refused", "B_NOTAKEOVER STRICT C_ALONE EXPIRIES=1 NOFAIL"),
     right("sent again without a look", "B_RESENDS C_ALONE C_FENCE C_ONCE UNKNOWN=2 NOFAIL"),
     right("plain handlers, the look does not wait", f"{ALL} C_ONCE B_LOOKPLAIN PENDING=1 KILLS=1"),
     # What the protocol does not stand: see README.md.
@@ -102,7 +102,7 @@ PROTOCOL = (
     broken("handler ahead of the flag", "B_AHEAD C_FLAG"),
     broken("... alone no more", "B_AHEAD C_ALONE DISCARD"),
     broken("... blames the wrong one", "B_AHEAD C_BLAME POISON=2 NOFAIL"),
-    broken("recovery without take-over", "B_NOTAKEOVER B_RENEWS_EXPIRED C_ALONE EXPIRIES=1 NOFAIL"),
+    broken("recovery without take-over", "B_NOTAKEOVER C_ALONE EXPIRIES=1 NOFAIL"),
     broken("renewal after a take-over", "B_RENEWS_TAKEN C_ALONE EXPIRIES=1 NOFAIL"),
     broken("recovery from whoever has it", "B_RECOVERS_ANY C_ALONE EXPIRIES=1 N=2"),
     broken("a crash counts no try", "B_CRASHFREE C_TRIES KILLS=3 NOFAIL"),

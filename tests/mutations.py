@@ -288,7 +288,7 @@ MUTANTS = (
     _m(
         "lost claims do not make an instance count the others",
         "instance/claiming/fetcher.py",
-        "                self._beat_now()  # it counts the instances\n",
+        "                self._housekeep_now()  # it counts the instances\n",
         "                pass\n",
         *_on("test_an_instance_whose_claims_are_lost_counts_the_others_at_once", "sqlite"),
     ),
@@ -589,17 +589,15 @@ MUTANTS = (
     _m(
         "renewal after a take-over",
         "store/recovering/lease.py",
-        '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
-        "lease.expires_at > now()\n",
-        '                lease.name == bindparam("me"), lease.expires_at > now()\n',
+        'lease.name == bindparam("me"), lease.taken_by.is_(None), *live)',
+        'lease.name == bindparam("me"), *live)',
         *_on("test_a_take_over_has_one_winner_and_is_for_ever", "sqlite"),
     ),
     _m(
         "renewal of an expired lease",
         "store/recovering/lease.py",
-        '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
-        "lease.expires_at > now()\n",
-        '                lease.name == bindparam("me"), lease.taken_by.is_(None)\n',
+        "live = () if over else (lease.expires_at > now(),)",
+        "live = ()",
         *_on("test_an_expired_lease_is_never_renewed", "sqlite"),
     ),
     _m(
@@ -620,10 +618,9 @@ MUTANTS = (
     _m(
         "renewal by the process's clock",
         "store/recovering/lease.py",
-        '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
-        "lease.expires_at > now()\n",
-        '                lease.name == bindparam("me"), lease.taken_by.is_(None),\n'
-        '                lease.expires_at > datetime.now(__import__("datetime").UTC)\n',
+        "live = () if over else (lease.expires_at > now(),)",
+        "live = () if over else (\n"
+        '            lease.expires_at > datetime.now(__import__("datetime").UTC),)\n',
         "test_leases_are_judged_by_the_database_s_clock",
     ),
     _m(
@@ -677,11 +674,28 @@ MUTANTS = (
         *_on("test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
     ),
     _m(
-        "a renewal after the end of trust",
-        "instance/liveness/heartbeat.py",
-        "if begun >= identity.trusted_until or not",
-        "if not",
-        *_on("test_who_wakes_after_its_lease_is_over_does_not_ask_for_it", "postgresql"),
+        "a late renewal waits for who has the lease locked",
+        "instance/liveness/ownlease.py",
+        "if not lease.is_free(conn, tables, name):",
+        "if False:",
+        *_on("test_who_is_being_taken_over_does_not_wait_for_its_lease", "postgresql"),
+    ),
+    _m(
+        "a late renewal is refused",
+        "instance/liveness/ownlease.py",
+        'if not tables.has("claimed_by") or not self._extend(link, name, tells, over=True):',
+        "if True:",
+        *_on("test_a_lease_that_nobody_has_taken_over_is_renewed_however_late[True", "sqlite"),
+    ),
+    _m(
+        "who was late takes over who was late, too",
+        "instance/liveness/recovery.py",
+        "forbear = FORBEAR_LEASES * self._runtime.settings.lease_seconds if late else 0.0",
+        "forbear = 0.0 if late else 0.0",
+        *_on(
+            "test_who_was_late_itself_takes_over_nobody_who_may_have_been_late_too",
+            "sqlite",
+        ),
     ),
     _m(
         "a settle of a lost id is sent again and again",
@@ -801,8 +815,8 @@ MUTANTS = (
     _m(
         "what cannot be recovered is forgotten",
         "instance/liveness/heartbeat.py",
-        'if not runtime.tables.has("claimed_by"):\n            self._go_on',
-        "if runtime.tables is None:\n            self._go_on",
+        'if runtime.tables.has("claimed_by"):',
+        "if runtime.tables is not None:",
         *_on("test_what_has_not_started_is_asked_for_before_it_starts", "sqlite"),
     ),
     _m(
@@ -830,8 +844,8 @@ MUTANTS = (
     _m(
         "the renewal in a transaction",
         "instance/liveness/ownlease.py",
-        "        with self._link.single() as conn:",
-        "        with self._link.transaction() as conn:",
+        "with link.single() as conn:  # a suspended process",
+        "with link.transaction() as conn:  #",
         *_on("test_who_stands_still_after_its_renewal_holds_no_lock", "postgresql"),
     ),
     _m(
@@ -843,7 +857,7 @@ MUTANTS = (
     ),
     _m(
         "no sweep of unknown rows",
-        "instance/liveness/heartbeat.py",
+        "instance/liveness/housekeeper.py",
         "        self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)\n",
         "",
         *_on("test_rows_of_ours_that_no_lane_knows_are_given_back", "sqlite"),
@@ -864,7 +878,7 @@ MUTANTS = (
     ),
     _m(
         "the lease is dropped without a look",
-        "instance/liveness/heartbeat.py",
+        "instance/liveness/housekeeper.py",
         "        if not self._claimer.holds_nothing(self._link):\n            return False\n",
         "",
         *_on("test_a_lease_is_not_dropped_while_a_row_is_flagged", "sqlite"),
@@ -1886,7 +1900,7 @@ MUTANTS = (
     _m(
         "the server behind a pooler is asked once",
         "instance/liveness/heartbeat.py",
-        "        self._link.check_server()\n",
+        "            self.link.check_server()\n",
         "",
         "test_an_old_primary_that_comes_back_is_refused",
     ),

@@ -1,6 +1,6 @@
 """One running instance: its parts, wired, and the order in which they start and stop.
 
-Start: lease, handler threads, claim loop, heartbeat.
+Start: lease, handler threads, claim loop, heartbeat, housekeeper.
 Stop: no new claims; unstarted lanes are released; running handlers get a grace time; everything
 is settled; the lease goes last, after the last handler, or stays for recovery if one still runs.
 One file, because the order of the stop is read beside the parts that it stops.
@@ -31,6 +31,8 @@ from msgworker.instance.claiming.runlength import RunLength
 from msgworker.instance.claiming.seat import Standing
 from msgworker.instance.listener import Listener
 from msgworker.instance.liveness.heartbeat import Heartbeat
+from msgworker.instance.liveness.housekeeper import Housekeeper
+from msgworker.instance.liveness.ownlease import OwnLease
 from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.instance.role import Role
 from msgworker.instance.running.batchcall import BatchCaller
@@ -89,14 +91,14 @@ class Instance:
         self.ending = Ending()
         self.asked = asked or Asked()
         self.keeper: Keeper | None = None
-        self._look, self._beat = threading.Event(), threading.Event()
-        look_now, beat_now = self._look.set, self._beat.set
+        self._look, self._beat, self._house = (threading.Event() for _ in range(3))
+        look_now, housekeep_now = self._look.set, self._house.set
         self.seat = None if runtime.scope is None else runtime.scope.seat(self._standing())
         settings, link = runtime.settings, runtime.link(tuned=True)
         self.appetite = Appetite(threads, settings.lanes_limit)
-        self.lanes = Lanes(runtime, beat_now=beat_now)
+        self.lanes = Lanes(runtime, housekeep_now=housekeep_now)
         self.settler = Settler(
-            runtime, lanes=self.lanes, on_progress=self._look_if_room, beat_now=beat_now
+            runtime, lanes=self.lanes, on_progress=self._look_if_room, renew_now=self._beat.set
         )
         self.caller, self.batches = self._callers(before_settle)
         self.handlers = HandlerThreads(
@@ -114,16 +116,22 @@ class Instance:
         rivals = Rivals(settings.heartbeat_seconds, runtime.clock)
         self.finder = Finder(runtime, link, self.seat, rivals=rivals, threads=threads)
         watch = HandlerWatch(runtime)
+        lease = OwnLease(runtime, seat=self.seat, threads=threads, label=label)
         self.heartbeat = Heartbeat(
             runtime,
+            lease,
+            wake=self._beat,
+            housekeep_now=housekeep_now,
+        )
+        self.housekeeper = Housekeeper(
+            runtime,
+            lease,
+            heartbeat=self.heartbeat,
             claimer=self.claimer,
             lanes=self.lanes,
             settler=self.settler,
             handlers=watch,
-            seat=self.seat,
-            threads=threads,
-            label=label,
-            wake=self._beat,
+            wake=self._house,
             look_now=look_now,
         )
         self.draining = Draining(
@@ -132,14 +140,16 @@ class Instance:
             finder=self.finder,
             claimer=self.claimer,
             permits=self.permits,
-            recovery=self.heartbeat.recovery,
-            beat_now=beat_now,
+            recovery=self.housekeeper.recovery,
+            housekeep_now=housekeep_now,
         )
         self.room = Room(runtime, appetite=self.appetite, lanes=self.lanes, settler=self.settler)
         self.fetcher = Fetcher(
             runtime,
             room=self.room,
-            emptying=Emptying(runtime, lanes=self.lanes, settler=self.settler, beat_now=beat_now),
+            emptying=Emptying(
+                runtime, lanes=self.lanes, settler=self.settler, housekeep_now=housekeep_now
+            ),
             finder=self.finder,
             claimer=self.claimer,
             permits=self.permits,
@@ -150,13 +160,13 @@ class Instance:
             ahead=Ahead(threads=threads, clock=runtime.clock),
             wake=self._look,
             lanes=self.lanes,
-            beat_now=beat_now,
+            housekeep_now=housekeep_now,
             settler=self.settler,
         )
         self.listener = Listener(runtime, heard=look_now)
         self.timer = Timer(runtime, look_now=look_now) if runtime.schedules else None
         timers = () if self.timer is None else (self.timer,)
-        watched = (self.fetcher, self.heartbeat, *timers)
+        watched = (self.fetcher, self.heartbeat, self.housekeeper, *timers)
         self.watchdog = Watchdog(
             runtime, roles=watched, settling=self.settler.links, handlers=watch
         )
@@ -193,6 +203,7 @@ class Instance:
             if self.timer is not None:
                 self.timer.register()
             try:
+                self.housekeeper.prepare()
                 self.heartbeat.register()
             except BaseException:
                 if self.timer is not None:
@@ -206,6 +217,7 @@ class Instance:
         self.handlers.start()
         self.fetcher.start()
         self.heartbeat.start()
+        self.housekeeper.start()
         self.watchdog.start()
         if self.timer is not None:
             self.timer.start()
@@ -220,7 +232,8 @@ class Instance:
     @property
     def is_within(self) -> bool:
         """Whether this thread belongs to the instance, so that its stop may wait for it."""
-        roles = [self.fetcher, self.heartbeat, self.watchdog, self.listener, self.settler.thread]
+        roles = [self.fetcher, self.heartbeat, self.housekeeper, self.watchdog, self.listener]
+        roles += [self.settler.thread]
         roles += [] if self.timer is None else [self.timer]
         return self.runtime.within or any(role.is_current for role in roles)
 
@@ -293,12 +306,14 @@ class Instance:
         self.settle_rest()
         if self.seat is not None:
             self.seat.stop(0.0 if self._hurried else ROLE_SECONDS)
-        for role in (self.settler.thread, self.listener, self.heartbeat, self.watchdog):
+        roles = (self.settler.thread, self.listener, self.housekeeper, self.heartbeat)
+        for role in (*roles, self.watchdog):
             role.stop()
             self._wait_for(role, ROLE_SECONDS)
-        if not self.heartbeat.over.is_set():  # it waits for an answer in vain
-            self.heartbeat.link.cut()
-            self.heartbeat.join(ROLE_SECONDS)
+        for one in (self.housekeeper, self.heartbeat):
+            if not one.over.is_set():  # it waits for an answer in vain
+                one.link.cut()
+                one.join(ROLE_SECONDS)
         self.settle_rest()  # lanes that it has queued again meanwhile
         self._leave(ended)
         return ended
@@ -333,7 +348,7 @@ class Instance:
         try:
             for tries in sorted({row.tries for row in unstarted}):
                 ids = [row.msg_id for row in unstarted if row.tries == tries]
-                release(runtime, link, ids, tries=tries)
+                release(runtime, link, ids, me=runtime.identity.id, tries=tries)
         finally:
             link.close()
         self.settler.settle_apart(known)
@@ -350,13 +365,13 @@ class Instance:
                 "stopped while handlers still run (messages %s); recovery follows", held
             )
             runtime.events.emit(events.InstanceStopped(runtime.identity.id, clean=False))
-            if self.heartbeat.over.is_set():
-                self.heartbeat.say_stopped()
+            if self._beats_are_over:
+                self.housekeeper.say_stopped()
             return
         clean = False
         try:
-            quiet = self.fetcher.over.is_set() and self.heartbeat.over.is_set()
-            clean = quiet and self.heartbeat.leave()
+            quiet = self.fetcher.over.is_set() and self._beats_are_over
+            clean = quiet and self.housekeeper.leave()
             if not clean:
                 runtime.log.warning("stopped with messages still flagged; recovery follows")
         except Exception as error:
@@ -374,6 +389,10 @@ class Instance:
         )
         runtime.events.emit(events.InstanceStopped(runtime.identity.id, clean=clean))
 
+    @property
+    def _beats_are_over(self) -> bool:
+        return self.heartbeat.over.is_set() and self.housekeeper.over.is_set()
+
     def database_gone_seconds(self) -> float:
         """How long some role has been without the database."""
         return self.runtime.away.seconds
@@ -390,7 +409,7 @@ class Instance:
                 continue
             kind = trouble(error)
             if kind is Trouble.REFUSED:
-                gone = self.heartbeat.file_gone()  # a new connection has made an empty file
+                gone = self.housekeeper.file_gone()  # a new connection has made an empty file
                 raise gone or refusal(self.runtime.engine, error) from error
             if kind is Trouble.OTHER:
                 raise error

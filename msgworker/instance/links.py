@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, RootTransaction
@@ -111,14 +111,26 @@ class Turns:
         self._waiting: deque[threading.Lock] = deque()
 
     def __enter__(self) -> None:
+        self._take(urgent=False)
+
+    def _take(self, *, urgent: bool) -> None:
         with self._gate:
             if not self._taken:
                 self._taken = True
                 return
             mine = threading.Lock()
             mine.acquire()
-            self._waiting.append(mine)
+            if urgent:
+                self._waiting.appendleft(mine)
+            else:
+                self._waiting.append(mine)
         mine.acquire()  # released by the previous holder, which hands the turn over
+
+    @property
+    def next(self) -> AbstractContextManager[None]:
+        """The next turn, before all others that wait: for the renewal of a lease, which may be over
+        by then."""
+        return _NextTurn(self)
 
     def __exit__(self, *exc: object) -> None:
         with self._gate:
@@ -126,6 +138,17 @@ class Turns:
                 self._waiting.popleft().release()
             else:
                 self._taken = False
+
+
+class _NextTurn:
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None:
+        self._turns._take(urgent=True)
+
+    def __exit__(self, *exc: object) -> None:
+        self._turns.__exit__(*exc)
 
 
 class Link:
@@ -153,6 +176,7 @@ class Link:
         self._alone: Connection | None = None
         self.together: Connection | None = None
         self.busy_since: float | None = None  # when its present use began
+        self.waits = False  # for its turn: there is nothing to cut
         self.ident: int | None = None  # the thread that used it last
         self.lock = threading.Lock()
         self._succession = succession_of(engine)
@@ -233,8 +257,24 @@ class Link:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """A connection in a transaction of its own."""
-        with self._opened() as conn, self._turns or nullcontext(), conn.begin():
+        with self._opened() as conn, self._turn_of_ours(), conn.begin():
             yield conn
+
+    @contextmanager
+    def _turn_of_ours(self) -> Iterator[None]:
+        if self._turns is None:
+            yield
+            return
+        self.waits = True
+        try:
+            self._turns.__enter__()
+        finally:
+            self.waits = False
+        try:
+            self.busy_since = time.monotonic()
+            yield
+        finally:
+            self._turns.__exit__(None, None, None)
 
     @contextmanager
     def _opened(self) -> Iterator[Connection]:

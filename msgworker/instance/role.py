@@ -53,11 +53,11 @@ def outlive(
             return
 
 
-def outage_pause(attempt: int) -> float:
+def outage_pause(attempt: int, longest: float = LONGEST_PAUSE_SECONDS + 0.5) -> float:
     """The seconds to wait after the attempt-th failure in a row (from 1 on): twice as long each
-    time, 5 s at most, and up to half a second more."""
+    time, 5 s at most, and up to half a second more; never more than `longest`."""
     doubled = FIRST_PAUSE_SECONDS * 2.0 ** min(attempt - 1, 20)
-    return min(doubled, LONGEST_PAUSE_SECONDS) + random.uniform(0, 0.5)
+    return min(longest, min(doubled, LONGEST_PAUSE_SECONDS) + random.uniform(0, 0.5))
 
 
 class Away:
@@ -106,8 +106,10 @@ class Outage:
         log: logging.LoggerAdapter[logging.Logger],
         what: str,
         away: Away | None = None,
+        longest_pause: float = LONGEST_PAUSE_SECONDS + 0.5,
     ) -> None:
         self._log = log
+        self._longest_pause = longest_pause
         self._what = what
         self._away = away or Away()
         self._told = False
@@ -129,7 +131,7 @@ class Outage:
             )
             extra = {"event": Said.DATABASE_AWAY}
             self._log.log(level, "%s: %s; trying again", self._what, reason_of(error), extra=extra)
-        return outage_pause(self.failures)
+        return outage_pause(self.failures, self._longest_pause)
 
     def over(self) -> None:
         """Record a success."""
@@ -151,12 +153,15 @@ class Role:
         away: Away | None = None,
         wake: threading.Event | None = None,
         leave_for: Callable[[MsgworkerError], None] | None = None,
+        *,
+        longest_pause: float = LONGEST_PAUSE_SECONDS + 0.5,
     ) -> None:
         """wake: set by others to end the pause early. leave_for: makes the instance leave if the
-        loop cannot go on; None = the instance does without this role meanwhile."""
+        loop cannot go on; None = the instance does without this role meanwhile. longest_pause:
+        after a failure."""
         self.name = name
         self.log = log
-        self.outage = Outage(log, name, away)
+        self.outage = Outage(log, name, away, longest_pause)
         self.busy_since: float | None = None  # when the round began that runs now
         self._told_of = ""
         self._leave_for = leave_for

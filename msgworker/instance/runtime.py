@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from msgworker import events
 from msgworker.config import Settings
 from msgworker.dialects import kind_of
-from msgworker.errors import MsgworkerError
+from msgworker.errors import MsgworkerError, RuleChanged
 from msgworker.events import Events
 from msgworker.instance.claiming.quiesce import Quiesce
 from msgworker.instance.claiming.refusals import Refusals
@@ -45,6 +45,7 @@ from msgworker.store.rows import Row
 from msgworker.table import Tables
 from msgworker.tracing import UNTRACED, NoTracer
 
+URGENT_SHARE = 0.1
 _WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)
 
 
@@ -137,10 +138,10 @@ class Runtime:
     identity, hand, quiesce, refusals, away, tally, spans: see their classes for their writers.
     events: the event stream, for the log, the tally and subscribers of the App.
     paused: topics of which no handler starts; limits: of topics, over all instances; apart: the
-    topics of both; written by the heartbeat (`hold`), read by the fetcher, by handler threads and
+    topics of both; written by the housekeeper (`hold`), read by the fetcher, by handler threads and
     settling threads.
     slot, slots: our place among the live instances, and their number; written by the
-    heartbeat, read by the fetcher.
+    housekeeper, read by the fetcher.
     left_for: why the instance leaves by itself; written by any thread (`leave_for`), read by the
     thread that waits for the end.
     stopping: the instance is to stop; set by any thread, read by all.
@@ -203,11 +204,13 @@ class Runtime:
         """The instance for which messages left are counted."""
         return Asked(topics=self.topics, chosen=self.chosen, me=(self.identity.id,))
 
-    def link(self, *, tuned: bool = False) -> Link:
-        """New connections for a role; tuned: for the claim's statements."""
+    def link(self, *, tuned: bool = False, urgent: bool = False) -> Link:
+        """New connections for a role; tuned: for the claim's statements. urgent: where writers
+        take turns, it has the next one."""
         end_if_forked(self.pid)
         tuning = self.tables.dialect.tuned if tuned else None
-        return Link(self.engine, self.turns, tuning, self.spare_links.close_idle)
+        turns = self.turns.next if urgent and self.turns is not None else self.turns
+        return Link(self.engine, turns, tuning, self.spare_links.close_idle)
 
     def hold(self, paused: frozenset[str], limits: Mapping[str, Limit]) -> None:
         """These topics are paused, and these are limited."""
@@ -242,18 +245,30 @@ class Runtime:
         """The messages that we know to be flagged by us."""
         return self.identity.stuck | self.hand.flagged()
 
-    def forget_all(self, new_id: str) -> None:
-        """Our lease is lost: continue under another id, without lanes."""
-        self.identity.lost()
-        self.identity.become(new_id)
-        self.hand.forget()
+    @property
+    def urgent_pause(self) -> float:
+        """The longest pause after a failure of a renewal or of a settle, in seconds: so short that
+        an outage that ends within a lease costs nothing."""
+        return URGENT_SHARE * self.settings.lease_seconds
 
-    def carry_all(self, new_id: str) -> None:
-        """Our lease is lost, on a table without `claimed_by`: continue under another id with all
-        lanes, which no instance can have recovered. No claim may be in flight."""
+    @property
+    def has_left(self) -> bool:
+        """Whether it left because the rule of the table has changed: no lease is renewed then."""
+        return isinstance(self.left_for, RuleChanged)
+
+    def go_on_as(
+        self, new_id: str, trusted_until: float, begun: float, *, with_all: bool = False
+    ) -> None:
+        """Our lease is lost: continue under another id, without the lanes of the old one; begun:
+        when the lease of the new one was taken (monotonic). A claim in flight drops its lanes
+        itself.
+
+        with_all: keep all lanes, since no instance can have recovered them.
+        """
         identity = self.identity
-        identity.lost()
-        identity.become(new_id, carried=frozenset(self.hand.owners() | {identity.id}))
+        kept = frozenset(self.hand.owners() | {identity.id}) if with_all else frozenset()
+        identity.become(identity.id, new_id, trusted_until, begun, carried=kept)
+        self.hand.forget(identity.is_ours)
 
 
 def facts(row: Row) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from msgworker import App, Message
 from msgworker.instance.instance import Instance
 from tests.support.batches import calls  # noqa: F401 - a fixture
+from tests.support.rounds import register
 from tests.support.rule import Crm
 
 
@@ -24,11 +25,11 @@ def one(app: App, ran: list[int]) -> Iterator[Instance]:
     """An instance that holds its lease; no thread of it runs."""
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     made = Instance(app.runtime(), 1)
-    made.heartbeat.register()
+    register(made)
     made.lanes.took(0.0)  # more is claimed at once than there are threads
     yield made
     made.settler.close()
-    for role in (made.fetcher, made.heartbeat):
+    for role in (made.fetcher, made.heartbeat, made.housekeeper):
         role.link.close()
 
 

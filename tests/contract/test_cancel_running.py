@@ -21,6 +21,7 @@ from msgworker.store.changing.cancelling import Request
 from msgworker.store.recovering import lease
 from msgworker.store.rows import Row
 from tests.support.ops import requested, why
+from tests.support.rounds import beat, register
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 
@@ -34,7 +35,7 @@ def made_of() -> Iterator[Callable[[App], Instance]]:
 
     def make(app: App) -> Instance:
         one = Instance(app.runtime(), 1)
-        one.heartbeat.register()
+        register(one)
         one.lanes.took(0.0)
         there.append(one)
         return one
@@ -43,7 +44,7 @@ def made_of() -> Iterator[Callable[[App], Instance]]:
     for one in there:
         one.settler.close()
         one.caller.close()
-        for role in (one.fetcher, one.heartbeat):
+        for role in (one.fetcher, one.heartbeat, one.housekeeper):
             role.link.close()
 
 
@@ -106,7 +107,7 @@ def test_a_running_message_is_dead_when_its_handler_ends_after_the_request(app, 
     def handle(msg: Message, ctx: Context) -> None:
         assert (ctx.cancelled, ctx.cancel_reason) == (False, None)
         assert cancel(app, msg.msg_id).requested == 1
-        one.heartbeat.run_once()
+        beat(one)
         seen.append((ctx.cancelled, ctx.cancel_reason))
         if ends == "raises":
             raise ValueError("x")
@@ -122,7 +123,7 @@ def test_a_running_message_is_dead_when_its_handler_ends_after_the_request(app, 
     assert table.one("status", "error_try_times", "last_error") == (-1, 3, GONE)
     assert table.one("claimed_by") is None
     assert requested(app) != []
-    one.heartbeat.run_once()
+    beat(one)
     assert requested(app) == []
     assert app.ops.rerun() == 0
 
@@ -133,7 +134,7 @@ def test_a_message_that_has_not_started_ends_without_a_start(app, table, made, r
     first, second = send(app, "o", "o")
     one.fetcher.run_once()
     cancel(app, first)
-    one.heartbeat.run_once()
+    beat(one)
     step(one)
     assert (ran, table.statuses) == ([], [-1, 0])
     one.fetcher.run_once()
@@ -149,7 +150,7 @@ def test_a_request_that_comes_after_the_end_is_dropped(app, table, made):
     one.fetcher.run_once()
     step(one)
     assert (table.statuses, len(requested(app))) == ([2], 1)
-    one.heartbeat.run_once()
+    beat(one)
     assert (table.statuses, requested(app)) == ([2], [])
 
 
@@ -164,7 +165,7 @@ def test_a_message_that_fails_before_the_request_is_seen_is_not_tried_again(app,
     send(app, "o")
     one.fetcher.run_once()
     step(one)
-    other.heartbeat.run_once()
+    beat(other)
     assert table.one("status", "error_try_times", "last_error") == (-1, 3, GONE)
     assert (requested(app), len(ran)) == ([], 1)
 
@@ -177,7 +178,7 @@ def test_a_message_that_is_released_before_the_request_is_seen_is_dead(app, tabl
     cancel(app, msg_id)
     one.settler.give_back(one.lanes.take_back())
     assert table.statuses == [0]
-    other.heartbeat.run_once()
+    beat(other)
     assert (table.statuses, table.one("last_error"), ran) == ([-1], GONE, [])
 
 
@@ -189,7 +190,7 @@ def test_a_message_of_an_instance_that_died_is_not_tried_again(app, table, made,
     cancel(app, msg_id)
     with app.engine.begin() as conn:
         lease.drop(conn, app.tables, one.runtime.identity.id)
-    other.heartbeat.run_once()
+    beat(other)
     assert (table.statuses, table.one("last_error"), requested(app)) == ([-1], GONE, [])
     assert table.one("error_try_times") == 3
     step(one)
@@ -214,8 +215,8 @@ def test_a_request_that_the_database_refuses_to_end_stops_no_recovery(
     refuse_row(app, database, "NEW.object_id = 'bad' AND NEW.error_try_times = 3")
     with app.engine.begin() as conn:
         lease.drop(conn, app.tables, one.runtime.identity.id)
-    other.heartbeat.run_once()
-    other.heartbeat.run_once()
+    beat(other)
+    beat(other)
     assert table.statuses == [0 if which == "waits" else -1, -1]
     assert table.column("claimed_by") == [None, None]
 
@@ -240,7 +241,7 @@ def test_a_request_whose_end_is_rolled_back_harms_no_start_and_is_ended_later(
     other = made_of(sqlite_app)
     assert asked
     monkeypatch.setattr(change, "end_request", end)
-    other.heartbeat.run_once()
+    beat(other)
     assert (Table(sqlite_app).statuses, requested(sqlite_app)) == ([-1], [])
 
 
@@ -259,7 +260,7 @@ def test_requests_that_others_do_not_end_hide_none_of_ours(app, table, made):
     with app.engine.begin() as conn:
         cancelling.add(conn, app.tables, running, actor="anna", reason="wrong file")
     cancel(app, msg_id)
-    one.heartbeat.requests.read()
+    one.housekeeper.requests.read()
     step(one)
     assert table.rows("status", "last_error")[-1] == (-1, GONE)
 
@@ -271,7 +272,7 @@ def test_a_rerun_is_not_cancelled_by_the_request_before_it(app, table, made, ran
         ran.append(ctx.cancelled)
         if len(ran) == 1:
             cancel(app, msg.msg_id)
-            one.heartbeat.run_once()
+            beat(one)
             with app.engine.begin() as conn:  # an operator ends it beside us
                 conn.execute(
                     sa.update(app.tables.message).values(
@@ -286,8 +287,8 @@ def test_a_rerun_is_not_cancelled_by_the_request_before_it(app, table, made, ran
     one.fetcher.run_once()
     step(one)  # its settle is refused
     assert table.statuses == [0]
-    other.heartbeat.run_once()
-    one.heartbeat.run_once()
+    beat(other)
+    beat(one)
     one.fetcher.run_once()
     step(one)
     assert (ran, table.statuses) == ([False, False], [2])
@@ -328,7 +329,7 @@ def test_a_message_that_dies_of_itself_before_is_given_up_where_dead_ones_block(
     with app.worker(threads=1) as worker:
         worker.start()
         assert worker.instance is not None
-        until(lambda: worker.instance.heartbeat.wake() or table.statuses == [-1, 2], "goes on")
+        until(lambda: worker.instance.housekeeper.wake() or table.statuses == [-1, 2], "goes on")
     assert table.rows("error_try_times", "last_error")[0] == (2, GONE)
 
 
@@ -340,7 +341,7 @@ def test_a_message_cancelled_while_it_runs_lets_its_object_go_on_where_dead_ones
     def handle(msg: Message, ctx: Context) -> None:
         if msg.payload == "bad":
             cancel(app, msg.msg_id)
-            one.heartbeat.run_once()
+            beat(one)
 
     app.add_handler("t", handle)
     one = made_of(app)
@@ -356,7 +357,7 @@ def test_a_cancelled_message_sends_nothing_and_tells_nobody(app, table, made):
     def handle(msg: Message, ctx: Context) -> None:
         ctx.send("next", 1)
         cancel(app, msg.msg_id)
-        one.heartbeat.run_once()
+        beat(one)
 
     app.add_handler("t", handle, on_done="done", on_dead="dead")
     one = made()
@@ -384,7 +385,7 @@ def test_a_transactional_handler_that_returns_after_the_request_is_rolled_back(
     def handle(msg: Message, ctx: Context) -> None:
         ctx.connection.execute(ledger.insert().values(n=msg.msg_id))
         cancel(app, msg.msg_id)
-        one.heartbeat.run_once()
+        beat(one)
         assert ctx.cancelled
 
     app.add_handler("t", handle, transactional=True)
@@ -404,7 +405,7 @@ def test_a_batch_is_rolled_back_and_all_but_the_cancelled_run(app, table, made, 
         calls.append([m.msg_id for m in messages])
         if len(calls) == 1:
             cancel(app, messages[1].msg_id)
-            one.heartbeat.run_once()
+            beat(one)
             assert not ctx.cancelled
 
     app.add_handler("t", handle, transactional=True, batch=10)
@@ -419,7 +420,7 @@ def test_a_batch_is_rolled_back_and_all_but_the_cancelled_run(app, table, made, 
 def test_a_batch_without_a_transaction_ends_the_cancelled_one_alone(app, table, made):
     def handle(messages: list[Message]) -> None:
         cancel(app, messages[1].msg_id)
-        one.heartbeat.run_once()
+        beat(one)
 
     app.add_handler("t", handle, batch=10)
     one = made()
@@ -451,8 +452,8 @@ def test_an_async_handler_is_cancelled_while_it_waits(app, table, made):
     thread.start()
     assert waits.wait(60)
     cancel(app, msg_id)
-    one.heartbeat.run_once()
-    one.heartbeat.run_once()
+    beat(one)
+    beat(one)
     thread.join(60)
     assert out == ["wrong file", "ended"]
     assert (table.statuses, table.one("last_error")) == ([-1], GONE)
@@ -466,7 +467,7 @@ def test_a_fan_out_starts_no_further_items(app, table, made):
             items.append(n)
             if n == 3:
                 cancel(app, msg.msg_id)
-                one.heartbeat.run_once()
+                beat(one)
 
         ctx.fan_out(work, range(1000), threads=1)
 
@@ -495,7 +496,7 @@ def test_a_heartbeat_without_requests_sends_no_further_statement(app, made):
     """Requests ride on the statement that reads the pauses."""
     app.add_handler("t", lambda msg: None)
     one = made()
-    one.heartbeat.run_once()
+    beat(one)
 
     def sent() -> list[str]:
         texts: list[str] = []
@@ -504,7 +505,7 @@ def test_a_heartbeat_without_requests_sends_no_further_statement(app, made):
             texts.append(statement)
 
         sa.event.listen(app.engine, "before_cursor_execute", note)
-        one.heartbeat.run_once()
+        beat(one)
         sa.event.remove(app.engine, "before_cursor_execute", note)
         return texts
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from msgworker.instance.claiming import pollpace
 from msgworker.store.claiming import following
 from msgworker.store.recovering import lease, recover
-from tests.support.rounds import fetch
+from tests.support.rounds import beat, fetch
 from tests.support.rows import send
 from tests.support.waiting import until
 
@@ -51,7 +51,7 @@ def test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered(one, app, ta
 def test_rows_of_ours_that_no_lane_knows_are_given_back(one, app, table):
     send(app, "a", "b")
     table.edit(table.where(object_id="a"), status=1, claimed_by=one.runtime.identity.id)
-    one.heartbeat.run_once()
+    beat(one)
     assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)] * 2
 
 
@@ -108,14 +108,14 @@ def test_all_rows_that_no_lane_knows_are_given_back_at_once(one, app, table, mon
     monkeypatch.setattr(recover, "BATCH", 2)
     send(app, *"abcde")
     table.edit(None, status=1, claimed_by=one.runtime.identity.id)
-    one.heartbeat.run_once()
+    beat(one)
     assert table.statuses == [0] * 5
 
 
 def test_a_sweep_leaves_what_is_in_hand(one, app, table):
     send(app, "a", "a", None)
     assert fetch(one) == 2
-    one.heartbeat.run_once()
+    beat(one)
     assert table.statuses == [1, 0, 1]
 
 
@@ -138,13 +138,13 @@ def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
 
 def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, monkeypatch):
     """Else it would look for the same heads as they until its next heartbeat."""
-    one.heartbeat.run_once()
+    beat(one)
     beats = one.runtime.settings.heartbeat_seconds
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "another", ttl=3600.0)
     send(app, *range(40))
     monkeypatch.setattr(one.claimer, "claim", lambda tried, *_, **__: ([], tried))
-    one.heartbeat.start()
+    one.housekeeper.start()
     try:
         until(lambda: one.runtime.slots == 2, "the first beat counts them", seconds=beats)
         with app.engine.begin() as conn:
@@ -152,5 +152,5 @@ def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, m
         assert fetch(one) == 0
         until(lambda: one.runtime.slots == 3, "it counts the instances", seconds=beats / 2)
     finally:
-        one.heartbeat.stop()
-        one.heartbeat.join()
+        one.housekeeper.stop()
+        one.housekeeper.join()

@@ -24,6 +24,7 @@ from msgworker.instance.liveness.heartbeat import Heartbeat
 from msgworker.instance.running.handlerwatch import HandlerWatch
 from msgworker.store.recovering import lease
 from tests.support.fan_out import DONE, Ran, Trying, records, take_over
+from tests.support.rounds import trust_until
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
 
@@ -96,7 +97,8 @@ def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, mo
             assert worker.instance is not None
             silent.set()
             while not waiting.wait(0.02):  # a renewal that is under way would put it right
-                worker.instance.runtime.identity.trusted_until = 0.0  # as after a long silence
+                # As after a long silence.
+                trust_until(worker.instance.runtime.identity, 0.0)
         if waiting.is_set() and not trying.errors:
             time.sleep(0.05)
 

@@ -18,6 +18,7 @@ from msgworker.instance.liveness import chronicle
 from msgworker.store import history
 from msgworker.store.history import Counts, Minute
 from msgworker.store.looking.doctor import Severity
+from tests.support.rounds import beat
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def rows(app: App) -> list[dict[str, Any]]:
 
 
 def counted(instance: Instance) -> Any:
-    found = instance.heartbeat.chronicle.minutes
+    found = instance.housekeeper.chronicle.minutes
     assert found is not None
     return found
 
@@ -209,8 +210,8 @@ def test_an_instance_whose_history_is_switched_off_writes_none(app, make_app):
 
 def test_a_minute_without_work_costs_no_statement(one, app):
     with statements(app.engine) as sent:
-        one.heartbeat.chronicle.write()
-        one.heartbeat.chronicle.write(last=True)
+        one.housekeeper.chronicle.write()
+        one.housekeeper.chronicle.write(last=True)
     assert sent == []
 
 
@@ -229,8 +230,8 @@ def work(one: Instance, app: App) -> None:
 def test_a_minute_is_one_insert_beside_the_heartbeat(one, app):
     work(one, app)
     with statements(app.engine) as sent:
-        one.heartbeat.run_once()
-        one.heartbeat.run_once()
+        beat(one)
+        beat(one)
     inserts = [text for text in sent if text.startswith("INSERT INTO msgworker_history")]
     assert len(inserts) == 1
     assert [row["done"] for row in rows(app)] == [1]
@@ -246,11 +247,11 @@ def test_a_lost_answer_to_the_commit_doubles_nothing(one, app, monkeypatch):
 
     monkeypatch.setattr(chronicle.history, "database_seconds", committed)
     with suppress(sa.exc.DBAPIError):
-        one.heartbeat.chronicle.write()
+        one.housekeeper.chronicle.write()
     assert [row["done"] for row in rows(app)] == [1]
     monkeypatch.setattr(chronicle.history, "database_seconds", written)
     work(one, app)
-    one.heartbeat.chronicle.write()
+    one.housekeeper.chronicle.write()
     assert sorted(row["done"] for row in rows(app)) == [1, 1]
     assert counted(one).over() == []
 
@@ -260,8 +261,8 @@ def test_the_history_that_cannot_be_written_costs_nothing_else(one, app, caplog)
     with app.engine.begin() as conn:
         conn.exec_driver_sql("DROP TABLE msgworker_history")
     renewed = one.runtime.identity.renewed_at
-    one.heartbeat.run_once()
-    work_again = [one.heartbeat.run_once() for _ in range(3)]
+    beat(one)
+    work_again = [beat(one) for _ in range(3)]
     assert work_again == [0, 0, 0]
     assert one.runtime.identity.renewed_at > renewed
     assert caplog.text.count("the history is not written") == 1
@@ -276,7 +277,7 @@ def test_old_history_is_deleted_by_instances_an_hour_at_a_time(one, app, monkeyp
             history.write(conn, app.tables, [Minute(at, "old", {"t": Counts(done=1)})])
     for left in (2 + 1, 1 + 2, 1 + 3):
         work(one, app)
-        one.heartbeat.chronicle.write()
+        one.housekeeper.chronicle.write()
         assert len(rows(app)) == left
     assert min(row["minute_at"].timestamp() for row in rows(app)) == now - 167 * 3600
 

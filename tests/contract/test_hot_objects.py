@@ -14,6 +14,7 @@ from msgworker import App, Message
 from msgworker.events import Claimed
 from msgworker.instance.claiming import pollpace, runlength
 from msgworker.instance.instance import Instance
+from tests.support.rounds import register
 from tests.support.rows import send
 from tests.support.waiting import until
 
@@ -188,7 +189,7 @@ def test_lanes_with_long_runs_leave_less_to_others(make_app):
     app.create_schema()
     app.add_handler("t", lambda msg: None)
     one = Instance(app.runtime(), 1)
-    one.heartbeat.register()
+    register(one)
     one.lanes.took(0.0)
     try:
         send(app, *["a"] * 50)
@@ -201,7 +202,7 @@ def test_lanes_with_long_runs_leave_less_to_others(make_app):
         assert sorted(len(lane.rows) for lane in one.runtime.hand.lanes) == [1 + 1, 44]
     finally:
         one.settler.close()
-        for role in (one.fetcher, one.heartbeat):
+        for role in (one.fetcher, one.heartbeat, one.housekeeper):
             role.link.close()
 
 

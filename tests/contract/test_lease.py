@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from msgworker import Message
+from msgworker import App, Context, Message
 from msgworker.clock import clock
 from msgworker.errors import DatabaseUnavailable
+from msgworker.events import Renewed
 from msgworker.instance.running.hand import Running
+from msgworker.instance.running.outcome import DONE
 from msgworker.store.recovering import lease, recover
 from tests.support.leases import leases
-from tests.support.rounds import fetch, loses_its_lease
+from tests.support.rounds import beat, fetch, loses_its_lease, renewed_before, trust_until
 from tests.support.rows import Table, send
 from tests.support.sessions import only_servers
 from tests.support.waiting import in_thread, until
@@ -28,7 +31,7 @@ def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
     assert len(look.candidates) == 2
     loses_its_lease(one)
     assert one.fetcher.claim(look.candidates, old) == 0
-    one.runtime.identity.trusted_until = 0.0
+    trust_until(one.runtime.identity, 0.0)
     assert one.fetcher.claim(look.candidates, "new-self") == 0
     assert table.statuses == [0, 0]
 
@@ -61,12 +64,12 @@ def test_no_handler_starts_while_the_lease_is_in_doubt(one, app, ran):
     ids = send(app, "a")
     assert fetch(one) == 1
     one.runtime.stopping = asked = Counted()
-    one.runtime.identity.trusted_until = 0.0
+    trust_until(one.runtime.identity, 0.0)
     one.handlers.start()
     try:
         until(lambda: ran or asked.waits >= 3, "the handler thread has looked")
         assert ran == []
-        one.runtime.identity.trusted_until = clock() + 3600
+        trust_until(one.runtime.identity, clock() + 3600)
         until(lambda: ran == ids, "started when the lease is sure again")
     finally:
         one.lanes.close()
@@ -78,7 +81,7 @@ def test_a_lease_is_not_dropped_while_a_row_is_flagged(one, app, table):
     assert fetch(one) == 1
     one.runtime.hand.lanes.clear()
     one.runtime.identity.stuck.update(ids)  # its outcome could not be written
-    assert one.heartbeat.leave() is False
+    assert one.housekeeper.leave() is False
     assert table.statuses == [1]
     assert list(leases(app)) == [one.runtime.identity.id]
 
@@ -109,12 +112,12 @@ def test_the_lease_is_kept_while_a_stop_waits_for_a_handler(make_app):
     assert leases(app) == {}
 
 
-def test_a_heartbeat_does_not_wait_for_a_claim_to_take_a_new_id(app):
+def test_a_housekeeper_does_not_wait_for_a_claim_to_take_a_new_id(app):
     app.add_handler("t", lambda msg: None)
     with app.worker(threads=1) as worker:
         worker.start()
         assert worker.instance is not None
-        identity, beat = worker.instance.runtime.identity, worker.instance.heartbeat
+        identity, beat = worker.instance.runtime.identity, worker.instance.housekeeper
         beat.stop()
         beat.join(60)
         with worker.instance.claimer.no_claim_in_flight():
@@ -146,7 +149,7 @@ def test_who_was_declared_dead_learns_it_from_the_first_message_it_lost(make_app
         assert instance is not None
         identity = instance.runtime.identity
         until(lambda: identity.renewed_at, "the first beat")
-        identity.renewed_at -= 100.0  # long ago: it may be doubted
+        renewed_before(identity, 100.0)  # long ago: it may be doubted
         with app.engine.begin() as conn:
             assert lease.take_over_live(conn, app.tables, name, me="ops", ttl=900)
             text = "taken away"
@@ -222,25 +225,153 @@ def test_listeners_of_the_user_s_engine_do_not_end_the_renewals(make_app):
         until(lambda: term() > 3, "it renews")
 
 
-def test_who_wakes_after_its_lease_is_over_does_not_ask_for_it(one, app, table):
-    """Whoever recovers it may have the lease locked and stand still, too."""
+def test_who_is_being_taken_over_does_not_wait_for_its_lease(one, app, table):
+    """Whoever takes it over has the lease locked, and may stand still."""
     only_servers(app)
     send(app, "a")
     assert fetch(one) == 1
     old = one.runtime.identity.id
-    one.runtime.identity.trusted_until = 0.0
+    trust_until(one.runtime.identity, 0.0)
     with app.engine.begin() as conn:
         mine = app.tables.lease.c.name == old
         conn.execute(sa.update(app.tables.lease).where(mine).values(in_hand=1))
-        beat = in_thread(one.heartbeat.run_once)
+        renewal = in_thread(one.heartbeat.run_once)
         until(one.runtime.identity.trusted, "it has a new id")
+        renewal()
         assert one.runtime.identity.id != old
         assert one.runtime.hand.lanes == set()
         conn.rollback()
-    beat()
     with app.engine.begin() as conn:
         assert {x.name: x.term for x in lease.read_all(conn, app.tables)}[old] == 0
     assert table.statuses == [1]
+
+
+def _ends(app: App, name: str, **also: Any) -> None:
+    """This lease is over by the database's clock."""
+    past = datetime.now(UTC) - timedelta(hours=1)
+    with app.engine.begin() as conn:
+        mine = app.tables.lease.c.name == name
+        conn.execute(sa.update(app.tables.lease).where(mine).values(expires_at=past, **also))
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_lease_that_nobody_has_taken_over_is_renewed_however_late(one, app, table, over):
+    """By its own clock it is not trusted, by the database's it is live, or over. What is in flight
+    stays, and what has finished is written before the renewal, too."""
+    first, second = send(app, "a", "b")
+    assert fetch(one) == 2
+    old, held = one.runtime.identity.id, set(one.runtime.hand.lanes)
+    trust_until(one.runtime.identity, clock() - 1.0)
+    if over:
+        _ends(app, old)
+    lane = next(lane for lane in held if lane.row.msg_id == first)
+    lane.result = DONE
+    one.settler.add(lane, True)
+    assert table.statuses == [2, 1]
+    assert not one.runtime.identity.trusted()
+    assert fetch(one) <= 0
+    beat(one)
+    assert one.runtime.identity.trusted()
+    assert one.runtime.identity.id == old
+    assert {lane.row.msg_id for lane in one.runtime.hand.lanes} == {second}
+    assert leases(app)[old].live
+    assert table.rows("status", "error_try_times") == [(2, 0), (1, 0)]
+
+
+def test_a_lease_that_was_taken_over_is_lost_though_it_looks_live(one, app, table):
+    """Whoever takes it over extends it, so that others wait for him."""
+    ids = send(app, "a", "b")
+    assert fetch(one) == 2
+    old, lanes = one.runtime.identity.id, list(one.runtime.hand.lanes)
+    with app.engine.begin() as conn:
+        assert lease.take_over_live(conn, app.tables, old, me="another", ttl=60.0)
+        text = "taken away"
+        assert recover.recover(conn, app.tables, ids[:1], dead_id=old, text=text) == 1
+    for lane in lanes:
+        lane.result, lane.finished_at = DONE, time.monotonic()
+        one.settler.add(lane, True)
+    assert table.statuses == [-1, 2]  # what is recovered is fenced; the other one was still ours
+    beat(one)
+    assert one.runtime.identity.id != old
+    assert leases(app)[old].taken_by == "another"
+
+
+def test_who_was_late_itself_takes_over_nobody_who_may_have_been_late_too(one, app, table):
+    """One transaction of one writer, or an outage, has kept all from it."""
+    send(app, "a")
+    table.edit(status=1, claimed_by="late-too")
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "late-too", ttl=30.0)
+    now = datetime.now(UTC)
+    ttl = one.runtime.settings.lease_seconds
+    _ends(app, "late-too", renewed_at=now - timedelta(seconds=1.5 * ttl))
+    trust_until(one.runtime.identity, clock() - 1.0)
+    assert beat(one) == 0
+    assert table.statuses == [1]
+    assert beat(one) == 1  # not late again: a round later
+    assert table.rows("status", "crash_times") == [(-1, 1)]
+
+
+def test_who_is_late_each_time_takes_over_who_is_silent_for_long(one, app, table):
+    send(app, "a")
+    table.edit(status=1, claimed_by="dead-1")
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "dead-1", ttl=30.0)
+    past = datetime.now(UTC) - timedelta(seconds=3 * one.runtime.settings.lease_seconds)
+    _ends(app, "dead-1", renewed_at=past)
+    trust_until(one.runtime.identity, clock() - 1.0)
+    assert beat(one) == 1
+
+
+def test_a_lease_is_renewed_while_the_table_of_messages_is_locked(make_app):
+    """ALTER TABLE, VACUUM FULL, a new index: for longer than a lease. Nothing is lost by it."""
+    app = make_app(lease_seconds=3.0, backoff_seconds=0.0)
+    app.create_schema()
+    only_servers(app)
+    table, starts = Table(app), list[int]()
+    lock = "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE"
+    if app.engine.dialect.name != "postgresql":
+        lock = "LOCK TABLES {} WRITE"
+
+    @app.handler("t")
+    def handle(msg: Message) -> None:
+        starts.append(msg.msg_id)
+        time.sleep(0.01)
+
+    ids = send(app, *[None] * 300)
+    with app.engine.connect() as other, app.worker(threads=4) as worker:
+        worker.start()
+        name = worker.instance_id
+        until(lambda: len(starts) > 20, "it works")
+        other.exec_driver_sql(lock.format(app.tables.message.name))
+        before = leases_of(app, name)
+        until(lambda: leases_of(app, name) >= before + 5, "renewed for more than a lease")
+        assert worker.instance.runtime.identity.trusted()
+        other.rollback()
+        if app.engine.dialect.name != "postgresql":
+            other.exec_driver_sql("UNLOCK TABLES")
+        until(lambda: table.statuses == [2] * len(ids), "all is done")
+        assert worker.instance_id == name
+    assert sorted(starts) == sorted(ids)
+    assert set(table.column("crash_times")) == {0}
+
+
+def leases_of(app: App, name: str) -> int:
+    return leases(app)[name].term
+
+
+def test_who_listens_to_renewals_for_long_costs_no_lease(make_app):
+    app = make_app(lease_seconds=3.0)
+    app.create_schema()
+    gate = threading.Event()
+    app.add_handler("t", lambda msg: None)
+    app.on(Renewed, lambda event: gate.wait(60))
+    with app.worker(threads=1) as worker:
+        worker.start()
+        name = worker.instance_id
+        until(lambda: leases_of(app, name) >= 5, "renewed for more than a lease")
+        gate.set()
+        assert worker.instance_id == name
 
 
 def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, caplog):
@@ -248,7 +379,7 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
     send(app, "a")
     assert fetch(one) == 1
     old, held = one.runtime.identity.id, set(one.runtime.hand.lanes)
-    one.runtime.identity.trusted_until = 0.0
+    trust_until(one.runtime.identity, 0.0)
 
     def away(*_: Any) -> None:
         raise DatabaseUnavailable("gone")
@@ -258,12 +389,21 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
         one.heartbeat.close()
         for _ in range(3):
             with pytest.raises(DatabaseUnavailable):
-                one.heartbeat.run_once()
+                beat(one)
     assert (one.runtime.identity.id, one.runtime.hand.lanes) == (old, held)
     assert not one.runtime.identity.trusted()
-    one.heartbeat.run_once()
+    one.runtime.identity.lost(old)
+    with monkeypatch.context() as patch:
+        patch.setattr(one.heartbeat.link, "connect", away)
+        one.heartbeat.close()
+        for _ in range(3):
+            with pytest.raises(DatabaseUnavailable):
+                beat(one)
+    assert (one.runtime.identity.id, one.runtime.hand.lanes) == (old, held)
+    beat(one)
     assert one.runtime.identity.id != old
     assert one.runtime.identity.trusted()
+    assert one.runtime.hand.lanes == set()
     assert [r.getMessage() for r in caplog.records if "lost its lease" in r.getMessage()] == [
         f"instance {old} lost its lease; continuing as {one.runtime.identity.id}"
     ]
@@ -274,7 +414,38 @@ def test_trust_goes_on_to_end_while_the_machine_sleeps(one, monkeypatch):
     assert one.runtime.identity.trusted()
     monkeypatch.setattr(time, "clock_gettime", lambda which: real(which) + 60)
     assert not one.runtime.identity.trusted()
-    old = one.runtime.identity.id
-    one.heartbeat.run_once()
+    beat(one)
     assert one.runtime.identity.trusted()
-    assert one.runtime.identity.id != old
+
+
+def test_a_handler_s_transaction_longer_than_the_lease_costs_nobody_the_lease(make_app, sqlite):
+    """On SQLite no other can write meanwhile: neither renew nor take over."""
+    app = make_app(lease_seconds=3.0, backoff_seconds=0.0)
+    app.create_schema()
+    table, starts = Table(app), list[int]()
+    gate, over = threading.Event(), threading.Event()
+
+    @app.handler("tx", transactional=True)
+    def tx(msg: Message, ctx: Context) -> None:
+        starts.append(msg.msg_id)
+        assert not over.wait(4.5)  # longer than the lease
+
+    @app.handler("t")
+    def plain(msg: Message) -> None:
+        starts.append(msg.msg_id)
+        assert gate.wait(60)
+
+    with app.worker(threads=3) as worker:
+        worker.start()
+        name = worker.instance_id
+        ids = send(app, "a", "b")
+        until(lambda: sorted(starts) == sorted(ids), "both run")
+        (long,) = send(app, "c", topic="tx")
+        until(lambda: long in starts, "it has the turn")
+        begun = leases_of(app, name)
+        until(lambda: leases_of(app, name) > begun, "renewed after it")
+        assert worker.instance_id == name
+        gate.set()
+        until(lambda: table.statuses == [2, 2, 2], "all is done")
+    assert sorted(starts) == sorted([*ids, long])
+    assert set(table.column("crash_times")) == {0}

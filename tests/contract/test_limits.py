@@ -24,6 +24,7 @@ from msgworker.store.claiming import candidates, claim, limits
 from msgworker.store.claiming.limits import Recorded
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE
+from tests.support.rounds import beat, register
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 
@@ -53,14 +54,14 @@ def at_one(table: Table) -> int:
 def instance(app: App, threads: int = 8) -> Iterator[Instance]:
     """One whose rounds are called by hand; no thread of it runs."""
     made = Instance(app.runtime(), threads)
-    made.heartbeat.register()
+    register(made)
     made.lanes.took(0.0)  # more is claimed at once than there are threads
     try:
         yield made
     finally:
         made.settler.close()
         made.caller.close()
-        for role in (made.fetcher, made.heartbeat):
+        for role in (made.fetcher, made.heartbeat, made.housekeeper):
             role.link.close()
 
 
@@ -151,7 +152,7 @@ def test_the_permits_of_a_dead_instance_come_back_with_its_messages(app, table):
         dead_holds(app, table, f"dead-{msg_id}", msg_id=msg_id)
     with instance(app) as one:
         assert claim_all(one) == 0  # dead, but its rows are not given back yet
-        one.heartbeat.run_once()
+        beat(one)
         assert claim_all(one) == 2
         assert at_one(table) == 2
 
@@ -193,7 +194,7 @@ def test_a_limit_that_comes_while_a_run_waits_holds_for_its_messages(app, table)
         claim_all(one)
         assert at_one(table) == 2
         record(app, "t", Limit(max_running=1))
-        one.heartbeat.run_once()
+        beat(one)
         end_one(one)
         assert at_one(table) == 1
 
@@ -510,11 +511,11 @@ def test_the_newest_declaration_counts_and_is_said(app, make_app, caplog):
         assert recorded(app)["t"].limit == Limit(max_running=2)
         with instance(other) as two:
             assert "limit changed from max_running=2" in caplog.text
-            one.heartbeat.run_once()
+            beat(one)
             assert "max_running=5 was declared by" in caplog.text
             assert recorded(app)["t"].limit == Limit(max_running=5)  # it does not change it back
-            one.heartbeat.run_once()
-            two.heartbeat.run_once()
+            beat(one)
+            beat(two)
             assert recorded(app)["t"].version == 1
             assert claim_all(one) == 5
 
@@ -539,7 +540,7 @@ def test_an_instance_obeys_limits_that_its_code_does_not_declare(app, table, cap
     send(app, *range(4))
     with caplog.at_level(logging.INFO, logger="msgworker"), instance(app) as one:
         assert claim_all(one) == 1
-        one.heartbeat.run_once()
+        beat(one)
     assert caplog.text.count("is limited to max_running=1 (declared by other)") == 1
 
 
@@ -548,7 +549,7 @@ def test_a_limit_that_was_removed_is_declared_again_by_who_has_it(app):
     with instance(app) as one:
         with app.engine.begin() as conn:
             assert limits.remove(conn, app.tables, "t")
-        one.heartbeat.run_once()
+        beat(one)
         assert recorded(app)["t"].limit == Limit(max_running=1)
 
 

@@ -11,6 +11,7 @@ from msgworker.instance.claiming.ahead import Ahead
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
 from msgworker.message import Outcome
+from tests.support.rounds import beat, declared_dead
 from tests.support.rows import send
 
 ROOM = 4
@@ -99,7 +100,7 @@ def test_topics_that_are_paused_meanwhile_are_not_claimed(full, app, looks):
     ids = send(app, *[None] * 6)
     full.fetcher.run_once()
     app.ops.pause("t")
-    full.heartbeat.run_once()
+    beat(full)
     assert full.runtime.apart == {"t"}
     end_all(full)
     looks.clear()
@@ -107,7 +108,7 @@ def test_topics_that_are_paused_meanwhile_are_not_claimed(full, app, looks):
     assert looks != []
     assert held(full) == []
     app.ops.resume("t")
-    full.heartbeat.run_once()
+    beat(full)
     full.finder.search.forget()
     assert full.fetcher.run_once() == ROOM
     assert held(full) == ids[:ROOM]
@@ -116,8 +117,7 @@ def test_topics_that_are_paused_meanwhile_are_not_claimed(full, app, looks):
 def test_what_was_found_under_a_lost_id_is_not_claimed(full, app, looks):
     send(app, *[None] * 6)
     full.fetcher.run_once()
-    full.runtime.forget_all("another-self")
-    full.heartbeat.register()
+    declared_dead(full)
     looks.clear()
     full.fetcher.run_once()
     assert looks != []

@@ -14,6 +14,7 @@ from msgworker import App, Context, Message, MessageTable, SchemaError
 from msgworker.instance.instance import Instance
 from msgworker.store.looking.doctor import Severity
 from tests.support.doctor import needed, run
+from tests.support.rounds import register
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, foreign_table, insert, make_table
 from tests.support.watching import Watch
@@ -134,7 +135,7 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
     app.add_handler(None, lambda msg: None)
     one = Instance(app.runtime(), 1)
     try:
-        one.heartbeat.register()
+        register(one)
         look = one.finder.look(1, 0)
         assert [c.msg_id for c in look.candidates] == [1]
         assert one.fetcher.claim(look.candidates, one.runtime.identity.id) == 1
@@ -151,7 +152,7 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
         assert [c.msg_id for c in found.candidates] == [3]
     finally:
         one.settler.close()
-        for role in (one.fetcher, one.heartbeat):
+        for role in (one.fetcher, one.heartbeat, one.housekeeper):
             role.link.close()
 
 

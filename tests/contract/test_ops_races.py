@@ -120,7 +120,7 @@ def test_pauses_beside_a_worker(make_app):
     with app.worker(threads=3) as worker:
         worker.start()
         assert worker.instance is not None
-        beat = worker.instance.heartbeat.wake
+        beat = worker.instance.housekeeper.wake
         for _ in range(2):
             app.ops.pause("a")
             until(lambda: beat() or worker.paused == {"a"}, "paused")

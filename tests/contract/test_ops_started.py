@@ -15,7 +15,7 @@ from msgworker import App
 from msgworker.instance.running.hand import Running
 from msgworker.store.looking.explain import Explanation, Reason
 from msgworker.store.recovering import lease
-from tests.support.rounds import fetch
+from tests.support.rounds import beat, fetch
 from tests.support.rows import Table, send
 
 AGO = re.compile(r"\b\d+ s\b")
@@ -45,7 +45,7 @@ def test_explain_tells_a_handler_that_runs_from_a_message_that_only_was_claimed(
     assert fetch(one) == 2
     claimed_ago(table, 30.0)
     running(one, first, 12.0)
-    one.heartbeat.run_once()
+    beat(one)
     me = one.runtime.identity.id
     found, text = explained(app, first)
     assert text == f"its handler has run for N s on {me}, last heard of N s ago"
@@ -58,7 +58,7 @@ def test_explain_tells_a_handler_that_runs_from_a_message_that_only_was_claimed(
 
 
 def test_explain_of_a_claim_after_the_last_heartbeat_waits_for_the_next(one, app, table):
-    one.heartbeat.run_once()
+    beat(one)
     (only,) = send(app, "a")
     assert fetch(one) == 1
     running(one, only, 0.5)
@@ -74,7 +74,7 @@ def test_a_claim_anew_is_not_taken_for_the_one_that_the_heartbeat_told_of(one, a
     (only,) = send(app, "a")
     assert fetch(one) == 1
     running(one, only, 12.0)
-    one.heartbeat.run_once()
+    beat(one)
     claimed_ago(table, -5.0)
     assert explained(app, only)[0].started is None
 
@@ -84,7 +84,7 @@ def test_explain_of_what_the_dead_hold_says_when_they_were_last_heard_of(one, ap
     assert fetch(one) == 2
     claimed_ago(table, 30.0)
     running(one, first, 12.0)
-    one.heartbeat.run_once()
+    beat(one)
     past = datetime.now(UTC) - timedelta(seconds=40)
     with app.engine.begin() as conn:
         leases = app.tables.lease
@@ -104,7 +104,7 @@ def test_an_older_instance_tells_nothing_of_its_handlers(one, app, table):
     assert fetch(one) == 1
     claimed_ago(table, 30.0)
     running(one, only, 12.0)
-    one.heartbeat.run_once()
+    beat(one)
     for says in ('{"table": "msgworker_message", "topics": null}', "not json", None, "[]", "7"):
         with app.engine.begin() as conn:
             own = app.tables.lease.c.name == one.runtime.identity.id
@@ -122,7 +122,7 @@ def test_instances_and_lanes_tell_how_many_handlers_run(one, app, table):
     claimed_ago(table, 30.0)
     running(one, first, 12.0)
     running(one, second, 3.0, owner="an-id-that-was-lost")
-    one.heartbeat.run_once()
+    beat(one)
     (info,) = app.ops.instances()
     assert (info.running, info.in_hand, info.handlers) == (2, 2, 1)
     assert info.running_seconds == {first: pytest.approx(12.0, abs=1.0)}

@@ -22,7 +22,7 @@ from msgworker.instance.settling import settler, settlethread, writer
 from msgworker.instance.settling.writer import Writer
 from msgworker.message import Settled
 from tests.support.leases import leases
-from tests.support.rounds import fetch
+from tests.support.rounds import fetch, register, renewed_before
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
 
@@ -127,12 +127,12 @@ def three(make_app: Any) -> Iterator[Instance]:
     app.create_schema()
     app.add_handler("t", lambda msg: None)
     made = Instance(app.runtime(), 1)
-    made.heartbeat.register()
+    register(made)
     made.lanes.took(0.0)
     send(app, *"abcdefgh", *"abcdefgh")
     yield made
     made.settler.close()
-    for role in (made.fetcher, made.heartbeat):
+    for role in (made.fetcher, made.heartbeat, made.housekeeper):
         role.link.close()
 
 
@@ -411,14 +411,14 @@ def test_a_lane_lost_in_one_of_two_settles_is_lost_alone_and_makes_us_ask(
     assert beside.came.wait(60)
     taken = halves[which][0].row.msg_id
     assert table.edit(table.where(msg_id=taken), status=0, claimed_by=None) == 1
-    pair.runtime.identity.renewed_at -= 3600.0
+    renewed_before(pair.runtime.identity, 3600.0)
     held.go.set()
     beside.go.set()
     first()
     second()
     assert sorted(table.statuses) == [0] + [2] * (2 * MANY - 1)
     assert pair.runtime.tally.lost == 1
-    assert pair.runtime.identity.doubted_at
+    assert pair.runtime.identity.in_doubt
     assert not pair.runtime.hand.lanes
 
 

@@ -82,7 +82,11 @@ def works(app: App, other: App) -> None:
                 for n in range(20):
                     other.send(conn, "t" if n % 2 else "in", object_id=f"o{n % 5}")
             until(lambda most=20 * (round_ + 1): table.statuses == [2] * most, "all is done")
-            for role in (worker.instance.fetcher, worker.instance.heartbeat):
+            for role in (
+                worker.instance.fetcher,
+                worker.instance.heartbeat,
+                worker.instance.housekeeper,
+            ):
                 role.link.cut()
         assert worker.instance_id is not None
         renewed(app, worker.instance_id)

@@ -20,7 +20,7 @@ from msgworker.instance.instance import Instance
 from msgworker.store.claiming import claim
 from msgworker.table import URGENT
 from tests.support.flags import ME
-from tests.support.rounds import fetch
+from tests.support.rounds import fetch, register
 from tests.support.rows import Table, send
 from tests.support.tables import OTHER_NAMES
 
@@ -237,7 +237,7 @@ def test_show_list_and_explain_tell_the_priority(app):
         text == f"message {first} of the same object b comes first, although its priority is lower"
     )
     live = Instance(app.runtime(), 1)
-    live.heartbeat.register()
+    register(live)
     try:
         assert app.ops.explain(plain).text.endswith(
             "claims it when messages of a higher priority, up to 7, and older ones leave room"

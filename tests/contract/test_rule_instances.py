@@ -17,14 +17,13 @@ from msgworker import App, MessageTable
 from msgworker.dialects import DIALECTS
 from msgworker.errors import RuleChanged
 from msgworker.instance.instance import Instance
-from msgworker.instance.liveness.identity import new_instance_id
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.store.recovering import lease
 from msgworker.store.tables import rule
 from msgworker.store.tables.rule import Answer, Rule
 from tests.support.leases import leases
-from tests.support.rounds import fetch
+from tests.support.rounds import beat, declared_dead, doubted, fetch, register
 from tests.support.rows import Table, send
 from tests.support.rule import FIVE, THREE, Crm, bare, drain, expire, recorded, rows, write
 from tests.support.waiting import in_thread, until
@@ -98,7 +97,7 @@ def instance(app: App) -> Instance:
 
 def close(made: Instance) -> None:
     made.settler.close()
-    for role in (made.fetcher, made.heartbeat):
+    for role in (made.fetcher, made.heartbeat, made.housekeeper):
         role.link.close()
 
 
@@ -113,7 +112,7 @@ def old(crm: Crm) -> Iterator[Instance]:
 def test_an_instance_of_an_older_rule_does_not_register(crm, old):
     other = crm.app(5)
     with pytest.raises(RuleChanged, match=r"max_tries=3.*max_tries=5.*start this again"):
-        old.heartbeat.register()
+        register(old)
     with other.engine.connect() as conn:
         assert lease.read_all(conn, other.tables) == []
 
@@ -139,19 +138,19 @@ def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(
     crm, old, caplog, monkeypatch
 ):
     app = crm.app()
-    old.heartbeat.register()
+    register(old)
     send(app, "a", topic="fail")
     expire(app)
     other = crm.app(5)
     assert recorded(other) == FIVE
     left: list[bool] = []
     monkeypatch.setattr(old, "leave", lambda: left.append(True))
-    old.heartbeat.run_once()
+    beat(old)
     assert isinstance(old.runtime.left_for, RuleChanged)
     assert (left, old.runtime.stopping.is_set()) == ([True], True)
     assert fetch(old) <= 0
-    old.runtime.identity.doubted_at = time.monotonic()
-    old.heartbeat.run_once()  # once is enough
+    doubted(old.runtime.identity)
+    beat(old)  # once is enough
     assert len(left) == 1
     assert old.heartbeat.pause_seconds(0) > 1.0
     assert crm.ran == []
@@ -237,8 +236,7 @@ def test_a_start_comes_between_two_steps_of_an_operation(no_share_locks, app, on
         for _ in range(3):
             until(lambda: bulk.op.steps > 2, "it is at work")
             before = bulk.op.steps
-            one.runtime.forget_all(new_instance_id())
-            one.heartbeat.register()
+            declared_dead(one)
             assert bulk.op.steps - before < 8
     finally:
         over.set()
@@ -279,11 +277,11 @@ def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
             rounds[number] += 1
             made = instance(app)
             try:
-                made.heartbeat.register()
+                register(made)
                 now = recorded(app)
                 if now != Rule.of(made.runtime.tables.spec):
                     odd.append(f"{made.runtime.tables.spec.max_tries} beside {now}")
-                made.heartbeat.leave()
+                made.housekeeper.leave()
             except RuleChanged:
                 pass
             finally:
@@ -302,7 +300,7 @@ def test_an_instance_that_has_left_for_the_rule_does_not_beat_without_a_pause(cr
     instance = Instance(app.runtime(), 1)
     try:
         instance.runtime.left_for = RuleChanged("t", "old", "new")
-        assert instance.heartbeat.run_once() == 0
+        assert beat(instance) == 0
         assert instance.heartbeat.pause_seconds(0) > 1
     finally:
-        instance.heartbeat.close()
+        instance.housekeeper.close()

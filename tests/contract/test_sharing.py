@@ -11,7 +11,7 @@ from msgworker import App
 from msgworker.clock import clock
 from msgworker.instance.running.hand import Running
 from msgworker.store.recovering import lease
-from tests.support.rounds import fetch, loses_its_lease
+from tests.support.rounds import fetch, loses_its_lease, trust_until
 from tests.support.rows import send
 
 
@@ -19,7 +19,7 @@ def keep_lease(one, app: App) -> None:
     """It is not renewed here, and must not end however long the test takes."""
     with app.engine.begin() as conn:
         assert lease.renew(conn, app.tables, one.runtime.identity.id, ttl=3600.0)
-    one.runtime.identity.trusted_until = clock() + 3600.0
+    trust_until(one.runtime.identity, clock() + 3600.0)
 
 
 def in_hand_and_slow(one, app: App, *objects: Any, age: float = 1.5) -> list[Any]:
@@ -75,7 +75,7 @@ def test_the_newest_are_given_back_first(one, app, table):
 
 def test_nothing_is_given_back_while_our_lease_is_in_doubt(one, app, table):
     in_hand_and_slow(one, app, "a", "b")
-    one.runtime.slots, one.runtime.identity.trusted_until = 2, 0.0
+    one.runtime.slots, trust_until(one.runtime.identity, 2, 0.0)
     assert fetch(one) == -1
     assert table.statuses == [1, 1]
 

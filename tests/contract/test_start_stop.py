@@ -16,7 +16,7 @@ from msgworker import App, Context, Message
 from msgworker.errors import ExitCode, MsgworkerError, SchemaError
 from msgworker.instance import instance as instance_module
 from msgworker.instance.links import Link
-from msgworker.instance.liveness import heartbeat
+from msgworker.instance.liveness import housekeeper
 from msgworker.store.recovering import lease
 from tests.support.databases import SQLITE
 from tests.support.leases import leases
@@ -196,14 +196,14 @@ def test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked(one, app, table
     with app.engine.begin() as conn:
         c = app.tables.cols()
         conn.execute(sa.select(c.msg_id).where(c.msg_id == ids[0]).with_for_update())
-        assert in_thread(one.heartbeat.leave)() is False
+        assert in_thread(one.housekeeper.leave)() is False
         conn.rollback()
     assert table.statuses == [1, 0]
 
 
 def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
     only_servers(app)
-    monkeypatch.setattr(heartbeat, "LEAVE_SECONDS", 2.0)
+    monkeypatch.setattr(housekeeper, "LEAVE_SECONDS", 2.0)
     hangs, answered = iter([True]), threading.Event()
 
     def holds_nothing(link: Link) -> bool:
@@ -214,7 +214,7 @@ def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
         return True
 
     monkeypatch.setattr(one.claimer, "holds_nothing", holds_nothing)
-    assert in_thread(one.heartbeat.leave)() is True
+    assert in_thread(one.housekeeper.leave)() is True
     assert not answered.is_set()
     with app.engine.begin() as conn:
         assert lease.read_all(conn, app.tables) == []

@@ -15,7 +15,7 @@ from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.outcome import Result
 from msgworker.message import Outcome
 from tests.support.leases import leases
-from tests.support.rounds import fetch
+from tests.support.rounds import beat, fetch, register
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, seed_table
 from tests.support.waiting import until
@@ -45,7 +45,7 @@ def make_one(idle: App) -> Iterator[Callable[[], Instance]]:
 
     def make() -> Instance:
         one = Instance(idle.runtime(), 1)
-        one.heartbeat.register()
+        register(one)
         one.lanes.took(0.0)  # more is claimed at once than there are threads
         made.append(one)
         return one
@@ -53,7 +53,7 @@ def make_one(idle: App) -> Iterator[Callable[[], Instance]]:
     yield make
     for one in made:
         one.settler.close()
-        for role in (one.fetcher, one.heartbeat):
+        for role in (one.fetcher, one.heartbeat, one.housekeeper):
             role.link.close()
 
 
@@ -71,7 +71,7 @@ def claims_ahead(worker: Worker) -> None:
     worker.instance.lanes.took(0.0)
 
 
-def beat(worker: Worker) -> None:
+def beat_now(worker: Worker) -> None:
     assert worker.instance is not None
     worker.instance.heartbeat.wake()
 
@@ -106,7 +106,7 @@ def test_a_lost_lease_strands_nothing_and_runs_nothing_twice(seed_app, taken, tr
         if taken:
             other.start()
             until(lambda: old not in leases(app), "taken over")
-        beat(worker)
+        beat_now(worker)
         until(lambda: worker.instance_id != old, "declared dead")
         assert len(running) <= 4
         gate.set()
@@ -125,10 +125,10 @@ def test_what_has_not_started_is_asked_for_before_it_starts(seed_app, make_one):
     first, kept, behind = send(seed_app, "a", "b", "b")
     assert fetch(one) == 2
     end_lease(seed_app, one.runtime.identity.id)
-    one.heartbeat.run_once()
+    beat(one)
     assert queued(one) == []
     assert len(one.runtime.hand.unsure) == 2
-    one.heartbeat.run_once()
+    beat(one)
     lanes = queued(one)
     assert [lane.row.msg_id for lane in lanes] == [first, kept]
     for lane in lanes:
@@ -146,9 +146,9 @@ def test_what_people_gave_back_while_the_lease_was_lost_is_not_started(seed_app,
         seed_app.ops.release_nobody(any_age=True)
     end_lease(seed_app, one.runtime.identity.id)
     assert seed_app.ops.release_nobody(any_age=True) == 2
-    one.heartbeat.run_once()
+    beat(one)
     assert queued(one) == []
-    one.heartbeat.run_once()
+    beat(one)
     assert (queued(one), one.runtime.hand.lanes, one.runtime.tally.lost) == ([], set(), 2)
     assert "is no longer claimed by us" in caplog.text
     assert Table(seed_app).rows("status", "error_try_times") == [(-1, 1)] * 2
@@ -187,15 +187,15 @@ def test_a_message_that_somebody_has_locked_is_asked_for_again(seed_app, make_on
     (held,) = send(seed_app, "a")
     fetch(one)
     end_lease(seed_app, one.runtime.identity.id)
-    one.heartbeat.run_once()
+    beat(one)
     assert queued(one) == []
     t = seed_app.tables
     with seed_app.engine.begin() as conn:
         conn.execute(sa.select(t.message).with_for_update()).all()
-        one.heartbeat.run_once()
+        beat(one)
         assert (queued(one), len(one.runtime.hand.unsure)) == ([], 1)
-        assert one.heartbeat.pause_seconds(0) < 1
-    one.heartbeat.run_once()
+        assert one.housekeeper.pause_seconds(0) < 1
+    beat(one)
     assert [lane.row.msg_id for lane in queued(one)] == [held]
 
 
@@ -204,7 +204,7 @@ def test_a_stop_gives_back_what_nobody_is_sure_of(seed_app, make_one):
     send(seed_app, "a", "b")
     fetch(one)
     end_lease(seed_app, one.runtime.identity.id)
-    one.heartbeat.run_once()
+    beat(one)
     assert queued(one) == []
     one.stop(0.0)
     assert Table(seed_app).rows("status", "error_try_times") == [(0, 0)] * 2
@@ -227,7 +227,7 @@ def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(s
         end_lease(app, worker.instance_id)
         other = make_app(table=SEED.replace(max_tries=5))
         assert other.create_schema()[-1] == "rule max_tries=5, on_dead=continue"
-        beat(worker)
+        beat_now(worker)
         until(lambda: worker.instance is None or worker.instance.runtime.stopping.is_set(), "left")
         gate.set()
         until(lambda: worker.instance_id is None, "stopped")
@@ -243,13 +243,13 @@ def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
     app.create_schema()
     app.add_handler("t", lambda msg: None)
     one = Instance(app.runtime(), 1)
-    one.heartbeat.register()
+    register(one)
     send(app, "a")
     fetch(one)
     old = one.runtime.identity.id
     for _ in range(3):
         end_lease(app, one.runtime.identity.id)
-        one.heartbeat.run_once()
+        beat(one)
     assert one.runtime.identity.is_ours(old)
     assert one.runtime.identity.carried == {old, *one.runtime.identity.carried}
     assert (

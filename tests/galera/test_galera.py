@@ -26,6 +26,7 @@ from tests.galera.conftest import fresh
 from tests.servers import Galera
 from tests.support import flags
 from tests.support.flags import ME
+from tests.support.rounds import register
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_group("galera")]
@@ -113,7 +114,7 @@ def instances(apps: list[App]) -> Iterator[tuple[Instance, Instance]]:
     yield first, second
     for instance in (first, second):
         instance.settler.close()
-        instance.heartbeat.close()
+        instance.housekeeper.close()
 
 
 def assert_one_wins(errors: list[Exception | None]) -> None:
@@ -237,11 +238,11 @@ def test_a_request_to_cancel_that_two_nodes_end_at_once_harms_no_heartbeat(
         app.add_handler("t", lambda msg: None)
     with instances(apps) as (first, second):
         lost: list[BaseException] = []
-        with before_commit_of(apps[1], first.heartbeat.requests.read, lost):
-            second.heartbeat.register()
+        with before_commit_of(apps[1], first.housekeeper.requests.read, lost):
+            register(second)
         assert [trouble(error) for error in lost] == [Trouble.AGAIN]
-        second.heartbeat.requests.read()
-        assert not second.heartbeat.requests.open
+        second.housekeeper.requests.read()
+        assert not second.housekeeper.requests.open
     caught_up(apps)
     assert statuses(apps[2]) == [-1]
 
@@ -279,8 +280,8 @@ def test_a_limit_that_two_nodes_declare_at_once_is_declared(apps: list[App]) -> 
         app.add_handler("t", lambda msg: None, max_running=1)
     with instances(apps) as (first, second):
         lost: list[BaseException] = []
-        with before_commit_of(apps[1], first.heartbeat.register, lost):
-            second.heartbeat.register()
+        with before_commit_of(apps[1], lambda: register(first), lost):
+            register(second)
     assert [trouble(error) for error in lost] == [Trouble.AGAIN]
     caught_up(apps)
     with apps[2].engine.connect() as conn:

@@ -106,7 +106,7 @@ class Waiting:
             is_apart=lambda row: row.topic in self.paused,
         )
         self.paused: set[str] = set()
-        self.lanes = Lanes(cast(Any, self.runtime), beat_now=lambda: None)
+        self.lanes = Lanes(cast(Any, self.runtime), housekeep_now=lambda: None)
         self.gathering = Gathering(cast(Any, self.runtime), self.lanes)
 
     def gather(self, *runs: list[Row]) -> list[list[int]] | None:

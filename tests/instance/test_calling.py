@@ -34,7 +34,8 @@ def test_a_handler_does_not_start_under_an_id_that_was_lost_since_its_thread_loo
     caller = Caller(runtime)
     ours, lost = (Lane("a1", [Row(i, "x", "t", None, 0, 0, 0, None, None)]) for i in (1, 2))
     caller.handle(ours)
-    runtime.forget_all("a2")
+    identity.lost("a1")
+    runtime.go_on_as("a2", 0.0, 0.0)
     caller.handle(lost)
     assert handled == [1]
     assert lost.result is not None

@@ -75,7 +75,7 @@ def test_one_that_must_end_in_time_makes_the_instance_leave_once(watched: Watche
 
 def test_handlers_hear_of_the_end_of_the_lease_not_of_trust(watched: Watched) -> None:
     running = watched.runs(None)
-    watched.identity.registered(120.0)
+    watched.identity.registered(120.0, 100.0)
     watched.clock.now = 130.0  # trust ended ten seconds ago, the lease ends now
     watched.watch.lease_over()
     assert not running.cancelled

@@ -14,6 +14,7 @@ from msgworker.events import Event, Events, OutageBegan, OutageEnded
 from msgworker.instance import role as role_module
 from msgworker.instance.instance import Instance
 from msgworker.instance.role import Away, Outage, Role
+from tests.support.rounds import register
 
 LOG = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
 
@@ -109,7 +110,7 @@ def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, capl
     one = Instance(app.runtime(), 1)
     fetcher = one.fetcher
     try:
-        one.heartbeat.register()
+        register(one)
         one.lanes.took(0.0)
         with monkeypatch.context() as patched:
             patched.setattr(one.finder, "look", _gone)
@@ -126,7 +127,7 @@ def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, capl
     finally:
         one.settler.close()
         one.caller.close()
-        for role in (fetcher, one.heartbeat):
+        for role in (fetcher, one.heartbeat, one.housekeeper):
             role.link.close()
 
 

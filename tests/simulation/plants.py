@@ -21,11 +21,11 @@ from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.pick import Pick
 from msgworker.instance.claiming.quiesce import Phase, Quiesce
 from msgworker.instance.claiming.search import Look, Search
-from msgworker.instance.liveness.heartbeat import Heartbeat
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.running.hand import Hand, Lane
 from msgworker.instance.running.lanes import Lanes
+from msgworker.instance.runtime import Runtime
 from msgworker.instance.settling.settlements import settlement
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.settling.writer import Writer
@@ -338,14 +338,14 @@ def unasked() -> AbstractContextManager[None]:
 
 
 def forgets_all() -> AbstractContextManager[None]:
-    """Heartbeat: without owners, too, a lost lease makes an instance forget all."""
+    """Runtime: without owners, too, a lost lease makes an instance forget all."""
 
-    def forget(self: Heartbeat) -> None:
-        with self._claimer.no_claim_in_flight():
-            self._runtime.forget_all(self._runtime.identity.id + "x")
-        self.register()
+    go_on_as = Runtime.go_on_as
 
-    return replaced(Heartbeat, "_go_on_with_all", forget)
+    def forget(self: Runtime, *what: Any, with_all: bool = False) -> None:
+        go_on_as(self, *what)
+
+    return replaced(Runtime, "go_on_as", forget)
 
 
 def never_quiet() -> AbstractContextManager[None]:

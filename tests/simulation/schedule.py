@@ -21,7 +21,7 @@ from msgworker import events, ticks
 from msgworker.instance import instance
 from msgworker.instance.claiming import permits, pollpace
 from msgworker.instance.claiming.drainend import Drain
-from msgworker.instance.liveness import heartbeat
+from msgworker.instance.liveness import ownlease
 from msgworker.instance.settling import settler
 from msgworker.message import Outgoing
 from msgworker.schedules import Schedule as Declared
@@ -247,7 +247,7 @@ class Schedule:
         return [
             (events, "log", self.subscribers),
             (settle, "send_all", send_all),
-            (heartbeat, "new_instance_id", lambda _: self._current().new_id()),
+            (ownlease, "new_instance_id", lambda _: self._current().new_id()),
             (following, "read_runs", read_runs),
             (following, "RUNS_PER_STATEMENT", 4),
             (following, "at_once", lambda _: 2),  # as where one statement reads few

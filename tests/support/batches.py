@@ -15,6 +15,7 @@ from msgworker import App, BatchContext, Context, Message
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.hand import Lane
 from tests.ready import EFFECTS
+from tests.support.rounds import register
 
 
 @dataclass
@@ -78,7 +79,7 @@ def calls(effects_table: None, app: App) -> Calls:
 def claimed(app: App) -> Iterator[tuple[Instance, list[Lane]]]:
     """An instance with one thread's work left to the test, and the lanes that it has claimed."""
     made = Instance(app.runtime(), 1)
-    made.heartbeat.register()
+    register(made)
     made.lanes.took(0.0)
     try:
         made.fetcher.run_once()
@@ -88,7 +89,7 @@ def claimed(app: App) -> Iterator[tuple[Instance, list[Lane]]]:
         made.settler.give_back(made.lanes.take_back())
         made.settler.close()
         made.caller.close()
-        for role in (made.fetcher, made.heartbeat):
+        for role in (made.fetcher, made.heartbeat, made.housekeeper):
             role.link.close()
 
 

@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 from msgworker.clock import clock
 from msgworker.instance.instance import Instance
+from msgworker.instance.liveness.identity import Identity
+
+
+def register(one: Instance) -> None:
+    """Take its lease, as a start does."""
+    one.housekeeper.prepare()
+    one.heartbeat.register()
+
+
+def beat(one: Instance) -> int:
+    """A round of its heartbeat and of its housekeeper; how many messages were given back."""
+    one.heartbeat.run_once()
+    return one.housekeeper.run_once()
+
+
+def trust_until(identity: Identity, at: float) -> None:
+    """It trusts its lease until then."""
+    identity.tenure = replace(identity.tenure, trusted_until=at)
+
+
+def renewed_before(identity: Identity, seconds: float) -> None:
+    """Its last renewal is so much longer ago."""
+    identity.tenure = replace(identity.tenure, renewed_at=identity.renewed_at - seconds)
+
+
+def doubted(identity: Identity) -> None:
+    """It may be dead."""
+    renewed_before(identity, 3600.0)
+    assert identity.doubt(least_age=1.0)
+    assert time.monotonic() > identity.renewed_at
+
+
+def declared_dead(one: Instance) -> None:
+    """It has learned that its lease was taken over, and goes on under a new id."""
+    one.runtime.identity.lost(one.runtime.identity.id)
+    one.heartbeat.reborn()
 
 
 def loses_its_lease(one: Instance, new_id: str = "new-self") -> None:
     """It goes on under this id, of which it believes that it has a lease."""
-    one.runtime.forget_all(new_id)
-    one.runtime.identity.registered(clock() + 3600.0)
+    one.runtime.identity.lost(one.runtime.identity.id)
+    one.runtime.go_on_as(new_id, clock() + 3600.0, time.monotonic())
 
 
 def fetch(one: Instance) -> int:

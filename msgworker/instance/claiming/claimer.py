@@ -105,6 +105,9 @@ class Claimer:
                 for lane in lanes:
                     lane.part = places.get(lane.row.msg_id)
             runtime.hand.lanes.update(lanes)
+            if not runtime.identity.is_ours(me):  # read after they were added: see `Hand.forget`
+                runtime.hand.drop(lanes)
+                return [], []
         runtime.events.emit(Claimed(me, rows, len(candidates)))
         lost: list[Candidate] = []
         if len(rows) < len(candidates):
@@ -323,20 +326,25 @@ class Claimer:
                 self._release_unknown(link)
 
     def _release_unknown(self, link: Link) -> None:
-        runtime = self._runtime
+        runtime, me = self._runtime, self._runtime.identity.id
         with link.transaction() as conn:
-            rows = recover.flagged_by(conn, runtime.tables, runtime.identity.id, limit=SWEEP_LIMIT)
+            rows = recover.flagged_by(conn, runtime.tables, me, limit=SWEEP_LIMIT)
         known = runtime.known() if rows else set()
-        released = release(runtime, link, [msg_id for msg_id in rows if msg_id not in known])
+        if not rows or me != runtime.identity.id:  # asked last: its lanes are forgotten after that
+            return
+        ids = [msg_id for msg_id in rows if msg_id not in known]
+        released = release(runtime, link, ids, me=me)
         if released:
             text = "messages flagged by us without a lane, now released: %d"
             runtime.log.warning(text, released)
 
 
-def release(runtime: Runtime, link: Link, ids: Sequence[int], *, tries: int | None = None) -> int:
-    """Release rows flagged by us, without a try, except rows locked by another transaction.
-    Returns how many. tries: as in `recover.release`."""
-    released, me = 0, runtime.identity.id
+def release(
+    runtime: Runtime, link: Link, ids: Sequence[int], *, me: str, tries: int | None = None
+) -> int:
+    """Release rows flagged by us under this id, without a try, except rows locked by another
+    transaction. Returns how many. tries: as in `recover.release`."""
+    released = 0
     for begin in range(0, len(ids), recover.BATCH):
         part = ids[begin : begin + recover.BATCH]
         with link.transaction() as conn:

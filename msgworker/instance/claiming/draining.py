@@ -17,8 +17,8 @@ from msgworker.instance.runtime import Runtime
 
 
 class Draining:
-    """Used by the fetcher's thread only. drain: None = it never ends. beat_now: requests a
-    heartbeat at once. linger: see Drain."""
+    """Used by the fetcher's thread only. drain: None = it never ends. housekeep_now: wakes the
+    housekeeper. linger: see Drain."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Draining:
         claimer: Claimer,
         permits: Permits,
         recovery: Recovery,
-        beat_now: Callable[[], None],
+        housekeep_now: Callable[[], None],
     ) -> None:
         self._runtime = runtime
         self._drain = drain
@@ -37,7 +37,7 @@ class Draining:
         self._claimer = claimer
         self._permits = permits
         self._recovery = recovery
-        self._beat_now = beat_now
+        self._housekeep_now = housekeep_now
         beat = runtime.settings.heartbeat_seconds
         self.linger = None if drain is None else drain.linger
         self.end = DrainEnd(drain, heartbeat_seconds=beat, clock=runtime.clock)
@@ -72,5 +72,5 @@ class Draining:
         ending = self._finder.leases_ending(self._drain.linger)
         lease_ends_in = self.end.lease_ends_in(ending)
         if lease_ends_in == 0.0:
-            self._beat_now()  # it takes the lease over
+            self._housekeep_now()  # it takes the lease over
         return self.end.verdict(coming, lease_ends_in)

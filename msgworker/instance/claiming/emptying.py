@@ -18,7 +18,7 @@ NEW_ID_ASK_SECONDS = 0.5
 
 
 class Emptying:
-    """Used by the fetcher's thread only. beat_now: requests a heartbeat at once."""
+    """Used by the fetcher's thread only. housekeep_now: wakes the housekeeper."""
 
     def __init__(
         self,
@@ -26,12 +26,12 @@ class Emptying:
         *,
         lanes: Lanes,
         settler: Settler,
-        beat_now: Callable[[], None],
+        housekeep_now: Callable[[], None],
     ) -> None:
         self._runtime = runtime
         self._lanes = lanes
         self._settler = settler
-        self._beat_now = beat_now
+        self._housekeep_now = housekeep_now
         self._asked_at = -NEW_ID_ASK_SECONDS
 
     @property
@@ -41,13 +41,13 @@ class Emptying:
 
     def for_new_id(self, held: int) -> bool:
         """Whether claiming stops because the instance takes a new id as soon as the `held` lanes
-        are settled; then it requests that from the heartbeat."""
+        are settled; then it requests that from the housekeeper."""
         if not self._runtime.identity.retires or not self._goes_on(held, Reason.NEW_ID):
             return False
         now = time.monotonic()
         if held == 0 and now > self._asked_at + NEW_ID_ASK_SECONDS:
             self._asked_at = now
-            self._beat_now()
+            self._housekeep_now()
         return True
 
     def for_quarantine(self, held: int) -> bool:

@@ -56,7 +56,7 @@ class Fetcher(Role):
         ahead: Ahead,
         lanes: Lanes,
         settler: Settler,
-        beat_now: Callable[[], None],
+        housekeep_now: Callable[[], None],
         wake: threading.Event,
     ) -> None:
         super().__init__("fetcher", runtime.log, runtime.away, wake, runtime.leave_for)
@@ -73,7 +73,7 @@ class Fetcher(Role):
         self._appetite = appetite
         self._rivals = rivals
         self.ahead = ahead
-        self._beat_now = beat_now
+        self._housekeep_now = housekeep_now
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
@@ -119,7 +119,7 @@ class Fetcher(Role):
             found = self._claim_in_parts(look.candidates, me)
             offered, slots = len(look.candidates), self._runtime.slots
             if self._rivals.claimed(offered, found, of_others=look.of_others, slots=slots):
-                self._beat_now()  # it counts the instances
+                self._housekeep_now()  # it counts the instances
             if self._runtime.events.wants(Looked):
                 self._runtime.events.emit(Looked(me, len(look.candidates), found))
             self._more = self._left_some(look, found, room)

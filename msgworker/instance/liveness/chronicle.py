@@ -1,7 +1,7 @@
 """Write the history: what this instance did in each minute (store/history.py).
 
-A part of the heartbeat, on its connection. It is for charts only: nothing that goes wrong with it
-may cost more than the history itself.
+A part of the housekeeping, on its connection. It is for charts only: nothing that goes wrong with
+it may cost more than the history itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORGET_EVERY = 10
 
 
 class Chronicle:
-    """Used by the heartbeat. Nothing is counted without the table, or with history_seconds=0.
+    """Used by the housekeeper. Nothing is counted without the table, or with history_seconds=0.
 
     minutes: None if nothing is counted.
     """

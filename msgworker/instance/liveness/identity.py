@@ -3,27 +3,28 @@
               registered                doubt
      ┌─────┐ ────────────► ┌─────────┐ ────────► ┌─────────┐
      │ NEW │               │ TRUSTED │           │ DOUBTED │
-     └─────┘ ◄──┐          └─────────┘ ◄──────── └─────────┘
-        ▲       │               │       renewed    ▲     │
-        │     become            │ retire     doubt │     │ renewed
-        │       │               ▼                  │     ▼
-        │       │          ┌──────────┐ ───────────┘     │
-        │       └───────── │ RETIRING │ ◄────────────────┘
-     become                └──────────┘
-        │     lost, from every phase
-     ┌──────┐ ◄────────
-     │ LOST │
-     └──────┘
+     └─────┘               └─────────┘ ◄──────── └─────────┘
+                            ▲   │       renewed    ▲     │
+                     become │   │ retire     doubt │     │ renewed
+                            │   ▼                  │     ▼
+                           ┌──────────┐ ───────────┘     │
+                           │ RETIRING │ ◄────────────────┘
+                           └──────────┘
+     ┌──────┐  become  ┌─────────┐
+     │ LOST │ ───────► │ TRUSTED │
+     └──────┘          └─────────┘
+        ▲ lost, from every phase
 
 NEW: the id has no lease yet. TRUSTED: it has one, and the last renewal is recent enough.
 DOUBTED: a message was taken from us; only a renewal that began later can show whether our lease was
 taken over. RETIRING: it works as before, and takes another id as soon as nothing is in flight: an
 outcome could not be written, or a statement under this id may still arrive. LOST: the lease was
-taken over, has expired, or was not renewed in time.
+taken over. `become` names an id that has a lease already, so it leads to TRUSTED.
 
-Only the heartbeat takes a step, except for `doubt` and `retire`, which any thread may call. In NEW
-and LOST `doubt` has no effect; a `retire` in NEW or DOUBTED takes effect at the step
-to TRUSTED, which then leads to RETIRING; and `become` is allowed if DOUBTED and to retire.
+The heartbeat and the housekeeper take the steps, one at a time: each names the id that it is for,
+and does nothing if the id has changed since. `doubt` and `retire` may be called by any thread. In
+NEW and LOST `doubt` has no effect; a `retire` in NEW or DOUBTED takes effect at the step to
+TRUSTED, which then leads to RETIRING; and `become` is allowed if DOUBTED and to retire.
 
 An id is never reused: a statement sent under it cannot refer to its successor.
 """
@@ -33,9 +34,11 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from msgworker.clock import clock
@@ -64,70 +67,108 @@ class Misstep(AssertionError):
     """A step that the phase does not allow: a bug."""
 
 
-class Identity:
-    """Every field is read by all threads. Without a lock: each is written with one assignment.
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """An id and what is known of its lease; never changed, only replaced as a whole.
 
-    id: written by the heartbeat. Read it once if two reads must agree.
-    trusted_until: by `clock`, until when our lease is trusted; written by the heartbeat.
-    doubted_at: since when, on the monotonic clock, we are in doubt, 0 for not; written by
-    settling threads, cleared by the heartbeat.
-    renewed_at: when, on the monotonic clock, the last renewal began; written by the heartbeat.
-    carried: our lost ids under which in-flight messages were claimed, only on a table without
-    `claimed_by`; written by the heartbeat.
+    trusted_until: by `clock`, until when the lease is trusted. renewed_at: when, on the monotonic
+    clock, its last renewal began. late: that came after trust had ended: others may have been kept
+    from theirs, too. carried: our lost ids under which in-flight messages were claimed, only on a
+    table without `claimed_by`.
     stuck: messages whose outcome could not be written, which stay flagged by this id until its
-    lease expires; written by settling threads, cleared by the heartbeat.
-    doubtful: messages of an abandoned settle that may still arrive, so that they are not
-    claimed under this id; written by settling threads, cleared by the heartbeat.
+    lease expires. doubtful: messages of an abandoned settle that may still arrive, so that they
+    are not claimed under this id. Settling threads add to both.
     """
 
-    __slots__ = (
-        "_lost",
-        "_registered",
-        "_retires",
-        "carried",
-        "doubted_at",
-        "doubtful",
-        "id",
-        "renewed_at",
-        "stuck",
-        "trusted_until",
-    )
+    id: str
+    registered: bool = False
+    lost: bool = False
+    trusted_until: float = 0.0
+    renewed_at: float = 0.0
+    late: bool = False
+    carried: frozenset[str] = frozenset()
+    stuck: set[int] = field(default_factory=set)
+    doubtful: set[int] = field(default_factory=set)
+
+
+class Identity:
+    """What all threads read of it is `tenure`, replaced with one assignment; read it once if two
+    reads must agree. The doubt and the wish to retire name the id that they are of.
+    """
+
+    __slots__ = ("_doubt", "_retiring", "_step", "tenure")
 
     def __init__(self, first_id: str) -> None:
-        self.id = first_id
-        self.trusted_until = 0.0
-        self.doubted_at = 0.0
-        self.renewed_at = 0.0
-        self.carried: frozenset[str] = frozenset()
-        self.stuck: set[int] = set()
-        self.doubtful: set[int] = set()
-        self._registered = False  # both are written by the heartbeat only
-        self._lost = False
-        self._retires = False  # set by any thread, cleared by the heartbeat
+        self.tenure = Tenure(first_id)
+        self._doubt = ("", 0.0)  # an id, and since when, on the monotonic clock
+        self._retiring = ""  # an id
+        self._step = threading.Lock()  # for a few assignments at most
+
+    @property
+    def id(self) -> str:
+        """The present id."""
+        return self.tenure.id
+
+    @property
+    def trusted_until(self) -> float:
+        """By `clock`, until when our lease is trusted."""
+        return self.tenure.trusted_until
+
+    @property
+    def renewed_at(self) -> float:
+        """When, on the monotonic clock, the last renewal began."""
+        return self.tenure.renewed_at
+
+    @property
+    def stuck(self) -> set[int]:
+        """See Tenure."""
+        return self.tenure.stuck
+
+    @property
+    def doubtful(self) -> set[int]:
+        """See Tenure."""
+        return self.tenure.doubtful
+
+    @property
+    def carried(self) -> frozenset[str]:
+        """See Tenure."""
+        return self.tenure.carried
 
     @property
     def phase(self) -> Phase:
         """The phase of its life."""
-        if self._lost:
+        tenure = self.tenure
+        if tenure.lost:
             return Phase.LOST
-        if not self._registered:
+        if not tenure.registered:
             return Phase.NEW
-        if self.doubted_at:
+        if self._doubts(tenure):
             return Phase.DOUBTED
-        return Phase.RETIRING if self._retires else Phase.TRUSTED
+        return Phase.RETIRING if self._retiring == tenure.id else Phase.TRUSTED
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether only another renewal can show that our lease is live."""
+        return self._doubts(self.tenure)
 
     @property
     def retires(self) -> bool:
         """Whether it should take another id."""
-        return self._retires
+        return self._retiring == self.tenure.id
+
+    def _doubts(self, tenure: Tenure) -> bool:
+        whose, since = self._doubt
+        return whose == tenure.id and since > tenure.renewed_at
 
     def trusted(self) -> bool:
         """Whether we may claim and start handlers: TRUSTED or RETIRING, and renewed recently."""
-        return not self.doubted_at and clock() < self.trusted_until
+        tenure = self.tenure
+        return clock() < tenure.trusted_until and not self._doubts(tenure)
 
     def is_ours(self, owner: str) -> bool:
         """Whether this id is or was ours, and its in-flight messages are kept."""
-        return owner == self.id or owner in self.carried
+        tenure = self.tenure
+        return owner == tenure.id or owner in tenure.carried
 
     def wait_for_trust(self, over: Callable[[], bool]) -> bool:
         """Wait while we are in doubt; False as soon as `over` says that waiting is useless."""
@@ -144,57 +185,88 @@ class Identity:
     def doubt(self, *, least_age: float) -> bool:
         """A message was taken from us; True if that causes doubt. Not if the last renewal is
         younger than `least_age` seconds, so that renewals are not repeated all the time."""
-        now = time.monotonic()
-        if self._lost or not self._registered or now - self.renewed_at <= least_age:
+        now, tenure = time.monotonic(), self.tenure
+        if tenure.lost or not tenure.registered or now - tenure.renewed_at <= least_age:
             return False
-        self.doubted_at = now
+        self._doubt = (tenure.id, now)
         return True
 
     def retire(self) -> None:
         """Take another id as soon as nothing is in flight."""
-        self._retires = True
+        self._retiring = self.tenure.id
 
     def cannot_write(self, ids: Iterable[int]) -> None:
         """The outcome of these messages cannot be written."""
-        self.stuck.update(ids)
+        self.tenure.stuck.update(ids)
         self.retire()
 
-    # ------------------------------------------------------------ by the heartbeat
+    # ------------------------------------------------------------ by heartbeat and housekeeper
 
-    def registered(self, trusted_until: float) -> None:
-        """NEW: it has a lease."""
-        if self.phase is not Phase.NEW:
-            self._refuse()
-        self._registered = True
-        self.trusted_until = trusted_until
+    def registered(self, trusted_until: float, begun: float) -> None:
+        """NEW: it has a lease. begun: when that began (monotonic)."""
+        with self._step:
+            if self.phase is not Phase.NEW:
+                self._refuse()
+            self.tenure = replace(
+                self.tenure, registered=True, trusted_until=trusted_until, renewed_at=begun
+            )
 
-    def renewed(self, trusted_until: float) -> None:
-        """TRUSTED, DOUBTED or RETIRING: its lease was renewed, at `renewed_at`."""
-        if self._lost or not self._registered:
-            self._refuse()
-        self.trusted_until = trusted_until
-        if self.doubted_at <= self.renewed_at:
-            self.doubted_at = 0.0
+    def renewed(
+        self, whose: str, trusted_until: float, begun: float, *, late: bool = False
+    ) -> None:
+        """TRUSTED, DOUBTED or RETIRING: the lease of this id was renewed, beginning then
+        (monotonic). late: after trust had ended."""
+        with self._step:
+            tenure = self.tenure
+            if whose != tenure.id:
+                return
+            if tenure.lost or not tenure.registered:
+                self._refuse()
+            self.tenure = replace(tenure, trusted_until=trusted_until, renewed_at=begun, late=late)
 
-    def lost(self) -> None:
-        """Any phase: the lease has ended, or may have."""
-        self.trusted_until = 0.0
-        self._lost = True
+    def over(self, whose: str) -> None:
+        """Any phase: the lease of this id is over, though perhaps not taken over: until a renewal
+        nothing starts."""
+        with self._step:
+            if whose == self.tenure.id:
+                self.tenure = replace(self.tenure, trusted_until=0.0)
 
-    def become(self, new_id: str, *, carried: frozenset[str] = frozenset()) -> None:
-        """LOST or RETIRING: take another id, which has no lease yet.
+    def lost(self, whose: str) -> bool:
+        """Any phase: the lease of this id was taken over, or may be; False if it is not ours any
+        more."""
+        with self._step:
+            if whose != self.tenure.id:
+                return False
+            self.tenure = replace(self.tenure, lost=True, trusted_until=0.0)
+            return True
+
+    def become(
+        self,
+        old: str,
+        new: str,
+        trusted_until: float,
+        begun: float,
+        *,
+        carried: frozenset[str] = frozenset(),
+    ) -> bool:
+        """LOST or RETIRING: take another id, whose registration began then (monotonic). False if
+        the id is not `old` any more.
 
         carried: ids under which in-flight messages were claimed that we keep.
         """
-        if not (self._lost or self._retires):
-            self._refuse()
-        self.trusted_until = 0.0
-        self.carried = carried  # before the id, so that in-flight messages are ours at any moment
-        self.id = new_id
-        self.doubted_at = 0.0
-        self.doubtful.clear()
-        self.stuck = set()
-        self._retires = self._registered = self._lost = False
+        with self._step:
+            if old != self.tenure.id:
+                return False
+            if not (self.tenure.lost or self.retires):
+                self._refuse()
+            self.tenure = Tenure(
+                new,
+                registered=True,
+                trusted_until=trusted_until,
+                renewed_at=begun,
+                carried=carried,
+            )
+            return True
 
     def _refuse(self) -> None:
         raise Misstep(f"{self.id} is {self.phase.name}")

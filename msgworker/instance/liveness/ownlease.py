@@ -6,7 +6,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection
@@ -18,6 +18,7 @@ from msgworker.dialects import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.instance.claiming.seat import Seat
 from msgworker.instance.links import Link
+from msgworker.instance.liveness.identity import new_instance_id
 from msgworker.instance.runtime import Runtime
 from msgworker.store.recovering import lease
 from msgworker.store.tables import rule
@@ -30,30 +31,30 @@ AGAIN_SECONDS = 20.0
 
 
 class OwnLease:
-    """Used by the heartbeat's thread only, except at the start and the stop.
+    """The statements that the heartbeat sends, and the housekeeper for another id; each on its own
+    connection. None of them reads or writes a message.
 
-    threads: how many handlers run at once. label: of the instance; both for operators. wait:
-    waits so many seconds; true if the instance stops.
+    threads: how many handlers run at once. label: of the instance; both for operators.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        link: Link,
         *,
         seat: Seat | None,
         threads: int,
         label: str,
-        wait: Callable[[float], bool],
     ) -> None:
         self._runtime = runtime
-        self._link = link
         self._seat = seat
         self._threads = threads
         self._label = label
-        self._wait = wait
 
-    def register(self, name: str, patience: float = 0.0) -> float:
+    def new_id(self) -> str:
+        """An id of this instance that was not used before."""
+        return new_instance_id(self._label)
+
+    def register(self, link: Link, name: str, patience: float = 0.0) -> float:
         """Take the lease on an id; returns until when it may be trusted.
 
         It reads the rule of the table in the same transaction, so that a change of the rule sees
@@ -67,7 +68,7 @@ class OwnLease:
         while True:
             begun = clock()
             try:
-                with self._link.transaction() as conn:
+                with link.transaction() as conn:
                     if rule.hold(conn, runtime.tables):
                         self._take(conn, name)
                         return begun + TRUST * ttl
@@ -76,15 +77,18 @@ class OwnLease:
                 if (
                     trouble(error) is not Trouble.AGAIN
                     or late
-                    or self._wait(look * random.random())
+                    or self._runtime.stopping.wait(look * random.random())
                 ):
                     raise
                 continue
-            if time.monotonic() > deadline or self._wait(look):
-                raise DatabaseUnavailable(
-                    f"the rule of table {runtime.tables.spec.name} is locked: another process is "
-                    "changing max_tries or on_dead, or is suspended while doing so"
-                )
+            if time.monotonic() > deadline or runtime.stopping.wait(look):
+                raise self._rule_is_locked()
+
+    def _rule_is_locked(self) -> DatabaseUnavailable:
+        return DatabaseUnavailable(
+            f"the rule of table {self._runtime.tables.spec.name} is locked: another process is "
+            "changing max_tries or on_dead, or is suspended while doing so"
+        )
 
     def _take(self, conn: Connection, name: str) -> None:
         runtime = self._runtime
@@ -107,32 +111,57 @@ class OwnLease:
                 "nothing changes"
             )
 
-    def renew(self) -> bool:
-        """False if it was taken over, or is over."""
-        runtime, identity, now = self._runtime, self._runtime.identity, time.monotonic()
-        running = [r for r in list(runtime.hand.running.values()) if identity.is_ours(r.owner)]
-        handlers = [(row.msg_id, now - r.since) for r in running for row in r.rows()]
-        scope = None if self._seat is None else self._seat.tells()
-        refused = runtime.refusals.reasons()
-        tells = lease.told(
-            runtime.tables,
-            runtime.topics,
-            handlers,
-            refused,
-            scope=scope,
-            process=self._process(),
-        )
-        with self._link.single() as conn:  # a suspended process holds no lock on its lease
+    def renew(self, link: Link, name: str, *, trusted: bool) -> bool:
+        """Extend the lease of our present id; False if it was taken over, or is being so.
+
+        A lease that is over, but was not taken over, is extended too: its messages are
+        still ours. Then the rule of the table may have been changed meanwhile: raises RuleChanged.
+        On a table without `claimed_by` an operator may have released them without a take-over, so
+        there it is not extended. trusted: our own clock says that it is live.
+        """
+        tables, tells = self._runtime.tables, self._tells()
+        if not trusted:
+            with link.single() as conn:  # whoever takes it over may stand still, and have it locked
+                if not lease.is_free(conn, tables, name):
+                    return False
+        if not self._extend(link, name, tells, over=False):
+            self._runtime.identity.over(name)
+            trusted = False
+            if not tables.has("claimed_by") or not self._extend(link, name, tells, over=True):
+                return False
+        if not trusted:
+            with link.transaction() as conn:
+                if not rule.hold(conn, tables):
+                    raise self._rule_is_locked()
+        return True
+
+    def _extend(self, link: Link, name: str, tells: str, *, over: bool) -> bool:
+        runtime = self._runtime
+        with link.single() as conn:  # a suspended process holds no lock on its lease
             return lease.renew(
                 conn,
                 runtime.tables,
-                identity.id,
+                name,
                 ttl=runtime.settings.lease_seconds,
                 in_hand=len(runtime.hand.lanes),
                 tells=tells,
+                over=over,
             )
 
-    def tell_stopped(self) -> None:
+    def _tells(self) -> str:
+        runtime, identity, now = self._runtime, self._runtime.identity, time.monotonic()
+        running = [r for r in list(runtime.hand.running.values()) if identity.is_ours(r.owner)]
+        handlers = [(row.msg_id, now - r.since) for r in running for row in r.rows()]
+        return lease.told(
+            runtime.tables,
+            runtime.topics,
+            handlers,
+            runtime.refusals.reasons(),
+            scope=None if self._seat is None else self._seat.tells(),
+            process=self._process(),
+        )
+
+    def tell_stopped(self, link: Link) -> None:
         """Record that only handlers still run, as of the last beat."""
         runtime, beat = self._runtime, self._runtime.identity.renewed_at
         running = list(runtime.hand.running.values())
@@ -140,7 +169,7 @@ class OwnLease:
         tells = lease.told(
             runtime.tables, runtime.topics, handlers, stopped=True, process=self._process()
         )
-        with self._link.transaction() as conn:
+        with link.transaction() as conn:
             lease.tell(conn, runtime.tables, runtime.identity.id, tells)
 
     def _process(self) -> Mapping[str, Any]:
@@ -151,7 +180,7 @@ class OwnLease:
             "version": __version__,
         }
 
-    def drop(self, name: str) -> None:
+    def drop(self, link: Link, name: str) -> None:
         """Drop it; no row may be flagged by this id."""
-        with self._link.transaction() as conn:
+        with link.transaction() as conn:
             lease.drop(conn, self._runtime.tables, name)

@@ -1,8 +1,8 @@
-"""Recover the messages of dead instances: a part of each heartbeat, on its connection.
+"""Recover the messages of dead instances: a part of the housekeeping, on its connection.
 
 The database decides which instances are dead (an expired lease, taken over by one winner) and which
-rows are given back. The time of recovery per beat is limited, so that our own lease is renewed, and
-it rests between batches, so that others can work.
+rows are given back. The time of recovery per round is limited, so that the rest of the housekeeping
+is done in time, and it rests between batches, so that others can work.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from msgworker.store.recovering import lease, recover
 from msgworker.store.unique import send_all
 
 BEAT_SHARE = 0.5
-"""Maximum share of the time between two beats that a beat spends on recovery."""
+"""Maximum share of the time between two rounds that a round spends on recovery."""
 LEAST_SHARE = 0.1
-"""Minimum share, however long the rest of the beat has taken."""
+"""Minimum share, however long the rest of the round has taken."""
 REST_FACTOR = 3
 """The rest after a batch, as a multiple of the time that the batch took."""
 REST_SHARE = 0.05
-"""Maximum of that rest, as a share of the time between two beats."""
+"""Maximum of that rest, as a share of the time between two rounds."""
+FORBEAR_LEASES = 2.0
+"""Who was late with its own renewal takes over nobody who is silent for less than so many leases:
+what has kept it from the database may have kept them."""
 
 
 class Recovery:
@@ -44,7 +47,7 @@ class Recovery:
     on_batch: called after each batch that was given back. given_back: called in its transaction.
     more: whether the last round ran out of time; the next one is due at once.
     under_way: messages are being given back. begun: how many instances it has begun to recover.
-    Both are written by the heartbeat and read by the fetcher.
+    Both are written by the housekeeper and read by the fetcher.
     """
 
     def __init__(
@@ -74,16 +77,16 @@ class Recovery:
         self.under_way = False
         self.begun = 0
 
-    def run(self, renewed_at: float) -> int:
-        """One round, in the beat that began by renewing our lease then (monotonic seconds); returns
-        how many messages were given back."""
+    def run(self, begun: float) -> int:
+        """Part of a round that began then (monotonic seconds); returns how many messages were given
+        back."""
         runtime, beat = self._runtime, self._runtime.settings.heartbeat_seconds
         self.more = self._moved = False
         with self._link.transaction() as conn:
             leases = lease.read_all(conn, runtime.tables)
             holders = recover.owners(conn, runtime.tables)
         self._note_slots(leases)
-        self._until = max(renewed_at + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
+        self._until = max(begun + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
         self._restart_ttls([one for one in leases if one.ahead and one.name != runtime.identity.id])
         given_back = 0
         try:
@@ -103,8 +106,8 @@ class Recovery:
         return given_back
 
     def _out_of_time(self) -> bool:
-        """Whether the time is over, or needed for our own lease."""
-        return time.monotonic() > self._until or bool(self._runtime.identity.doubted_at)
+        """Whether the time is over, or we may be dead ourselves."""
+        return time.monotonic() > self._until or self._runtime.identity.in_doubt
 
     def _note_slots(self, leases: list[lease.Lease]) -> None:
         runtime = self._runtime
@@ -133,11 +136,16 @@ class Recovery:
     ) -> Iterator[Callable[[], int]]:
         """The instances to recover, in random order, so that a long recovery does not starve
         others."""
-        me = self._runtime.identity.id
+        tenure = self._runtime.identity.tenure
+        me, late = (
+            tenure.id,
+            tenure.late or (tenure.registered and not self._runtime.identity.trusted()),
+        )
+        forbear = FORBEAR_LEASES * self._runtime.settings.lease_seconds if late else 0.0
         for seen in random.sample(leases, len(leases)):
             if seen.name == me:
                 continue
-            if not seen.live:
+            if not seen.live and (seen.silent is None or seen.silent >= forbear):
                 yield partial(self._take_over, seen)
             elif seen.taken_by == me:  # more was flagged than one beat gives back
                 yield partial(self._go_on_with, seen)

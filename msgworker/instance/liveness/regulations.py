@@ -1,9 +1,9 @@
 """Limits of topics over all instances: declare those of our handlers, obey those recorded.
 
-They are read with every heartbeat, where there are any. The newest declaration counts: an instance
-records those of its handlers when it starts, where others stand there; after that it obeys what is
-recorded, also for topics that its own code does not limit. So two versions of the code do not
-change it in turns, and no start takes away what protects a system outside.
+They are read with every round of the housekeeping, where there are any. The newest declaration
+counts: an instance records those of its handlers when it starts, where others stand there; after
+that it obeys what is recorded, also for topics that its own code does not limit. So two versions of
+the code do not change it in turns, and no start takes away what protects a system outside.
 """
 
 from __future__ import annotations

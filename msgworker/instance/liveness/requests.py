@@ -1,7 +1,7 @@
 """What is asked of an instance: paused topics, running messages that are to be cancelled, and
 limits of topics (regulations.py).
 
-A part of each heartbeat, on its connection: one statement sees all, and only where there are
+A part of the housekeeping, on its connection: one statement sees all, and only where there are
 requests to cancel, or limits, further ones read them.
 """
 
@@ -29,7 +29,7 @@ CANNOT_END_OF = "message {} cannot be cancelled: %s"
 
 
 class Requests:
-    """Used by the heartbeat. look_now: makes the fetcher look at once.
+    """Used by the housekeeper. look_now: makes the fetcher look at once.
 
     open: whether the last look has found requests to cancel.
     """
@@ -162,7 +162,7 @@ class Requests:
             except Exception as error:
                 if trouble(error) is not Trouble.AGAIN:
                     raise
-                return  # another instance ends it; if not, the next beat does
+                return  # another instance ends it; if not, the next round does
             if cancelled:
                 self._log.info("message %s is %s", one.request.msg_id, one.request.text)
                 self._look_now()

@@ -67,8 +67,10 @@ class Watchdog(Role):
         return min(LOOK_SECONDS, self._runtime.settings.heartbeat_seconds)
 
     def _look(self, name: str, since: float | None, ident: int | None, link: Link) -> bool:
+        if since is not None and link.busy_since is not None:  # a round may use it again and again
+            since = max(since, link.busy_since)
         limit = max(LEAST_SECONDS, self._runtime.settings.lease_seconds)
-        if since is None or time.monotonic() - since < limit:
+        if since is None or link.waits or time.monotonic() - since < limit:
             self._told.pop(link, None)
             return False
         if self._told.get(link) != since:

@@ -95,7 +95,7 @@ class Caller:
             by_thread.pop(ident, None)
             lane.result = Result(Outcome.RELEASED)
             return
-        # Also after it is noted: the heartbeat writes `cancels`, then tells those that run.
+        # Also after it is noted: the housekeeper writes `cancels`, then tells those that run.
         if runtime.hand.cancels and (request := runtime.hand.cancelled(row)) is not None:
             by_thread.pop(ident, None)
             lane.result = cancelled(request)

@@ -143,9 +143,9 @@ class Hand:
     running: by thread, each handler thread writes its own; read by all. `cancelled` and `reported`
     in it are written by `HandlerWatch` and the stop.
     unsure: lanes of a lost id whose message has not started, and must not start before the
-    heartbeat has checked that it is still flagged; added by handler threads, removed by the
-    heartbeat and the stop. Only on a table without `claimed_by`.
-    cancels: requests of operators by message; replaced by the heartbeat, read by all.
+    housekeeper has checked that it is still flagged; added by handler threads, removed by the
+    housekeeper and the stop. Only on a table without `claimed_by`.
+    cancels: requests of operators by message; replaced by the housekeeper, read by all.
     blocked: objects whose head could not be flagged recently; written by the search; a settle
     removes its own.
     """
@@ -232,7 +232,10 @@ class Hand:
         """These lanes are finished or lost."""
         self.lanes.difference_update(lanes)
 
-    def forget(self) -> None:
-        """Our lease is lost: drop all lanes and cancel the running handlers."""
-        self.lanes = set()
-        self.cancel()
+    def forget(self, is_ours: Callable[[str], bool]) -> None:
+        """Our lease is lost: drop the lanes of the old id and cancel its running handlers. Those of
+        the new one may be added meanwhile."""
+        self.drop([lane for lane in list(self.lanes) if not is_ours(lane.owner)])
+        for running in list(self.running.values()):
+            if not is_ours(running.owner):
+                running.cancelled = True

@@ -12,7 +12,7 @@ from msgworker.logs import Said
 
 
 class HandlerWatch:
-    """The heartbeat calls `overtime`. The watchdog calls `lease_over`, so that handlers are
+    """The housekeeper calls `overtime`. The watchdog calls `lease_over`, so that handlers are
     cancelled even if other threads are stuck.
     """
 

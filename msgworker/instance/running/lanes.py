@@ -22,19 +22,19 @@ MOST_PASSED = 100  # lanes of other handlers that a batch looks behind
 
 
 class Lanes:
-    """Filled by the fetcher, settling threads and the heartbeat; emptied by handler threads, and
+    """Filled by the fetcher, settling threads and the housekeeper; emptied by handler threads, and
     by the fetcher and the stop to release lanes.
 
-    beat_now: requests a heartbeat at once. ready: lanes that no thread has taken yet; only the
+    housekeep_now: wakes the housekeeper. ready: lanes that no thread has taken yet; only the
     methods here write it, others check whether it is empty. mean_seconds: of handlers that
     have ended, None while none has; written by handler threads, read by the fetcher and
     settling threads. ran_dry: a thread had nothing to do since the last claim; set by handler
     threads, cleared by the fetcher.
     """
 
-    def __init__(self, runtime: Runtime, *, beat_now: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, *, housekeep_now: Callable[[], None]) -> None:
         self._runtime = runtime
-        self._beat_now = beat_now
+        self._housekeep_now = housekeep_now
         self.ready: deque[Lane] = deque()
         self._gate = threading.Condition()
         self._idle = 0
@@ -136,13 +136,13 @@ class Lanes:
 
     def may_start(self, lane: Lane) -> bool:
         """Whether the lane is ours under this id. Otherwise it is dropped (recovery gives its rows
-        back), or kept until the heartbeat has checked it."""
+        back), or kept until the housekeeper has checked it."""
         identity = self._runtime.identity
         if lane.owner == identity.id:
             return True
         if identity.is_ours(lane.owner):
             self._runtime.hand.unsure.append(lane)
-            self._beat_now()
+            self._housekeep_now()
         return False
 
     def pace(self) -> float:

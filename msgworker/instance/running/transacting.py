@@ -76,9 +76,8 @@ class Transacting:
                 raise failed
             self._wait_for_trust(row, owner)
 
-        known = until_known(
-            send, look, may_go_on, Failures(), judge=judge, before_again=before_again
-        )
+        pauses = Failures(self._runtime.urgent_pause)
+        known = until_known(send, look, may_go_on, pauses, judge=judge, before_again=before_again)
         if known is None:
             raise LostClaim(row.msg_id, owner)
 

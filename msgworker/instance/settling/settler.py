@@ -54,14 +54,14 @@ class Settler:
         *,
         lanes: Lanes,
         on_progress: Callable[[], None],
-        beat_now: Callable[[], None],
+        renew_now: Callable[[], None],
     ) -> None:
         """lanes: gets the lanes that continue. on_progress: called when there may be room for
-        more. beat_now: requests a heartbeat at once."""
+        more. renew_now: has the lease renewed at once."""
         self._runtime = runtime
         self._lanes = lanes
         self._on_progress = on_progress
-        self._beat_now = beat_now
+        self._renew_now = renew_now
         self._finished: deque[Lane] = deque()
         self.thread = SettleThread(runtime, self.flush)
         most = runtime.tables.dialect.settles_at_once
@@ -313,7 +313,7 @@ class Settler:
         its next beat, and each of these claims would count a crash."""
         beat = self._runtime.settings.heartbeat_seconds
         if self._runtime.identity.doubt(least_age=LEAST_DOUBT_SHARE * beat):
-            self._beat_now()
+            self._renew_now()
 
     def lose(self, lane: Lane) -> None:
         """Drop a lane whose message is no longer ours."""

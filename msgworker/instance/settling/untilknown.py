@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Protocol, TypeVar
 
 from msgworker.dialects import Trouble, trouble
-from msgworker.instance.role import outage_pause
+from msgworker.instance.role import LONGEST_PAUSE_SECONDS, outage_pause
 
 T = TypeVar("T")
 
@@ -41,16 +41,18 @@ class Pauses(Protocol):
 
 
 class Failures:
-    """The pauses of an outage that is not logged; how many there were, and the last one."""
+    """The pauses of an outage that is not logged, each of `longest` seconds at most; how many there
+    were, and the last one."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = LONGEST_PAUSE_SECONDS) -> None:
+        self._longest = longest
         self.count = 0
         self.last: BaseException | None = None
 
     def failed(self, error: BaseException) -> float:
         self.count += 1
         self.last = error
-        return outage_pause(self.count)
+        return outage_pause(self.count, self._longest)
 
     def over(self) -> None:
         self.count = 0

@@ -50,7 +50,7 @@ class Writer:
         self.link = runtime.link()
         self.lock = self.link.lock
         self.since: float | None = None
-        self.outage = Outage(runtime.log, "settle", runtime.away)
+        self.outage = Outage(runtime.log, "settle", runtime.away, runtime.urgent_pause)
         self._pauses = _Pauses(self.outage)
         self._refused_at: float | None = None
         if spare:

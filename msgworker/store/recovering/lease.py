@@ -2,8 +2,9 @@
 
 The database decides, by its clock and the row counts of conditional updates. An instance holds a
 lease on its own id; ids are never reused. Renewal is never an upsert: once a lease was taken
-over or has expired, renewing it always changes 0 rows, and its holder knows that it was
-declared dead. A take-over expires too, and can be taken over again.
+over, renewing it always changes 0 rows, and its holder knows that it was declared dead. One that is
+over, but was not taken over, may be renewed. A take-over expires too, and can be taken over
+again.
 """
 
 from __future__ import annotations
@@ -153,20 +154,22 @@ def renew(
     ttl: float,
     in_hand: int = 0,
     tells: str | None = None,
+    over: bool = False,
 ) -> bool:
-    """Extend our lease; False = we were declared dead and must stop.
+    """Extend our lease; False = it was taken over, or is over.
 
-    in_hand: lanes. tells: see `told`; None leaves what stands there.
+    in_hand: lanes. tells: see `told`; None leaves what stands there. over: extend it although it
+    is over, unless it was taken over: a take-over names the term and the end that it has read, so
+    one of the two changes nothing.
     """
     lease = t.lease.c
 
     def build() -> sa.Update:
         said = {} if tells is None else {"serves": bindparam("mw_serves", type_=sa.Text())}
+        live = () if over else (lease.expires_at > now(),)
         return (
             sa.update(t.lease)
-            .where(
-                lease.name == bindparam("me"), lease.taken_by.is_(None), lease.expires_at > now()
-            )
+            .where(lease.name == bindparam("me"), lease.taken_by.is_(None), *live)
             .values(
                 term=lease.term + 1,
                 renewed_at=now(),
@@ -179,13 +182,13 @@ def renew(
     params: dict[str, Any] = {"me": name, "ttl": ttl, "hand": in_hand}
     if tells is not None:
         params["mw_serves"] = tells
-    return bool(conn.execute(t.built(("renew", tells is None), build), params).rowcount)
+    return bool(conn.execute(t.built(("renew", tells is None, over), build), params).rowcount)
 
 
 def tell(conn: Connection, t: Tables, name: str, tells: str) -> bool:
     """Write the data for operators (see `told`) without extending our lease; not if it was taken
     over, or another transaction has locked it."""
-    if not _free(conn, t, name):
+    if not is_free(conn, t, name):
         return False
     lease = t.lease.c
     mine = (lease.name == name, lease.taken_by.is_(None))
@@ -221,9 +224,9 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
     return [Lease._make(row) for row in found]
 
 
-def _free(conn: Connection, t: Tables, name: str) -> bool:
-    """Lock a lease, unless it is locked: a suspended process may hold the lock, and an instance
-    that waits for it loses its own lease."""
+def is_free(conn: Connection, t: Tables, name: str) -> bool:
+    """Lock a lease, unless it is locked or gone: a suspended process may hold the lock, and an
+    instance that waits for it loses its own lease."""
     if not t.dialect.row_locks:
         return True
     lease = t.lease.c
@@ -256,7 +259,7 @@ def restart_ttl(conn: Connection, t: Tables, seen: Lease) -> bool:
             .values(renewed_at=now(), expires_at=now_plus(bindparam("ttl", type_=sa.Float())))
         )
 
-    if not _free(conn, t, seen.name):
+    if not is_free(conn, t, seen.name):
         return False
     ttl = max(0.0, (seen.expires_at - seen.renewed_at).total_seconds())
     params = {"whose": seen.name, "seen": seen.term, "ttl": ttl}
@@ -287,7 +290,7 @@ def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) 
             )
         )
 
-    if not _free(conn, t, seen.name):
+    if not is_free(conn, t, seen.name):
         return False
     params = {"dead": seen.name, "seen": seen.term, "me": me, "ttl": ttl}
     return bool(conn.execute(t.built("take_over", build), params).rowcount)
@@ -315,7 +318,7 @@ def leave(conn: Connection, t: Tables, name: str, *, taken_by: str) -> bool:
 
 def drop(conn: Connection, t: Tables, name: str, *, taken_by: str | None = None) -> bool:
     """Delete a lease: our own (taken_by None) or one that we took over; a locked one is left."""
-    if not _free(conn, t, name):
+    if not is_free(conn, t, name):
         return False
     lease = t.lease.c
     holder = lease.taken_by.is_(None) if taken_by is None else lease.taken_by == taken_by

@@ -1,0 +1,277 @@
+"""What an instance does from time to time beside its messages, in the order of one round: check
+what was carried over from a lost lease, take a new id if it should, read pauses, limits and
+requests, release rows that no lane knows, recover dead instances, write the history.
+
+Its statements may wait for locks of others, such as one on the table of messages. That costs no
+lease: the heartbeat renews it on another thread and another connection. Its own connection counts
+as spare, since it needs it only sometimes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from msgworker import dialects
+from msgworker.counted import plural
+from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.errors import DatabaseUnavailable, RuleChanged
+from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.liveness.chronicle import Chronicle
+from msgworker.instance.liveness.heartbeat import Heartbeat
+from msgworker.instance.liveness.ownlease import OwnLease
+from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.liveness.requests import Requests
+from msgworker.instance.role import Role, outage_pause
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.handlerwatch import HandlerWatch
+from msgworker.instance.running.lanes import Lanes
+from msgworker.instance.runtime import Runtime
+from msgworker.instance.settling.settler import Settler
+from msgworker.store.recovering import recover
+
+LEAVE_TRIES = 3
+TELL_SECONDS = 2.0
+LEAVE_SECONDS = 10.0  # the most that a last statement may wait; the watchdog has ended by then
+UNSURE_SECONDS = 0.1
+CLAIM_PATIENCE_SECONDS = 1.0  # how long a round waits for a claim in flight
+
+
+class Housekeeper(Role):
+    """The housekeeping of one instance, on its own connection."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        lease: OwnLease,
+        *,
+        heartbeat: Heartbeat,
+        claimer: Claimer,
+        lanes: Lanes,
+        settler: Settler,
+        handlers: HandlerWatch,
+        wake: threading.Event,
+        look_now: Callable[[], None],
+    ) -> None:
+        """wake: ends its pause early. look_now: makes the fetcher look at once."""
+        super().__init__("housekeeper", runtime.log, runtime.away, wake, runtime.leave_for)
+        self._runtime = runtime
+        self._lease = lease
+        self._heartbeat = heartbeat
+        self._claimer = claimer
+        self._lanes = lanes
+        self._settler = settler
+        self._handlers = handlers
+        self.link = self._link = runtime.link()
+        runtime.spare_links.add(self.link)
+        self._file = dialects.DatabaseFile(runtime.engine)
+        self._begun = 0.0
+        self.requests = Requests(runtime, self._link, log=self.log, look_now=look_now)
+        self.chronicle = Chronicle(runtime, self._link, log=self.log)
+        self.recovery = Recovery(
+            runtime,
+            self._link,
+            log=self.log,
+            rest=self._stopping.wait,
+            on_batch=look_now,
+            given_back=self.requests.given_back,
+        )
+
+    def prepare(self) -> None:
+        """Load paused and limited topics, and the database's clock: before the lease is taken."""
+        with self._link.lock:
+            self.requests.read()
+            self.chronicle.look_at_clock()
+
+    def run_once(self) -> int:
+        """One round."""
+        self._begun = time.monotonic()
+        self.emit()
+        if self._runtime.has_left:
+            return 0
+        self._watch_file()
+        with self._link.lock:
+            return self._keep_house()
+
+    def _keep_house(self) -> int:
+        self._link.check_server()
+        try:
+            self._make_sure()
+            self._rename()
+        except RuleChanged as changed:  # our statements are built for the old one
+            self.log.error("%s", changed)
+            self._runtime.leave_for(changed)
+            return 0
+        self.requests.read()
+        self._handlers.overtime()
+        self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)
+        did = self.recovery.run(self._begun)
+        self.chronicle.write()
+        return did
+
+    def pause_seconds(self, did: int) -> float:
+        """Counted from the beginning of the round."""
+        if self._runtime.has_left:
+            return self._runtime.settings.heartbeat_seconds
+        if self.recovery.more:
+            return 0.0
+        if self._runtime.hand.unsure:
+            return UNSURE_SECONDS
+        over = time.monotonic() - self._begun
+        return max(0.0, self._runtime.settings.heartbeat_seconds - over)
+
+    def emit(self) -> None:
+        """Tell what has happened to the lease."""
+        happened = self._heartbeat.happened
+        while happened:
+            self._runtime.events.emit(happened.popleft())
+
+    def leave(self) -> bool:
+        """Drop the lease at an orderly stop, after the last handler and the heartbeat have ended.
+
+        False if a row is still flagged by us: then the lease is left to expire, for recovery.
+        The connection may have been lost since the last round, so a loss is retried.
+        """
+        try:
+            for attempt in range(1, LEAVE_TRIES + 1):
+                try:
+                    with self._cut_after(LEAVE_SECONDS):
+                        left = self._leave()
+                    break
+                except Exception as error:
+                    mild = trouble(error) in (Trouble.LOST, Trouble.AGAIN)
+                    if not mild or attempt == LEAVE_TRIES or self._runtime.gave_up():
+                        raise
+                    time.sleep(outage_pause(attempt))
+            self._write_last()
+            return left
+        finally:
+            self.close()
+
+    def say_stopped(self) -> None:
+        """Record in the lease, which is left to expire, that only handlers still run. Call it
+        after the last renewal."""
+        if self._runtime.away.seconds:  # an outage: it cannot be written
+            return
+        try:
+            with self._cut_after(TELL_SECONDS):
+                self._lease.tell_stopped(self._link)
+            self._write_last()
+        except Exception as error:  # it is only for operators
+            self.log.debug("the stop is not recorded in the lease: %s", reason_of(error))
+        finally:
+            self.close()
+
+    def _write_last(self) -> None:
+        """The last part of the history; without it the stop is as good."""
+        try:
+            with self._cut_after(TELL_SECONDS):
+                self.chronicle.write(last=True)
+        except Exception as error:
+            self.log.debug("the last part of the history is not written: %s", reason_of(error))
+
+    @contextmanager
+    def _cut_after(self, seconds: float) -> Iterator[None]:
+        late = threading.Timer(seconds, self._link.cut)
+        late.daemon = True
+        with suppress(RuntimeError):  # no thread starts while the interpreter ends
+            late.start()
+        try:
+            yield
+        finally:
+            late.cancel()
+            if late.ident is not None:
+                late.join()
+
+    def close(self) -> None:
+        """Return the connections, also that of the heartbeat; the lease is not changed."""
+        self._link.close()
+        self._heartbeat.close()
+
+    def _leave(self) -> bool:
+        self.emit()
+        if not self._claimer.holds_nothing(self._link):
+            return False
+        if self.requests.open:
+            self.requests.cancel()
+        self._lease.drop(self._link, self._runtime.identity.id)
+        return True
+
+    # ------------------------------------------------------------ our own life
+
+    def _make_sure(self) -> None:
+        """Start lanes that were claimed before the lease was lost, if their message is flagged as
+        before; see `Heartbeat.reborn`."""
+        runtime = self._runtime
+        me, lanes = runtime.identity.id, list[Lane]()
+        while runtime.hand.unsure:
+            with suppress(IndexError):  # a stop removes them, too
+                lanes.append(runtime.hand.unsure.popleft())
+        if not lanes:
+            return
+        seen = {lane.row.msg_id: lane.row.tries for lane in lanes if lane.row.odd is None}
+        try:
+            with self._link.transaction() as conn:
+                found = recover.still_flagged(conn, runtime.tables, seen)
+        except Exception:
+            runtime.hand.unsure.extend(lanes)
+            raise
+        sure = [lane for lane in lanes if lane.row.msg_id in found.free or lane.row.odd is not None]
+        for lane in sure:
+            lane.owner = me  # if that was lost meanwhile, too, they are checked again
+        self._lanes.put(sure)
+        runtime.hand.unsure.extend(lane for lane in lanes if lane.row.msg_id in found.locked)
+        for lane in lanes:
+            if lane not in sure and lane.row.msg_id not in found.locked:
+                self._settler.lose(lane)
+
+    def _rename(self) -> None:
+        """Take a new id when nothing is in flight, if our identity is to retire.
+
+        Statements that may still reach the database name the old id, which no row will have again.
+        If messages whose outcome could not be written still have it, its lease is left to expire,
+        so that they are recovered.
+        """
+        runtime, identity = self._runtime, self._runtime.identity
+        if not identity.retires or not identity.trusted() or runtime.hand.lanes:
+            return
+        tenure, new = identity.tenure, self._lease.new_id()
+        old, stuck = tenure.id, tenure.stuck
+        with self._claimer.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
+            if not free or runtime.hand.lanes:
+                return
+            with self._link.transaction() as conn:
+                left = set(recover.flagged_by(conn, runtime.tables, old, limit=len(stuck) + 1))
+            if not left <= stuck:
+                return
+            begun = time.monotonic()
+            try:
+                trusted_until = self._lease.register(self._link, new)
+            except DatabaseUnavailable:  # the rule is locked now: retry in the next round
+                return
+            renamed = identity.become(old, new, trusted_until, begun)
+        if not renamed:  # lost meanwhile
+            self._lease.drop(self._link, new)
+            return
+        if left:
+            text = "continuing as %s; %s has %s whose outcome could not be written"
+            self.log.warning(text, new, old, plural(len(left), "message"))
+            return
+        self.log.info("continuing as %s: a settle of %s may still arrive", new, old)
+        self._lease.drop(self._link, old)
+
+    def file_gone(self) -> DatabaseUnavailable | None:
+        """The error if the database's file was deleted or replaced while in use."""
+        if not self._file.is_another():
+            return None
+        return DatabaseUnavailable(
+            f"the database file {self._file.path} was deleted or replaced while it was in use: "
+            "writes since then are lost; start again on the right file"
+        )
+
+    def _watch_file(self) -> None:
+        """Leave: no other process sees writes to a deleted file."""
+        if self._runtime.left_for is None and (gone := self.file_gone()):
+            self._runtime.leave_for(gone)
