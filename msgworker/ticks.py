@@ -53,8 +53,9 @@ class Cron:
     """The ticks of a cron expression in a time zone.
 
     A time of day that a jump of the clocks leaves out is a tick when the clocks have jumped; one
-    that comes twice is a tick the first time. With `*` as the minute or the hour ticks go by
-    elapsed time: none is left out, and those of the repeated hour come twice.
+    that comes twice is a tick the first time. With `*` in the minute or the hour ticks go by
+    elapsed time: those of the repeated hour come twice, and a time that is left out is a tick at
+    the jump unless the clock from before the jump and the one from after it agree on that tick.
     """
 
     text: str
@@ -64,8 +65,16 @@ class Cron:
         """The first tick after an instant; raises ConfigError if there is none in 50 years."""
         for tick in self._from(instant):
             if tick > instant:
-                return tick
+                return self._left_out(instant, tick) or tick
         raise ConfigError(f"cron expression {self.text!r} never fires")
+
+    def _left_out(self, instant: datetime, tick: datetime) -> datetime | None:
+        """The first jump between the two that leaves out a tick."""
+        stars = [field.startswith("*") for field in self.text.split()[:2]]
+        if self.zone == "UTC" or not any(stars):
+            return None  # cronsim moves those of a fixed time of day behind the jump itself
+        jumps = _jumps(zone_of(self.zone), instant, tick)
+        return next((at for at, *gap in jumps if _leaves_out(self.text, *gap)), None)
 
     def _from(self, instant: datetime) -> Iterator[datetime]:
         from cronsim import CronSim
@@ -73,6 +82,43 @@ class Cron:
         # Of the two instants of a repeated hour cronsim may begin behind the first one.
         for tick in CronSim(self.text, instant.astimezone(zone_of(self.zone))):
             yield tick.astimezone(UTC)
+
+
+def _jumps(
+    zone: zoneinfo.ZoneInfo, begin: datetime, end: datetime
+) -> Iterator[tuple[datetime, datetime, datetime]]:
+    """When the clocks jump forward between two instants, and the times of day between which."""
+    at = begin
+    while at < end:
+        until = min(at + timedelta(days=1), end)
+        before, low, high = at.astimezone(zone).utcoffset(), at, until
+        if before != until.astimezone(zone).utcoffset():
+            while high - low > timedelta(seconds=1):
+                middle = low + (high - low) // 2
+                same = middle.astimezone(zone).utcoffset() == before
+                low, high = (middle, high) if same else (low, middle)
+            jump = high.replace(microsecond=0)
+            after = jump.astimezone(zone).replace(tzinfo=None)
+            gap = after - (jump - timedelta(seconds=1)).astimezone(zone).replace(tzinfo=None)
+            if gap > timedelta(seconds=1) and jump < end:
+                yield jump, after - gap + timedelta(seconds=1), after
+        at = until
+
+
+@lru_cache(256)
+def _leaves_out(text: str, begin: datetime, end: datetime) -> bool:
+    """Whether a time between these two is a tick by the old clock, and not by the new one, or the
+    second is a tick itself, which cronsim passes over where clocks jump by half an hour."""
+    from cronsim import CronSim
+
+    second = timedelta(seconds=1)
+    for tick in CronSim(text, begin - second):
+        if tick >= end:
+            return tick == end
+        later = tick + (end - begin)
+        if next(CronSim(text, later - second), None) != later:
+            return True
+    return False
 
 
 When = Every | Cron

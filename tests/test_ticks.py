@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import zoneinfo
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
 import pytest
+from cronsim import CronSim
 
 from msgworker import ticks
 from msgworker.errors import ConfigError
@@ -175,3 +177,59 @@ def test_no_tick_up_to_the_last_one_is_sent_again(catch_up):
     assert ticks.due(when, catch_up, NEXT, last, last + timedelta(minutes=4)) is None
     due = ticks.due(when, catch_up, NEXT, last, last + timedelta(minutes=5))
     assert due.ticks == (last + timedelta(minutes=5),)
+
+
+STARS = (
+    "* * * * *",
+    "*/15 * * * *",
+    "30 * * * *",
+    "0 */2 * * *",
+    "*/30 2 * * *",
+    "* 0,1,2,3 * * *",
+)
+STARS += ("0 */12 * * *", "7 */5 * * SUN", "*/20 */3 1-7 * *", "*/45 23,0 * * *")
+
+
+@cache
+def gaps() -> list[tuple[str, datetime, timedelta]]:
+    """Each jump forward of each zone in some years: when, and how far; one zone for each such
+    pair."""
+    found: dict[tuple[datetime, timedelta, timedelta], str] = {}
+    days = [datetime(2025, 1, 1, tzinfo=UTC) + timedelta(days=n) for n in range(3 * 365)]
+    for name in sorted(zoneinfo.available_timezones()):
+        zone = zoneinfo.ZoneInfo(name)
+        offsets = [zone.utcoffset(day.replace(tzinfo=None)) for day in days]
+        for day, one, two in zip(days, offsets, offsets[1:], strict=False):
+            was = (day - timedelta(days=1)).astimezone(zone).utcoffset()
+            for quarter in range(8 * 24 if one != two else 0):
+                at = day + timedelta(minutes=15 * quarter) - timedelta(days=1)
+                offset = at.astimezone(zone).utcoffset()
+                assert was is not None
+                assert offset is not None
+                if offset > was:
+                    found.setdefault((at, was, offset - was), name)
+                was = offset
+    return [(name, at, gap) for (at, _, gap), name in found.items()]
+
+
+@pytest.mark.parametrize("text", STARS)
+def test_no_tick_is_left_out_where_clocks_jump_forward(text: str) -> None:
+    """Of all zones: by the clock from before the jump each tick is there, or one at the jump is."""
+    for name, jump, gap in gaps():
+        when = ticks.cron(text, name)
+        begin = jump - timedelta(hours=3)
+        found, tick = [], begin
+        while tick < jump + timedelta(hours=3):
+            tick = when.after(tick)
+            found.append(tick)
+        assert found == sorted(set(found))
+        after = jump.astimezone(zoneinfo.ZoneInfo(name)).replace(tzinfo=None)
+        left_out = False
+        for wanted in CronSim(text, after - gap - timedelta(seconds=1)):
+            if wanted >= after:
+                break
+            by_old_clock = jump + (wanted - (after - gap))
+            assert by_old_clock in found or jump in found, (name, text, wanted)
+            left_out |= by_old_clock not in found or by_old_clock == jump
+        at_jump = next(CronSim(text, after - timedelta(seconds=1))) == after
+        assert (jump in found) == (left_out or at_jump), (name, text)
