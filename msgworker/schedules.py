@@ -39,7 +39,7 @@ class Schedule:
     """A declared schedule.
 
     spec: "every 5m", or a cron expression, in the time zone `tz`. object_id: as text, None = no
-    object: its messages may overlap. payload: as JSON. catch_up: "last", "all" or "none".
+    object: its messages may overlap. payload: as JSON. catch_up: "last", "one", "all" or "none".
     origin: where it is declared, "code" or the name of a file.
     """
 
@@ -181,6 +181,11 @@ def schedule(
     if catch_up not in ticks.CATCH_UP:
         hint = nearest(str(catch_up), ticks.CATCH_UP)
         raise ConfigError(f"schedule {name!r}: unknown catch_up {catch_up!r:.60}; {hint}")
+    if catch_up == "one" and object_id is None:
+        raise ConfigError(
+            f'schedule {name!r}: catch_up="one" looks for the tick before it in its object; '
+            "leave object_id out, or give it one"
+        )
     return Schedule(
         name=name,
         spec=when.text,

@@ -17,7 +17,7 @@ from typing import Any
 from msgworker.config import YEAR_SECONDS, nearest, seconds
 from msgworker.errors import ConfigError
 
-CATCH_UP = ("last", "all", "none")
+CATCH_UP = ("last", "one", "all", "none")
 MOST_TICKS = 100
 """The most ticks of a schedule that are sent in one transaction."""
 ON_TIME_SECONDS = 60.0
@@ -213,8 +213,8 @@ def due(
     `next_at`, and whose last one was `last_at`; None if there is no tick yet. No tick up to
     `last_at` is sent again, whatever the clock says.
 
-    "all": every tick, `MOST_TICKS` at a time. "last": the last one. "none": the last one, if it is
-    not later than `ON_TIME_SECONDS`.
+    "all": every tick, `MOST_TICKS` at a time. "last", "one": the last one. "none": the
+    last one, if it is not later than `ON_TIME_SECONDS`.
     """
     if last_at is not None and next_at <= last_at:
         next_at = when.after(last_at)

@@ -85,3 +85,36 @@ def test_the_summaries_of_help_fit_into_a_line():
     lines = [line for line in commands.splitlines() if line.strip()]
     assert all(line.startswith("  ") and line[2].islower() for line in lines)  # no second lines
     assert max(map(len, lines)) <= 80
+
+
+WITHOUT_UNIX = """
+import os, pkgutil, importlib, signal, subprocess, sys
+for name in ("fork", "forkpty", "register_at_fork", "geteuid", "getuid", "setsid", "killpg",
+             "getpgid", "fchmod", "sched_getaffinity", "waitpid", "wait"):
+    delattr(os, name) if hasattr(os, name) else None
+for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGKILL", "SIGSTOP",
+             "SIGCONT", "SIGPIPE", "pthread_sigmask", "setitimer"):
+    delattr(signal, name) if hasattr(signal, name) else None
+for name in ("fcntl", "grp", "pwd", "resource", "termios", "tty"):
+    sys.modules[name] = None
+import msgworker
+from msgworker import App
+for part in pkgutil.walk_packages(msgworker.__path__, "msgworker."):
+    if "contrib" not in part.name and not part.name.endswith("__main__"):
+        importlib.import_module(part.name)
+app = App(sys.argv[1])
+app.create_schema()
+app.handler("t")(lambda msg: None)
+with app.engine.begin() as conn:
+    app.send(conn, "t", {})
+with app.worker(threads=2) as worker:
+    worker.run(signals=True, time_limit=0.5)
+assert app.ops.counts()[0].status == "done"
+"""
+
+
+def test_a_worker_runs_without_what_only_unix_has(tmp_path) -> None:
+    """As on Windows: taken away before the import, as far as that tells."""
+    command = [sys.executable, "-c", WITHOUT_UNIX, f"sqlite:///{tmp_path / 'q.db'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -282,6 +283,8 @@ def _fleet(
     command: str, ref: str, conf: Configuration, ctx: click.Context, file: str | None, quiet: bool
 ) -> Fleet:
     """The child's command line sets every setting, so that all children agree."""
+    if sys.platform == "win32":  # a child gets pipes and a process group
+        raise ConfigError("--processes needs a system such as Linux; start so many `msgworker run`")
     arguments = [command, ref, "--processes", "1"]
     for name in HANDED_ON:
         value = conf[name]

@@ -8,7 +8,7 @@ dies. All times are those of the database; the local clock only says how long to
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -141,8 +141,11 @@ class Timer(Role):
     def _fire(self, row: Stored, due: ticks.Due) -> bool:
         runtime = self._runtime
         rows = store.rows_of(runtime.tables, row, due.ticks)
-        last_at = due.ticks[-1] if due.ticks else row.last_at
         with runtime.tracer.sending(row.topic) as sending, self.link.transaction() as conn:
+            if row.catch_up == "one" and row.object_id is not None and rows:
+                skips = store.waits(conn, runtime.tables, row)
+                rows, due = ([], replace(due, ticks=())) if skips else (rows, due)
+            last_at = due.ticks[-1] if due.ticks else row.last_at
             sending.carry_all(rows, runtime.tables.header_room)
             won = store.fire(conn, runtime.tables, row, rows, next_at=due.next_at, last_at=last_at)
             if won and rows and runtime.channel is not None:
@@ -153,7 +156,7 @@ class Timer(Role):
             event = ScheduleFired(runtime.identity.id, row.name, row.topic, due.ticks)
             runtime.events.emit(event)
             self._look_now()
-        elif won:
+        elif won and row.catch_up == "none":
             text = 'schedule %s: ticks from %s on were missed and are left out (catch_up "none")'
             self.log.info(text, row.name, _said(row.next_at))
         return won

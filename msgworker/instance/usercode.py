@@ -35,7 +35,8 @@ def _forked() -> None:
     _here = os.getpid()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forked)
 
 
 def end_if_forked(pid: int) -> None:

@@ -19,9 +19,9 @@ from sqlalchemy import Connection, bindparam
 from msgworker import dialects
 from msgworker.dialects import UtcDateTime, instant_text, kind_of, now, read_instant, real_instant
 from msgworker.errors import SchemaError
-from msgworker.message import DEFAULT_TOPIC
+from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.store.send import insert_many, row_values
-from msgworker.table import MAX_OBJECT_ID, MAX_SCHEDULE, Tables
+from msgworker.table import MAX_OBJECT_ID, MAX_SCHEDULE, Tables, lit
 
 MAX_TABLE = 128
 MAX_SPEC = 200
@@ -158,6 +158,25 @@ def fire(
         return False
     insert_many(conn, t, rows)
     return True
+
+
+def waits(conn: Connection, t: Tables, of: Stored) -> bool:
+    """Whether a message of the topic and object of a schedule waits: it has not begun, or failed
+    and is to be tried again."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        query = t.hinted(sa.select(c.msg_id), t.message, "object").where(
+            t.open_object(c) == bindparam("mw_object", type_=t.key_type), t.open_rows(c)
+        )
+        query = query.where(c.status != lit(Status.PROCESSING))
+        if c.topic is not None:
+            query = query.where(c.topic == bindparam("mw_topic", type_=c.topic.type))
+        return query.limit(sa.literal_column("1"))
+
+    params = {"mw_object": t.key(object_of(t, of.object_id))}
+    params |= {"mw_topic": of.topic} if t.has("topic") else {}
+    return conn.execute(t.built("schedule_waits", build), params).first() is not None
 
 
 def delete(conn: Connection, t: Tables, seen: Stored) -> bool:

@@ -16,7 +16,7 @@ from msgworker import ticks as pure
 from msgworker.events import ScheduleFailed, ScheduleFired
 from msgworker.store import schedules as store
 from msgworker.testing import drain
-from tests.support.rows import Table, send
+from tests.support.rows import Table, edit, send
 from tests.support.tables import OTHER_NAMES
 from tests.support.timers import clock, edit_row, put_back, rows, ticks_of, timer
 from tests.support.waiting import until
@@ -540,3 +540,27 @@ def test_a_paused_schedule_does_not_fire(app, make_app):
     role.round_once()
     assert ticks_of(app) == []
     role.ended()
+
+
+def test_of_a_schedule_that_asks_for_one_no_tick_is_sent_while_another_one_waits(app):
+    app.add_handler("t", lambda msg: None)
+    app.every("1h", topic="t", catch_up="one")
+    app.every("1h", topic="t", name="beside", object_id="other")
+    role = timer(app)
+    send(app, "t", topic="of another topic")  # in front of it, in the same object
+    for _ in range(3):
+        put_back(app, "t", 1)
+        role.run_once()
+        assert rows(app)["t"].next_at > clock(app)
+    (waits,) = [i for i, topic in Table(app).rows("msg_id", "topic") if topic == "t"]
+    edit(app, waits, status=1, claimed_by="another")  # it runs: the next one may wait
+    for _ in range(2):
+        put_back(app, "t", 1)
+        role.run_once()
+    assert [topic for (topic,) in Table(app).rows("topic")].count("t") == 2
+    assert len(ticks_of(app, "t")) == 2
+
+
+def test_a_schedule_without_an_object_cannot_ask_for_one(sqlite_app):
+    with pytest.raises(ConfigError, match="leave object_id out"):
+        sqlite_app.every("1h", topic="t", object_id=None, catch_up="one")
