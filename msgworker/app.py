@@ -6,8 +6,10 @@ One file, because it is the user's view: half of it is the documentation of its 
 from __future__ import annotations
 
 import itertools
+import os
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -101,6 +103,7 @@ class App:
                 "look like those of a foreign consumer"
             )
         self.engine = dialects.open_engine(url_or_engine)
+        self._beside: dict[bool, sa.Engine] = {}
         self.label = clean(str(label), 200)
         # For the package and the tests of it; no part of the public contract.
         self.tracer = tracer(self.settings.tracing, lambda: dialects.server_of(self.engine))
@@ -118,7 +121,7 @@ class App:
         self._workers_lock = ProcessLock()
         self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
         self._turns = Turns()
-        self._drains = 0
+        self._drains = Counter[int]()  # by process: a child runs none of its parent's
 
     @classmethod
     def from_config(cls, conf: Configuration | None = None, *, label: str = "") -> App:
@@ -143,6 +146,17 @@ class App:
     def __repr__(self) -> str:
         return f"App({dialects.masked(self.engine.url)!r}, table={self.table.name!r})"
 
+    @property
+    def own(self) -> sa.Engine:
+        # For the package: connections that no user code has, for all statements of ours.
+        return self._engine_beside(lends=False)
+
+    def _engine_beside(self, *, lends: bool) -> sa.Engine:
+        with self._lock:
+            if lends not in self._beside:
+                self._beside[lends] = dialects.beside(self.engine, lends=lends)
+            return self._beside[lends]
+
     def create_schema(self) -> list[str]:
         """Create missing tables and indexes; return the names of what was created.
 
@@ -154,20 +168,20 @@ class App:
         alive on it (the returned list says so); otherwise it keeps its own and logs a warning.
         Raises DatabaseUnavailable, SchemaError.
         """
-        dialect = dialects.dialect_of(self.engine)
+        dialect = dialects.dialect_of(self.own)
         spec = self.table
         if not self._names_rule:
-            spec = schema.known_rule(self.engine, spec, dialect).to(spec)
+            spec = schema.known_rule(self.own, spec, dialect).to(spec)
         made = schema.create(
-            self.engine,
+            self.own,
             spec,
             dialect,
             lambda text: log.warning("table %s: %s", spec.name, text),
         )
         self._tables = None
-        before = schema.recorded_rule(self.engine, spec, dialect)
+        before = schema.recorded_rule(self.own, spec, dialect)
         if before != Rule.of(spec):
-            made += schema.create(self.engine, before.to(self.table), dialect)
+            made += schema.create(self.own, before.to(self.table), dialect)
             after = Rule.of(self._by_rule(may_bury=True).spec)
             made += [f"rule {after}"] if after != before else []
         return made
@@ -187,14 +201,14 @@ class App:
         on_step: is called with each step that has run. Safe to call again after a crash, and from
         several processes at once. Raises DatabaseUnavailable, SchemaError.
         """
-        with dialects.reaching(self.engine):
-            dialect = dialects.dialect_of(self.engine)
-            spec = schema.known_rule(self.engine, self.table, dialect).to(self.table)
+        with dialects.reaching(self.own):
+            dialect = dialects.dialect_of(self.own)
+            spec = schema.known_rule(self.own, self.table, dialect).to(self.table)
             if dry_run:
-                with dialects.connecting(self.engine) as conn:
+                with dialects.connecting(self.own) as conn:
                     return upgrade.plan(conn, spec, dialect, message_table=message_table)
             found = upgrade.run(
-                *(self.engine, spec, dialect), message_table=message_table, on_step=on_step
+                *(self.own, spec, dialect), message_table=message_table, on_step=on_step
             )
         self._tables = None
         return found
@@ -213,10 +227,10 @@ class App:
             return self._tables
 
     def _resolved(self, *, recorded: bool = True) -> Tables:
-        with dialects.reaching(self.engine):
-            dialect = dialects.dialect_of(self.engine)
+        with dialects.reaching(self.own):
+            dialect = dialects.dialect_of(self.own)
             found = schema.resolve(
-                *(self.engine, self.table, dialect),
+                *(self.own, self.table, dialect),
                 recorded=recorded,
                 with_headers=self.tracer.on,
             )
@@ -231,7 +245,7 @@ class App:
         tables = self.tables
         if time.monotonic() - self._rule_read_at < RULE_SECONDS:
             return tables
-        with dialects.reaching(self.engine), dialects.connecting(self.engine) as conn:
+        with dialects.reaching(self.own), dialects.connecting(self.own) as conn:
             found = rules.read(conn, tables)
         self._rule_read_at = time.monotonic()
         if found in (None, Rule.of(tables.spec)):
@@ -240,8 +254,8 @@ class App:
         return self.tables
 
     def _recorded_rule(self) -> Rule:
-        with dialects.reaching(self.engine):
-            return schema.record_rule(self.engine, self.tables)
+        with dialects.reaching(self.own):
+            return schema.record_rule(self.own, self.tables)
 
     def _by_rule(self, *, may_bury: bool = False) -> Tables:
         """The tables with the rule in force: this App's, if it is or can become the table's rule,
@@ -254,8 +268,8 @@ class App:
                 continue
             if found == wanted or not self._names_rule:
                 return self.tables
-            with dialects.reaching(self.engine):
-                with dialects.connecting(self.engine) as conn:
+            with dialects.reaching(self.own):
+                with dialects.connecting(self.own) as conn:
                     idle = not rules.living(conn, self.tables)
                 if idle:
                     self._resolved(recorded=False)  # raises if something is missing for it
@@ -678,10 +692,11 @@ class App:
         if max_concurrent is not None:
             whole("max_concurrent", max_concurrent, 1, MAX_THREADS)
         most = 1 if overlap == "skip" else (max_concurrent or MAX_THREADS)
+        here = os.getpid()
         with self._lock:
-            if self._drains >= most:
+            if self._drains[here] >= most:
                 return Report(skipped=True)
-            self._drains += 1
+            self._drains[here] += 1
         worker: Worker | None = None
         try:
             worker = self.worker(threads=threads, topics=topics, scope=scope)
@@ -698,7 +713,7 @@ class App:
                 with self._workers_lock:
                     self._workers.discard(worker)
             with self._lock:
-                self._drains -= 1
+                self._drains[here] -= 1
 
     def runtime(self, topics: Iterable[str] | None = None) -> Runtime:
         # What one instance of this App works on; for msgworker.testing and the tests.
@@ -731,9 +746,9 @@ class App:
     def _check_scope(self, scope: Scope, tables: Tables) -> None:
         role = str(scope.role)
         if not tables.has(role):
-            add = additions.adding_column(self.engine, self.table, role)
+            add = additions.adding_column(self.own, self.table, role)
             raise SchemaError(f"{scope!r} needs a column in table {self.table.name}. Add it: {add}")
-        index = additions.slice_index(self.engine, tables, role)
+        index = additions.slice_index(self.own, tables, role)
         if index:
             text = "table %s: without an index %r also reads the messages of all others; run: %s"
             log.warning(text, self.table.name, scope, index)
@@ -757,7 +772,7 @@ class App:
             if tables.unfit:  # perhaps fixed since it was read
                 self._tables = None
                 tables = self.tables
-            schema.check_fit(self.engine, tables)
+            schema.check_fit(self.own, tables)
             self._fit = True
         return self._new_state(self._by_rule(), topics, chosen=chosen, scope=scope)
 
@@ -771,7 +786,8 @@ class App:
     ) -> Runtime:
         identity = Identity(new_instance_id(self.label))
         return Runtime(
-            engine=self.engine,
+            engine=self.own,
+            lent=self._engine_beside(lends=True),
             tables=tables,
             registry=self.registry,
             settings=self.settings,
@@ -847,7 +863,7 @@ class App:
     def ops(self) -> Ops:
         """Reads and repairs for operators."""
         return Ops(
-            self.engine,
+            self.own,
             self._tables_now,
             self.table,
             names_rule=self._names_rule,

@@ -167,7 +167,7 @@ class Databases:
                 "where an object belongs"
             )
         strange = [n for n in range(self.shards) if n not in self.homes[name]]
-        with dialects.reaching(app.engine), dialects.connecting(app.engine) as conn:
+        with dialects.reaching(app.own), dialects.connecting(app.own) as conn:
             found = {n for n in strange if slices.open_in(conn, tables, "shard", n, objects=True)}
             found |= scopes.running_slices(conn, tables, "shard")
         return [shard for shard in strange if shard in found]

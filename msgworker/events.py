@@ -10,7 +10,6 @@ Every event has `instance`, the id of the instance. A message in an event has `m
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgworker.errors import ConfigError
 from msgworker.logs import logger
+from msgworker.processlock import ProcessLock
 
 log = logger("msgworker.events")
 
@@ -248,7 +248,7 @@ class Events:
 
     above: Events | None = None
     _by: dict[type[Event], tuple[Subscriber, ...]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: ProcessLock = field(default_factory=ProcessLock)
     _told: set[tuple[int, type[BaseException]]] = field(default_factory=set)
 
     def on(self, event: type[E] | str, fn: Callable[[E], object]) -> Callable[[], None]:

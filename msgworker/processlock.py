@@ -13,17 +13,26 @@ from typing import Any
 from weakref import WeakSet
 
 
-class ProcessLock:
-    """A reentrant lock, new in each process. Used with `with`."""
+class Renewed:
+    """What is new in each process: `renew` is called when it is made, and in a forked child."""
 
-    __slots__ = ("__weakref__", "_lock")
+    __slots__ = ("__weakref__",)
 
     def __init__(self) -> None:
         self.renew()
         _ALL.add(self)
 
     def renew(self) -> None:
-        """Begin with a lock that is free."""
+        """Begin as new: no thread of the parent has anything of it."""
+        raise NotImplementedError
+
+
+class ProcessLock(Renewed):
+    """A reentrant lock, new in each process. Used with `with`."""
+
+    __slots__ = ("_lock",)
+
+    def renew(self) -> None:
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
@@ -33,12 +42,12 @@ class ProcessLock:
         self._lock.release()
 
 
-_ALL: WeakSet[ProcessLock] = WeakSet()
+_ALL: WeakSet[Renewed] = WeakSet()
 
 
 def _renew_all() -> None:
-    for lock in list(_ALL):
-        lock.renew()
+    for one in list(_ALL):
+        one.renew()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

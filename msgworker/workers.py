@@ -17,6 +17,7 @@ from msgworker.instance.stopping import Asked, Signals, end_by
 from msgworker.instance.worker import Worker
 from msgworker.instance.working import GRACE, Working
 from msgworker.logs import logger
+from msgworker.processlock import ProcessLock
 
 TICK_SECONDS = 0.05
 BY_WEIGHT = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.RETRIES)
@@ -115,7 +116,7 @@ class Workers(Working[Reports]):
         self._workers = dict(workers)
         self._parts: list[_Part] = []
         self._told = Asked()
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     @property
     def tally(self) -> dict[str, Tally]:

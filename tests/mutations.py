@@ -785,13 +785,6 @@ MUTANTS = (
         *_on("test_without_a_second_connection_one_writer_settles_all", "sqlite"),
     ),
     _m(
-        "a full pool is asked for a second connection",
-        "instance/settling/writer.py",
-        "        return has_free_connection(self._runtime.engine)",
-        "        return has_free_connection is not None",
-        *_on("test_a_pool_without_a_free_connection_is_not_asked_for_a_second_one", "sqlite"),
-    ),
-    _m(
         "the first of two outages that ends, ends both",
         "instance/role.py",
         "self._since.pop(who, None)",

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
@@ -68,6 +68,7 @@ class DatabaseLocks(LockCentre):
         super().__init__()
         self.engine = dialects.open_engine(url_or_engine)
         self._spec = MessageTable(f"{schema}.{DEFAULT_NAME}" if schema else DEFAULT_NAME)
+        self._found: Tables | None = None
         self._known: set[str] = set()
         self._lines: dict[
             int, _Lines
@@ -78,9 +79,11 @@ class DatabaseLocks(LockCentre):
     def __repr__(self) -> str:
         return f"DatabaseLocks({dialects.masked(self.engine.url)!r})"
 
-    @cached_property
+    @property
     def _tables(self) -> Tables:
-        return tables_for(self._spec, dialects.dialect_of(self.engine))
+        if self._found is None:  # without the lock of a cached_property, for a child of a fork
+            self._found = tables_for(self._spec, dialects.dialect_of(self.engine))
+        return self._found
 
     def create_schema(self) -> list[str]:
         """Create the table of locks and its index if they are missing; the names of what was
@@ -333,7 +336,7 @@ class DatabaseLocks(LockCentre):
     def _own_lines(self) -> _Lines:
         lines = self._lines.get(os.getpid())
         if lines is None:
-            engines = tuple(dialects.open_engine(dialects.beside(self.engine)) for _ in range(2))
+            engines = tuple(dialects.beside(self.engine) for _ in range(2))
             lines = _Lines(engines, Link(engines[0]), Link(engines[1]))
             lines = self._lines.setdefault(os.getpid(), lines)  # another thread may be faster
         return lines

@@ -6,10 +6,11 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.types import TypeEngine
@@ -20,7 +21,13 @@ from msgworker.dialects.deadlines import transaction_within
 from msgworker.dialects.drivers import odd_texts
 from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.poolers import shares_sessions
-from msgworker.dialects.troubles import Trouble, is_denied, reason_of, trouble
+from msgworker.dialects.troubles import (
+    Trouble,
+    is_denied,
+    is_of_the_session,
+    reason_of,
+    trouble,
+)
 from msgworker.dialects.types import AnyText
 from msgworker.errors import DatabaseUnavailable, SchemaError
 
@@ -162,7 +169,7 @@ def _is_listened_to(conn: sa.Connection) -> bool:
     of an execution, which costs more than the driver's cursor."""
     cursor, driver = conn.dispatch, conn.dialect.dispatch
     return bool(
-        cursor.before_cursor_execute
+        len(cursor.before_cursor_execute) > (_WATCHED in conn.get_execution_options())
         or cursor.after_cursor_execute
         or driver.do_execute
         or conn.engine.logger.isEnabledFor(logging.INFO)
@@ -227,13 +234,86 @@ def connected(engine: sa.Engine) -> sa.Connection:
 
 @contextmanager
 def returned(conn: sa.Connection) -> Iterator[None]:
-    """Return a connection behind the block. What was done is done if the statement fails by which
-    SQLAlchemy resets its isolation level, again with the driver's own error: it is dropped then."""
+    """Return a connection behind the block; after an error that may be one of its session it is
+    closed. What was done is done if the statement fails by which SQLAlchemy resets its isolation
+    level, again with the driver's own error: it is dropped then."""
     try:
         yield
+    except BaseException as error:
+        if is_of_the_session(error):
+            with suppress(Exception):
+                conn.invalidate()
+        raise
     finally:
         with suppress(conn.dialect.loaded_dbapi.Error):
             conn.close()
+
+
+_SPOILT, _LED = "msgworker_spoilt", "msgworker_led"
+"""In the attributes of a connection."""
+_BEGINS = r"(?:^|;)(?:\s|/\*.*?\*/|--[^\n]*\n)*(?:{})\b"
+_LASTING = re.compile(
+    _BEGINS.format(
+        r"SET\s+(?!LOCAL\b|TRANSACTION\b|CONSTRAINTS?\b|STATEMENT\b)|RESET|USE|PRAGMA|DISCARD|LISTEN"
+        r"|PREPARE|ATTACH|DETACH|LOAD|ALTER\s+SESSION|LOCK\s+TABLES"
+        r"|CREATE\s+(?:OR\s+REPLACE\s+)?(?:(?:GLOBAL|LOCAL)\s+)?TEMP(?:ORARY)?"
+    )
+    + r"|\b(?:set_config|pg_(?:try_)?advisory_lock(?:_shared)?|get_lock|set_context|set_role)\s*\(",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Statements whose effect may outlast their transaction."""
+_LEADING = re.compile(
+    r"search_path|\brole\b|authorization|current_schema|container|\bTEMP|"
+    + _BEGINS.format("USE|ATTACH|DETACH"),
+    re.IGNORECASE | re.DOTALL,
+)
+"""Of these and of `SET LOCAL`: those by which the name of a table may lead to another one."""
+_SETS = re.compile(_BEGINS.format("SET"), re.IGNORECASE | re.DOTALL)
+_BEGINNING = 1_000
+"""So many characters of a statement are looked at."""
+
+
+def spoil(conn: sa.Connection) -> None:
+    """Nobody knows what is set in the session of `conn`: its Link closes it for good."""
+    vars(conn)[_SPOILT] = True
+
+
+def is_spoilt(conn: sa.Connection) -> bool:
+    """Whether it is."""
+    return _SPOILT in vars(conn)
+
+
+def led_elsewhere(conn: sa.Connection) -> str | None:
+    """The last statement of user code by which the names of our tables may lead to others; None if
+    there was none. Reading it clears it."""
+    found: str | None = vars(conn).pop(_LED, None)
+    return found
+
+
+def _note_session(conn: sa.Connection, _cursor: Any, statement: str, params: Any, *_: Any) -> Any:
+    lasts, leads = _effects(statement[:_BEGINNING])
+    if lasts:
+        spoil(conn)
+    if leads:
+        vars(conn)[_LED] = statement[:100]
+    return statement, params
+
+
+@lru_cache(maxsize=1_000)
+def _effects(statement: str) -> tuple[bool, bool]:
+    lasts = _LASTING.search(statement) is not None
+    leads = (lasts or _SETS.search(statement)) and _LEADING.search(statement)
+    return lasts, bool(leads)
+
+
+def watch_sessions(engine: sa.Engine) -> None:
+    """Note what user code sets in the sessions of this engine, see `spoil` and `led_elsewhere`; a
+    statement that it sends by a cursor of the driver is not seen."""
+    event.listen(engine, "before_cursor_execute", _note_session, retval=True)
+    engine.update_execution_options(**{_WATCHED: True})
+
+
+_WATCHED = "msgworker_watched"
 
 
 @contextmanager

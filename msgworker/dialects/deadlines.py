@@ -41,13 +41,8 @@ def deadline(conn: sa.Connection, seconds: float) -> Iterator[None]:
         with _cancelling(conn, seconds):
             yield
     else:
-        begin, end = _settings(conn, seconds)
-        conn.exec_driver_sql(begin)
-        try:
+        with _setting(conn, seconds):
             yield
-        finally:
-            if not (conn.closed or conn.invalidated):
-                conn.exec_driver_sql(end)
 
 
 @contextmanager
@@ -91,15 +86,30 @@ def _session_within(conn: sa.Connection, raw: Any, seconds: float) -> Iterator[N
                 cursor.execute(f"SET SESSION {', '.join(f'{name} = DEFAULT' for name in values)}")
 
 
-def _settings(conn: sa.Connection, seconds: float) -> tuple[str, str]:
+@contextmanager
+def _setting(conn: sa.Connection, seconds: float) -> Iterator[None]:
+    """Set the limit of the session, and afterwards what it was: a listener may have set that."""
     milliseconds = max(1, round(seconds * 1000))
     if conn.dialect.name == "postgresql":
-        return f"SET statement_timeout = {milliseconds}", "RESET statement_timeout"
-    if getattr(conn.dialect, "is_mariadb", False):
-        variable, value = "max_statement_time", f"{milliseconds / 1000:.3f}"
+        begin = (
+            "SELECT current_setting('statement_timeout'), "
+            f"set_config('statement_timeout', '{milliseconds}', false)"
+        )
+        end = "SET statement_timeout = '{}'"
     else:
-        variable, value = "max_execution_time", str(milliseconds)
-    return f"SET SESSION {variable} = {value}", f"SET SESSION {variable} = DEFAULT"
+        name, value = "max_execution_time", str(milliseconds)
+        if getattr(conn.dialect, "is_mariadb", False):
+            name, value = "max_statement_time", f"{milliseconds / 1000:.3f}"
+        begin = f"SET @msgworker_kept = @@SESSION.{name}, SESSION {name} = {value}"
+        end = f"SET SESSION {name} = @msgworker_kept"
+    found = conn.exec_driver_sql(begin)
+    if found.returns_rows:
+        end = end.format(found.scalar_one())
+    try:
+        yield
+    finally:
+        if not (conn.closed or conn.invalidated):
+            conn.exec_driver_sql(end)
 
 
 @contextmanager
@@ -147,6 +157,54 @@ def _call_timeout(conn: sa.Connection, seconds: float) -> Iterator[None]:
             raw.call_timeout = before
 
 
+_OF_STATEMENTS = ("57014", "55P03", 1205, 1969, 3024)
+"""Limits of one statement, or of its wait for a lock."""
+_OF_SESSIONS = ("25P03", "25P04", "57P05", 4031)
+"""Limits of a transaction, or of the time that a session does nothing."""
+_OF_STATEMENTS_OF_ORACLE = re.compile(r"DPY-4024|DPI-1067|ORA-0?(3156|2049)|ORA-30006")
+_OF_SESSIONS_OF_ORACLE = re.compile(r"ORA-0?239[69]")
+
+
+def is_time_limit(error: BaseException, *, of_session: bool = False) -> bool:
+    """Whether a time limit of the server has ended a statement, a transaction or a session, and
+    will strike again; of_session: not one of a statement."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    found, text = code_of(cause), str(cause)
+    if any(code in found for code in _OF_SESSIONS) or _OF_SESSIONS_OF_ORACLE.match(text):
+        return True
+    if of_session:
+        return False
+    oracle = _OF_STATEMENTS_OF_ORACLE.match(text) is not None
+    return oracle or any(code in found for code in _OF_STATEMENTS)
+
+
+def session_seconds(conn: sa.Connection) -> float | None:
+    """How long a session of the login may do nothing within a transaction, or a transaction may
+    last, whichever is less; None = the server does not say or has no limit. `conn` is used by
+    nobody else."""
+    query = _LIMITS.get(conn.dialect.name)
+    if query is None:
+        return None
+    found = conn.exec_driver_sql(query[0]).all()
+    limits = [float(value) / query[1] for _, value in found if float(value) > 0]
+    return min(limits, default=None)
+
+
+_OF_MYSQL = (
+    "SHOW SESSION VARIABLES WHERE Variable_name IN ('wait_timeout', 'idle_transaction_timeout', "
+    "'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout')",
+    1,
+)
+_LIMITS: dict[str, tuple[str, int]] = {
+    "postgresql": (
+        "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN "
+        "('idle_in_transaction_session_timeout', 'transaction_timeout')",
+        1000,
+    ),
+    "mysql": _OF_MYSQL,
+    "mariadb": _OF_MYSQL,
+}
+"""Names and values, and how many of their unit are a second."""
 _MYSQL = (1969, 3024)
 _ORACLE = re.compile(r"DPY-4024|DPI-1067|ORA-0?3156|ORA-0*1013\b")
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import re
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.codes import code_of
-from msgworker.dialects.connections import connecting
+from msgworker.dialects.connections import connecting, watch_sessions
 from msgworker.dialects.drivers import (
     ISOLATION,
     _any_text,
@@ -171,17 +174,20 @@ def open_engine(source: object) -> sa.Engine:
     """Our engine for a URL or for a user's Engine; does not connect.
 
     A user's Engine keeps its pool and its behaviour: we use it through execution options, so
-    isolation level and BEGIN differ only for our connections. Errors of ours show no parameters,
-    which are payloads and errors of messages.
+    isolation level and BEGIN differ only for our connections, and nothing is set in a session that
+    goes back to its pool. Our own statements use engines `beside` it. Errors of ours show no
+    parameters, which are payloads and errors of messages.
     """
+    given = isinstance(source, sa.Engine)
     if isinstance(source, sa.Engine):
         engine = source
         parse_url(engine.url)
-        if isinstance(engine.pool, sa.StaticPool | sa.pool.SingletonThreadPool):
+        if isinstance(engine.pool, _ONE_FOR_ALL):
             raise ConfigError(
-                f"the engine's pool ({type(engine.pool).__name__}) gives the same connection to "
-                "all threads; create the engine with a QueuePool"
+                f"the engine's pool ({type(engine.pool).__name__}) has one connection for all "
+                "threads; create the engine with a QueuePool"
             )
+        _forked.add(engine)
     else:
         engine = _create(parse_url(source))
     if not engine.dialect.supports_sane_rowcount:
@@ -195,11 +201,12 @@ def open_engine(source: object) -> sa.Engine:
             raise ConfigError(
                 f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed"
             )
-        engine.dialect.statement_compiler = _hinting_compiler()
         engine = engine.execution_options()
         engine.hide_parameters = True
         event.listen(engine, "begin", _begin_immediate)
-        event.listen(engine, "engine_connect", _busy_timeout)
+        if not given:
+            engine.dialect.statement_compiler = _hinting_compiler()
+            _set_sessions(engine, engine)
         return engine
     engine = engine.execution_options(isolation_level=ISOLATION)
     engine.hide_parameters = True
@@ -207,36 +214,99 @@ def open_engine(source: object) -> sa.Engine:
         notice_standby(engine)
     event.listen(engine, "handle_error", _note_rollback)
     if engine.dialect.name == "postgresql":
-        event.listen(engine, "engine_connect", _iso_dates)
         notice_pooler(engine)
-    if engine.dialect.driver == "pymysql":
-        event.listen(engine, "engine_connect", _any_text)
     if engine.dialect.driver == "mysqldb":
         event.listen(engine, "engine_connect", _note_number)
     if engine.dialect.name == "oracle":
         event.listen(engine, "before_execute", _pad_lists, retval=True)
         event.listen(engine, "before_cursor_execute", _fetch_at_once)
+    if not given:
+        _set_sessions(engine, engine)
     return engine
 
 
-def has_free_connection(engine: sa.Engine) -> bool:
-    """Whether the pool gives a connection at once; True where that is not known."""
-    pool = engine.pool
-    if not isinstance(pool, sa.QueuePool) or pool.checkedin() > 0:
-        return True
-    most = getattr(pool, "_max_overflow", -1)  # it has no public name
-    return bool(most < 0 or pool.overflow() < most)
+def _set_sessions(own: sa.Engine, engine: sa.Engine) -> None:
+    """Set what our statements need in the sessions of `own`, whose pool is ours, unless that is
+    done by `engine`, whose events it has."""
+    for listener in _SESSIONS.get(own.dialect.name, ()) + _SESSIONS.get(own.driver, ()):
+        if not event.contains(engine, "engine_connect", listener):
+            event.listen(own, "engine_connect", listener)
 
 
-def beside(engine: sa.Engine) -> sa.Engine:
-    """Another engine that connects like this one, with a pool of its own."""
-    return sa.Engine(
-        engine.pool.recreate(),
-        engine.dialect,
-        engine.url,
-        execution_options=dict(engine.get_execution_options()),
-        hide_parameters=engine.hide_parameters,
-    )
+_SESSIONS: dict[str, tuple[Callable[[sa.Connection], None], ...]] = {
+    "sqlite": (_busy_timeout,),
+    "postgresql": (_iso_dates,),
+    "pymysql": (_any_text,),
+}
+"""By database or by driver."""
+
+
+class Beside(OptionEngine):
+    """An Engine beside another one: it connects as that does and has its options and its events
+    (those of the pool as they are now), but connections of its own, which only the package uses.
+
+    They are closed when the other one is disposed of, and a forked child leaves them to its parent.
+    """
+
+    pool: sa.Pool = None  # type: ignore[assignment]
+
+    def __init__(self, engine: sa.Engine, pool: sa.Pool) -> None:
+        super().__init__(engine, {})
+        self.pool = pool
+        self._pid = os.getpid()
+
+    def close_pool(self, of: sa.Engine) -> None:
+        """The other engine was disposed of, perhaps in a child without closing anything."""
+        if isinstance(of, Beside):
+            return
+        if self._pid == os.getpid():
+            self.pool.dispose()
+        self._pid, self.pool = os.getpid(), self.pool.recreate()
+
+
+def beside(engine: sa.Engine, *, lends: bool = False) -> sa.Engine:
+    """Another engine beside one of `open_engine`, see Beside; whoever asks for it keeps it. It
+    opens as many connections as are needed. lends: its connections are lent to user code, as many
+    as the other engine may have at most, and what that sets in their sessions is noted."""
+    pool = engine.pool.recreate()
+    if isinstance(pool, sa.QueuePool) and not lends:
+        pool._max_overflow = -1  # it has no public name; what is idle has the size of the pool
+    own = Beside(engine, pool)
+    if engine.dialect.name == "sqlite" and not _writes_hints(engine):
+        own.dialect = copy.copy(engine.dialect)
+        own.dialect.statement_compiler = _hinting_compiler()
+        learned = engine.dialect
+        event.listen(own, "engine_connect", lambda conn: _know_as_much(conn.dialect, learned))
+    _set_sessions(own, engine)
+    if lends:
+        watch_sessions(own)
+    _forked.add(own)
+    close = weakref.WeakMethod(own.close_pool)
+
+    def disposed(of: sa.Engine) -> None:
+        method = close()
+        if method is not None:
+            method(of)
+
+    event.listen(_root_of(engine), "engine_disposed", disposed)
+    return own
+
+
+def _root_of(engine: sa.Engine) -> sa.Engine:
+    """The Engine that was created, by whose pool all that have its options connect."""
+    while isinstance(engine, OptionEngine) and not isinstance(engine, Beside):
+        engine = engine._proxied
+    return engine
+
+
+def _writes_hints(engine: sa.Engine) -> bool:
+    return engine.dialect.statement_compiler is _hinting_compiler()
+
+
+def _know_as_much(copied: sa.Dialect, learned: sa.Dialect) -> None:
+    # What a dialect learns at its first connection, its copy does not.
+    for name, value in vars(learned).items():
+        vars(copied).setdefault(name, value)
 
 
 def _create(url: URL) -> sa.Engine:
@@ -264,7 +334,7 @@ def _create(url: URL) -> sa.Engine:
         if url.get_backend_name() == "sqlite":
             event.listen(engine, "do_connect", _own_file)
             event.listen(engine, "connect", _sync_fully)
-        _leave_to_the_parent(engine)
+        _forked.add(engine)
         return engine
     except ConfigError:
         raise
@@ -320,15 +390,16 @@ def rolled_back(conn: sa.Connection) -> BaseException | None:
     return found
 
 
-def _leave_to_the_parent(engine: sa.Engine) -> None:
-    # A forked child (a server that loads the application before it forks) must not use the
-    # connections of its parent.
-    known = weakref.ref(engine)
+_ONE_FOR_ALL = (sa.StaticPool, sa.pool.SingletonThreadPool, sa.AssertionPool)
+_forked: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+"""Engines whose connections a forked child leaves to its parent: a server that loads the
+application before it forks, say."""
 
-    def forget() -> None:
-        mine = known()
-        if mine is not None:
-            mine.dispose(close=False)
 
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=forget)
+def _leave_to_the_parent() -> None:
+    for engine in list(_forked):
+        engine.dispose(close=False)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -7,7 +7,6 @@ all are to the next. What was committed is then seen by whoever reads after it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from sqlalchemy.engine import URL
 from msgworker.dialects.codes import code_of
 from msgworker.dialects.others import OTHERS, PATIENCE_SECONDS
 from msgworker.errors import ConfigError
+from msgworker.processlock import ProcessLock
 
 _PLACE = "msgworker_host"
 _NOT_READY = (1047, 1205, 1290)
@@ -52,7 +52,7 @@ class Hosts:
         self._hosts = hosts
         self._connect_one = connect
         self._place = 0
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def connect(self, dialect: Any, record: Any, cargs: Any, cparams: Mapping[str, Any]) -> Any:
         """A connection to the first server, from the one in use on, that takes writes. Raises the

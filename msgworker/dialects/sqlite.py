@@ -77,6 +77,7 @@ def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
     mine = attempt()
     rest = None if mine is None else mine.check()
     cursor = raw.cursor()
+    before = cursor.execute("PRAGMA busy_timeout").fetchone()[0]
     cursor.execute("PRAGMA busy_timeout=0")
     try:
         deadline = time.monotonic() + (BUSY_SECONDS if rest is None else rest)
@@ -90,7 +91,7 @@ def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
             time.sleep(random.uniform(0.25, 1) * BUSY_LOOK_SECONDS)
         conn.exec_driver_sql("BEGIN IMMEDIATE")  # raises SQLAlchemy's errors
     finally:
-        cursor.execute(_BUSY_TIMEOUT)
+        cursor.execute(f"PRAGMA busy_timeout={before}")
         cursor.close()
 
 

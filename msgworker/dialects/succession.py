@@ -10,7 +10,6 @@ unless its URL names other servers: they are asked.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from contextlib import suppress
@@ -27,6 +26,7 @@ from msgworker.dialects.reigns import Reigns
 from msgworker.dialects.timelines import Timelines
 from msgworker.errors import DatabaseUnavailable
 from msgworker.logs import Said, logger
+from msgworker.processlock import ProcessLock
 
 _SEEN = "msgworker_turn"
 """In the `info` of a connection: the turn in which its server was asked."""
@@ -84,8 +84,8 @@ class Succession(Generic[F]):
         self.turn = 0
         self._past = past
         self._refuses = False
-        self._lock = threading.Lock()
-        self._asking = threading.Lock()
+        self._lock = ProcessLock()
+        self._asking = ProcessLock()
         self._asked_at = -inf  # the other servers
 
     def check(self, conn: sa.Connection) -> int:
@@ -222,7 +222,7 @@ _PASTS: dict[str, type[Timelines | Reigns]] = {
 }
 _NONE: Succession[Any] = Succession(_Mute())
 _known: weakref.WeakKeyDictionary[sa.Dialect, Succession[Any]] = weakref.WeakKeyDictionary()
-_making = threading.Lock()
+_making = ProcessLock()
 
 
 def succession_of(engine: sa.Engine) -> Succession[Any]:

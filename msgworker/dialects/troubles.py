@@ -149,14 +149,23 @@ def trouble(error: BaseException) -> Trouble:
         return Trouble.LOST
     if not isinstance(error, DBAPIError):
         # While a connection is being set up or reset, SQLAlchemy does not wrap the driver's errors.
-        from_driver = type(error).__module__.split(".")[0] in _DRIVER_MODULES
-        return _by_code(error) if from_driver else Trouble.OTHER
+        return _by_code(error) if _is_of_a_driver(error) else Trouble.OTHER
     found = _by_code(error.orig)
     if error.connection_invalidated and refuses_writes(error.orig):
         return Trouble.LOST  # a standby, see primary.py
     if found is not Trouble.OTHER:
         return found
     return Trouble.LOST if error.connection_invalidated else Trouble.OTHER
+
+
+def is_of_the_session(error: BaseException) -> bool:
+    """Whether an error of a statement may come from the state of its session, so that the statement
+    would fail there again and not in a new one: a plan that the driver has prepared, a role, a
+    path, a setting. All that is not known to be otherwise."""
+    found = trouble(error)
+    if found is Trouble.OTHER:
+        return isinstance(error, DBAPIError) or _is_of_a_driver(error)
+    return found in (Trouble.LOST, Trouble.REFUSED)
 
 
 def violates(error: DBAPIError, index: str) -> bool:
@@ -192,6 +201,10 @@ def is_denied(error: DBAPIError) -> bool:
     code, state = code_of(error.orig)
     oracle = re.match(r"ORA-0*(1031|41900)\b", str(error.orig))
     return state == "42501" or code in (1142, 1143) or bool(oracle)
+
+
+def _is_of_a_driver(error: BaseException) -> bool:
+    return type(error).__module__.split(".")[0] in _DRIVER_MODULES
 
 
 def no_connection_left(error: BaseException) -> bool:

@@ -1,7 +1,8 @@
 """The connections of one role, and checks of user code that uses one of them.
 
-A role keeps its connections. After any error they are closed and reopened at the next use, so that
-no broken one is used again.
+A role keeps its connections, which no user code has: those of transactions that run user code are
+of a pool of their own. After any error they are given back and opened at the next use, so that no
+broken one is used again; those whose session may be the cause are closed for good.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from msgworker.dialects import (
     Trouble,
     committing_each,
     connected,
+    is_of_the_session,
+    is_spoilt,
+    is_time_limit,
+    led_elsewhere,
     lending,
     no_connection_left,
     reason_of,
@@ -28,11 +33,13 @@ from msgworker.dialects import (
     rolled_back,
     sever,
     shares_sessions,
+    spoil,
     succession_of,
     trouble,
 )
 from msgworker.errors import DatabaseUnavailable, HandlerMisuse
 from msgworker.instance.usercode import end_if_forked
+from msgworker.processlock import Renewed
 
 SAME_CLAIM_RUNS = 8
 """How often user code runs again under one claim when the database rolled it back."""
@@ -42,16 +49,35 @@ SAME_CLAIM_RUNS = 8
 class Stage:
     """The progress of a transaction that runs user code: begun = it has a connection;
     lost = its connection was found dead; ended = the code has ended the transaction;
-    committing = the COMMIT may have been sent."""
+    committing = the COMMIT may have been sent; within = the code has not returned; changed = it has
+    set something in the session. led: the statement of the code by which the names of our tables
+    may lead to others. since: when the code began (monotonic)."""
 
     begun: bool = False
     lost: bool = False
     ended: bool = False
     committing: bool = False
+    within: bool = False
+    changed: bool = False
+    led: str | None = None
+    since: float = 0.0
+
+    def by_database(self, error: BaseException) -> bool:
+        """Whether the database rolled the transaction back."""
+        return self.lost or trouble(error) in (Trouble.AGAIN, Trouble.LOST)
 
     def again(self, error: BaseException) -> bool:
-        """Whether the database rolled the transaction back: it may run again."""
-        return self.lost or trouble(error) in (Trouble.AGAIN, Trouble.LOST)
+        """Whether it may run again: the database rolled it back, and not for its own time."""
+        return self.by_database(error) and not self.took_too_long(error)
+
+    def took_too_long(self, error: BaseException) -> bool:
+        """Whether a time limit of the server has ended the code's statement, or its session, and
+        would the next time. What ends a statement of ours may pass, as a lock does."""
+        return is_time_limit(error, of_session=not (self.within or self.changed))
+
+    def seconds(self) -> float:
+        """How long ago the code began."""
+        return time.monotonic() - self.since
 
 
 @contextmanager
@@ -62,17 +88,19 @@ def lent(conn: Connection, stage: Stage, whose: str) -> Iterator[None]:
     half of the code's writes would be committed. Raises HandlerMisuse if the code itself ended the
     transaction, also where it raised then, as SQLAlchemy does at the next statement.
     """
-    stage.begun = True
+    stage.begun = stage.within = True
+    stage.since = time.monotonic()
     begun = conn.get_transaction()
 
     rolled_back(conn)
+    led_elsewhere(conn)
     try:
         with lending(conn):
             yield
     except BaseException as error:
         # The code may have hidden the reason, or got a follow-up error of SQLAlchemy.
         stage.lost = conn.invalidated
-        by_database = stage.again(error) or rolled_back(conn) is not None
+        by_database = stage.by_database(error) or rolled_back(conn) is not None
         stage.ended = not by_database and _ended(conn, begun)
         if stage.ended and isinstance(error, Exception):
             raise _misuse(whose) from error
@@ -84,6 +112,24 @@ def lent(conn: Connection, stage: Stage, whose: str) -> Iterator[None]:
     if _ended(conn, begun):
         stage.ended = True
         raise _misuse(whose)
+    stage.within, stage.changed = False, is_spoilt(conn)
+
+
+def missed(conn: Connection, whose: str) -> HandlerMisuse | None:
+    """The error where a statement of ours has found nothing in the transaction of `conn` because of
+    what user code has set in its session; None if that has set nothing of the kind. The session is
+    not used again."""
+    spoil(conn)
+    led = led_elsewhere(conn)
+    return None if led is None else misled(whose, led)
+
+
+def misled(whose: str, led: str) -> HandlerMisuse:
+    """led: the statement of user code after which our names lead to other tables."""
+    return HandlerMisuse(
+        f"{whose} changed its session ({led!r:.120}), so that its outcome was looked for in "
+        "another table; it must put back what it sets, or use a connection of its own"
+    )
 
 
 def _ended(conn: Connection, begun: RootTransaction | None) -> bool:
@@ -98,14 +144,14 @@ def _misuse(whose: str) -> HandlerMisuse:
     )
 
 
-class Turns:
-    """A lock that is granted in the order of requests.
+class Turns(Renewed):
+    """A lock that is granted in the order of requests, new in each process.
 
     For a database with a single writer, our threads queue here: the database's own waiting is
     polling, which is slow and unfair (a heartbeat could starve behind a busy settler).
     """
 
-    def __init__(self) -> None:
+    def renew(self) -> None:
         self._gate = threading.Lock()
         self._taken = False
         self._waiting: deque[threading.Lock] = deque()
@@ -249,7 +295,7 @@ class Link:
                     self._alone.exec_driver_sql(self._tuned[0])
             yield self._alone
         except BaseException as error:
-            self.close(lost=trouble(error) is Trouble.LOST)
+            self.close(lost=is_of_the_session(error))
             raise
         finally:
             self.busy_since = None
@@ -283,8 +329,11 @@ class Link:
             if self.together is None:
                 self.together = self.connect()
             yield self.together
+            if is_spoilt(self.together):
+                self.close(lost=True)
         except BaseException as error:
-            self.close(lost=trouble(error) is Trouble.LOST)
+            spoilt = self.together is not None and is_spoilt(self.together)
+            self.close(lost=spoilt or is_of_the_session(error))
             raise
         finally:
             self.busy_since = None
@@ -303,7 +352,8 @@ class Link:
     def close(self, *, lost: bool = False) -> None:
         """Return the connections in their original state.
 
-        lost: the server is lost, so both are dead; if they were reset, the pool would log an error.
+        lost: they are closed for good: their server is lost (if they were reset, the pool would log
+        an error), or what is set in their sessions is unknown.
         """
         if self._alone is not None and self._tuned and not lost:
             with suppress(Exception):

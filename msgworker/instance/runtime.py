@@ -129,6 +129,8 @@ class InstanceLog(logging.LoggerAdapter[logging.Logger]):
 class Runtime:
     """First constants of the instance, then state that its roles share.
 
+    engine: its connections are for statements of ours alone; lent: those of this one are for
+    transactions that run user code; None = there is no other.
     topics: None = all that have a handler. chosen: they are a selection of those. turns: for a
     database with a single writer. channel: on which producers notify. scope: where it looks;
     None = everywhere. schedules: those that the App declares. pid: its process; a forked child is
@@ -155,6 +157,7 @@ class Runtime:
     settings: Settings
     identity: Identity
     log: logging.LoggerAdapter[logging.Logger]
+    lent: sa.Engine | None = None
     topics: frozenset[str] | None = None
     chosen: bool = False
     turns: Turns | None = None
@@ -204,13 +207,14 @@ class Runtime:
         """The instance for which messages left are counted."""
         return Asked(topics=self.topics, chosen=self.chosen, me=(self.identity.id,))
 
-    def link(self, *, tuned: bool = False, urgent: bool = False) -> Link:
+    def link(self, *, tuned: bool = False, urgent: bool = False, lends: bool = False) -> Link:
         """New connections for a role; tuned: for the claim's statements. urgent: where writers
-        take turns, it has the next one."""
+        take turns, it has the next one. lends: for transactions that run user code."""
         end_if_forked(self.pid)
         tuning = self.tables.dialect.tuned if tuned else None
         turns = self.turns.next if urgent and self.turns is not None else self.turns
-        return Link(self.engine, turns, tuning, self.spare_links.close_idle)
+        engine = self.engine if self.lent is None or not lends else self.lent
+        return Link(engine, turns, tuning, self.spare_links.close_idle)
 
     def hold(self, paused: frozenset[str], limits: Mapping[str, Limit]) -> None:
         """These topics are paused, and these are limited."""
@@ -279,3 +283,13 @@ def facts(row: Row) -> dict[str, Any]:
         "topic": row.topic if row.odd is None else shown(row.topic),
         "try": row.tries + 1,
     }
+
+
+def tell_of_limit(log: logging.LoggerAdapter[logging.Logger], row: Row, reason: str) -> None:
+    """A line for operators: a time limit of the server has ended the message's handler."""
+    text = (
+        "message %s: a time limit of the server ended its handler, and would again, so that its "
+        "try has failed: %s; raise the limit for this login, or make the handler's transaction "
+        "shorter, see docs/retries.md"
+    )
+    log.warning(text, row.msg_id, reason, extra=facts(row))

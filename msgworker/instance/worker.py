@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from msgworker.instance.stopping import (
     end_by,
 )
 from msgworker.instance.working import GRACE, Working
+from msgworker.processlock import ProcessLock
 from msgworker.store.looking.left import Left, left
 
 RETRY_LINGER = 300.0
@@ -53,7 +53,7 @@ class Worker(Working[Report]):
         self._look = look  # as `make_runtime`, but changes nothing
         self._threads = threads
         self._label = label
-        self._lock = threading.RLock()  # a signal handler may interrupt a start
+        self._lock = ProcessLock()  # a signal handler may interrupt a start
         self._stop_asked = Asked()
         self.orders: Asked | None = None
         """Stop requests for `run` and `drain`, instead of signals; set by the command line."""
@@ -220,9 +220,10 @@ class Worker(Working[Report]):
         stop.result()
 
     def wake(self) -> None:
-        """Look for work now."""
+        """Look for work now. Nothing in a forked child: the threads are its parent's, one of which
+        may have held the lock of their events at the fork."""
         instance = self.instance
-        if instance is not None:
+        if instance is not None and instance.pid == os.getpid():
             instance.fetcher.wake()
 
     def run(

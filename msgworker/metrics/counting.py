@@ -5,7 +5,6 @@ The functions run in the threads of instances, so they only add numbers, under o
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from itertools import repeat
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from msgworker.latency import bucket
 from msgworker.metrics import names
 from msgworker.metrics.names import Metric
 from msgworker.metrics.snapshot import Snapshot
+from msgworker.processlock import ProcessLock
 
 
 class Subscribes(Protocol):
@@ -28,7 +28,7 @@ class Counting:
     """The counts of a process since this was made; `end` ends it."""
 
     def __init__(self, stream: Subscribes) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._counters: dict[tuple[str, tuple[str, ...]], float] = {}
         self._histograms: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
         self._topics: set[str] = set()

@@ -6,7 +6,6 @@ monitors. While the database does not answer, that is what is told.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from msgworker.logs import logger
 from msgworker.message import State
 from msgworker.metrics import names
 from msgworker.metrics.snapshot import Key, Snapshot
+from msgworker.processlock import ProcessLock
 
 if TYPE_CHECKING:
     from msgworker.ops import Ops
@@ -36,7 +36,7 @@ class Looking:
     def __init__(self, ops: Ops, clock: Callable[[], float] = time.monotonic) -> None:
         self._ops = ops.within(DEADLINE_SECONDS)
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._told: Snapshot = {}
         self._until = float("-inf")
         self._failed = False

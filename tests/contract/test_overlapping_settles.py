@@ -18,7 +18,7 @@ from msgworker.dialects import DIALECTS
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.outcome import DONE
-from msgworker.instance.settling import settler, settlethread, writer
+from msgworker.instance.settling import settler, settlethread
 from msgworker.instance.settling.writer import Writer
 from msgworker.message import Settled
 from tests.support.leases import leases
@@ -441,24 +441,6 @@ def test_without_a_second_connection_one_writer_settles_all(pair, app, table, ho
     first()
     assert table.statuses == [2] * len(lanes)
     assert (asked, beside.batches) == ([1], [])
-
-
-def test_a_pool_without_a_free_connection_is_not_asked_for_a_second_one(
-    pair, app, table, holds, monkeypatch
-):
-    held, beside = holds
-    beside.go.set()
-    spare, asked = pair.settler.writers[1], []
-    monkeypatch.setattr(spare.link, "connect", lambda: asked.append(1))
-    monkeypatch.setattr(writer, "has_free_connection", lambda engine: False)
-    lanes = finished(pair, app, 3 + MANY, "o")
-    first = settle_in_thread(pair, lanes[:3])
-    assert held.came.wait(60)
-    settle_in_thread(pair, lanes[3:])()
-    held.go.set()
-    first()
-    assert table.statuses == [2] * len(lanes)
-    assert (asked, beside.batches) == ([], [])
 
 
 def test_an_idle_second_connection_is_given_to_whoever_has_none(pair, app):

@@ -6,7 +6,6 @@ test database.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -17,9 +16,10 @@ from msgworker.contrib.django.around import around
 from msgworker.contrib.django.borrowed import DjangoConnection, theirs
 from msgworker.contrib.django.database import url_of
 from msgworker.contrib.django.options import options
+from msgworker.processlock import ProcessLock
 
 F = TypeVar("F", bound=Callable[..., Any])
-_lock = threading.RLock()
+_lock = ProcessLock()
 _handlers: list[tuple[str | None, Callable[..., Any], dict[str, Any]]] = []
 _apps: dict[str, App] = {}
 

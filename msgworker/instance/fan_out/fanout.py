@@ -31,6 +31,7 @@ from msgworker.instance.running.outcome import describe
 from msgworker.instance.running.traces import home_of
 from msgworker.instance.runtime import Runtime
 from msgworker.message import topic_of
+from msgworker.processlock import ProcessLock
 
 DEFAULT_THREADS = 5
 DEFAULT_IN_FLIGHT = 64
@@ -127,7 +128,7 @@ def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
             ) from error
 
 
-_MAKING = threading.Lock()
+_MAKING = ProcessLock()
 """Held for a moment, when the first fan-out of a handler begins; most handlers have none."""
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.dialects import Trouble, led_elsewhere, reason_of, trouble
 from msgworker.errors import (
     HandlerMisuse,
     LostClaim,
@@ -27,13 +27,15 @@ from msgworker.errors import (
 )
 from msgworker.instance.fan_out.fence import Fence
 from msgworker.instance.fan_out.inside import ITEM_OF, AsItem
-from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Stage, lent
+from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Stage, lent, misled, missed
+from msgworker.instance.runtime import tell_of_limit
 from msgworker.instance.settling.untilknown import Failures, Fate, repeatable, until_known
 from msgworker.instance.usercode import call_user, carried, end_if_forked, no_child_returns
 from msgworker.payload import encode
 from msgworker.store import items as store
 
 MAX_VALUE = 8_000
+_WHOSE = "the item's function"
 
 
 @dataclass(slots=True)
@@ -125,7 +127,8 @@ class Transactional:
     def __init__(self, fn: Callable[[Any, Connection], Any], fence: Fence) -> None:
         self._fn = fn
         self._fence = fence
-        self._link: Link = fence.runtime.link()
+        self._link: Link = fence.runtime.link(lends=True)
+        self._beside: Link = fence.runtime.link()
 
     def __call__(self, task: Task) -> Ended:
         fence, runs, refused = self._fence, 0, False
@@ -148,6 +151,8 @@ class Transactional:
                 refused = True
                 return Fate.UNKNOWN
             if not stage.again(error):
+                if stage.took_too_long(error):
+                    tell_of_limit(fence.runtime.log, fence.row, reason_of(error))
                 return Fate.RAISE
             runs, failed = runs + stage.begun, error
             lost = stage.committing and trouble(error) is Trouble.LOST
@@ -173,13 +178,14 @@ class Transactional:
         return Ended(task, skipped=True) if known is None else known
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Give the connections back."""
         self._link.close()
+        self._beside.close()
 
     def _in_one_transaction(self, task: Task, stage: Stage) -> str | None:
         fence, tables = self._fence, self._fence.runtime.tables
         with self._link.transaction() as conn:
-            with lent(conn, stage, "the item's function"), no_child_returns(fence.runtime.pid):
+            with lent(conn, stage, _WHOSE), no_child_returns(fence.runtime.pid):
                 text = value_text(call_user(self._fn, task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
             owner = fence.owner
@@ -191,16 +197,19 @@ class Transactional:
                 total=fence.total,
             )
             if wrote is None:
-                raise LostClaim(fence.msg_id, owner)
+                raise missed(conn, _WHOSE) or LostClaim(fence.msg_id, owner)
             if not wrote:
                 raise _Done
+            stage.led = led_elsewhere(conn)
             stage.committing = True
+        if stage.led is not None and self._read(task) is None:
+            raise misled(_WHOSE, stage.led)
         return text
 
     def _read(self, task: Task) -> Ended | None:
         """The value in the item's record; None if it is not done."""
         fence = self._fence
-        with self._link.transaction() as conn:
+        with self._beside.transaction() as conn:
             found = store.known(conn, fence.runtime.tables, fence.msg_id, [task.text])
         record = found.get(task.text)
         if record is None or not record.done:

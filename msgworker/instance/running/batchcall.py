@@ -139,7 +139,7 @@ class BatchCaller:
         except LostClaim:
             self._end(lanes, RELEASED)
         except OutOfDate:
-            self._drop_lost(lanes)
+            self._drop_lost(lanes, handler)
         except _OfHandler as raised:
             self._raised(raised.error, batch, running)
         except BaseException as error:  # the thread survives any exception
@@ -261,20 +261,21 @@ class BatchCaller:
             if lane.result is None:
                 lane.width, lane.verdict, lane.result = 1, None, replace(result)
 
-    def _drop_lost(self, lanes: list[Lane]) -> None:
-        """Lanes whose flag is gone are given up, after a rollback; the others run alone."""
-        if len(lanes) == 1 and lanes[0].width == 1:
-            self._end(lanes, RELEASED)
-            return
+    def _drop_lost(self, lanes: list[Lane], handler: Handler) -> None:
+        """Lanes whose flag is gone are given up, after a rollback; the others run alone. A single
+        message whose flag is there was not found in the session of its handler: its try fails."""
         heads = [lane.row.msg_id for lane in lanes]
-        link = self._caller.transacting.link()
         try:
-            with link.lock, link.transaction() as conn:
+            with self._caller.transacting.beside() as conn:
                 mine = done.look(conn, self._runtime.tables, heads, me=lanes[0].owner)
         except Exception as error:  # each asks for itself
             self._runtime.log.info("a batch was rolled back: %s", reason_of(error))
             return
         self._end([lane for lane in lanes if lane.row.msg_id not in mine], RELEASED)
+        first = lanes[0]
+        if len(lanes) == 1 and first.width == 1 and first.result is None:
+            lost = LostClaim(first.row.msg_id, first.owner)
+            first.result = self._caller.judge.of_error(lost, handler, first.row)
 
     # ------------------------------------------------------------ the handler
 

@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
+from msgworker.dialects import led_elsewhere
 from msgworker.errors import HandlerMisuse, LostClaim
-from msgworker.instance.links import Stage, lent
+from msgworker.instance.links import Stage, lent, misled, missed
 from msgworker.instance.running.calling import Caller
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.outcome import DONE, Result, cancelled
@@ -121,9 +122,18 @@ class BatchTransaction:
             check_time()
             if any([self.is_cancelled(part.lane) for part in parts]):
                 raise Cancelled
-            flagged = self._settle(conn, parts)
+            try:
+                flagged = self._settle(conn, parts)
+            except OutOfDate:
+                misuse = missed(conn, "the handler")
+                if misuse is None:
+                    raise
+                raise misuse from None
+            stage.led = led_elsewhere(conn)
             stage.committing = True
         self._settled(parts, flagged)
+        if stage.led is not None and not self._was_committed(parts):
+            self._unsettled(parts, misled("the handler", stage.led))
 
     def is_cancelled(self, lane: Lane) -> bool:
         """Whether an operator has cancelled its flagged message; then it has its result."""
@@ -183,14 +193,20 @@ class BatchTransaction:
         committed, or nothing."""
         heads = {part.lane.row.msg_id for part in parts}
         nexts = {row.msg_id for part in parts if (row := part.lane.next_row)}
-        link = self._caller.transacting.link()
-        with link.lock, link.transaction() as conn:
+        with self._caller.transacting.beside() as conn:
             me = parts[0].lane.owner
             flagged = done.look(conn, self._runtime.tables, heads | nexts, me=me)
         if not heads.isdisjoint(flagged):
             return False
         self._settled(parts, flagged)
         return True
+
+    @staticmethod
+    def _unsettled(parts: list[Part], error: HandlerMisuse) -> None:
+        """What the handler wrote is committed, the outcome is not."""
+        for part in parts:
+            part.lane.settled = None
+        raise Failed({part.lane.row.msg_id: error for part in parts}) from error
 
     @staticmethod
     def _settled(parts: list[Part], flagged: set[int]) -> None:

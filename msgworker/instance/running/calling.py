@@ -15,11 +15,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import kind_of, reaching, read_instant
+from msgworker.dialects import kind_of, led_elsewhere, reaching, read_instant
 from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.events import Started
 from msgworker.instance.fan_out.fanout import Fans
-from msgworker.instance.links import Stage, lent
+from msgworker.instance.links import Stage, lent, misled, missed
 from msgworker.instance.running.asyncloop import LoopThread
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.hand import Lane, Running
@@ -227,8 +227,12 @@ class Caller:
                 raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
             self._refuse_cancelled(lane)
             fate = self._settle(conn, lane, stage)
+            stage.led = led_elsewhere(conn)
             stage.committing = True
         lane.settled = fate is Settled.WENT_ON
+        if stage.led is not None and not self._was_committed(lane):
+            lane.settled = None
+            raise misled("the handler", stage.led)
 
     def _refuse_lost(self, conn: Connection, lane: Lane) -> None:
         """Raise if our lease was lost since the claim: another instance may have the message."""
@@ -261,15 +265,14 @@ class Caller:
             stage.committing = False
             fate = store.settle_one(conn, tables, one, me=me)
         if fate is Settled.LOST:
-            raise LostClaim(lane.row.msg_id, lane.owner)
+            raise missed(conn, "the handler") or LostClaim(lane.row.msg_id, lane.owner)
         return fate
 
     def _was_committed(self, lane: Lane) -> bool:
         """Read the rows; sets `lane.settled` if the COMMIT had arrived."""
         lanes = {lane.row.msg_id: lane}
         ids = set(lanes) | ({lane.next_row.msg_id} if lane.next_row else set())
-        link = self.transacting.link()
-        with link.lock, link.transaction() as conn:
+        with self.transacting.beside() as conn:
             flagged = done.look(conn, self._runtime.tables, ids, me=lane.owner)
         became = what_became(lanes, flagged)
         if not became:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, has_free_connection, reason_of, trouble
+from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.instance.role import Outage
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.runtime import Runtime, facts
@@ -62,9 +62,7 @@ class Writer:
         if not self._spare or self.link.together is not None:
             return True
         at = self._refused_at
-        if at is not None and time.monotonic() - at < ASK_AGAIN_SECONDS:
-            return False
-        return has_free_connection(self._runtime.engine)
+        return at is None or time.monotonic() - at >= ASK_AGAIN_SECONDS
 
     def open(self) -> bool:
         """Whether it can write; opens the connection of a spare one. For whoever has the lock."""
