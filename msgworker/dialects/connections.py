@@ -274,7 +274,7 @@ _BEGINNING = 1_000
 
 
 def spoil(conn: sa.Connection) -> None:
-    """Nobody knows what is set in the session of `conn`: its Link closes it for good."""
+    """What is set in the session of `conn` is unknown: its Link closes it for good."""
     vars(conn)[_SPOILT] = True
 
 

@@ -180,8 +180,8 @@ def is_time_limit(error: BaseException, *, of_session: bool = False) -> bool:
 
 def session_seconds(conn: sa.Connection) -> float | None:
     """How long a session of the login may do nothing within a transaction, or a transaction may
-    last, whichever is less; None = the server does not say or has no limit. `conn` is used by
-    nobody else."""
+    last, whichever is less; None = the server does not say or has no limit. No user
+    code has `conn`."""
     query = _LIMITS.get(conn.dialect.name)
     if query is None:
         return None

@@ -1,4 +1,4 @@
-"""What user code sets in the session of a connection harms nobody else, and what is borrowed from a
+"""What user code sets in the session of a connection harms no other message, and what is borrowed from a
 user's Engine is given back as it was."""
 
 from __future__ import annotations
