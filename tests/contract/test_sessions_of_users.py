@@ -1,5 +1,5 @@
-"""What user code sets in the session of a connection harms no other message, and what is borrowed from a
-user's Engine is given back as it was."""
+"""What user code sets in the session of a connection harms its own message at most, and what is
+borrowed from a user's Engine is given back as it was."""
 
 from __future__ import annotations
 
