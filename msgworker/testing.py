@@ -218,7 +218,7 @@ class _Drain:
                 self._handle_all(parts.lanes)
             parts.settler.flush_waiting()
             parts.housekeeper.leave()
-            return report_of(parts.runtime, begun)
+            return report_of(parts.runtime, begun, undone=parts.draining.undone)
         finally:
             parts.fetcher.ended()
             parts.settler.close()

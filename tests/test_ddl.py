@@ -368,8 +368,8 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
         yield limits.remove, {"topic": "a"}
         yield limited.topics, {}
     waits = {"linger": 5.0, "retry_linger": 300.0}
-    yield due.coming, {"topics": None, "paused": (), **waits}
-    yield due.coming, {"topics": ["a", "b"], "paused": ["b"], **waits}
+    yield due.due_in, {"topics": None, "paused": (), **waits}
+    yield due.due_in, {"topics": ["a", "b"], "paused": ["b"], **waits}
     yield claim.flag, {"candidates": seen_heads, "me": "me"}
     log.rowcount = 0  # something was lost: what has been flagged is read back
     yield claim.flag, {"candidates": seen_heads, "me": "me"}

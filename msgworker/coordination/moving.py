@@ -23,7 +23,6 @@ class Moving:
         self.log = standing.log
         self.lock = threading.Lock()
         self.leaving = False
-        self.settled = False
         self._poked = threading.Event()
         self._stopping = threading.Event()
         self._away = False

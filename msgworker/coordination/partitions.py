@@ -137,6 +137,7 @@ class Member(Moving):
         super().__init__(standing, "partitions")
         self.scope = scope
         self.owner = ""
+        self.settled = False
         self._kept = standing.tables.spec.shards
         self._prefix = scope.prefix(standing.tables.spec)
         self._member: Lease | None = None
@@ -162,9 +163,18 @@ class Member(Moving):
     def _mine(self) -> list[int]:
         return [n for n, one in self._held.items() if n not in self._draining and one.live()]
 
-    def looked(self, *, complete: bool) -> None:
+    def looked(self, *, complete: bool, rest: float | None = None) -> None:
         with self.lock:
             self._looking = frozenset()
+
+    def reach(self) -> Slice | None:
+        with self.lock:
+            if self.leaving or not self.settled:
+                return None
+            return Slice("shard", columns(self._mine(), self.scope.shards, self._kept))
+
+    def go_round(self) -> None:
+        """It always looks at all of its shards."""
 
     def tells(self) -> Mapping[str, Any]:
         with self.lock:

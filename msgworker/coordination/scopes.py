@@ -72,7 +72,13 @@ class _Fixed:
     def slice(self) -> Slice:
         return self._where
 
-    def looked(self, *, complete: bool) -> None:
+    def reach(self) -> Slice:
+        return self._where
+
+    def go_round(self) -> None:
+        """It always looks at all of it."""
+
+    def looked(self, *, complete: bool, rest: float | None = None) -> None:
         """Always the same."""
 
     def tells(self) -> Mapping[str, Any]:

@@ -121,6 +121,7 @@ class Walker(Moving):
         self._since = self._renewed_at = 0.0
         self._empty_until: dict[int, float] = {}
         self._looking: tuple[int, ...] = ()  # at which shards, under the lock
+        self._seen: set[int] = set()  # shards in which nothing could run when we last looked
         self._unscoped = False
 
     # ------------------------------------------------------------ for the claim loop
@@ -135,22 +136,38 @@ class Walker(Moving):
                 self._looking = self._shards
                 return Slice("shard", columns(self._shards, self.scope.shards, self._kept))
             if self._unscoped:
-                count = self.scope.shards
-                values = columns(range(count), count, self._kept)
-                return Slice("shard", values, exclusive=False)
+                return self.reach()
         return None
 
-    def looked(self, *, complete: bool) -> None:
+    def looked(self, *, complete: bool, rest: float | None = None) -> None:
         with self.lock:
             was, self._looking = self._looking, ()
-            if was and complete:
-                until = self._clock() + EMPTY_SECONDS
-                self._empty_until |= dict.fromkeys(was, until)
-            elif not was and not self._unscoped:
+            if not was and not self._unscoped:
                 return
-            self.settled |= complete and self._unscoped
-        if complete:
-            self.poke()
+            seen = was or range(self.scope.shards)
+            if not complete:
+                self._seen.difference_update(seen)
+                return
+            self._seen.update(seen)
+            if was:
+                pause = EMPTY_SECONDS if rest is None else min(EMPTY_SECONDS, rest)
+                self._empty_until |= dict.fromkeys(was, self._clock() + pause)
+        self.poke()
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing could run in any shard when it was last looked at."""
+        return self._seen.issuperset(range(self.scope.shards))
+
+    def reach(self) -> Slice:
+        count = self.scope.shards
+        return Slice("shard", columns(range(count), count, self._kept), exclusive=False)
+
+    def go_round(self) -> None:
+        with self.lock:
+            self._seen.clear()
+            self._empty_until = {}
+        self.poke()
 
     def tells(self) -> Mapping[str, Any]:
         """All shards: its segment changes all the time."""
@@ -221,11 +238,9 @@ class Walker(Moving):
                 self._segment, self._shards, self._lease = name, segments[name], lease
                 self._since = self._renewed_at = now
             self._offset = place + 1
-            self.settled = False
             self.log.debug("segment %s is ours", name, extra={"event": "segment", "segment": name})
             self.standing.wake()
             return self.scope.hold
-        self.settled = not busy
         if busy:
             return random.uniform(*BUSY_SECONDS)
         first = min((until for until in self._empty_until.values() if until > now), default=now)

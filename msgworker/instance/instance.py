@@ -114,7 +114,9 @@ class Instance:
             runtime, link, appetite=self.appetite, runs=runs, permits=self.permits
         )
         rivals = Rivals(settings.heartbeat_seconds, runtime.clock)
-        self.finder = Finder(runtime, link, self.seat, rivals=rivals, threads=threads)
+        self.finder = Finder(
+            runtime, link, self.seat, permits=self.permits, rivals=rivals, threads=threads
+        )
         watch = HandlerWatch(runtime)
         lease = OwnLease(runtime, seat=self.seat, threads=threads, label=label)
         self.heartbeat = Heartbeat(

@@ -15,7 +15,8 @@ from msgworker.errors import ExitCode
 from msgworker.instance.role import outage_pause
 from msgworker.instance.runtime import Runtime
 from msgworker.logs import Said
-from msgworker.store.looking.left import Left, Waits, left
+from msgworker.store.looking.left import Asked, Left, Waits, left
+from msgworker.table import Slice
 
 WORDS = {
     Waits.RETRY: "waiting for a retry",
@@ -27,6 +28,7 @@ WORDS = {
     Waits.LIMITED: "topic limited",
     Waits.NO_HANDLER: "no handler",
     Waits.OTHER_TOPICS: "other topics",
+    Waits.OTHER_SLICES: "other slices",
     Waits.DEAD: "behind a dead one",
     Waits.DUE: "due",
 }
@@ -48,14 +50,17 @@ class Report:
     by reason: "retry", "later" (an instant), "elsewhere" (another live instance), "silent" (one
     that misses its heartbeat, or has stopped before its handler ended), "nobody" (at 1 without an
     owner), "paused", "limited" (by max_running or rate), "no handler", "other topics" (with
-    `topics`), "dead" (if dead ones block), "due". A message behind the head of its object has the
-    reason of the head. The sum is less than `left` if only a part of very many messages was read.
+    `topics`), "other slices" (with a scope), "dead" (if dead ones block), "due". A message behind
+    the head of its object has the reason of the head. The sum is less than `left` if only a part of
+    very many messages was read.
     next_seconds: until the first retry, else until the first other instant; None if nothing waits.
     lease_seconds: until the last lease ends of other instances with messages of `left`; messages
     of an instance that is dead then are recovered. None if no other has any.
     refused: how many messages the database refused to flag; they, and those behind them, are
     left as "due".
     stopped: it ended by its time limit or a stop, not because nothing was due.
+    undone: how many messages were due that it may handle and could not claim, at the count of the
+    table on which it ended; what has come since then is in `left` only.
     """
 
     done: int = 0
@@ -72,17 +77,23 @@ class Report:
     stopped: bool = False
     refused: int = 0
     lease_seconds: float | None = None
+    undone: int = 0
 
     @property
     def exit_code(self) -> int:
         """3 database lost. 1 some became dead or were refused, or messages are left that no
-        instance will handle: "nobody", "no handler", "dead", and "due" if the drain was stopped. 6
-        messages wait for their retry, for a limit of their topic, or for the lease of a silent
-        instance: run again. 0
-        otherwise; "later", "elsewhere", "paused" or "other topics" may be left."""
+        instance will handle: "nobody", "no handler", "dead", what is `undone`, and
+        "due" if the drain was stopped. 6 messages wait for their retry, for a limit of their topic,
+        or for the lease of a silent instance: run again. 0 otherwise; "later", "elsewhere",
+        "paused", "other topics" or "other slices" may be left."""
         if self.database_lost:
             return ExitCode.UNREACHABLE
-        if self.failed or self.refused or any(self.left_by.get(waits) for waits in STUCK):
+        if (
+            self.failed
+            or self.refused
+            or self.undone
+            or any(self.left_by.get(waits) for waits in STUCK)
+        ):
             return ExitCode.REFUSED
         if self.stopped and self.left_by.get(Waits.DUE):
             return ExitCode.REFUSED
@@ -126,6 +137,7 @@ class Report:
             lease_seconds=found.lease_seconds,
             # Otherwise they were fixed or removed since the database refused them.
             refused=self.refused if found.by.get(Waits.DUE) else 0,
+            undone=min(self.undone, found.by.get(Waits.DUE, 0)),
         )
 
 
@@ -137,12 +149,15 @@ def report_of(
     outage_limit: float = 0.0,
     stopped: bool = False,
     counts_left: bool = True,
+    undone: int = 0,
+    within: Slice | None = None,
 ) -> Report:
     """The counts since `begun` (monotonic), and the messages left; lost: the database is lost,
-    also if it is unreachable now and stays so for `outage_limit` seconds."""
+    also if it is unreachable now and stays so for `outage_limit` seconds. undone: see Report.
+    within: where it looks; None = everywhere."""
     found = None if lost else Left()
     if counts_left and not lost:
-        found = _left_within(runtime, outage_limit)
+        found = _left_within(runtime, replace(runtime.asked, within=within), outage_limit)
     tally = runtime.tally
     report = Report(
         done=tally.done,
@@ -153,6 +168,7 @@ def report_of(
         database_lost=found is None,
         stopped=stopped,
         refused=len(runtime.refusals),
+        undone=undone,
     )
     if found is None:
         return report
@@ -162,12 +178,12 @@ def report_of(
     return report
 
 
-def _left_within(runtime: Runtime, seconds: float) -> Left | None:
+def _left_within(runtime: Runtime, asked: Asked, seconds: float) -> Left | None:
     """The messages left; None if the database stays unreachable for so many seconds."""
     until = time.monotonic() + seconds
     for attempt in itertools.count(1):
         try:
-            return _left(runtime)
+            return _left(runtime, asked)
         except Exception as error:
             kind, over = trouble(error), time.monotonic() >= until
             if kind is not Trouble.LOST and (kind is not Trouble.AGAIN or over):
@@ -178,11 +194,11 @@ def _left_within(runtime: Runtime, seconds: float) -> Left | None:
     raise AssertionError("unreachable")
 
 
-def _left(runtime: Runtime) -> Left:
+def _left(runtime: Runtime, asked: Asked) -> Left:
     link = runtime.link()
     try:
         with link.statement() as conn:
-            return left(conn, runtime.tables, runtime.asked)
+            return left(conn, runtime.tables, asked)
     finally:
         link.close()
 
@@ -190,9 +206,9 @@ def _left(runtime: Runtime) -> Left:
 def complaints(report: Report, found: Left) -> Iterator[str]:
     """One line for each reason of messages left that changes the exit code."""
     for waits, count in found.by.items():
-        if waits is Waits.DUE and not report.stopped:
-            continue
         say = _SAYS.get(waits)
+        if waits is Waits.DUE and not report.stopped:
+            say = _UNDONE if report.undone else None
         if say is not None and waits in found.examples:
             one = found.examples[waits]
             many = f"{plural(count, 'message')} left"
@@ -236,6 +252,10 @@ _SAYS = {
         "again"
     ),
 }
+_UNDONE = (
+    "{left} though due, message {id} first: it could not be claimed, or its outcome not be "
+    "written; see the warnings, `msgworker explain {id}` and `msgworker doctor`"
+)
 _OF_THE_DEAD = (
     "{left} that no instance handles: {owner} has message {id} and is dead; the next drain gives "
     "it back, or `msgworker release {owner}`"

@@ -293,6 +293,7 @@ class Worker(Working[Report]):
                     if lost or (deadline is not None and time.monotonic() >= deadline):
                         break
                     instance.fetcher.over.wait(0.05)
+                within = instance.finder.reach
             except Exception:
                 instance.ask(0.0)
                 raise
@@ -309,6 +310,8 @@ class Worker(Working[Report]):
             outage_limit=outage_limit,
             stopped=not instance.fetcher.exhausted,
             counts_left=self.counts_left,
+            undone=instance.draining.undone if instance.fetcher.exhausted else 0,
+            within=within,
         )
 
     def left(self) -> Left:

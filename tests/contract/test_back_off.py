@@ -149,13 +149,13 @@ def test_a_drain_that_waits_looks_at_the_pace_of_polling(make_app, monkeypatch):
     app.create_schema()
     app.add_handler("t", fail, wait=wait_fixed(2))
     looks: list[float] = []
-    real = due.coming
+    real = due.due_in
 
-    def coming(*args: Any, **more: Any) -> due.Coming:
+    def due_in(*args: Any, **more: Any) -> float | None:
         looks.append(time.monotonic())
         return real(*args, **more)
 
-    monkeypatch.setattr(due, "coming", coming)
+    monkeypatch.setattr(due, "due_in", due_in)
     send(app, "o")
     app.drain(linger=0.05, time_limit=30)
     # Two pauses of 2 s: each begins with a dozen short looks, and goes on with one in 0.4 s.

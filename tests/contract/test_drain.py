@@ -156,13 +156,16 @@ def test_linger_sits_out_short_back_offs(app):
 
 def test_a_message_that_becomes_due_while_a_drain_looks_is_not_left(app, monkeypatch):
     """Found by no look, then due when it asks how long to wait: no sign of something in the way."""
-    ask, asked = due.coming, itertools.count()
+    ask, asked = due.due_in, itertools.count()
 
-    def due_now(conn: sa.Connection, tables: Tables, **waits: Any) -> due.Coming:
+    def due_now(conn: sa.Connection, tables: Tables, **waits: Any) -> float | None:
         found = ask(conn, tables, **waits)
-        return due.Coming(True) if found.seconds and next(asked) % 2 else found
+        if found and next(asked) % 2:
+            time.sleep(min(1.0, found + 0.01))
+            return None
+        return found
 
-    monkeypatch.setattr(due, "coming", due_now)
+    monkeypatch.setattr(due, "due_in", due_now)
     monkeypatch.setattr(worker_module, "OVERDUE_SECONDS", 0.5)
 
     assert_the_third_try_is_waited_for(app, 1.0)
@@ -251,7 +254,9 @@ def test_a_session_that_ends_at_the_last_count_does_not_fail_a_drain(app, monkey
     real, asked = find.unfinished, []
 
     def unfinished(conn: Any, t: Any) -> int:
-        asked.append(conn)
+        if threading.current_thread() is not threading.main_thread():
+            return real(conn, t)  # the count of the table before it ends
+        asked.append(1)
         if len(asked) < 3:
             raise DatabaseUnavailable("gone")
         return real(conn, t)

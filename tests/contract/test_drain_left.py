@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import threading
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +16,8 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, Context, Message, MessageTable, Report, RetryLater
+from msgworker.instance import worker as worker_module
+from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.finder import Finder
 from msgworker.message import State
 from msgworker.store.looking.left import Asked, Waits, left
@@ -230,6 +233,8 @@ def test_what_comes_after_the_end_of_a_drain_does_not_make_it_fail():
         ({"left_by": {"retry": 1, "later": 1, "paused": 1}}, 6),
         ({"left_by": {"nobody": 1}, "database_lost": True}, 3),
         ({"left_by": {"later": 1, "elsewhere": 1, "paused": 1, "other topics": 1}}, 0),
+        ({"left_by": {"retry": 1, "due": 2}, "undone": 2}, 1),
+        ({"left_by": {"other slices": 2}}, 0),
         ({"skipped": True}, 0),
     ],
 )
@@ -337,18 +342,56 @@ def test_a_drain_does_not_end_while_its_own_heartbeat_recovers(make_app, app, mo
     the other still has this one, and at the leases that end, of which this is none any more."""
     quick = make_app(app.engine.url, lease_seconds=3.0)
     msg_id = held_by(quick, "another")
-    looked = Finder.coming
+    looked = Finder.due_in
 
     def recovered_meanwhile(self: Finder, drain: Any) -> Any:
-        coming = looked(self, drain)
+        due_in = looked(self, drain)
         if quick.ops.show(msg_id).status is State.PROCESSING:
             age_lease(quick, "another", silent=700, left=-100)
             until(lambda: quick.ops.show(msg_id).status is State.FAILED, "it is recovered")
-        return coming
+        return due_in
 
-    monkeypatch.setattr(Finder, "coming", recovered_meanwhile)
+    monkeypatch.setattr(Finder, "due_in", recovered_meanwhile)
     report = quick.drain(linger=60)
     assert (report.done, report.left) == (1, 0)
+
+
+def test_a_drain_whose_lease_was_lost_waits_for_its_own_handlers(make_app):
+    """They run under the lost id: until they have ended, no message of their objects is claimed."""
+    app = make_app(lease_seconds=3.0, backoff_seconds=0)
+    app.create_schema()
+    starts: list[int] = []
+
+    @app.handler("t")
+    def handle(msg: Message, ctx: Context) -> None:
+        starts.append(msg.msg_id)
+        if len(starts) == 1:
+            with app.engine.begin() as conn:
+                conn.execute(
+                    sa.delete(app.tables.lease).where(app.tables.lease.c.kind == "instance")
+                )
+            until(lambda: ctx.cancelled, "its lease is lost")
+            time.sleep(1.0)  # longer than the drain waits for what is due
+
+    send(app, "o")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_module, "OVERDUE_SECONDS", 0.3)
+        report = app.drain(linger=5)
+    assert (report.done, report.left, report.exit_code) == (1, 0, 0)
+    assert len(starts) == 2
+
+
+def test_what_is_due_and_never_claimed_ends_a_drain_with_1(app, monkeypatch, caplog):
+    """As if the database dropped the claim without a word, or no look found the message."""
+    monkeypatch.setattr(worker_module, "OVERDUE_SECONDS", 0.3)
+    monkeypatch.setattr(Claimer, "claim", lambda self, found, me, **more: ([], found))
+    app.add_handler("t", lambda msg: None)
+    (msg_id,) = send(app, "o")
+    report = app.drain(linger=0)
+    assert (report.left_by, report.undone, report.exit_code) == ({"due": 1}, 1, 1)
+    assert not report.stopped
+    text = "\n".join(r.getMessage() for r in caplog.records)
+    assert f"1 message left though due, message {msg_id} first: it could not be claimed" in text
 
 
 def test_a_drain_does_not_wait_for_a_lease_that_is_renewed(app):

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from msgworker.instance.claiming.drainend import EMPTY_LOOKS, Drain, DrainEnd, Next
+from msgworker.instance.claiming.drainend import EMPTY_LOOKS, Drain, DrainEnd, Next, Seen
 from msgworker.instance.claiming.search import Look
 from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.claiming.due import Coming
 from msgworker.store.recovering.lease import Lease
 from tests.support.ticking import Ticking
 
-A, FRESH, SWEEP, ASK, OVER = Next.AGAIN, Next.LOOK_AFRESH, Next.SWEEP, Next.ASK, Next.OVER
+A, FRESH, SWEEP, ASK = Next.AGAIN, Next.LOOK_AFRESH, Next.SWEEP, Next.ASK
+COUNT, ROUND, OVER = Next.COUNT, Next.GO_ROUND, Next.OVER
 HEAD = Candidate(1, None, 0, 0, 0, None, True, None)
 WHOLE = Look(complete=True)
 TO_THE_END = [FRESH, A, FRESH, ASK]
@@ -27,9 +27,8 @@ def end(clock: Ticking | None = None, *, drain: bool = True, **how: float) -> Dr
     return DrainEnd(chosen, heartbeat_seconds=10.0, clock=clock or Ticking())
 
 
-def nothing(one: DrainEnd, look: Look = WHOLE, **facts: bool) -> Next:
-    usual = {"holding": False, "settled": True, "in_doubt": False, "recovering": False}
-    return one.saw_nothing(look, **(usual | facts))
+def nothing(one: DrainEnd, look: Look = WHOLE, **facts: Any) -> Next:
+    return one.saw_nothing(look, Seen(**facts))
 
 
 def asks(one: DrainEnd, **facts: bool) -> list[Next]:
@@ -70,7 +69,7 @@ def test_a_round_over_the_objects_that_found_nothing_counts_as_a_look_at_everyth
     assert [nothing(one, Look(round_over=True)) for _ in range(4)] == TO_THE_END
 
 
-@pytest.mark.parametrize("how", ["claimed", "holding"])
+@pytest.mark.parametrize("how", ["claimed", "in flight"])
 @pytest.mark.parametrize("after", range(1, 4))
 def test_work_makes_the_end_begin_anew(how: str, after: int) -> None:
     one = end()
@@ -79,7 +78,7 @@ def test_work_makes_the_end_begin_anew(how: str, after: int) -> None:
     if how == "claimed":
         one.saw_work()
     else:
-        assert nothing(one, holding=True) is A
+        assert nothing(one, in_flight=True) is A
     assert asks(one) == TO_THE_END
 
 
@@ -102,52 +101,84 @@ def test_while_the_dead_are_recovered_it_does_not_end() -> None:
     assert asks(one) == [FRESH, ASK]
 
 
-def test_it_is_over_where_nothing_is_due_and_nothing_comes() -> None:
+def test_what_is_due_soon_is_waited_for_and_it_knows_how_long() -> None:
     one = end()
     asks(one)
-    assert one.verdict(Coming()) is OVER
-
-
-def test_it_waits_for_what_becomes_due_and_knows_how_long() -> None:
-    one = end()
-    asks(one)
-    assert one.verdict(Coming(seconds=2.0)) is A
+    assert one.waits(2.0) is A
     assert one.due_in == 2.0
     assert nothing(one, Look()) is A
     assert one.due_in is None  # it has looked since
 
 
-def test_what_is_due_and_cannot_be_claimed_is_waited_for_a_while() -> None:
+def test_it_counts_what_the_table_has_before_it_is_over() -> None:
+    one = end()
+    asks(one)
+    assert one.waits(None) is COUNT
+    assert one.judge(due=0, refused=0) is OVER
+
+
+@pytest.mark.parametrize(
+    ("due", "refused", "waited", "then"),
+    [
+        (0, 0, 0.0, OVER),
+        (1, 0, 0.0, ROUND),
+        (1, 0, 2.5, ROUND),
+        (1, 0, 2.6, OVER),
+        (2, 2, 0.0, OVER),  # all that is due was refused by the database, which is told
+        (3, 2, 0.0, ROUND),
+        (3, 2, 2.6, OVER),
+        (1, 4, 0.0, OVER),  # others were mended or removed since
+    ],
+)
+def test_what_the_table_has_decides(due: int, refused: int, waited: float, then: Next) -> None:
     clock = Ticking()
     one = end(clock, overdue=2.5)
     asks(one)
-    assert one.verdict(Coming(overdue=True)) is A
-    clock.now += 2.5
-    assert one.verdict(Coming(overdue=True)) is A
-    clock.now += 0.1
-    assert one.verdict(Coming(overdue=True)) is OVER
+    one.judge(due=9, refused=0)
+    clock.now += waited
+    assert one.judge(due=due, refused=refused) is then
+
+
+def test_what_is_due_makes_the_looks_begin_anew() -> None:
+    one = end()
+    asks(one)
+    assert one.judge(due=1, refused=0) is ROUND
+    assert one.due_in is not None
+    assert asks(one) == TO_THE_END
 
 
 def test_what_comes_makes_the_overdue_wait_begin_anew() -> None:
     clock = Ticking()
     one = end(clock)
     asks(one)
-    one.verdict(Coming(overdue=True))
+    one.judge(due=1, refused=0)
     clock.now += 9.0
-    assert one.verdict(Coming(overdue=True, seconds=1.0)) is A
-    assert one.verdict(Coming(overdue=True)) is A
+    assert one.waits(1.0) is A
+    assert one.judge(due=1, refused=0) is ROUND
+
+
+@pytest.mark.parametrize(
+    ("starts_in", "linger", "ends"),
+    [(None, 5.0, True), (0.0, 0.0, False), (5.0, 5.0, False), (5.1, 5.0, True)],
+)
+def test_a_limited_message_that_may_start_soon_is_waited_for(
+    starts_in: float | None, linger: float, ends: bool
+) -> None:
+    one = end(linger=linger)
+    steps = [nothing(one, starts_in=starts_in) for _ in range(4)]
+    assert steps == (TO_THE_END if ends else [A] * 4)
 
 
 def test_a_lease_that_ends_soon_is_waited_for_and_then_everything_is_looked_at_afresh() -> None:
     one = end()
     asks(one)
-    assert one.verdict(Coming(), 3.0) is A
+    assert one.waits(None, 3.0) is A
     assert one.due_in == 3.0
     assert nothing(one) is ASK
-    assert one.verdict(Coming()) is A  # it is gone: what it had may be free since we looked
+    assert one.waits(None) is A  # it is gone: what it had may be free since we looked
     assert nothing(one) is FRESH
     assert nothing(one) is ASK
-    assert one.verdict(Coming()) is OVER
+    assert one.waits(None) is COUNT
 
 
 def test_a_lease_is_waited_for_until_it_is_renewed_or_nobody_takes_it_over() -> None:

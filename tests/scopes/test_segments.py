@@ -6,6 +6,7 @@ import logging
 import threading
 
 import pytest
+from tenacity.wait import wait_fixed
 
 from msgworker.coordination import Segments
 from msgworker.coordination.segments import Walker
@@ -206,3 +207,39 @@ def test_a_drain_goes_once_round_and_ends(app, locks):
         app.send_many(conn, "t", [({}, f"o{i}") for i in range(50)])
     report = app.drain(scope=Segments(locks, TWO), linger=0, threads=2)
     assert report.done == 50
+
+
+def test_a_drain_that_walks_round_does_all_of_a_limited_topic(app, locks):
+    """A look that leaves limited topics out says nothing of these."""
+    app.handler("t", max_running=2)(lambda msg: None)
+    app.add_handler("free", lambda msg: None)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [({}, f"o{i}") for i in range(20)])
+        app.send_many(conn, "free", [({}, f"f{i}") for i in range(5)])
+    report = app.drain(scope=Segments(locks, TWO), linger=0, threads=4)
+    assert (report.done, report.left, report.exit_code) == (25, 0, 0)
+
+
+def test_a_drain_that_walks_round_waits_for_retries_and_delays(app, locks):
+    tries = []
+
+    @app.handler("t", wait=wait_fixed(0.5))
+    def handle(msg):
+        tries.append(msg.payload)
+        if tries.count("fails") == 1 and msg.payload == "fails":
+            raise ValueError("no")
+
+    with app.engine.begin() as conn:
+        app.send(conn, "t", "fails", object_id="a")
+        app.send(conn, "t", "later", object_id="b", delay=1)
+    report = app.drain(scope=Segments(locks, TWO), linger=10, threads=2)
+    assert (report.done, report.retried, report.left, report.exit_code) == (2, 1, 0, 0)
+
+
+def test_a_drain_that_walks_round_ends_where_a_topic_has_no_token(app, locks):
+    app.handler("t", rate="1/h")(lambda msg: None)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [({}, f"o{i}") for i in range(3)])
+    report = app.drain(scope=Segments(locks, TWO), linger=1, threads=2, time_limit=60)
+    assert (report.done, report.left_by, report.exit_code) == (1, {"limited": 2}, 6)
+    assert not report.stopped

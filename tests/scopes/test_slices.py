@@ -202,6 +202,7 @@ def test_a_drain_does_not_wait_for_what_becomes_due_in_other_slices(app, ran):
     report = app.drain(scope=Shards(shard_of("a")), linger=120, threads=1)
     assert report.done == 0
     assert report.seconds < 50
+    assert (report.left_by, report.exit_code) == ({"later": 1, "other slices": 1}, 0)
 
 
 def test_an_object_of_many_messages_hides_nothing_behind_it(app):

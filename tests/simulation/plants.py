@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker import ticks
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drainend import DrainEnd, Next
+from msgworker.instance.claiming.drainend import DrainEnd, Next, Seen
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.pick import Pick
 from msgworker.instance.claiming.quiesce import Phase, Quiesce
@@ -455,7 +455,7 @@ def nobody_else() -> AbstractContextManager[None]:
 def ends_at_once() -> AbstractContextManager[None]:
     """DrainEnd: over after the first look at everything that found nothing."""
 
-    def saw_nothing(self: DrainEnd, look: Look, **_: bool) -> Next:
+    def saw_nothing(self: DrainEnd, look: Look, _: Seen) -> Next:
         return Next.OVER if look.complete else Next.AGAIN
 
     return replaced(DrainEnd, "saw_nothing", saw_nothing)
@@ -463,7 +463,7 @@ def ends_at_once() -> AbstractContextManager[None]:
 
 def asks_nothing() -> AbstractContextManager[None]:
     """DrainEnd: does not wait for what is to come."""
-    return replaced(DrainEnd, "verdict", lambda self, coming, lease_ends_in=None: Next.OVER)
+    return replaced(DrainEnd, "waits", lambda self, due_in, lease_ends_in=None: Next.OVER)
 
 
 def waits_for_no_lease() -> AbstractContextManager[None]:

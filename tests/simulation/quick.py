@@ -53,6 +53,10 @@ class Found:
     def all(self) -> list[tuple[Any, ...]]:
         return self.rows
 
+    def scalar_one(self) -> Any:
+        ((value,),) = self.rows
+        return value
+
     def scalar(self) -> Any:
         return self.rows[0][0] if self.rows else None
 

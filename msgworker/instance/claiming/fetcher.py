@@ -210,9 +210,6 @@ class Fetcher(Role):
 
     def _nothing(self, look: Look) -> int:
         self.pace.looked(look)
-        if self._runtime.limits and not self._permits.nothing_left(self._draining.linger):
-            self._draining.end.saw_work()
-            return 0
         if self._draining.saw_nothing(look):
             self.exhausted = True
             self.stop()

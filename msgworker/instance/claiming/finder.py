@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from msgworker.instance.claiming.drainend import Drain
+from msgworker.instance.claiming.permits import Permits
 from msgworker.instance.claiming.rivals import Rivals
 from msgworker.instance.claiming.search import Look, Search
 from msgworker.instance.claiming.seat import Seat
@@ -17,8 +19,8 @@ from msgworker.instance.links import Link
 from msgworker.instance.runtime import Runtime
 from msgworker.store.claiming import due
 from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.claiming.due import Coming
 from msgworker.store.looking.instances import leases_ending
+from msgworker.store.looking.left import Left, left
 from msgworker.store.recovering.lease import Lease
 from msgworker.table import Slice
 
@@ -26,16 +28,24 @@ from msgworker.table import Slice
 class Finder:
     """Used by the fetcher's thread only. seat: None = it looks everywhere.
 
-    where: the slice of the last look; None = everywhere, or nowhere if there is a seat. places: by
+    where: the slice of this round; None = everywhere, or nowhere if there is a seat. places: by
     msg_id, the part of the slice of each candidate.
     """
 
     def __init__(
-        self, runtime: Runtime, link: Link, seat: Seat | None, *, rivals: Rivals, threads: int
+        self,
+        runtime: Runtime,
+        link: Link,
+        seat: Seat | None,
+        *,
+        permits: Permits,
+        rivals: Rivals,
+        threads: int,
     ) -> None:
         self._runtime = runtime
         self._link = link
         self._seat = seat
+        self._permits = permits
         self._rivals = rivals
         self._threads = threads
         sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
@@ -67,7 +77,7 @@ class Finder:
 
     @property
     def settled(self) -> bool:
-        """Whether no further slice is about to become ours."""
+        """Whether no further slice is about to become ours, or to be looked at in its turn."""
         return self._seat is None or self._seat.settled
 
     @property
@@ -76,19 +86,31 @@ class Finder:
         return self._seat is None
 
     @property
-    def nowhere(self) -> bool:
-        """Whether no slice was ours at the last look."""
-        return self._seat is not None and self.where is None
+    def reach(self) -> Slice | None:
+        """All that this instance may look at, now or in turn; None = everything, or not known."""
+        return None if self._seat is None else self._seat.reach()
+
+    def go_round(self) -> None:
+        """Look at all of the reach again, also at what was empty a moment ago."""
+        if self._seat is not None:
+            self._seat.go_round()
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """A look and the claim of its candidates; the slice is not given up meanwhile."""
+        """The looks at a slice and the claims of their candidates; it is not given up meanwhile."""
         self._covered = False
+        if self._seat is not None:
+            where = self._seat.slice()
+            if where != self.where:
+                self._permits.moved()
+            self.where = where
         try:
             yield
         finally:
             if self._seat is not None:
-                self._seat.looked(complete=self._covered)
+                # One that leaves out limited topics says nothing of these.
+                rest = self._permits.rest() if self._covered else None
+                self._seat.looked(complete=rest is not None, rest=rest)
 
     def look(self, room: int, held: int) -> Look:
         """Up to `room` heads, while `held` lanes with an object are in flight."""
@@ -130,19 +152,25 @@ class Finder:
             self._drop_doubtful(look)
         return look
 
-    def coming(self, drain: Drain) -> Coming:
-        """Messages of the last slice that become due within the time that a drain waits."""
+    def due_in(self, drain: Drain) -> float | None:
+        """Seconds until the first message of our reach becomes due, if a drain waits for that."""
         runtime = self._runtime
         with self._link.statement() as conn:
-            return due.coming(
+            return due.due_in(
                 conn,
                 runtime.tables,
                 topics=runtime.topics,
                 paused=runtime.paused,
                 linger=drain.linger,
                 retry_linger=drain.retry_linger,
-                within=self.where,
+                within=self.reach,
             )
+
+    def left(self) -> Left:
+        """What the table has, by what it waits for."""
+        runtime = self._runtime
+        with self._link.statement() as conn:
+            return left(conn, runtime.tables, replace(runtime.asked, within=self.reach))
 
     def leases_ending(self, seconds: float) -> list[Lease]:
         """The leases of other instances with messages that end within so many seconds."""
@@ -166,7 +194,6 @@ class Finder:
             with self._link.statement() as conn:
                 return search.look(conn, in_hand=held, **wants)
         assert isinstance(search, SliceSearch)
-        self.where = self._seat.slice()
         if self.where is None:
             return Look(complete=True)
         # The index of slices has no running messages, but those that wait behind them.

@@ -11,6 +11,7 @@ not spend their time looking; as rarely as the look was long, if there was nothi
 from __future__ import annotations
 
 import enum
+import math
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -145,18 +146,33 @@ class Permits:
         now = self._clock()
         return min((max(0.0, self._of(n).look_at - now) for n in self._handled()), default=None)
 
-    def nothing_left(self, linger: float | None) -> bool:
-        """Whether no message of a limited topic can start within `linger` seconds, unless another
-        instance ends one; always without a `linger`."""
-        if linger is None:
-            return True
-        now = self._clock()
+    def starts_in(self) -> float | None:
+        """Seconds until a message of a limited topic may start, 0 = to be tried now; None = none
+        will, unless another instance ends one."""
+        now, ahead = self._clock(), list[float]()
         for of in map(self._of, self._handled()):
             if of.waits in (Waits.NO, Waits.LOCK):
-                return False
-            if of.waits is Waits.TOKEN and of.token_at - now <= linger:
-                return False
-        return True
+                return 0.0
+            if of.waits is Waits.TOKEN:
+                ahead.append(max(0.0, of.token_at - now))
+        return min(ahead, default=None)
+
+    def rest(self) -> float | None:
+        """For how many seconds none can start here, as far as is known; None = one may now."""
+        now, rest = self._clock(), math.inf
+        for of in map(self._of, self._handled()):
+            if of.waits in (Waits.NO, Waits.LOCK):
+                return None
+            if of.waits is not Waits.NOTHING:
+                rest = min(rest, max(0.0, of.look_at - now))
+        return rest
+
+    def moved(self) -> None:
+        """The next look is at another slice: what was not there may be here."""
+        for of in self._topics.values():
+            if of.waits is Waits.NOTHING:
+                of.again(self._clock(), Waits.NO)
+                of.pause = FIRST_PAUSE_SECONDS
 
     # ------------------------------------------------------------
 

@@ -30,12 +30,19 @@ class Seat(Protocol):
     def slice(self) -> Slice | None:
         """Where to look now; None = nowhere. The returned slice is kept until `looked`."""
 
-    def looked(self, *, complete: bool) -> None:
-        """The look and its claim are over. complete: nothing there could run."""
+    def looked(self, *, complete: bool, rest: float | None = None) -> None:
+        """The looks and their claims are over. complete: nothing there could run, for `rest`
+        seconds as far as is known."""
+
+    def reach(self) -> Slice | None:
+        """All that it may look at, now or in turn; None = not known, perhaps everything."""
+
+    def go_round(self) -> None:
+        """The table has something to do in its reach: look at all of it again."""
 
     @property
     def settled(self) -> bool:
-        """Whether no other slice is available now: then a drain may end."""
+        """Whether all of its reach was looked at, and no more is about to be added."""
 
     def tells(self) -> Mapping[str, Any]:
         """Data for operators in the lease of the instance. kind: the scope; flag, or shards (their

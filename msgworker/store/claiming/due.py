@@ -6,7 +6,7 @@ Only heads that this instance could start then: waiting for others is useless.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
@@ -18,15 +18,7 @@ from msgworker.table import Cols, Slice, Tables, text_lit
 ONE: ColumnElement[int] = sa.literal_column("1")
 
 
-class Coming(NamedTuple):
-    """overdue: the instant of a row has come, and it is not claimed. seconds: until the next one
-    that is worth waiting for, None if there is none."""
-
-    overdue: bool = False
-    seconds: float | None = None
-
-
-def coming(
+def due_in(
     conn: Connection,
     t: Tables,
     *,
@@ -35,20 +27,20 @@ def coming(
     linger: float,
     retry_linger: float,
     within: Slice | None = None,
-) -> Coming:
-    """What becomes due within `linger` seconds, or within `retry_linger` if it has failed before.
+) -> float | None:
+    """Seconds until the first message becomes due, if that is within `linger` seconds, or within
+    `retry_linger` where it has failed before; else None.
 
     topics: those handled, None = all. within: in this slice only. One step into the index
     by instant, and over what stands there before it that may not be started.
     """
     if not t.has("available_at"):
-        return Coming()
+        return None
 
     def build(some: bool, but: bool) -> sa.Select[Any]:
         linger, retry = (bindparam(f"mw_{name}", type_=sa.Float()) for name in ("linger", "retry"))
         handled = (some, but, role)
-        parts = [_overdue(t, role), _next(t, linger, *handled)]
-        parts.append(_next(t, retry, *handled, failed=True))
+        parts = [_next(t, linger, *handled), _next(t, retry, *handled, failed=True)]
         return sa.select(*(part.scalar_subquery().label(f"d{i}") for i, part in enumerate(parts)))
 
     if not t.has("topic"):  # every message is of one topic
@@ -65,28 +57,15 @@ def coming(
         params["mw_paused"] = sorted(paused)
     if within is not None:
         params["mw_slice"] = list(within.values)
-    found = conn.execute(t.built(("coming", role, *key), lambda: build(*key)), params).first()
-    if found is None:
-        return Coming()
-    ahead = [max(0.0, -float(past)) for past in found[1:] if past is not None]
-    return Coming(found[0] is not None, min(ahead, default=None))
+    found = conn.execute(t.built(("due_in", role, *key), lambda: build(*key)), params).first()
+    ahead = [max(0.0, -float(past)) for past in found or () if past is not None]
+    return min(ahead, default=None)
 
 
 def _within(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[bool]]:
     if role is None:
         return []
     return [t.slice_value(c, role).in_(bindparam("mw_slice", expanding=True))]
-
-
-def _overdue(t: Tables, role: str | None) -> sa.Select[Any]:
-    source = t.message.alias("o")
-    c = t.cols(source)
-    assert c.available_at is not None
-    come = has_come(c.available_at, now())
-    where = (t.claimable(c), t.unfinished(c), c.available_at.is_not(None), come)
-    query = t.hinted(sa.select(ONE), source, "due").where(*where)
-    query = query.where(*_within(t, c, role))
-    return query.order_by(c.available_at).limit(ONE)
 
 
 def _next(

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, bindparam
+from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam
 
 from msgworker.dialects import fetch, real_instant, seconds_since
 from msgworker.message import Status, topic_of
@@ -21,7 +21,7 @@ from msgworker.store.changing import pause
 from msgworker.store.looking import find, limited
 from msgworker.store.looking.instances import InstanceInfo, Life, instances
 from msgworker.store.recovering.recover import giving_back, undated
-from msgworker.table import Cols, Tables
+from msgworker.table import Cols, Slice, Tables
 
 ONE: ColumnElement[int] = sa.literal_column("1")
 MOST = 200_000
@@ -40,6 +40,7 @@ class Waits(enum.StrEnum):
     LIMITED = "limited"  # a permit or a token of its topic
     NO_HANDLER = "no handler"  # no live instance has a handler for its topic
     OTHER_TOPICS = "other topics"  # this instance was not asked to handle its topic
+    OTHER_SLICES = "other slices"  # its scope does not look where the message stands
     DEAD = "dead"  # a dead message, or one behind it, where those block their object
     DUE = "due"  # nothing: it can be claimed
 
@@ -55,12 +56,14 @@ class Example(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Left:
     """total: unfinished messages. by: how many wait for what; together fewer than the total where
-    only a part of very many was looked at. next_seconds: until the first retry, or the first other
+    only a part of very many was looked at. due_heads: how many of those that are due have none of
+    their object before them. next_seconds: until the first retry, or the first other
     instant if no retry waits. giving_back: the command that releases what has no owner. holders:
     the other instances that have messages and whose lease has not ended, the first to end first."""
 
     total: int = 0
     by: dict[Waits, int] = field(default_factory=dict)
+    due_heads: int = 0
     examples: dict[Waits, Example] = field(default_factory=dict)
     next_seconds: float | None = None
     giving_back: str = ""
@@ -75,11 +78,13 @@ class Left:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """The instance that asks. topics: those handled, None = all. chosen: they are a choice of
-    those that have a handler. me: the ids of the asking instances."""
+    those that have a handler. me: the ids of the asking instances. within: where it looks, now or
+    in turn; None = everywhere, or not known."""
 
     topics: Collection[str] | None
     chosen: bool = False
     me: Collection[str] = ()
+    within: Slice | None = None
 
 
 def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
@@ -92,17 +97,22 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     leases = {one.instance_id: one for one in others if one.life is Life.LIVE}
     holders: dict[str | None, InstanceInfo] = {}
     cut = total > most
-    statement = t.built(("left", cut), partial(_statement, t, cut))
-    params = {"most": most} if cut else {}
+    role = None if asked.within is None else asked.within.role
+    statement = t.built(("left", cut, role), partial(_statement, t, cut, role))
+    params: dict[str, Any] = {"most": most} if cut else {}
+    if asked.within is not None:
+        params["mw_slice"] = list(asked.within.values)
     groups = [_Group._make(row) for row in fetch(conn, statement, params)]
     by: dict[Waits, int] = dict.fromkeys(Waits, 0)
     examples: dict[Waits, Example] = {}
     instants: dict[Waits, float] = {}
+    due_heads = 0
     for one in groups:
         topic = topic_of(one.topic)
         waits = _waits(t, one, topic, asked, paused, others)
         waits = Waits.LIMITED if waits is Waits.DUE and topic in full else waits
         by[waits] += int(one.number)
+        due_heads += int(one.heads) if waits is Waits.DUE else 0
         if one.owner in leases:
             holders[one.owner] = leases[one.owner]
         known = examples.get(waits)
@@ -114,6 +124,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     return Left(
         total=total if cut else sum(by.values()),
         by={waits: count for waits, count in by.items() if count},
+        due_heads=due_heads,
         examples=examples,
         next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
         holders=tuple(sorted(holders.values(), key=lambda one: one.left_seconds or 0.0)),
@@ -122,15 +133,18 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
 
 
 class _Group(NamedTuple):
-    """Messages that wait for rows that are alike. past: seconds since the first of their instants
-    came. head: None where their ids are no whole numbers."""
+    """Messages that wait for rows that are alike. here: these stand where the instance looks.
+    heads: how many rows they are. past: seconds since the first of their instants came. head: None
+    where their ids are no whole numbers."""
 
     status: int
     tries_left: int
     due: int
+    here: int
     topic: str | None
     owner: str | None
     number: int
+    heads: int
     head: int | None
     past: float | None
 
@@ -156,6 +170,8 @@ def _waits(
         return _held(t, one.owner, asked, others)
     if not one.tries_left:
         return Waits.DEAD
+    if not one.here:
+        return Waits.OTHER_SLICES
     if not one.due and one.status == Status.NEW:
         return Waits.LATER
     if asked.topics is not None and topic not in asked.topics:
@@ -181,13 +197,12 @@ def _held(t: Tables, owner: str | None, asked: Asked, others: Collection[Instanc
 # ---------------------------------------------------------------- the statement
 
 
-def _statement(t: Tables, cut: bool) -> Any:
-    return sa.union_all(
-        *(_grouped(t, part) for part in (_of_objects(t, cut), _without_object(t, cut)))
-    )
+def _statement(t: Tables, cut: bool, role: str | None) -> Any:
+    parts = (_of_objects(t, cut, role), _without_object(t, cut, role))
+    return sa.union_all(*(_grouped(t, part) for part in parts))
 
 
-def _of_objects(t: Tables, cut: bool) -> sa.Select[Any]:
+def _of_objects(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
     """Each object's entries are counted by the index alone; then one row of each is read."""
     source = t.message.alias("m")
     m = t.cols(source)
@@ -210,30 +225,35 @@ def _of_objects(t: Tables, cut: bool) -> sa.Select[Any]:
     one = sa.func.coalesce(running.limit(1).scalar_subquery(), g.c.i)
     f = sa.select(one.label("i"), g.c.n).subquery("f")
     h = t.cols(t.message.alias("h"))
-    return _facts(t, h, f.c.n).select_from(f.join(h.msg_id.table, h.msg_id == f.c.i))
+    return _facts(t, h, f.c.n, role).select_from(f.join(h.msg_id.table, h.msg_id == f.c.i))
 
 
-def _without_object(t: Tables, cut: bool) -> sa.Select[Any]:
+def _without_object(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
     """Messages without an object wait for themselves."""
     source = t.message.alias("l")
     c = t.cols(source)
     if not cut:
-        return t.hinted(_facts(t, c, ONE), source, "object").where(*t.without_object(c))
+        return t.hinted(_facts(t, c, ONE, role), source, "object").where(*t.without_object(c))
     ids = t.hinted(sa.select(c.msg_id.label("i")), source, "object").where(*t.without_object(c))
     some = ids.limit(bindparam("most", type_=sa.Integer())).subquery("s")
     h = t.cols(t.message.alias("k"))
     rows = some.join(h.msg_id.table, h.msg_id == some.c.i)
-    return _facts(t, h, ONE).select_from(rows)
+    return _facts(t, h, ONE, role).select_from(rows)
 
 
-def _facts(t: Tables, c: Cols, count: ColumnElement[Any]) -> sa.Select[Any]:
+def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> sa.Select[Any]:
     """What tells for what a row waits; see `_Group`."""
     no: ColumnElement[int] = sa.literal_column("0")
     nothing: ColumnElement[Any] = sa.null()
+    here: ColumnElement[int] = ONE
+    if role is not None:
+        values: BindParameter[Any] = bindparam("mw_slice", expanding=True)
+        here = sa.case((t.slice_value(c, role).in_(values), ONE), else_=no)
     columns: dict[str, ColumnElement[Any]] = {
         "s": c.status,
         "l": sa.case((t.tries_left(c), ONE), else_=no),
         "d": sa.case((t.due(c), ONE), else_=no),
+        "h": here,
         "t": nothing if c.topic is None else c.topic,
         "b": nothing if c.claimed_by is None else sa.case((t.running(c), c.claimed_by)),
         "n": count,
@@ -245,13 +265,13 @@ def _facts(t: Tables, c: Cols, count: ColumnElement[Any]) -> sa.Select[Any]:
 
 def _grouped(t: Tables, rows: sa.Select[Any]) -> sa.Select[Any]:
     w = rows.subquery().c
-    keys = [w.s, w.l, w.d, *([w.t] if t.has("topic") else [])]
+    keys = [w.s, w.l, w.d, w.h, *([w.t] if t.has("topic") else [])]
     keys += [w.b] if t.has("claimed_by") else []
     nothing: ColumnElement[Any] = sa.null()
     first: Any = seconds_since(sa.func.min(real_instant(w.a))) if t.has("available_at") else nothing
-    found: list[ColumnElement[Any]] = [w.s, w.l, w.d]
+    found: list[ColumnElement[Any]] = [w.s, w.l, w.d, w.h]
     found.append(w.t if t.has("topic") else nothing)
     found.append(w.b if t.has("claimed_by") else nothing)
-    found += [sa.func.sum(w.n), sa.func.min(w.i), first]
+    found += [sa.func.sum(w.n), sa.func.count(), sa.func.min(w.i), first]
     labelled = (column.label(f"f{i}") for i, column in enumerate(found))
     return sa.select(*labelled).group_by(*keys)
