@@ -243,8 +243,8 @@ _m(
     "S4",
     "no time for a head",
     "web/connections.py",
-    "        super().connection_made(transport)\n        self._hurry()\n",
-    "        super().connection_made(transport)\n",
+    "        self._hurry()\n        self._unfinished[self] = None\n",
+    "        self._unfinished[self] = None\n",
     "test_a_head_that_does_not_come_whole_in_time_ends_the_connection",
 )
 _m(
@@ -267,7 +267,7 @@ _m(
     "S4",
     "any number of idle connections",
     "web/connections.py",
-    "        if len(self.connections) > MOST_CONNECTIONS and self._idle:",
+    "        if len(self.connections) > min(MOST_CONNECTIONS, most) and self._idle:",
     "        if len(self.connections) < 0:",
     "test_idle_connections_leave_room_for_others",
 )
@@ -461,8 +461,8 @@ _m(
     "S9",
     "texts that are JSON are shown whole",
     "web/shown.py",
-    '    if isinstance(value, str) and paths and value.lstrip()[:1] in ("{", "["):',
-    "    if value is paths:",
+    "    if isinstance(value, str) and paths:\n",
+    "    if value is paths:\n",
     "test_what_is_hidden_is_hidden_in_texts_that_are_json_too",
 )
 _m(
@@ -808,8 +808,8 @@ _m(
     "S19",
     "one package more",
     "../pyproject.toml",
-    'web = ["jinja2',
-    'web = ["requests", "jinja2',
+    'web = ["h11',
+    'web = ["requests", "h11',
     "test_few_packages_are_needed_and_nothing_runs_when_they_are_installed",
 )
 _m(

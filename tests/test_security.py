@@ -200,6 +200,7 @@ def test_few_packages_are_needed_and_nothing_runs_when_they_are_installed() -> N
         "SQLAlchemy",
         "click",
         "cronsim",
+        "h11",
         "jinja2",
         "pydantic",
         "rich",

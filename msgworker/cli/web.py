@@ -32,6 +32,7 @@ log = logger("msgworker.web")
     "web_allowed_hosts",
     "web_trusted_proxies",
     "web_trusted_proxy_header",
+    "web_role_header",
     "web_redact",
     "web_label",
     "locks",

@@ -424,7 +424,7 @@ SETTINGS: dict[str, Setting] = {
             name="web_trusted_proxies",
             kind="texts",
             group="web",
-            about="addresses of proxies whose X-Forwarded-Host and -Proto are believed",
+            about="addresses of proxies whose X-Forwarded-Host, -Proto and -For are believed",
             default=(),
         ),
         Setting(
@@ -432,6 +432,12 @@ SETTINGS: dict[str, Setting] = {
             kind="text",
             group="web",
             about="the header in which a trusted proxy names the user it has let in",
+        ),
+        Setting(
+            name="web_role_header",
+            kind="text",
+            group="web",
+            about="the header in which it says the role of that user; without it --role is for all",
         ),
         Setting(
             name="web_redact",

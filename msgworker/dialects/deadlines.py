@@ -65,25 +65,26 @@ def transaction_within(
             ends.enter_context(_session_within(conn, raw, seconds))
         begun = ends.enter_context(conn.begin())
         if conn.dialect.name == "postgresql":  # of this transaction: a pooler may be between
-            conn.exec_driver_sql(f"SET LOCAL statement_timeout = {max(1, round(seconds * 1000))}")
+            begin, _ = _settings(conn, seconds)
+            conn.exec_driver_sql(begin.replace("SET", "SET LOCAL"))
         yield begun
 
 
 @contextmanager
 def _session_within(conn: sa.Connection, raw: Any, seconds: float) -> Iterator[None]:
-    if getattr(conn.dialect, "is_mariadb", False):
-        values = {"max_statement_time": f"{seconds:.3f}"}
-    else:  # whose limit of a statement is for reads alone
-        waits = ("innodb_lock_wait_timeout", "lock_wait_timeout")
-        values = dict.fromkeys(waits, str(max(1, round(seconds))))
+    begin, end = _settings(conn, seconds)
+    if not getattr(conn.dialect, "is_mariadb", False):  # whose limit of statements is for reads
+        most, waits = max(1, round(seconds)), ("innodb_lock_wait_timeout", "lock_wait_timeout")
+        begin = "SET SESSION " + ", ".join(f"{name} = {most}" for name in waits)
+        end = "SET SESSION " + ", ".join(f"{name} = DEFAULT" for name in waits)
     with closing(raw.cursor()) as cursor:
-        cursor.execute(f"SET SESSION {', '.join(f'{n} = {v}' for n, v in values.items())}")
+        cursor.execute(begin)
     try:
         yield
     finally:
         if not (conn.closed or conn.invalidated):
             with closing(raw.cursor()) as cursor:
-                cursor.execute(f"SET SESSION {', '.join(f'{name} = DEFAULT' for name in values)}")
+                cursor.execute(end)
 
 
 @contextmanager

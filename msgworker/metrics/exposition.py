@@ -3,16 +3,24 @@ prometheus_client."""
 
 from __future__ import annotations
 
+import ipaddress
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.server import ThreadingHTTPServer
 from itertools import accumulate
+from socketserver import TCPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgworker.errors import ConfigError
 from msgworker.metrics import need
 from msgworker.metrics.names import METRICS, Metric
 from msgworker.metrics.snapshot import Histogram, Snapshot, summed
 
+MOST_SCRAPES = 16
+SCRAPE_SECONDS = 10.0
 Source = Callable[[], Iterable[Snapshot]]
 """The snapshots of all processes at this moment."""
 
@@ -78,17 +86,76 @@ def text(source: Source, accept: str = "") -> tuple[bytes, str]:
     return encode(registry), kind
 
 
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection, MOST_SCRAPES at most: with one more the oldest is closed. They
+    are those of clients who send or read slowly, since a scrape takes a moment."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: Any) -> None:
+        self._open: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # without the name of the host, which is looked up for long
+        self.server_name, self.server_port = "", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._open) >= MOST_SCRAPES:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._open[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no event."""
+
+
+def _is_known(host: str) -> bool:
+    """Whether a name leads to this machine only: a page of another site, whose name was pointed at
+    it, would read what is served here (DNS rebinding)."""
+    name = urlsplit(f"//{host}").hostname or ""
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return name in ("localhost", socket.gethostname().lower())
+
+
 @contextmanager
 def serving(source: Source, host: str, port: int) -> Iterator[int]:
-    """Answer scrapes in a thread while the block runs; gives the port. Raises ConfigError if the
+    """Answer scrapes in threads while the block runs; gives the port. Raises ConfigError if the
     address is taken or not ours."""
     registry = registry_of(source)
-    from prometheus_client import start_http_server
+    from prometheus_client import MetricsHandler
+
+    class Handler(MetricsHandler.factory(registry)):  # type: ignore[misc]
+        timeout = SCRAPE_SECONDS
+
+        def do_GET(self) -> None:
+            if urlsplit(self.path).path not in ("/", "/metrics"):
+                self.send_error(404)
+            elif local and not _is_known(self.headers.get("Host", "")):
+                self.send_error(421, "this name is not one of this machine")
+            else:
+                super().do_GET()
 
     try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
+        server = _Server((host, port), Handler)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"metrics cannot be served at {host}:{port}: {error}") from error
+    local = ipaddress.ip_address(str(server.server_address[0])).is_loopback
+    thread = threading.Thread(target=server.serve_forever, name="msgworker-metrics", daemon=True)
+    thread.start()
     try:
         yield int(server.server_address[1])
     finally:

@@ -23,16 +23,29 @@ from msgworker.web.sessions import Session
 from msgworker.web.tokens import MOST_NAME, Entry, Role
 
 FORWARDED = (
+    "cdn-loop",
     "cf-connecting-ip",
+    "client-ip",
+    "fastly-client-ip",
+    "fly-client-ip",
     "forwarded",
     "true-client-ip",
     "via",
+    "x-amzn-trace-id",
+    "x-appengine-user-ip",
+    "x-azure-clientip",
     "x-client-ip",
+    "x-cloud-trace-context",
     "x-cluster-client-ip",
     "x-original-host",
+    "x-original-url",
+    "x-proxyuser-ip",
     "x-real-ip",
+    "x-remote-user",
+    "x-scheme",
 )
-"""Headers by which a proxy tells of the client behind it; X-Forwarded-... do so too."""
+"""Headers by which a proxy tells of the client behind it; X-Forwarded-... and X-Envoy-... do so
+too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,10 @@ class Viewer:
     def sent_on_purpose(self) -> bool:
         """Whether no browser sends the proof by itself, for a form of another site too."""
         return self.by == "token"
+
+
+Proving = Callable[[Entry], str]
+"""What a session with the token of an entry has, see `Sessions.proof_of`."""
 
 
 class Door(Protocol):
@@ -70,8 +87,8 @@ class Door(Protocol):
     async def admit(self, request: HTTPConnection) -> Viewer | None:
         """Who it is; None refuses."""
 
-    def again(self, session: Session) -> Viewer | None:
-        """Who has logged in with this session, if it is still valid."""
+    def again(self, session: Session, proof_of: Proving) -> Viewer | None:
+        """Who has logged in with this session, if the token is still the same."""
 
 
 # ---------------- doors
@@ -98,12 +115,12 @@ class Local:
             return None  # the proxy is of this machine, its client may not be
         return Viewer("local", self.role, "local")
 
-    def again(self, session: Session) -> Viewer | None:
+    def again(self, session: Session, proof_of: Proving) -> Viewer | None:
         return None
 
 
 def _tells_of_a_proxy(header: str) -> bool:
-    return header in FORWARDED or header.startswith("x-forwarded-")
+    return header in FORWARDED or header.startswith(("x-forwarded-", "x-envoy-"))
 
 
 @dataclass(frozen=True)
@@ -141,20 +158,22 @@ class Tokens:
     def entry_of(self, name: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.name == name), None)
 
-    def again(self, session: Session) -> Viewer | None:
+    def again(self, session: Session, proof_of: Proving) -> Viewer | None:
         entry = self.entry_of(session.name)
-        if entry is None or not hmac.compare_digest(entry.proof, session.proof):
+        if entry is None or not hmac.compare_digest(proof_of(entry), session.proof):
             return None
         return Viewer(entry.name, entry.role or self.role, "session")
 
 
 @dataclass(frozen=True)
 class Proxied:
-    """Admits whom a trusted proxy names in a header. proxies: the networks it connects from."""
+    """Admits whom a trusted proxy names in a header. proxies: the networks it connects from.
+    role_header: in which it says the role; who has none there, or another word, only looks."""
 
     header: str
     proxies: Sequence[Network]
     role: Role = Role.ADMIN
+    role_header: str | None = None
     logs_in = False
     challenge = ""
 
@@ -167,9 +186,18 @@ class Proxied:
             return None
         given = request.headers.getlist(self.header)
         name = clean(given[0].strip(), MOST_NAME) if len(given) == 1 else ""
-        return Viewer(name, self.role, "proxy") if name else None
+        return Viewer(name, self._role_of(request), "proxy") if name else None
 
-    def again(self, session: Session) -> Viewer | None:
+    def _role_of(self, request: HTTPConnection) -> Role:
+        if self.role_header is None:
+            return self.role
+        given = request.headers.getlist(self.role_header)
+        try:
+            return Role.of(given[0].strip()) if len(given) == 1 else Role.VIEWER
+        except ConfigError:
+            return Role.VIEWER
+
+    def again(self, session: Session, proof_of: Proving) -> Viewer | None:
         return None
 
 
@@ -200,7 +228,7 @@ class Asking:
             f"auth returns a Viewer, a name, or None to refuse; got {type(found).__name__}"
         )
 
-    def again(self, session: Session) -> Viewer | None:
+    def again(self, session: Session, proof_of: Proving) -> Viewer | None:
         return None
 
 

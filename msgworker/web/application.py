@@ -65,7 +65,7 @@ def dashboard(
     options = Options(
         root_path=checked_root(root_path),
         actions=bool(actions),
-        hosts=tuple(guard.checked_host(name) for name in allowed_hosts),
+        hosts=tuple(addresses.checked_host(name) for name in allowed_hosts),
         proxies=addresses.networks_of(trusted_proxies),
         redact=shown.Redaction.of(redact),
         label=label,
@@ -125,7 +125,13 @@ def guarded(site: Site) -> ASGIApp:
         inner, door=site.door, sessions=site.sessions, actions=options.actions, refuse=refuse
     )
     inner = guard.Bodies(inner, refuse=refuse)
-    inner = guard.Hosts(inner, allowed=options.hosts, proxies=options.proxies, refuse=refuse)
+    inner = guard.Hosts(
+        inner,
+        allowed=options.hosts,
+        proxies=options.proxies,
+        tokens=site.door.logs_in,
+        refuse=refuse,
+    )
     return guard.Answers(inner, root_path=options.root_path, refuse=refuse)
 
 

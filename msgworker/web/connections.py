@@ -2,12 +2,14 @@
 
 uvicorn limits how long a connection may idle between two requests, but neither how long the head of
 a request takes nor how long an answer is not read. So a few hundred clients that send a byte now
-and then would take up all connections.
+and then would take up all connections, and all file descriptors: then each try to accept one more
+would fail, with a line in the log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import h11
@@ -24,6 +26,24 @@ MOST_CONNECTIONS = 900
 """With more, the one that has idled between two requests for the longest time is closed. uvicorn
 refuses requests with 503 where there are `MOST_AT_ONCE`."""
 MOST_AT_ONCE = 1000
+"""With more, the one whose answer is unread for the longest time is closed; or else the oldest one
+that idles or sends, which may be the new one."""
+OTHER_FILES = 124
+"""So many file descriptors are left to connections of the database, files and pipes."""
+PART = 8192
+"""So many bytes are parsed at a time: a head that arrives at once is bounded as one in parts."""
+
+
+def most_at_once() -> int:
+    """MOST_AT_ONCE, or less where the process may not have as many files open."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return MOST_AT_ONCE
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_AT_ONCE
+    return max(16, min(MOST_AT_ONCE, soft - OTHER_FILES))
 
 
 class Connection(H11Protocol):
@@ -39,15 +59,25 @@ class Connection(H11Protocol):
         self._idle: dict[Connection, None] = vars(self.server_state).setdefault(
             "msgworker_idle", {}
         )
+        self._unreading: dict[Connection, None] = vars(self.server_state).setdefault(
+            "msgworker_unreading", {}
+        )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != getattr(socket, "AF_UNIX", None):
+            # Else an answer on a kept connection waits for the client's delayed ACK, 40 ms.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._hurry()
         self._unfinished[self] = None
         if len(self._unfinished) > MOST_UNFINISHED:
             self._close_first(self._unfinished)
-        if len(self.connections) > MOST_CONNECTIONS and self._idle:
+        most = most_at_once()
+        if len(self.connections) > min(MOST_CONNECTIONS, most) and self._idle:
             self._close_first(self._idle)
+        elif len(self.connections) > most:
+            self._close_first(self._unreading or self._idle or self._unfinished)
 
     @staticmethod
     def _close_first(some: dict[Connection, None]) -> None:
@@ -63,7 +93,9 @@ class Connection(H11Protocol):
         self._idle.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        for start in range(0, len(data), PART):
+            if not self.transport.is_closing():
+                super().data_received(data[start : start + PART])
         self._judge()
 
     def on_response_complete(self) -> None:
@@ -81,6 +113,7 @@ class Connection(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+            self._unreading.pop(self, None)
 
     def _judge(self) -> None:
         """Whether the time of the client runs, after what has just been received or sent."""
@@ -116,6 +149,7 @@ class Connection(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
         self._unread = self.loop.call_later(UNREAD_SECONDS, self._end_unread)
+        self._unreading.setdefault(self)
 
     def _end_unread(self) -> None:
         if self.transport.get_write_buffer_size():

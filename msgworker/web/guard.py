@@ -10,25 +10,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from msgworker.errors import ConfigError
 from msgworker.logs import logger
 from msgworker.web.access import Door, Role, Viewer
-from msgworker.web.addresses import Network, is_of
-from msgworker.web.sessions import COOKIE, Session, Sessions
+from msgworker.web.addresses import Network, checked_host, forwarded_for, is_of
+from msgworker.web.sessions import Session, Sessions, cookie_of, is_secure
 
 MOST_BODY = 64 * 1024
 BODY_SECONDS = 10.0
 FAILED = "an error of the dashboard; its log says more"
 NUL = "a value must not contain the character NUL (%00)"
 READING = ("GET", "HEAD")
-OPEN = ("/healthz", "/readyz", "/login", "/theme")
+PROBES = ("/healthz", "/readyz")
+"""What is answered to all, whatever name they use."""
+OPEN = (*PROBES, "/login", "/theme")
 """What is answered to all; static files too."""
 HEADERS = {
     "content-security-policy": (
@@ -133,12 +133,23 @@ def _tell(scope: Scope, status: int, seconds: float) -> None:
 
 class Hosts:
     """Answers only to the names it is known by: with another one a page of another site, whose name
-    was pointed at our address, would be of our origin (DNS rebinding)."""
+    was pointed at our address, would be of our origin (DNS rebinding).
+
+    Probes tell no more than a word, and a page of another site has no token to send, so neither
+    need know a name. tokens: whether those admit.
+    """
 
     def __init__(
-        self, inner: ASGIApp, *, allowed: Iterable[str], proxies: Iterable[Network], refuse: Refuse
+        self,
+        inner: ASGIApp,
+        *,
+        allowed: Iterable[str],
+        proxies: Iterable[Network],
+        tokens: bool,
+        refuse: Refuse,
     ) -> None:
         self._inner = inner
+        self._tokens = tokens
         self._allowed = frozenset(checked_host(name) for name in allowed)
         self._proxies = tuple(proxies)
         self._refuse = refuse
@@ -150,13 +161,23 @@ class Hosts:
         request = Request(scope)
         if is_of(self._proxies, request):
             _take_over(scope, request.headers)
+            scope["state"]["client"] = forwarded_for(self._proxies, request)
             request = Request(scope)
         given = request.headers.getlist("host")
-        if len(given) != 1 or given[0].lower() not in self._allowed | _own(scope):
+        if self._is_of_a_program(request):
+            pass
+        elif len(given) != 1 or given[0].lower() not in self._allowed | _own(scope):
             text = "this name is not one of the dashboard; --allowed-host NAME[:PORT] adds one"
             await self._refuse(request, 421, text)(scope, receive, send)
             return
         await self._inner(scope, receive, send)
+
+    def _is_of_a_program(self, request: Request) -> bool:
+        """Whether it is a look of a probe, or of a program with a token."""
+        if request.method not in READING:
+            return False
+        scheme = request.headers.get("authorization", "").partition(" ")[0].lower()
+        return route_of(request.scope) in PROBES or (self._tokens and scheme == "bearer")
 
 
 def _own(scope: Scope) -> frozenset[str]:
@@ -178,21 +199,6 @@ def _take_over(scope: Scope, headers: Headers) -> None:
     if host and "," not in host:
         others = [(k, v) for k, v in scope["headers"] if k != b"host"]
         scope["headers"] = [*others, (b"host", host.encode("latin-1", "replace"))]
-
-
-def checked_host(name: str) -> str:
-    """A name as it stands in the header Host, with its port if it has one; raises ConfigError."""
-    try:
-        parts = urlsplit(f"//{name}")
-        fine = bool(parts.hostname) and parts.netloc == name and "@" not in name and "*" not in name
-        _ = parts.port
-    except ValueError:
-        fine = False
-    if not fine or any(c.isspace() for c in name):
-        raise ConfigError(
-            f"an allowed host is NAME or NAME:PORT as browsers send it, got {name!r:.80}"
-        )
-    return name.lower()
 
 
 class Bodies:
@@ -274,10 +280,10 @@ class Gate:
             await self._inner(scope, receive, send)
             return
         request = Request(scope)
-        session = self._sessions.read(request.cookies.get(COOKIE))
+        session = self._sessions.read(cookie_of(request, self._sessions.cookie(scope)))
         viewer = await self._door.admit(request)
         if viewer is None and session is not None and session.name:
-            viewer = self._door.again(session)
+            viewer = self._door.again(session, self._sessions.proof_of)
         if viewer is not None and not self._actions:
             viewer = Viewer(viewer.name, Role.VIEWER, viewer.by)
         route = route_of(scope)
@@ -312,11 +318,11 @@ def set_cookie(scope: Scope, message: Message, sessions: Sessions, session: Sess
     made = Response()
     path = root_of(scope) or "/"
     made.set_cookie(
-        COOKIE,
+        sessions.cookie(scope),
         "" if session is None else sessions.text_of(session),
         max_age=0 if session is None else sessions.seconds,
         path=path,
-        secure=scope.get("scheme") == "https",
+        secure=is_secure(scope),
         httponly=True,
         samesite="strict",
     )

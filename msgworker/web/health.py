@@ -21,8 +21,9 @@ log = logger("msgworker.web")
 
 
 async def healthz(request: Request) -> Response:
-    """200 while the process answers."""
-    return JSONResponse({"status": "ok"})
+    """200 while the process works: it answers, and its threads do not all hang."""
+    stuck = request.app.state.site.threads.stuck
+    return JSONResponse({"status": "failed" if stuck else "ok"}, 503 if stuck else 200)
 
 
 async def checks(site: Site) -> dict[str, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgworker.coordination.centres import DATABASE, check_centre
 from msgworker.errors import ConfigError
+from msgworker.logs import logger
 from msgworker.web import access, addresses, need, tokens
 from msgworker.web.access import Door
 from msgworker.web.tokens import Role
@@ -22,9 +24,13 @@ if TYPE_CHECKING:
     from msgworker import App
     from msgworker.web.application import Dashboard
 
+log = logger("msgworker.web")
 KEY_VARIABLE = "MSGWORKER_WEB_KEY"
 STOP_SECONDS = 5
 """How long answers that are under way may take at a stop; event streams are ended."""
+BACKLOG = 128
+TOLD_SECONDS = 60.0
+"""One line of the log in so long about connections that cannot be accepted."""
 EVERYWHERE = ("0.0.0.0", "::", "")
 
 
@@ -88,7 +94,11 @@ def door_for(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Door:
                 "--trusted-proxy-header needs --trusted-proxy ADDRESS: from others the header "
                 "could name any user"
             )
-        return access.Proxied(addresses.header_name(header), proxies, role)
+        says = conf["web_role_header"]
+        named = None if says is None else addresses.header_name(says)
+        return access.Proxied(addresses.header_name(header), proxies, role, named)
+    if conf["web_role_header"] is not None:
+        raise ConfigError("--role-header is of --trusted-proxy-header: give both")
     return access.Tokens(found, role) if found else access.Local(role)
 
 
@@ -96,7 +106,7 @@ def listening(host: str, port: int) -> socket.socket:
     """A socket that listens; raises ConfigError if the address is not free or not ours."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        made = socket.create_server((host, port), family=family, backlog=128)
+        made = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot listen on {host} port {port}: {why}") from None
@@ -108,7 +118,7 @@ def configured(dashboard: Dashboard) -> uvicorn.Config:
     """What uvicorn is started with."""
     import uvicorn
 
-    from msgworker.web.connections import MOST_AT_ONCE, Connection
+    from msgworker.web.connections import Connection, most_at_once
 
     return uvicorn.Config(
         dashboard,
@@ -121,7 +131,8 @@ def configured(dashboard: Dashboard) -> uvicorn.Config:
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        limit_concurrency=MOST_AT_ONCE,
+        limit_concurrency=most_at_once(),
+        backlog=BACKLOG,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=STOP_SECONDS,
         h11_max_incomplete_event_size=32 * 1024,
@@ -134,9 +145,29 @@ def serve(dashboard: Dashboard, listener: socket.socket) -> None:
     import uvicorn
 
     server = uvicorn.Server(configured(dashboard))
+
+    async def answer() -> None:
+        asyncio.get_running_loop().set_exception_handler(_Telling())
+        await server.serve(sockets=[listener])
+
     with _stopping(server, dashboard), listener:
-        asyncio.run(server.serve(sockets=[listener]))
+        asyncio.run(answer())
     dashboard.site.close()
+
+
+class _Telling:
+    """Tells what has failed on the event loop; that connections cannot be accepted, which is tried
+    again and again, once in a minute."""
+
+    def __init__(self) -> None:
+        self._told = float("-inf")
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "accept" not in context.get("message", ""):
+            loop.default_exception_handler(context)
+        elif time.monotonic() - self._told >= TOLD_SECONDS:
+            self._told = time.monotonic()
+            log.warning("no connection can be accepted now: %s", context.get("exception"))
 
 
 @contextmanager

@@ -9,25 +9,52 @@ import json
 import secrets
 import time
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from msgworker.errors import ConfigError
 from msgworker.web.tokens import Entry
 
 SESSION_SECONDS = 12 * 3600
 MOST_ENDED = 10_000
-"""The most log-outs that are kept; with one more all sessions end that had begun before."""
+"""The most log-outs that are kept of one name; with one more all sessions of that name end that had
+begun before."""
 COOKIE = "msgworker_session"
+
+
+def cookie_of(request: HTTPConnection, name: str) -> str | None:
+    """The value of a cookie of ours; of several the first, which is that of the longest path. Ours
+    need no quotes, and to undo quotes takes Python before 3.11.10 and 3.12.6 the square of their
+    length (CVE-2024-7592)."""
+    for header in request.headers.getlist("cookie"):
+        for part in header.split(";"):
+            key, _, value = part.partition("=")
+            if key.strip() == name:
+                return value.strip()
+    return None
+
+
+def is_secure(scope: Scope) -> bool:
+    """Whether the browser came by https. What a client says of that concerns its own cookie alone,
+    so it is believed: of a proxy that is not named, and of the page that a form was on."""
+    headers = Headers(scope=scope)
+    origin, proto = headers.get("origin", ""), headers.get("x-forwarded-proto", "")
+    return "https" in (scope.get("scheme"), urlsplit(origin).scheme, proto.strip().lower())
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """What a cookie says. sid: new for each browser. name, proof: of the token it was made with, ""
-    where no log-in came first: then it is only there for the token of forms. until: epoch s."""
+    where no log-in came first: then it is only there for the token of forms. proof: keyed, so that
+    who has the cookie cannot try tokens by it. until: epoch s."""
 
     sid: str
     name: str
     proof: str
-    until: int
+    until: float
 
 
 class Sessions:
@@ -42,14 +69,26 @@ class Sessions:
         if key is not None and len(key) < 32:
             raise ConfigError("the key of sessions must have at least 32 characters")
         self._key = secrets.token_bytes(32) if key is None else key.encode("utf-8")
+        self._given = key is not None
         self.seconds = seconds
-        self._ended: dict[str, int] = {}
-        self._least_until = 0
+        self._ended: dict[str, dict[str, float]] = {}
+        self._least_until: dict[str, float] = {}
+
+    def cookie(self, scope: Scope) -> str:
+        """The name of the cookie: browsers send those of a host to each port of it, so that two
+        dashboards there need two names. Processes with one key share their sessions."""
+        server = scope.get("server") or ("", None)
+        of = self._signed("name", "")[:8] if self._given else server[1]
+        return COOKIE if of is None else f"{COOKIE}_{of}"
+
+    def proof_of(self, entry: Entry) -> str:
+        """That a session was begun with this token: it ends with the token."""
+        return self._signed("proof", entry.token)[:32]
 
     def begin(self, entry: Entry | None = None) -> Session:
         """A new session, of one who has logged in or of none."""
-        name, proof = ("", "") if entry is None else (entry.name, entry.proof)
-        return Session(secrets.token_urlsafe(18), name, proof, int(time.time()) + self.seconds)
+        name, proof = ("", "") if entry is None else (entry.name, self.proof_of(entry))
+        return Session(secrets.token_urlsafe(18), name, proof, time.time() + self.seconds)
 
     def text_of(self, session: Session) -> str:
         """The value of the cookie."""
@@ -72,20 +111,23 @@ class Sessions:
 
     def is_valid(self, session: Session) -> bool:
         """Whether it has neither expired nor been ended."""
-        ended = session.sid in self._ended or session.until <= self._least_until
-        return not ended and session.until >= time.time()
+        ended = session.sid in self._ended.get(session.name, ())
+        early = session.until <= self._least_until.get(session.name, 0.0)
+        return not ended and not early and session.until >= time.time()
 
     def end(self, session: Session | None) -> None:
         """Log out: the cookie is worth nothing any more, whoever has a copy."""
         if session is None or not session.name:
             return
-        if len(self._ended) >= MOST_ENDED:
+        ended = self._ended.setdefault(session.name, {})
+        if len(ended) >= MOST_ENDED:
             now = time.time()
-            self._ended = {sid: until for sid, until in self._ended.items() if until >= now}
-        if len(self._ended) >= MOST_ENDED:
-            self._least_until = int(time.time()) + self.seconds
-            self._ended.clear()
-        self._ended[session.sid] = session.until
+            for sid in [sid for sid, until in ended.items() if until < now]:
+                del ended[sid]
+        if len(ended) >= MOST_ENDED:
+            self._least_until[session.name] = time.time() + self.seconds
+            ended.clear()
+        ended[session.sid] = session.until
 
     def form_token(self, session: Session) -> str:
         """What a form of this session has to carry."""

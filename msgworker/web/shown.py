@@ -61,17 +61,21 @@ def _hidden(value: Any, paths: Iterable[tuple[str, ...]]) -> Any:
         return {key: _below(str(key), one, paths) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_below(str(place), one, paths) for place, one in enumerate(value)]
-    if isinstance(value, str) and paths and value.lstrip()[:1] in ("{", "["):
+    if isinstance(value, str) and paths:
         return _hidden_in_text(value, paths)
     return value
 
 
 def _hidden_in_text(text: str, paths: Iterable[tuple[str, ...]]) -> str:
-    """A text that is JSON itself."""
-    try:
-        value = json.loads(text)
-    except ValueError:
+    """A text that is JSON itself, or a text with it. One that begins as JSON and cannot be read, as
+    several lines of it, is hidden whole."""
+    bare = text.lstrip("\ufeff \t\r\n")
+    if bare[:1] not in ("{", "[", '"'):
         return text
+    try:
+        value = json.loads(bare)
+    except (ValueError, RecursionError):
+        return text if bare[:1] == '"' else HIDDEN
     found = _hidden(value, paths)
     return text if found == value else json.dumps(found, ensure_ascii=False)
 

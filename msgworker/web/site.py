@@ -27,7 +27,7 @@ from msgworker.ops import Ops
 from msgworker.store.looking.overview import Overview
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Viewer
-from msgworker.web.addresses import Network
+from msgworker.web.addresses import Network, client_of
 from msgworker.web.badges import BADGED, PENDING, Badges
 from msgworker.web.elsewhere import Elsewhere
 from msgworker.web.environment import environment
@@ -35,7 +35,7 @@ from msgworker.web.hardships import Busy, Hardships
 from msgworker.web.jobs import Jobs
 from msgworker.web.live import Live, Part
 from msgworker.web.scrape import Scrapes
-from msgworker.web.sessions import Session, Sessions
+from msgworker.web.sessions import Session, Sessions, cookie_of
 from msgworker.web.sharing import Sharing, key_of
 from msgworker.web.threads import Threads, Watch
 from msgworker.web.tokens import Role
@@ -148,8 +148,8 @@ class Site:
 
     def acting(self, request: HTTPConnection) -> Ops:
         """For writes, by who asks."""
-        viewer, peer = self.viewer(request), request.client.host if request.client else "?"
-        return self.writing(actor=viewer.name, source=f"web, {viewer.by}, {peer}")
+        viewer = self.viewer(request)
+        return self.writing(actor=viewer.name, source=f"web, {viewer.by}, {client_of(request)}")
 
     def writing(self, **who: Any) -> Ops:
         """For writes; `who`: see `ops.acting`. What they count first has a deadline."""
@@ -277,7 +277,7 @@ class Site:
     ) -> HTMLResponse:
         """A page; templates have `viewer`, `url`, `may`, `csrf` and the filters of `shown`."""
         session: Session | None = getattr(request.state, "session", None)
-        theme = request.cookies.get(THEME_COOKIE, "auto")
+        theme = cookie_of(request, THEME_COOKIE)
         text = self.text(
             request,
             template,

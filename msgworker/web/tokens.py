@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import hashlib
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -51,11 +50,6 @@ class Entry:
     name: str
     token: str = field(repr=False)
     role: Role | None = None
-
-    @property
-    def proof(self) -> str:
-        """Ends the sessions of a token that was replaced."""
-        return hashlib.sha256(b"msgworker proof\0" + self.token.encode()).hexdigest()[:16]
 
 
 def read_tokens(path: str | os.PathLike[str]) -> tuple[Entry, ...]:

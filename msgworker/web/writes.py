@@ -60,8 +60,9 @@ def comes_from_here(request: Request) -> bool:
     if site is not None:
         return site == "same-origin"
     origin = urlsplit(request.headers.get("origin", ""))
+    schemes = ("https",) if request.scope.get("scheme") == "https" else ("http", "https")
     return (
-        origin.scheme in ("http", "https")
+        origin.scheme in schemes
         and origin.netloc.lower() == request.headers.get("host", "").lower()
     )
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import re
+import socket
+import threading
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +16,14 @@ import pytest
 
 from msgworker import App, MessageTable, Reject, RetryLater, events
 from msgworker.errors import ConfigError, DatabaseUnavailable
+from msgworker.metrics import exposition
 from msgworker.metrics.counting import Counting
 from msgworker.metrics.exposition import serving, text
 from msgworker.metrics.looking import KEEP_SECONDS, Looking
 from msgworker.metrics.names import METRICS
 from msgworker.metrics.snapshot import Snapshot, packed, past, summed, unpacked
 from msgworker.store.rows import Row
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 GRAFANA = ROOT / "samples" / "grafana"
@@ -288,3 +295,36 @@ def test_a_table_of_other_names_is_measured_too(sqlite):
     app.engine.dispose()
     assert value(found, "msgworker_handler_seconds_count", topic="t") == 1
     assert ("msgworker_wait_seconds_count", (("topic", "t"),)) not in found
+
+
+def test_slow_clients_of_the_metrics_take_no_thread_each() -> None:
+    """Neither half a request nor an idle connection holds a place for which another one waits."""
+    with serving(lambda: (told_of_all(),), "127.0.0.1", 0) as port:
+        before = threading.active_count()
+        slow = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(60)]
+        for one in slow:
+            with contextlib.suppress(OSError):
+                one.sendall(b"GET /metrics HTTP/1.1\r\nX-")
+        until(lambda: threading.active_count() - before <= exposition.MOST_SCRAPES, "they end")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert b"msgworker_messages_total" in answer.read()
+        for one in slow:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "status"),
+    [
+        ("/metrics", "127.0.0.1:9464", 200),
+        ("/metrics", "localhost:9464", 200),
+        ("/metrics", "[::1]:9464", 200),
+        ("/metrics", "evil.example:9464", 421),
+        ("/other", "127.0.0.1:9464", 404),
+    ],
+)
+def test_metrics_of_this_machine_are_for_its_own_names(path: str, host: str, status: int) -> None:
+    with serving(lambda: (told_of_all(),), "127.0.0.1", 0) as port:
+        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        asked.request("GET", path, headers={"Host": host})
+        assert asked.getresponse().status == status
+        asked.close()

@@ -85,10 +85,8 @@ def environment(**more: str) -> dict[str, str]:
 def program(*args: Any, cwd: Path, **options: Any) -> subprocess.Popen[str]:
     """Start the real program."""
     command = [sys.executable, "-m", "msgworker", *(str(a) for a in args)]
-    options.setdefault("env", environment())
-    return subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-    )
+    options = {"env": environment(), "stderr": subprocess.PIPE} | options
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True, **options)
 
 
 def files(folder: Path, own: str = "", pyproject: str = "") -> Path:

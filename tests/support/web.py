@@ -15,6 +15,7 @@ from msgworker import App
 from msgworker.web.application import Dashboard
 
 HERE = "http://127.0.0.1:8080"
+SESSION = "msgworker_session_8080"
 TOKEN = "a-token-of-the-tests-1234"
 VOID = {"meta", "link", "input", "br", "hr", "img", "rect", "line", "circle", "polyline"}
 

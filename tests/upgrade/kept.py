@@ -27,7 +27,7 @@ COMMITS = {
     9: "17dda3e",
     10: "156f8f2",
     11: "2708a7b",
-    12: "b1388bb",
+    12: "93d6018",
 }
 STATES = (
     # topic, object, status, tries, error

@@ -15,7 +15,7 @@ from msgworker.errors import ConfigError
 from msgworker.web import access, serving, tokens
 from msgworker.web.access import Viewer
 from msgworker.web.sessions import Sessions
-from msgworker.web.tokens import Role
+from msgworker.web.tokens import Role, entry
 from tests.support.web import TOKEN, Browser, Page, browse, dashboard_with
 
 OTHER = "another-token-of-the-tests"
@@ -292,3 +292,62 @@ def test_a_client_of_http_1_0_is_a_proxy(sqlite_app: App) -> None:
 
     assert Browser(dashboard).get("/").status_code == 200
     assert Browser(older).get("/").status_code == 403
+
+
+def test_two_dashboards_on_one_host_have_a_session_each(sqlite_app: App) -> None:
+    """A browser sends the cookies of a host to each of its ports."""
+    one, other = (
+        Browser(dashboard_with(sqlite_app), base_url=f"http://127.0.0.1:{port}")
+        for port in (8080, 8081)
+    )
+    other.cookies = one.cookies
+    for browser in (one, other, one):
+        if browser.get("/").status_code != 200:
+            assert browser.log_in().status_code == 303
+    for browser in (one, other):
+        assert browser.get("/").status_code == 200
+        assert browser.submit("/theme", {"theme": "dark"}).status_code == 303
+
+
+def test_many_log_outs_of_one_end_no_session_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("msgworker.web.sessions.MOST_ENDED", 3)
+    ann, bob = (entry(name * 20, "test", name=name) for name in ("ann", "bob"))
+    sessions = Sessions()
+    before, kept = sessions.begin(ann), sessions.begin(bob)
+    for _ in range(5):
+        sessions.end(sessions.begin(ann))
+    assert not sessions.is_valid(before)
+    assert sessions.is_valid(kept)
+    assert sessions.is_valid(sessions.begin(ann))  # at the same moment
+
+
+def test_a_stolen_cookie_does_not_let_tokens_be_tried_by_it() -> None:
+    found = entry("a-weak-token-1234", "test", name="ann")
+    one, other = Sessions(), Sessions()
+    assert one.begin(found).proof == one.proof_of(found) != other.proof_of(found)
+
+
+@pytest.mark.parametrize(
+    ("says", "role"),
+    [
+        ({"x-role": "admin"}, "admin"),
+        ({"x-role": "Operator"}, "operator"),
+        ({"x-role": "root"}, "viewer"),
+        ({}, "viewer"),
+    ],
+)
+def test_a_proxy_may_say_the_role_of_each_user(
+    sqlite_app: App, says: dict[str, str], role: str
+) -> None:
+    conf = {
+        "web_trusted_proxy_header": "X-User",
+        "web_trusted_proxies": ["127.0.0.1"],
+        "web_role_header": "X-Role",
+        "web_role": "admin",
+        "web_token_file": None,
+    }
+    served = sqlite_app.web(auth=serving.door_for(conf, {}), actions=True)
+    page = Browser(served).get("/", headers={"x-user": "ann", **says}).text
+    assert f"ann, {role}" in Page(page).text
+    with pytest.raises(ConfigError, match="--role-header"):
+        serving.door_for(conf | {"web_trusted_proxy_header": None}, {})

@@ -18,7 +18,7 @@ from msgworker.web.shown import Redaction
 from msgworker.web.tokens import Role
 from tests.support.ops import FAILED, put
 from tests.support.rows import send
-from tests.support.web import HERE, TOKEN, Browser, browse, dashboard_with
+from tests.support.web import HERE, SESSION, TOKEN, Browser, browse, dashboard_with
 
 CARD = "4111canary"
 MOST_ID = 2**63 - 1
@@ -250,7 +250,7 @@ def test_a_cookie_that_was_planted_is_no_session_after_the_log_in(sqlite_app: Ap
     dashboard = dashboard_with(sqlite_app)
     attacker, victim = Browser(dashboard), Browser(dashboard)
     attacker.get("/login")
-    planted = {"msgworker_session": attacker.cookies["msgworker_session"]}
+    planted = {SESSION: attacker.cookies[SESSION]}
     token = attacker.csrf("/login")
     victim.cookies.update(planted)
     assert victim.log_in().status_code == 303

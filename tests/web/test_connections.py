@@ -221,3 +221,55 @@ def test_a_connection_that_is_used_goes_on(served: Served, monkeypatch: pytest.M
         found += part
         time.sleep(0.1)
     assert served.open == 2
+
+
+def test_a_head_that_arrives_at_once_is_bounded_as_one_in_parts(served: Served) -> None:
+    head = served.head + b"X-A: " + b"x" * 120_000 + b"\r\n\r\n"
+    one = served.connect(head)
+    assert one.recv(65_536).startswith(b"HTTP/1.1 400")
+    assert is_closed(one)
+    assert answered(served.connect(served.head + b"X-A: " + b"x" * 20_000 + b"\r\n\r\n"))
+
+
+def test_a_cookie_of_any_length_takes_no_time(served: Served) -> None:
+    begun = time.monotonic()
+    cookie = b'Cookie: a="' + b"\\" * 28_000 + b'"; b=1\r\n\r\n'
+    assert answered(served.connect(served.head + cookie))
+    assert time.monotonic() - begun < 1.0  # to undo its quotes took more than that
+
+
+def test_no_answer_on_a_kept_connection_waits_for_the_client(served: Served) -> None:
+    answered(served.connect(served.head + b"\r\n"))
+    for one in served.server.server_state.connections:
+        kept = one.transport.get_extra_info("socket")
+        assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_who_does_not_read_leaves_room_for_others_where_few_files_may_be_open(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "most_at_once", lambda: 8)
+    asked = served.head.replace(b"/healthz", b"/static/htmx.min.js") + b"\r\n"
+    for _ in range(20):
+        one = served.connect()
+        one.setblocking(False)
+        with contextlib.suppress(OSError):
+            one.send(asked * 200)  # more than fits between it and us
+
+    def healthy() -> bool:
+        with contextlib.suppress(OSError):
+            return served.healthy()
+        return False
+
+    until(healthy, "another one is answered", seconds=SOON)
+    assert served.open <= 8
+
+
+def test_connections_that_cannot_be_accepted_are_told_once_in_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    telling, loop = serving._Telling(), asyncio.new_event_loop()
+    for _ in range(500):
+        telling(loop, {"message": "socket.accept() out of system resource", "exception": OSError()})
+    loop.close()
+    assert len([one for one in caplog.records if "accepted" in one.message]) == 1

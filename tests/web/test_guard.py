@@ -8,11 +8,13 @@ import logging
 from typing import Any
 
 import pytest
+from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 from msgworker import App
 from msgworker.errors import ConfigError
-from msgworker.web import guard
+from msgworker.web import addresses, guard
+from tests.support.waiting import until
 from tests.support.web import HERE, TOKEN, Browser, Page, browse, dashboard_with
 
 PATHS = ("/", "/system", "/healthz", "/readyz", "/nothing", "/static/page.css", "/api/v1/nothing")
@@ -53,7 +55,7 @@ def test_refusals_and_errors_have_the_headers_too(sqlite_app: App) -> None:
         "",
     ],
 )
-@pytest.mark.parametrize("path", ["/", "/healthz", "/static/page.css"])
+@pytest.mark.parametrize("path", ["/", "/login", "/static/page.css"])
 def test_a_request_to_another_name_is_refused_also_a_look(
     browser: Browser, host: str, path: str
 ) -> None:
@@ -72,7 +74,7 @@ def test_a_name_that_was_allowed_is_answered_with_its_port_only(sqlite_app: App)
 )
 def test_an_allowed_host_that_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="NAME"):
-        guard.checked_host(name)
+        addresses.checked_host(name)
 
 
 def test_forwarded_headers_count_from_a_trusted_proxy_only(sqlite_app: App) -> None:
@@ -91,6 +93,73 @@ def test_forwarded_headers_count_from_a_trusted_proxy_only(sqlite_app: App) -> N
     evil = {**sent, "x-forwarded-host": "evil.example"}
     assert Browser(trusting, peer="10.1.2.3").get("/", headers=evil).status_code == 421
     assert Browser(trusting, peer="192.0.2.1").get("/", headers=evil).status_code == 200
+
+
+def test_the_client_behind_a_trusted_proxy_is_who_asks_and_its_cookie_is_for_tls(
+    sqlite_app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = dashboard_with(sqlite_app, actions=True, trusted_proxies=["10.0.0.0/8"])
+    asked = {"x-forwarded-for": "6.6.6.6, 203.0.113.9, 10.0.0.7", "x-forwarded-proto": "https"}
+    near = Browser(served, base_url="https://127.0.0.1:8080", peer="10.1.2.3")
+    near.headers.update(asked)
+    assert near.submit("/login", {"token": "wrong"}, page="/login").status_code == 401
+    assert "from 203.0.113.9" in caplog.text
+    assert near.log_in().status_code == 303
+    reason = {"name": "t", "reason": "a reason"}
+    assert near.submit("/act/pause-topic", reason).status_code == 303
+    until(lambda: len(sqlite_app.ops.audit()) == 1, "it is done")
+    assert sqlite_app.ops.audit()[0].source == "web, session, 203.0.113.9"
+    far = Browser(served, peer="192.0.2.1")
+    far.headers["x-forwarded-for"] = asked["x-forwarded-for"]
+    assert far.submit("/login", {"token": "wrong"}, page="/login").status_code == 401
+    assert "from 192.0.2.1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("told", "client"),
+    [
+        ("203.0.113.9", "203.0.113.9"),
+        ("203.0.113.9:4711", "203.0.113.9"),
+        ("[2001:db8::7]:4711", "2001:db8::7"),
+        ("2001:db8::7", "2001:db8::7"),
+        ("evil, 203.0.113.9, 10.1.1.1", "203.0.113.9"),
+        ("203.0.113.9, unknown", "10.1.2.3"),
+        ("10.0.0.9", "10.1.2.3"),
+        ("", "10.1.2.3"),
+    ],
+)
+def test_of_forwarded_addresses_the_last_that_is_no_proxy_counts(told: str, client: str) -> None:
+    headers = [(b"x-forwarded-for", told.encode())]
+    request = HTTPConnection(
+        {"type": "http", "headers": headers, "client": ("10.1.2.3", 1), "state": {}}
+    )
+    proxies = addresses.networks_of(["10.0.0.0/8"])
+    request.state.client = addresses.forwarded_for(proxies, request)
+    assert addresses.client_of(request) == client
+
+
+def test_a_cookie_is_for_tls_where_the_page_was_whatever_the_proxy_tells(sqlite_app: App) -> None:
+    found = Browser(dashboard_with(sqlite_app))
+    headers = {"origin": "https://127.0.0.1:8080"}
+    fields = {"csrf": found.csrf("/login"), "token": TOKEN}
+    answer = found.post("/login", data=fields, headers=headers)
+    assert (answer.status_code, "; Secure" in answer.headers["set-cookie"]) == (303, True)
+    plain = Browser(dashboard_with(sqlite_app)).log_in()
+    assert (plain.status_code, "; Secure" in plain.headers["set-cookie"]) == (303, False)
+
+
+def test_probes_and_programs_with_a_token_need_no_name(sqlite_app: App) -> None:
+    asking = Browser(dashboard_with(sqlite_app, actions=True))
+    other = {"host": "10.42.0.17:8080"}
+    token = {"authorization": f"Bearer {TOKEN}"}
+    for path in ("/healthz", "/readyz"):
+        assert asking.get(path, headers=other).status_code == 200
+    for path in ("/metrics", "/api/v1/messages"):
+        assert asking.get(path, headers=other | token).status_code == 200
+        assert asking.get(path, headers=other).status_code == 421
+    assert asking.post("/api/v1/topics/t/pause", headers=other | token).status_code == 421
+    open_to_all = browse(sqlite_app)  # whose peer is its proof, which any page of a browser has
+    assert open_to_all.get("/metrics", headers=other | token).status_code == 421
 
 
 def test_a_body_is_read_up_to_its_limit_only(browser: Browser) -> None:

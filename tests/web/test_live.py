@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from msgworker import App
 from msgworker.web import live, sessions, tokens
 from tests.support.waiting import until
-from tests.support.web import HERE, Browser, dashboard_with
+from tests.support.web import HERE, SESSION, Browser, dashboard_with
 
 
 def test_many_viewers_cost_what_one_costs_and_none_costs_nothing() -> None:
@@ -91,7 +91,7 @@ def test_the_end_of_a_session_ends_its_streams(
     statuses: list[int] = []
     with Browser(dashboard) as client:  # one event loop for all
         client.log_in()
-        copy = {"cookie": f"msgworker_session={client.cookies['msgworker_session']}"}
+        copy = {"cookie": f"{SESSION}={client.cookies[SESSION]}"}
         client.cookies.clear()
 
         def follow() -> None:

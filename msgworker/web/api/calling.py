@@ -28,6 +28,7 @@ from msgworker.ops.results import Progress, Repaired
 from msgworker.payload import decode
 from msgworker.store.changing.audit import Operation
 from msgworker.store.looking.window import Found
+from msgworker.web.addresses import client_of
 from msgworker.web.api.asked import Nothing
 from msgworker.web.api.plain import dumped, plain
 from msgworker.web.shown import STATUS
@@ -59,8 +60,7 @@ class Call:
     def acting(self) -> Ops:
         """For writes: the audit has who asked, and from where."""
         viewer = self.site.viewer(self.request)
-        peer = self.request.client.host if self.request.client else "?"
-        source = f"api {peer} ({viewer.by})"
+        source = f"api {client_of(self.request)} ({viewer.by})"
         key, request = self.key or (None, None)
         return self.site.writing(actor=viewer.name, source=source, key=key, request=request)
 

@@ -9,6 +9,8 @@ from starlette.routing import Route
 
 from msgworker.logs import Said, logger
 from msgworker.web import access, guard, writes
+from msgworker.web.addresses import client_of
+from msgworker.web.sessions import is_secure
 from msgworker.web.site import THEME_COOKIE, THEMES, site_of
 
 NAV = None
@@ -29,8 +31,8 @@ async def log_in(request: Request) -> Response:
         raise HTTPException(404, "there is nothing to log in to")
     found = door.viewer(writes.form_of(request).get("token", "").strip(), "session")
     if found is None:
-        host, extra = request.client and request.client.host, {"event": Said.WEB_REFUSED}
-        log.warning("a log-in with a wrong token, from %s", host, extra=extra)
+        extra = {"event": Said.WEB_REFUSED}
+        log.warning("a log-in with a wrong token, from %s", client_of(request), extra=extra)
         return site.render(request, "login.html", 401, wrong=True)
     site.sessions.end(request.state.session)
     request.state.viewer = found
@@ -57,7 +59,7 @@ async def theme(request: Request) -> Response:
         wanted,
         max_age=366 * 86_400,
         path=guard.root_of(request.scope) or "/",
-        secure=request.url.scheme == "https",
+        secure=is_secure(request.scope),
         httponly=True,
         samesite="strict",
     )

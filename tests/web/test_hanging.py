@@ -1,0 +1,119 @@
+"""A database that hangs: its kernel acknowledges what is sent, and no answer comes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from msgworker import App
+from msgworker.web import threads
+from msgworker.web.application import dashboard
+from tests.crash.proxy import Proxy
+from tests.support.programs import program
+from tests.support.waiting import until
+from tests.support.web import Browser
+
+LIMIT = 1.0
+
+
+@pytest.fixture
+def proxy(postgresql: Any) -> Proxy:
+    return Proxy.before(postgresql.url)
+
+
+@pytest.fixture
+def hanging(postgresql: Any, proxy: Proxy) -> Iterator[Any]:
+    """A dashboard whose database can be let hang, with connections in its pool."""
+    app = App(proxy.url_of(postgresql.url))
+    app.create_schema()
+    served = dashboard(app, deadline=LIMIT)
+    yield served
+    proxy.cut()
+    served.site.close()
+    app.engine.dispose()
+
+
+def ask_at_once(served: Any, count: int = 12) -> list[int]:
+    """Different reads, so that none is shared."""
+    found: list[int] = []
+
+    def ask(number: int) -> None:
+        path = f"/api/v1/failures?limit={number + 1}"
+        found.append(Browser(served).get(path).status_code)
+
+    some = [threading.Thread(target=ask, args=(number,)) for number in range(count)]
+    for one in some:
+        one.start()
+    for one in some:
+        one.join()
+    return found
+
+
+def test_a_dashboard_works_again_as_soon_as_its_database_does(
+    hanging: Any, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    assert set(ask_at_once(hanging)) == {200}
+    proxy.hole()
+    begun = time.monotonic()
+    assert set(ask_at_once(hanging)) == {503}
+    assert time.monotonic() - begun < 3 * LIMIT + 5
+    until(lambda: not hanging.site.threads.busy, "no thread hangs", seconds=20)
+    assert "its connection is cut" in caplog.text
+    proxy.heal()
+    assert Browser(hanging).get("/api/v1/messages").status_code == 200
+    assert Browser(hanging).get("/readyz").status_code == 200
+
+
+def test_a_process_whose_threads_all_hang_is_not_healthy(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "STUCK_SECONDS", 0.2)
+    served, go = dashboard(sqlite_app), threading.Event()
+    browser, site = Browser(served), served.site
+    assert browser.get("/healthz").status_code == 200
+    for _ in range(8):
+        site.threads.submit(threads.Attempt(), lambda: go.wait(30))
+    until(lambda: browser.get("/healthz").status_code == 503, "it says so")
+    go.set()
+    until(lambda: browser.get("/healthz").status_code == 200, "it is well again")
+    site.close()
+
+
+def test_a_dashboard_whose_database_hangs_ends_in_time(
+    postgresql: Any, proxy: Proxy, tmp_path: Any
+) -> None:
+    App(postgresql.url).create_schema()
+    url, log = proxy.url_of(postgresql.url), tmp_path / "log"
+    with log.open("w") as out:
+        process = program("web", "--url", url, "--port", "0", cwd=tmp_path, stderr=out)
+    try:
+        until(lambda: "the dashboard is at" in log.read_text(), "it listens", seconds=30)
+        place = log.read_text().split("the dashboard is at ")[1].split()[0]
+        urllib.request.urlopen(f"{place}readyz", timeout=20).close()
+        proxy.hole()
+
+        def ask() -> None:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{place}api/v1/messages", timeout=30).close()
+
+        some = [threading.Thread(target=ask) for _ in range(8)]
+        for one in some:
+            one.start()
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+        for one in some:
+            one.join()
+    finally:
+        process.kill()
+        process.wait()
+        proxy.cut()
