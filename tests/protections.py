@@ -805,6 +805,62 @@ _m(
 # ---------------------------------------------------------------- S19 what is installed
 
 _m(
+    "S4",
+    "a head of any size at once",
+    "web/connections.py",
+    "PART = 8192",
+    "PART = 2**30",
+    "test_a_head_that_arrives_at_once_is_bounded_as_one_in_parts",
+)
+_m(
+    "S4",
+    "as many connections as files",
+    "web/connections.py",
+    "        elif len(self.connections) > most:",
+    "        elif len(self.connections) < 0:",
+    "test_who_does_not_read_leaves_room_for_others_where_few_files_may_be_open",
+)
+_m(
+    "S4",
+    "a database may hang",
+    "web/threads.py",
+    "                attempt.cut()\n",
+    "                pass\n",
+    "test_a_dashboard_works_again_as_soon_as_its_database_does",
+)
+_m(
+    "S4",
+    "a thread for each scrape",
+    "metrics/exposition.py",
+    "if len(self._open) >= MOST_SCRAPES:",
+    "if len(self._open) < 0:",
+    "test_slow_clients_of_the_metrics_take_no_thread_each",
+)
+_m(
+    "S7",
+    "any name for all",
+    "web/guard.py",
+    "        if self._is_of_a_program(request):",
+    "        if True:",
+    "test_probes_and_programs_with_a_token_need_no_name",
+)
+_m(
+    "S7",
+    "metrics for any name",
+    "metrics/exposition.py",
+    'elif local and not _is_known(self.headers.get("Host", "")):',
+    "elif False:",
+    "test_metrics_of_this_machine_are_for_its_own_names",
+)
+_m(
+    "S8",
+    "the proxy is who asks",
+    "web/addresses.py",
+    '    return told or (request.client.host if request.client else "?")',
+    '    return request.client.host if request.client else "?"',
+    "test_the_client_behind_a_trusted_proxy_is_who_asks_and_its_cookie_is_for_tls",
+)
+_m(
     "S19",
     "one package more",
     "../pyproject.toml",
