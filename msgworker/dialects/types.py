@@ -154,6 +154,72 @@ def key_text(length: int) -> TypeEngine[str]:
     return KeyText(length)
 
 
+class bytewise(FunctionElement[str]):
+    """A text that is compared byte by byte, whatever the collation of its column: for conditions
+    and for GROUP BY."""
+
+    inherit_cache = True
+    type = sa.String()
+
+
+@compiles(bytewise)
+def _bytewise_elsewhere(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str:
+    return str(compiler.process(element.clauses, **kw))
+
+
+@compiles(bytewise, "postgresql")
+def _bytewise_postgresql(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str:
+    return f'(CAST({compiler.process(element.clauses, **kw)} AS TEXT) COLLATE "C")'
+
+
+@compiles(bytewise, "sqlite")
+def _bytewise_sqlite(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"({compiler.process(element.clauses, **kw)} COLLATE BINARY)"
+
+
+@compiles(bytewise, "mysql", "mariadb")
+def _bytewise_mysql(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str:
+    kept = DIALECTS["mariadb" if _is_mariadb(compiler.dialect) else "mysql"].key_collation
+    return f"(CONVERT({compiler.process(element.clauses, **kw)} USING utf8mb4) COLLATE {kept})"
+
+
+class _place_of(FunctionElement[int]):
+    """Where a text begins in another one, from 1 on; 0 = it is not there."""
+
+    inherit_cache = True
+    type = sa.Integer()
+
+
+@compiles(_place_of)
+def _instr(element: _place_of, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"instr({compiler.process(element.clauses, **kw)})"
+
+
+@compiles(_place_of, "postgresql")
+def _strpos(element: _place_of, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"strpos({compiler.process(element.clauses, **kw)})"
+
+
+def same_text(column: sa.ColumnElement[Any], value: Any) -> sa.ColumnElement[bool]:
+    """The column holds this very value: no collation makes 'MAIL' of 'mail', or cuts blanks. Its
+    own comparison stands beside, by which an index is read."""
+    same: sa.ColumnElement[bool] = column == value
+    if not isinstance(column.type, sa.String | sa.Enum | TypeDecorator):
+        return same
+    if isinstance(column.type, KeyText | AnyId | WholeId):
+        return same
+    given = value if isinstance(value, sa.ClauseElement) else sa.literal(value, AnyText())
+    return sa.and_(same, bytewise(column) == bytewise(given))
+
+
+def holds_text(column: sa.ColumnElement[Any], part: str) -> sa.ColumnElement[bool]:
+    """A text is a part of that in the column, byte by byte."""
+    found: sa.ColumnElement[int] = _place_of(
+        bytewise(column), bytewise(sa.literal(part, AnyText()))
+    )
+    return found > 0
+
+
 class JsonList(TypeDecorator[list[int]]):
     """A list of whole numbers as the text of a JSON array; only for parameters."""
 

@@ -46,7 +46,7 @@ def _old(
     age = sa.func.coalesce(*times) if len(times) > 1 else times[0]
     where = [ended, age < sa.literal(before, dialects.UtcDateTime())]
     if topic is not None:
-        where.append(sa.false() if c.topic is None else c.topic == topic)
+        where.append(sa.false() if c.topic is None else dialects.same_text(c.topic, topic))
     return where
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import has_come, is_to_come, now, now_plus, seconds_since
+from msgworker.dialects import bytewise, has_come, is_to_come, now, now_plus, seconds_since
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.table import Cols, Slice, Tables, text_lit
 
@@ -98,7 +98,7 @@ def _next(
 def _handled(c: Cols, some: bool, but: bool) -> list[ColumnElement[bool]]:
     if c.topic is None:
         return []
-    topic = sa.func.coalesce(c.topic, text_lit(DEFAULT_TOPIC))
+    topic = bytewise(sa.func.coalesce(c.topic, text_lit(DEFAULT_TOPIC)))
     where: list[ColumnElement[bool]] = []
     if some:
         where.append(topic.in_(bindparam("mw_topics", expanding=True)))

@@ -26,10 +26,23 @@ BRANCHES = (1, 4, 16)
 
 
 class Place(NamedTuple):
-    """Where to go on in a slice: behind the object, or the msg_id, `after`; None = the first."""
+    """Where to go on in a slice: behind the object, or the msg_id, `after`; None = the first. Of
+    shard 0 in a table of others: Both."""
 
     value: Any
     after: Any = None
+
+
+class Both(NamedTuple):
+    """Where to go on among the rows of shard 0 and among those of no shard, which are apart in the
+    index: only the database knows which of two objects comes first. OVER = the end was reached."""
+
+    own: Any
+    none: Any
+
+
+OVER: Any = object()
+"""No place among others: those are in a Both."""
 
 
 class Page(NamedTuple):
@@ -129,6 +142,34 @@ def _each(
     what: str,
     hop: bool,
 ) -> list[Page]:
+    """For each place what stands behind it. Only a table of others has NULL as shard 0, too."""
+    apart = t.no_shard_apart(role)
+    own = [_part(place, 0) for place in places] if apart else [*places]
+    read = partial(_pages, conn, t, role, rows=rows, what=what, hop=hop)
+    pages = read([place for place in own if place.after is not OVER], none=False)
+    if apart and (zero := [place for place in places if place.value == 0]):
+        none = [part for part in (_part(place, 1) for place in zero) if part.after is not OVER]
+        pages[0] = _merged(pages.get(0), read(none, none=True).get(0))
+    return [pages[place.value] for place in places]
+
+
+def _part(place: Place, which: int) -> Place:
+    """The place among the rows of a value (0) or of none (1)."""
+    after = place.after
+    return place._replace(after=after[which]) if isinstance(after, Both) else place
+
+
+def _pages(
+    conn: Connection,
+    t: Tables,
+    role: str,
+    places: Sequence[Place],
+    *,
+    rows: int,
+    what: str,
+    hop: bool,
+    none: bool,
+) -> dict[Any, Page]:
     """Statements differ by whether there is a place to go on behind, so that each is one range of
     the index."""
     pages: dict[Any, Page] = {}
@@ -137,21 +178,17 @@ def _each(
         most = len(part) if t.dialect.arrays else BRANCHES[-1]
         for start in range(0, len(part), most or 1):
             some = part[start : start + most]
-            pages |= _read(conn, t, role, some, rows, what, hop, begun, none=False)
-        # Only a table of others has NULL there.
-        if t.no_shard_apart(role):
-            some = [place for place in part if place.value == 0]
-            if some:
-                more = _read(conn, t, role, some, rows, what, hop, begun, none=True)
-                pages[0] = _merged(pages[0], more[0], what)
-    return [pages[place.value] for place in places]
+            pages |= _read(conn, t, role, some, rows, what, hop, begun, none=none)
+    return pages
 
 
-def _merged(page: Page, none: Page, what: str) -> Page:
-    """Rows of shard 0 and of no shard, as one: as far as both have been read."""
-    ends = [one.after for one in (page, none) if one.after is not None]
-    found = [*page.found, *none.found]
-    return Page(found, min(ends) if ends else None, page.entries + none.entries)
+def _merged(own: Page | None, none: Page | None) -> Page:
+    """Rows of shard 0 and of no shard, as one; None = its end was reached before."""
+    there = [page for page in (own, none) if page is not None]
+    found = [row for page in there for row in page.found]
+    ends = [OVER if page is None or page.after is None else page.after for page in (own, none)]
+    after = None if ends == [OVER, OVER] else Both(*ends)
+    return Page(found, after, sum(page.entries for page in there))
 
 
 def _read(

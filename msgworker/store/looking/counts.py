@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker import dialects
-from msgworker.dialects import real_instant, seconds_since
+from msgworker.dialects import bytewise, real_instant, seconds_since
 from msgworker.message import State, Status, word_of
 from msgworker.payload import shown
 from msgworker.store.looking import window
@@ -89,7 +89,7 @@ def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
 
 def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     left = sa.case((t.tries_left(c), sa.literal_column("1")), else_=sa.literal_column("0"))
-    topic = sa.null() if c.topic is None else c.topic
+    topic = sa.null() if c.topic is None else bytewise(c.topic)
     created: Any = sa.null() if c.created_at is None else real_instant(c.created_at)
     failed = sa.case((c.status == lit(Status.FAILED), left), else_=sa.literal_column("0"))
     return [c.status.label("s"), failed.label("l"), topic.label("t"), created.label("c")]

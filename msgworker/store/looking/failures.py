@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import UtcDateTime, real_instant
+from msgworker.dialects import UtcDateTime, bytewise, real_instant, same_text
 from msgworker.message import State
 from msgworker.payload import shown
 from msgworker.store.looking import window
@@ -185,7 +185,7 @@ def _failed(t: Tables) -> sa.Subquery:
     last_at = sa.select(sa.func.max(x.ended_at)).where(x.table_name == table, x.msg_id == c.msg_id)
     columns = (
         c.msg_id.label("i"),
-        (null if c.topic is None else c.topic).label("t"),
+        (null if c.topic is None else bytewise(c.topic)).label("t"),
         sa.case((in_state(t, c, State.FAILED), 1), else_=0).label("l"),
         last_try.scalar_subquery().label("p"),
         last_at.scalar_subquery().label("at"),
@@ -215,7 +215,7 @@ def _asked(t: Tables, f: Any, topic: bool, since: bool) -> list[ColumnElement[bo
     where: list[ColumnElement[bool]] = []
     if topic:
         own = bindparam("topic", type_=sa.String())
-        where.append(f.t == own if t.has("topic") else sa.false())
+        where.append(same_text(f.t, own) if t.has("topic") else sa.false())
     if since:
         where.append(sa.func.coalesce(f.at, f.f) >= bindparam("since", type_=UtcDateTime()))
     return where

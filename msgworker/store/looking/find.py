@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.dialects import UtcDateTime, utc_of
+from msgworker.dialects import UtcDateTime, holds_text, same_text, utc_of
 from msgworker.message import State, Status
 from msgworker.store.looking import window
 from msgworker.store.looking.info import MessageInfo, columns_of, info_of
@@ -190,14 +190,11 @@ def conditions(
     if status is not None:
         where.append(in_state(t, c, status))
     if object_id is not None:
-        where.append(c.object_id == object_id)
+        where.append(same_text(c.object_id, object_id))
     if topic is not None:
-        where.append(sa.false() if c.topic is None else c.topic == topic)
+        where.append(sa.false() if c.topic is None else same_text(c.topic, topic))
     if error is not None:
-        found = (
-            sa.false() if c.last_error is None else c.last_error.contains(error, autoescape=True)
-        )
-        where.append(found)
+        where.append(sa.false() if c.last_error is None else holds_text(c.last_error, error))
     if since is not None:
         begin = sa.literal(since, UtcDateTime())
         where.append(sa.false() if c.created_at is None else utc_of(c.created_at) >= begin)

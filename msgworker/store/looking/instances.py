@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.dialects import real_instant
+from msgworker.dialects import bytewise, real_instant
 from msgworker.payload import shown
 from msgworker.store.looking import window
 from msgworker.store.looking.info import MessageInfo
@@ -262,8 +262,9 @@ def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime |
         if c.claimed_by is None:
             nobody: Any = sa.null()
             return sa.select(nobody, sa.func.count(), oldest).select_from(joined)
-        query = sa.select(c.claimed_by, sa.func.count(), oldest).select_from(joined)
-        return query.group_by(c.claimed_by)
+        owner = bytewise(c.claimed_by)
+        query = sa.select(owner, sa.func.count(), oldest).select_from(joined)
+        return query.group_by(owner)
 
     rows = conn.execute(t.built("held_by", build)).all()
     return {_name(owner): (int(count), oldest) for owner, count, oldest in rows if count}

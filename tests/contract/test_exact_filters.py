@@ -1,0 +1,136 @@
+"""Topics, objects and errors are compared byte by byte, whatever the collation of their columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, MessageTable
+from msgworker.store.claiming import slices
+from msgworker.store.claiming.slices import Place
+
+TEXTS = {
+    "postgresql": "VARCHAR(40) COLLATE blind",
+    "mariadb": "VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+    "sqlite": "VARCHAR(40) COLLATE NOCASE",
+}
+ORDERED = TEXTS | {"postgresql": 'VARCHAR(40) COLLATE "en-US-x-icu"'}
+KEYS = {
+    "postgresql": "BIGSERIAL PRIMARY KEY",
+    "mariadb": "BIGINT AUTO_INCREMENT PRIMARY KEY",
+    "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
+}
+NAMES = ("mail", "MAIL", "Mail ", "other")
+
+
+@pytest.fixture
+def blind(database: Any) -> App:
+    """A table of theirs whose collations ignore case, with a message of each name."""
+    if database.stand_in is not None:
+        pytest.skip("collations are those of the stand-in")
+    engine, text = database.engine(), TEXTS[database.name]
+    ids = ORDERED[database.name]  # the one of PostgreSQL must tell objects apart
+    with engine.begin() as conn:
+        if database.name == "postgresql":
+            conn.exec_driver_sql(
+                "CREATE COLLATION blind (provider = icu, locale = 'und-u-ks-level2', "
+                "deterministic = false)"
+            )
+        conn.exec_driver_sql(
+            f"CREATE TABLE theirs (id {KEYS[database.name]}, obj {ids}, topic {text}, shard INT,"
+            " status SMALLINT NOT NULL DEFAULT 0, tries SMALLINT NOT NULL DEFAULT 0, body TEXT,"
+            f" claimed_by VARCHAR(100), finished_at {_instant(database.name)}, last_error {text})"
+        )
+    names = {"msg_id": "id", "object_id": "obj", "error_try_times": "tries", "payload": "body"}
+    app = App(engine, table=MessageTable("theirs", **names))
+    app.create_schema()
+    return app
+
+
+def _instant(name: str) -> str:
+    return {"postgresql": "TIMESTAMPTZ", "mariadb": "DATETIME(6)"}.get(name, "TEXT")
+
+
+def _fill(app: App, **values: Any) -> None:
+    with app.engine.begin() as conn:
+        for name in NAMES:
+            row = {"topic": name, "obj": name, "last_error": f"{name}: no", **values}
+            columns, marks = ", ".join(row), ", ".join(f":{key}" for key in row)
+            conn.execute(sa.text(f"INSERT INTO theirs ({columns}) VALUES ({marks})"), row)
+
+
+def _topics(app: App, **filters: Any) -> list[str]:
+    return [row.topic for row in app.ops.find(**filters)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_filter_finds_what_is_written_so(blind: App, name: str) -> None:
+    _fill(blind)
+    assert _topics(blind, topic=name) == [name]
+    assert _topics(blind, object_id=name) == [name]
+    assert _topics(blind, error=f"{name}: no") == [name]
+    assert _topics(blind, topic=name.swapcase() + "x") == []
+
+
+def test_a_write_of_an_operator_touches_its_topic_only(blind: App) -> None:
+    _fill(blind)
+    for done in (blind.ops.discard(topic=name, reason="no") for name in ("MAIL", "mail ")):
+        assert done.changed in (0, 1)
+    assert _topics(blind, status="dead") == ["MAIL"]
+    assert blind.ops.rerun(topic="mail", status="dead").changed == 0
+    assert blind.ops.rerun(object_id="mail", status="dead").changed == 0
+    assert blind.ops.rerun(error="mail", status="dead").changed == 0
+    _fill(blind, status=2)
+    assert blind.ops.purge(topic="Mail ", older_than=0.001).changed in (0, 1)
+    assert _topics(blind, status="done", topic="mail") == ["mail"]
+
+
+def test_counts_and_failures_tell_topics_apart(blind: App) -> None:
+    _fill(blind, status=-1, tries=3)
+    _fill(blind)
+    found = {(count.status.value, count.topic): count.count for count in blind.ops.counts()}
+    assert {key: n for key, n in found.items() if key[0] == "new"} == {
+        ("new", name): 1 for name in NAMES
+    }
+    groups = blind.ops.failures(topic="MAIL")
+    assert sum(group.count for group in groups) == 1
+
+
+def test_a_pass_through_a_slice_meets_every_object_in_the_order_of_the_database(
+    database: Any,
+) -> None:
+    """Of a table where shard 0 is NULL in some rows: a place in one order says nothing of the
+    other."""
+    if database.stand_in is not None:
+        pytest.skip("collations are those of the stand-in")
+    engine = database.engine()
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE theirs (id {KEYS[database.name]}, obj {ORDERED[database.name]},"
+            " topic VARCHAR(40), shard INT, status SMALLINT NOT NULL DEFAULT 0,"
+            " tries SMALLINT NOT NULL DEFAULT 0, body TEXT, claimed_by VARCHAR(100))"
+        )
+        for n in range(40):
+            name = f"{'aB'[n % 2]}{chr(ord('C') + n // 2)}".swapcase() if n % 3 else f"b{n}"
+            shard = "NULL" if n % 4 < 2 else "0"
+            conn.exec_driver_sql(
+                f"INSERT INTO theirs (obj, topic, shard) VALUES ('{name}{n}', 't', {shard})"
+            )
+    names = {"msg_id": "id", "object_id": "obj", "error_try_times": "tries", "payload": "body"}
+    app = App(engine, table=MessageTable("theirs", **names, shard="shard"))
+    app.create_schema()
+    if app.tables.dialect.slices_by_age:
+        pytest.skip("slices stand by age there")
+    for deep in (False, True):
+        met: list[str] = []
+        place = Place(0)
+        with engine.connect() as conn:
+            for _ in range(60):
+                (page,) = slices.heads(conn, app.tables, "shard", [place], 3, deep=deep)
+                met += [row.object_id for row in page.found]
+                if page.after is None:
+                    break
+                place = Place(0, page.after)
+        assert len(met) == len(set(met)) == 40
