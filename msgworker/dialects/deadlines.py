@@ -65,18 +65,22 @@ def transaction_within(
             ends.enter_context(_session_within(conn, raw, seconds))
         begun = ends.enter_context(conn.begin())
         if conn.dialect.name == "postgresql":  # of this transaction: a pooler may be between
-            begin, _ = _settings(conn, seconds)
-            conn.exec_driver_sql(begin.replace("SET", "SET LOCAL"))
+            begin = f"SET LOCAL statement_timeout = {max(1, round(seconds * 1000))}"
+            conn.exec_driver_sql(begin)
         yield begun
 
 
 @contextmanager
 def _session_within(conn: sa.Connection, raw: Any, seconds: float) -> Iterator[None]:
-    begin, end = _settings(conn, seconds)
+    most = {"max_statement_time": f"{seconds:.3f}"}
     if not getattr(conn.dialect, "is_mariadb", False):  # whose limit of statements is for reads
-        most, waits = max(1, round(seconds)), ("innodb_lock_wait_timeout", "lock_wait_timeout")
-        begin = "SET SESSION " + ", ".join(f"{name} = {most}" for name in waits)
-        end = "SET SESSION " + ", ".join(f"{name} = DEFAULT" for name in waits)
+        waits = ("innodb_lock_wait_timeout", "lock_wait_timeout")
+        most = dict.fromkeys(waits, str(max(1, round(seconds))))
+    kept = {name: f"@msgworker_{name}" for name in most}
+    begin = "SET " + ", ".join(
+        f"{kept[name]} = @@SESSION.{name}, SESSION {name} = {value}" for name, value in most.items()
+    )
+    end = "SET " + ", ".join(f"SESSION {name} = {was}" for name, was in kept.items())
     with closing(raw.cursor()) as cursor:
         cursor.execute(begin)
     try:

@@ -1,8 +1,8 @@
 """When a drain is over: after several complete looks that found nothing, with nothing to wait for,
 and with nothing due in the table that it may handle.
 
-It only decides, and no other place does; draining.py gathers what it is told, and acts on it. Nothing
-here uses the database.
+It only decides, and no other place does; draining.py gathers what it is told, and acts on it.
+Nothing here uses the database.
 """
 
 from __future__ import annotations
