@@ -12,7 +12,7 @@ from msgworker import App
 from msgworker.web.access import Tokens
 from msgworker.web.tokens import entry
 from tests.support.leases import dead_holds
-from tests.support.ops import RUNNING, many_dead, put
+from tests.support.ops import DONE, FAILED, RUNNING, many_dead, put
 from tests.support.rows import Table
 from tests.web.chromium import axe, opened
 from tests.web.sample import sample
@@ -64,6 +64,17 @@ def test_an_incident_is_seen_and_mended_in_a_browser(sqlite_app: App) -> None:
         for text in ("INC-4711", "INC-4711: wait", "its host is gone", "rerun", "pause", "release"):
             assert text in told, text
         assert [one.topic for one in app.ops.pauses()] == ["t"]
+
+
+def test_another_choice_about_the_order_is_counted_at_once(sqlite_app: App) -> None:
+    put(sqlite_app, ("c", FAILED), ("c", DONE), ("c", FAILED))
+    with opened() as browser, served(sqlite_app) as url:
+        page = browser.new_page()
+        page.goto(f"{url}/change/rerun?status=dead")
+        page.get_by_role("button", name="Rerun 1 message", exact=True).wait_for()
+        page.get_by_label("run them, and then in order all messages").check()
+        page.get_by_role("button", name="Rerun 3 messages").wait_for()
+        assert "As counted: run them, and then in order all" in page.locator("#main").inner_text()
 
 
 def _serious(page: Any, program: str, name: str) -> list[str]:

@@ -29,7 +29,7 @@
   }
 
   function sending(root) { // a choice that is sent at once; its button is for browsers without scripts
-    for (const one of all(root, "select[data-send]")) {
+    for (const one of all(root, "[data-send]")) {
       if (one.dataset.ready) continue;
       one.dataset.ready = "1";
       one.addEventListener("change", function () { one.form.requestSubmit(); });
