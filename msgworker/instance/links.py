@@ -223,6 +223,8 @@ class Link:
         self.together: Connection | None = None
         self.busy_since: float | None = None  # when its present use began
         self.waits = False  # for its turn: there is nothing to cut
+        self.opened_at = 0.0  # when its last connection was opened
+        self.owner: str | None = None  # under which id the message was claimed that it is for
         self.ident: int | None = None  # the thread that used it last
         self.lock = threading.Lock()
         self._succession = succession_of(engine)
@@ -235,6 +237,7 @@ class Link:
             conn = connected(self._engine)
             refuse_standby(conn)
             turn = self._succession.check(conn)
+            self.opened_at = time.monotonic()
             if not self.is_open:
                 self._turn = turn
             return conn

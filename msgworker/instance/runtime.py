@@ -30,6 +30,7 @@ from msgworker.instance.claiming.refusals import Refusals
 from msgworker.instance.claiming.seat import Scope
 from msgworker.instance.links import Link, SpareLinks, Turns
 from msgworker.instance.liveness.identity import Identity
+from msgworker.instance.liveness.lentlinks import LentLinks
 from msgworker.instance.role import Away
 from msgworker.instance.running.hand import Hand
 from msgworker.instance.running.handler import Registry
@@ -134,7 +135,8 @@ class Runtime:
     topics: None = all that have a handler. chosen: they are a selection of those. turns: for a
     database with a single writer. channel: on which producers notify. scope: where it looks;
     None = everywhere. schedules: those that the App declares. pid: its process; a forked child is
-    not part of it. spare_links: connections that may be closed if none are left. clock: monotonic
+    not part of it. spare_links: connections that may be closed if none are left.
+    lent_links: those of handlers. clock: monotonic
     seconds, for the objects that decide without a thread of their own. tracer: makes spans, or not.
 
     identity, hand, quiesce, refusals, away, tally, spans: see their classes for their writers.
@@ -166,6 +168,7 @@ class Runtime:
     schedules: tuple[Schedule, ...] = ()
     pid: int = field(default_factory=os.getpid)
     spare_links: SpareLinks = field(default_factory=SpareLinks)
+    lent_links: LentLinks = field(default_factory=LentLinks)
     clock: Callable[[], float] = time.monotonic
     tracer: NoTracer = UNTRACED
 

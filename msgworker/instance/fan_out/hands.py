@@ -129,6 +129,9 @@ class Transactional:
         self._fence = fence
         self._link: Link = fence.runtime.link(lends=True)
         self._beside: Link = fence.runtime.link()
+        self._link.owner = self._beside.owner = fence.owner
+        fence.runtime.lent_links.add(self._link)
+        fence.runtime.lent_links.add(self._beside, ours=True)
 
     def __call__(self, task: Task) -> Ended:
         fence, runs, refused = self._fence, 0, False
@@ -168,7 +171,9 @@ class Transactional:
 
         try:
             known = until_known(
-                send, look, may_go_on, Failures(), judge=judge, before_again=before_again
+                *(send, look, may_go_on, Failures(fence.runtime.urgent_pause)),
+                judge=judge,
+                before_again=before_again,
             )
         except LostClaim:
             fence.lost = True
@@ -179,6 +184,8 @@ class Transactional:
 
     def close(self) -> None:
         """Give the connections back."""
+        for link in (self._link, self._beside):
+            self._fence.runtime.lent_links.discard(link)
         self._link.close()
         self._beside.close()
 

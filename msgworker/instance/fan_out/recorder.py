@@ -36,7 +36,13 @@ class Recorder:
         self._fence = fence
         self._at_most = at_most
         self._link: Link = fence.runtime.link()
-        self._outage = Outage(fence.runtime.log, f"items of message {fence.msg_id}")
+        self._link.owner = fence.owner
+        fence.runtime.lent_links.add(self._link, ours=True)
+        self._outage = Outage(
+            fence.runtime.log,
+            f"items of message {fence.msg_id}",
+            longest_pause=fence.runtime.urgent_pause,
+        )
         self._waiting: list[Record] = []
         self._there: set[str] = set()
         self._since = 0.0
@@ -100,6 +106,7 @@ class Recorder:
 
     def close(self) -> None:
         """Give the connection back."""
+        self._fence.runtime.lent_links.discard(self._link)
         self._link.close()
 
     def _write(self) -> bool:

@@ -1,5 +1,5 @@
 """The id and the lease of this instance, and the recovery of others.
 
 In order: identity, ownlease, heartbeat, housekeeper, requests, regulations, recovery, chronicle,
-ruling, watchdog.
+ruling, watchdog, lentlinks.
 """

@@ -24,6 +24,10 @@ from msgworker.events import Event, LeaseLost, Renewed
 from msgworker.instance.liveness.ownlease import TRUST, OwnLease
 from msgworker.instance.role import Role
 from msgworker.instance.runtime import Runtime
+from msgworker.payload import shown
+
+TOLD = 10
+"""So many handlers are named after a time in which the process did not run."""
 
 
 class Heartbeat(Role):
@@ -50,7 +54,9 @@ class Heartbeat(Role):
         self._housekeep_now = housekeep_now
         self.link = runtime.link(urgent=True)
         self.happened: deque[Event] = deque()
+        self.stood_still = ""  # what to tell about a time in which the process did not run
         self._begun = 0.0  # the last try to renew
+        self._due = float("inf")  # when the pause before the next one is over
 
     def register(self) -> None:
         """Take the lease on our own id: before the first claim."""
@@ -64,6 +70,7 @@ class Heartbeat(Role):
         if self._runtime.has_left:
             return 0
         self._begun = time.monotonic()
+        self._look_back()
         try:
             self.link.check_server()
             self._renew()
@@ -78,8 +85,29 @@ class Heartbeat(Role):
             return self._runtime.settings.heartbeat_seconds
         if self._runtime.identity.in_doubt:
             return 0.0
-        over = time.monotonic() - self._begun
-        return max(0.0, self._runtime.settings.heartbeat_seconds - over)
+        now = time.monotonic()
+        pause = max(0.0, self._runtime.settings.heartbeat_seconds - (now - self._begun))
+        self._due = now + pause
+        return pause
+
+    def _look_back(self) -> None:
+        """A pause that lasts much longer than it should: this thread could not run. The handlers
+        of that time are named, since one of them may be why."""
+        due, late = self._due, self._begun - self._due
+        self._due = float("inf")  # an outage has pauses of its own
+        if late <= self._runtime.settings.heartbeat_seconds:
+            return
+        hand = self._runtime.hand
+        rows = [r.row for r in list(hand.running.values()) if r.since < due + late / 2]
+        rows += [lane.row for lane in list(hand.lanes) if 0 < lane.started_at < due + late / 2]
+        named = {row.msg_id: shown(row.topic) for row in rows}
+        told = ", ".join(f"{msg_id} ({topic})" for msg_id, topic in list(named.items())[:TOLD])
+        self.stood_still = (
+            f"this process did not run for {late:.1f} s: it was suspended, or one call kept "
+            f"Python's GIL; a lease is {self._runtime.settings.lease_seconds:g} s. Handlers that "
+            f"ran then, by message: {told or 'none'}"
+        )
+        self._housekeep_now()
 
     def close(self) -> None:
         """Return the connection; the lease is not changed."""

@@ -124,6 +124,9 @@ class Housekeeper(Role):
 
     def emit(self) -> None:
         """Tell what has happened to the lease."""
+        if told := self._heartbeat.stood_still:
+            self._heartbeat.stood_still = ""
+            self.log.warning("%s", told)
         happened = self._heartbeat.happened
         while happened:
             self._runtime.events.emit(happened.popleft())

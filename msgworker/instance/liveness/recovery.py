@@ -8,7 +8,9 @@ is done in time, and it rests between batches, so that others can work.
 from __future__ import annotations
 
 import logging
+import os
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -35,9 +37,29 @@ REST_FACTOR = 3
 """The rest after a batch, as a multiple of the time that the batch took."""
 REST_SHARE = 0.05
 """Maximum of that rest, as a share of the time between two rounds."""
+NOT_RENEWED = (
+    ", or did not renew its lease in time: its process still runs, so it was suspended, or a call "
+    "of a handler kept Python's GIL for as long as a lease"
+)
 FORBEAR_LEASES = 2.0
 """Who was late with its own renewal takes over nobody who is silent for less than so many leases:
 what has kept it from the database may have kept them."""
+
+
+def runs_here(dead: lease.Lease) -> bool:
+    """Whether a process with its number runs on this host."""
+    if dead.process is None or os.name != "posix":
+        return False
+    host, pid = dead.process
+    if host != socket.gethostname() or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 class Recovery:
@@ -205,7 +227,8 @@ class Recovery:
         """Give back the rows of an instance whose lease we took over; drop the lease after the last
         row. Returns how many, and whether that was all."""
         runtime = self._runtime
-        given_back, finished = self._give_back(dead.name)
+        why = NOT_RENEWED if runs_here(dead) else ""
+        given_back, finished = self._give_back(dead.name, why)
         if finished:
             with self._link.transaction() as conn:
                 lease.drop(conn, runtime.tables, dead.name, taken_by=runtime.identity.id)
@@ -222,7 +245,7 @@ class Recovery:
                 return 0
         return self._give_back(dead_id)[0]
 
-    def _give_back(self, dead_id: recover.Owner) -> tuple[int, bool]:
+    def _give_back(self, dead_id: recover.Owner, why: str = "") -> tuple[int, bool]:
         """Batch by batch in short transactions; True if no row is left.
 
         Locked rows are left for the next beat: a suspended instance may hold such a lock, and an
@@ -230,7 +253,7 @@ class Recovery:
         after the last row of this one.
         """
         tables = self._runtime.tables
-        text = f"instance {shown(dead_id)} died while it held this message"
+        text = f"instance {shown(dead_id)} died while it held this message{why}"
         after = self._seen.pop(dead_id, recover.FIRST)
         given_back, all_of_them = 0, after == recover.FIRST
         while True:

@@ -54,6 +54,7 @@ class Watchdog(Role):
         self._settling = settling
         self._handlers = handlers
         self._told: dict[Link, float] = {}
+        self._dead_at = 0.0  # when a connection was found without an answer
 
     def run_once(self) -> int:
         """Returns how many roles are stuck."""
@@ -61,7 +62,17 @@ class Watchdog(Role):
         for link in self._settling:
             found.append(self._look("settle", link.busy_since, link.ident, link))
         self._handlers.lease_over()
+        self._runtime.lent_links.look(
+            self.log,
+            is_ours=self._runtime.identity.is_ours,
+            limit=self._limit,
+            dead_at=self._dead_at,
+        )
         return sum(found)
+
+    @property
+    def _limit(self) -> float:
+        return max(LEAST_SECONDS, self._runtime.settings.lease_seconds)
 
     def pause_seconds(self, did: int) -> float:
         return min(LOOK_SECONDS, self._runtime.settings.heartbeat_seconds)
@@ -69,12 +80,12 @@ class Watchdog(Role):
     def _look(self, name: str, since: float | None, ident: int | None, link: Link) -> bool:
         if since is not None and link.busy_since is not None:  # a round may use it again and again
             since = max(since, link.busy_since)
-        limit = max(LEAST_SECONDS, self._runtime.settings.lease_seconds)
-        if since is None or link.waits or time.monotonic() - since < limit:
+        if since is None or link.waits or time.monotonic() - since < self._limit:
             self._told.pop(link, None)
             return False
         if self._told.get(link) != since:
             self._told[link] = since
+            self._dead_at = time.monotonic()
             self.log.warning(
                 "%s: no progress for %.0f s, its connection is cut; it is at %s",
                 name,

@@ -29,6 +29,7 @@ class Transacting:
         if link is None:
             link = self._local.link = self._runtime.link(lends=True)
             self._runtime.spare_links.add(link)
+            self._runtime.lent_links.add(link)
         return link
 
     @contextmanager
@@ -57,6 +58,7 @@ class Transacting:
         long as the claim is ours. After a lost COMMIT the rows show whether it was committed.
         Raises LostClaim, and HandlerTimeout for a session that was ended without a word.
         """
+        self.link().owner = owner
         stage = Stage()
         runs, took = 0, 0.0
         failed: BaseException | None = None

@@ -53,6 +53,15 @@ class Lease(NamedTuple):
         return None if named is None else str(named)
 
     @property
+    def process(self) -> tuple[str, int] | None:
+        """Host and number of its process; None where it does not say."""
+        found = self._tells("process")
+        try:
+            return str(found["host"]), int(found["pid"])
+        except (TypeError, ValueError, KeyError):
+            return None
+
+    @property
     def stopped(self) -> bool:
         """Whether its instance has stopped, and only a handler that outlived that may still run."""
         return bool(self._tells("stopped"))
