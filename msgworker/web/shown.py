@@ -13,9 +13,12 @@ from markupsafe import Markup
 
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
+from msgworker.payload import is_text
 
 HIDDEN = "***"
 MOST_TEXT = 200
+MOST_NAME = 500
+"""The most characters of a name in a filter."""
 MOST_WHOLE = 32
 """Names up to this long are not broken."""
 MOST_PAYLOAD = 20_000
@@ -189,6 +192,19 @@ def instant(value: datetime | None) -> Markup:
     utc = value.astimezone(UTC)
     text, iso = f"{utc:%Y-%m-%d %H:%M:%S}", f"{utc:%Y-%m-%dT%H:%M:%SZ}"
     return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(iso, text, text)
+
+
+def links(url: Callable[..., str]) -> dict[str, Callable[..., Any]]:
+    """`url`, and `href`: the attribute of a link, or nothing where a filter would not take a name:
+    it is longer than MOST_NAME, or not UTF-8. Such an element is no link, and its text is cut."""
+
+    def href(name: str, /, query: Mapping[str, Any] | None = None, **path: Any) -> Markup:
+        named = [one for one in (query or {}).values() if isinstance(one, str)]
+        if any(len(one) > MOST_NAME or not is_text(one) for one in named):
+            return Markup("")
+        return Markup(' href="{}"').format(url(name, query, **path))
+
+    return {"url": url, "href": href}
 
 
 FILTERS: dict[str, Callable[..., Any]] = {

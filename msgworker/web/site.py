@@ -270,7 +270,7 @@ class Site:
         """The path of a route, below root_path; of the query what is None or "" is left out."""
         found = guard.root_of(request.scope) + str(self.starlette.url_path_for(name, **path))
         given = {k: v for k, v in (query or {}).items() if v is not None and v != ""}
-        return f"{found}?{urlencode(given, doseq=True)}" if given else found
+        return f"{found}?{urlencode(given, doseq=True, errors='replace')}" if given else found
 
     def render(
         self, request: Request, template: str, /, status: int = 200, **values: Any
@@ -299,7 +299,7 @@ class Site:
         role of the viewer."""
         return self.templates.get_template(template).render(
             site=self,
-            url=functools.partial(self.url, request),
+            **shown.links(functools.partial(self.url, request)),
             may=lambda word: self.may(request, Role.of(word)),
             badges=self.badges.shown(),
             badged=BADGED,

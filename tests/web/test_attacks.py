@@ -18,7 +18,7 @@ from msgworker.web.shown import Redaction
 from msgworker.web.tokens import Role
 from tests.support.ops import FAILED, put
 from tests.support.rows import send
-from tests.support.web import HERE, SESSION, TOKEN, Browser, browse, dashboard_with
+from tests.support.web import HERE, SESSION, TOKEN, Browser, Page, browse, dashboard_with
 
 CARD = "4111canary"
 MOST_ID = 2**63 - 1
@@ -258,3 +258,37 @@ def test_a_cookie_that_was_planted_is_no_session_after_the_log_in(sqlite_app: Ap
     assert attacker.get("/").headers["location"] == "/login"
     sent = {"csrf": token, "theme": "dark"}
     assert victim.post("/theme", data=sent, headers={"origin": HERE}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/topics", "/messages", "/lanes"])
+def test_a_name_that_no_filter_takes_is_shown_cut_and_is_no_link(
+    sqlite_app: App, path: str
+) -> None:
+    """One that is not UTF-8, which SQLite takes of any program, and one of a megabyte."""
+    with sqlite_app.engine.begin() as conn:
+        row = "INSERT INTO msgworker_message (topic, object_id, status) VALUES "
+        conn.execute(sa.text(f"{row} (CAST(x'4dfc6c6c' AS TEXT), CAST(x'4dfc' AS TEXT), 0)"))
+        conn.execute(sa.text(f"{row} (:name, :name, 0)"), {"name": "n" * 1_000_000})
+    found = browse(sqlite_app).get(path)
+    assert found.status_code == 200
+    assert len(found.content) < 100_000
+    assert Page(found.text).faults == []
+
+
+def test_pages_of_many_tries_instances_and_schedules_are_bounded(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("msgworker.web.pages.instances.ROWS", 2)
+    monkeypatch.setattr("msgworker.web.pages.schedules.ROWS", 2)
+    for number in range(4):
+        sqlite_app.every("24h", topic="t", name=f"s{number}")
+    assert "2 further schedules are not shown" in browse(sqlite_app).get("/schedules").text
+    with sqlite_app.engine.begin() as conn:
+        for number in range(4):
+            conn.execute(
+                sa.text(
+                    "INSERT INTO msgworker_message (topic, object_id, status, claimed_by) "
+                    f"VALUES ('t', 'o{number}', 1, 'gone-{number}')"
+                )
+            )
+    assert "2 further instances are not shown" in browse(sqlite_app).get("/instances").text

@@ -13,6 +13,7 @@ from msgworker.web import sections
 from msgworker.web.site import site_of
 
 NAV = ("Instances", "instances")
+ROWS = 500
 NAMED = 12
 """Topics that a row names."""
 
@@ -36,7 +37,10 @@ async def instances(request: Request) -> Response:
 
     async def values() -> dict[str, Any]:
         found = await site.look(site.ops.instances)
-        return {"rows": [(one, trouble(one)) for one in found], "named": NAMED}
+        rows = [(one, trouble(one)) for one in found]
+        if len(rows) > ROWS:  # first those that need help
+            rows = sorted(rows, key=lambda row: not row[1])[:ROWS]
+        return {"rows": rows, "left": len(found) - len(rows), "named": NAMED}
 
     return await sections.page(site, request, "instances.html", values)
 

@@ -23,6 +23,8 @@ from msgworker.web.selecting import id_of
 from msgworker.web.site import site_of
 
 NAV = None
+MOST_TRIES = 20
+"""The last of them that the page shows, with their tracebacks."""
 ITEMS = 50
 AUDIT = 50
 MOST_TRACE = 20_000
@@ -107,6 +109,7 @@ async def message(request: Request) -> Response:
         events=timeline(info, () if isinstance(audit, Refused) else audit),
         audit=audit,
         max_tries=spec.max_tries,
+        most_tries=MOST_TRIES,
         acts=acts(info, spec.on_dead),
         payload=shown.payload(info.payload, site.settings.redact) if wanted else None,
         most_trace=MOST_TRACE,

@@ -26,7 +26,7 @@ TOPICS = 100
 def row(one: TopicInfo, times: TopicTimes, minutes: int) -> dict[str, Any]:
     """What the table of topics shows of one; times: of a window of so many minutes."""
     counts = {state.value: one.count(state).count for state in State}
-    about = f"Messages of {one.topic} by state"
+    about = f"Messages of {shown.cut(one.topic, 80)} by state"
     return {
         "info": one,
         "bar": charts.states(counts, title=about),

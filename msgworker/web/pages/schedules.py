@@ -10,6 +10,7 @@ from msgworker.web.refused import or_missing
 from msgworker.web.site import site_of
 
 NAV = ("Schedules", "schedules")
+ROWS = 500
 CATCH_UP = {"last": "the last one is sent", "all": "all are sent", "none": "none is sent"}
 
 
@@ -17,7 +18,8 @@ async def schedules(request: Request) -> Response:
     site = site_of(request)
     found = await site.ask(or_missing, site.ops.schedules)
     there = await site.ask(or_missing, site.ops.can_schedule)
-    return site.render(request, "schedules.html", rows=found, there=there, catch_up=CATCH_UP)
+    more = {"there": there, "catch_up": CATCH_UP, "most": ROWS}
+    return site.render(request, "schedules.html", rows=found, **more)
 
 
 routes = [Route("/schedules", schedules, name="schedules")]
