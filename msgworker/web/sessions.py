@@ -26,15 +26,16 @@ COOKIE = "msgworker_session"
 
 
 def cookie_of(request: HTTPConnection, name: str) -> str | None:
-    """The value of a cookie of ours; of several the first, which is that of the longest path. Ours
+    """The value of a cookie of ours; of several the last, which is the newest of a path. Ours
     need no quotes, and to undo quotes takes Python before 3.11.10 and 3.12.6 the square of their
     length (CVE-2024-7592)."""
+    found = None
     for header in request.headers.getlist("cookie"):
         for part in header.split(";"):
             key, _, value = part.partition("=")
             if key.strip() == name:
-                return value.strip()
-    return None
+                found = value.strip()
+    return found
 
 
 def is_secure(scope: Scope) -> bool:

@@ -121,9 +121,12 @@ def test_what_is_hidden_is_hidden_in_texts_that_are_json_too(payload: Any) -> No
     assert CARD in shown.payload(json.dumps(payload), Redaction.of(["other"]))
 
 
-def test_a_text_that_is_no_json_stays_as_it_is() -> None:
-    payload = {"note": "{not json", "list": "[1,  2]"}
+def test_a_text_that_is_no_json_stays_as_it_is_unless_it_begins_as_one() -> None:
+    payload = {"note": "not {json", "list": "[1,  2]", "said": '"no", he said'}
     assert json.loads(shown.payload(payload, Redaction.of(["**.card"]))) == payload
+    found = json.dumps({"card": CARD})
+    for text in (f"{found}\n{found}", f"\ufeff{found}", f"{found},", json.dumps(found)):
+        assert CARD not in shown.payload({"note": text}, Redaction.of(["**.card"]))
 
 
 @pytest.mark.parametrize("depth", [300, 900, 4900])
