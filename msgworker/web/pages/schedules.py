@@ -18,8 +18,9 @@ async def schedules(request: Request) -> Response:
     site = site_of(request)
     found = await site.ask(or_missing, site.ops.schedules)
     there = await site.ask(or_missing, site.ops.can_schedule)
-    more = {"there": there, "catch_up": CATCH_UP, "most": ROWS}
-    return site.render(request, "schedules.html", rows=found, **more)
+    return site.render(
+        request, "schedules.html", rows=found, there=there, catch_up=CATCH_UP, most=ROWS
+    )
 
 
 routes = [Route("/schedules", schedules, name="schedules")]
