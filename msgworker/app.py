@@ -66,6 +66,9 @@ from msgworker.producing import (
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=Event)
 SEND_CHUNK = 5000
+TABLES_SECONDS = 10.0
+"""Seconds that the first send has for each statement by which it reads the tables, beside the
+caller's transaction, which may have them locked."""
 RULE_SECONDS = 1.0
 """Seconds after which ops calls read the rule of the table again."""
 log = logger("msgworker.app")
@@ -220,19 +223,23 @@ class App:
         Their `spec` has max_tries and on_dead as recorded in the database, which may differ from
         those of this App's `table`.
         """
+        return self._read_once()
+
+    def _read_once(self, seconds: float | None = None) -> Tables:
         with self._lock:
             if self._tables is None:
-                self._tables = self._resolved()
+                self._tables = self._resolved(seconds=seconds)
                 self._rule_read_at = time.monotonic()
             return self._tables
 
-    def _resolved(self, *, recorded: bool = True) -> Tables:
+    def _resolved(self, *, recorded: bool = True, seconds: float | None = None) -> Tables:
         with dialects.reaching(self.own):
             dialect = dialects.dialect_of(self.own)
             found = schema.resolve(
                 *(self.own, self.table, dialect),
                 recorded=recorded,
                 with_headers=self.tracer.on,
+                seconds=seconds,
             )
         if self.tracer.on and found.header_room == 0 and not self._told_of_headers:
             self._told_of_headers = True
@@ -493,7 +500,7 @@ class App:
         inserted; DuplicateMessage also where "replace" would change the topic or the object.
         """
         connection = connection_of(conn, self.engine)
-        tables = self.tables
+        tables = self._read_once(TABLES_SECONDS)
         self._refuse_topic(tables, topic)
         with self.tracer.sending(topic) as sending:
             message = outgoing(
@@ -534,7 +541,7 @@ class App:
         of a chunk of 5,000 are checked before any of it is inserted.
         """
         connection = connection_of(conn, self.engine)
-        tables = self.tables
+        tables = self._read_once(TABLES_SECONDS)
         self._refuse_topic(tables, topic)
         seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
         rule = checked_unique(unique, on_duplicate)

@@ -11,8 +11,9 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Pool
 
 from msgworker import dialects
 from msgworker.app import App
@@ -54,6 +55,7 @@ class Databases:
         self.homes = _homes(list(self.apps), self.shards, homes)
         self._name_of = {shard: name for name, own in self.homes.items() for shard in own}
         self._turn = itertools.cycle(self.apps)
+        self._known: WeakKeyDictionary[Pool, set[str]] = WeakKeyDictionary()
         for name, app in self.apps.items():
             app.label = app.label or f"{name}.{socket.gethostname()}"
 
@@ -134,18 +136,41 @@ class Databases:
             )
 
     def _place_of(self, conn: Connection | Session, object_id: Any) -> str:
-        """The database of a send; raises ConfigError if `conn` belongs to another of ours."""
-        url = connection_of(conn).engine.url
-        ours = [name for name, app in self.apps.items() if app.engine.url == url]
+        """The database of a send; raises ConfigError if `conn` leads to another one."""
+        connection = connection_of(conn)
         if object_id is None:
-            return ours[0] if ours else self.name_of(None)
+            ours = (name for name in self.apps if self._leads_to(name, connection))
+            return next(ours, None) or self.name_of(None)
         name = self.name_of(object_id)
-        if ours and name not in ours:
+        if self._leads_to(name, connection) is False:
+            whose = [one for one in self.apps if self._leads_to(one, connection)]
             raise ConfigError(
                 f"object {object_id!r:.80} belongs to database {name}, but the connection is of "
-                f"{ours[0]}; begin the transaction there: databases.of(object_id).engine.begin()"
+                f"{whose[0] if whose else 'none of these databases'}; begin the transaction there: "
+                "databases.of(object_id).engine.begin()"
             )
         return name
+
+    def _leads_to(self, name: str, conn: Connection) -> bool | None:
+        """Whether a connection leads to the table of the App of this name, as the server itself
+        says, since a URL may be written in many ways; None = that is unknown. What leads there is
+        asked once for each pool."""
+        app, pool = self.apps[name], conn.engine.pool
+        if pool is app.engine.pool or conn.engine.url == app.engine.url:
+            return True
+        known = self._known.setdefault(pool, set())
+        if name in known:
+            return True
+        table, schema = app.table.name, app.table.schema
+        there = dialects.place_of(conn, table, schema)
+        with dialects.reaching(app.own), dialects.connecting(app.own) as own:
+            here = dialects.place_of(own, table, schema)
+        if there is None or here is None:
+            urls = (one.engine.url for one in self.apps.values())
+            return False if conn.engine.url in urls else None
+        if there == here:
+            known.add(name)
+        return there == here
 
     def misplaced(self) -> dict[str, list[int]]:
         """By database, the shards of which it has unfinished messages although their home is

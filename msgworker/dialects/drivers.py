@@ -20,7 +20,10 @@ ISOLATION: Final = "READ COMMITTED"
 CONNECT_SECONDS = 10
 READ_SECONDS = 600
 WRITE_SECONDS = 60
-_LIBPQ = {
+NAME = "msgworker"
+"""What our sessions are called on the server, unless the URL or the environment says otherwise."""
+_LIBPQ: dict[str, int | str] = {
+    "fallback_application_name": NAME,
     "connect_timeout": CONNECT_SECONDS,
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -33,10 +36,10 @@ _MYSQL_WAITS = {
     "read_timeout": READ_SECONDS,
     "write_timeout": WRITE_SECONDS,
 }
-_WAITS: dict[str, dict[str, int]] = {
+_WAITS: dict[str, dict[str, Any]] = {
     "psycopg": _LIBPQ,
     "psycopg2": _LIBPQ,
-    "pymysql": _MYSQL_WAITS,
+    "pymysql": _MYSQL_WAITS | {"program_name": NAME},
     "mysqldb": _MYSQL_WAITS,
     "mariadbconnector": _MYSQL_WAITS,
     "oracledb": {
@@ -45,8 +48,8 @@ _WAITS: dict[str, dict[str, int]] = {
         "stmtcachesize": 100,  # statements that the driver keeps open; by default 20
     },
 }
-"""Timeouts of drivers for a network that does not answer; by default most have none. And how many
-statements they keep."""
+"""Timeouts of drivers for a network that does not answer; by default most have none. Beside them
+the name of the program, and how many statements they keep."""
 
 
 def connect_defaults(url: URL) -> dict[str, Any]:

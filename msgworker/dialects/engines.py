@@ -8,6 +8,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -116,6 +117,46 @@ def other_than(engine: sa.Engine, other: sa.Engine) -> str:
         return ""
     mine, given = (os.path.realpath(file) for file in files)
     return "" if mine == given else f"is of the file {given}, but the App's is {mine}"
+
+
+def place_of(conn: sa.Connection, table: str, schema: str | None) -> tuple[str, ...] | None:
+    """To which server, database and table of it a name leads on this connection, as the server
+    says; None if it does not. Two connections for which it is the same lead to one table. In a
+    transaction of the caller, which goes on as it was."""
+    name, query = conn.dialect.name, _PLACES.get(conn.dialect.name)
+    if query is None:
+        return None
+    quote = conn.dialect.identifier_preparer.quote
+    full = ".".join(quote(part) for part in (schema, table) if part is not None)
+    within = conn.in_transaction()
+    try:
+        with conn.begin_nested() if within else nullcontext():
+            params = {"full": full} if ":full" in query else {}
+            found = [str(value) for value in conn.execute(sa.text(query), params).one()]
+            if name in ("mysql", "mariadb"):
+                cluster = conn.exec_driver_sql(_CLUSTER).first()
+                if cluster is not None and cluster[1]:  # which of its nodes does not matter
+                    found = [str(cluster[1]), found[-1]]
+    except sa.exc.DBAPIError:
+        if not within:
+            conn.rollback()
+        return None
+    if conn.dialect.name == "sqlite":
+        found = [os.path.realpath(found[0])] if found[0] else []
+    return (*found, *(() if schema is None else (schema,)), table) if found else None
+
+
+_OF_MYSQL = "SELECT @@hostname, @@port, @@datadir, @@server_id, DATABASE()"
+_PLACES = {
+    "postgresql": "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), "
+    "current_database(), CAST(to_regclass(:full) AS oid)",
+    "mysql": _OF_MYSQL,
+    "mariadb": _OF_MYSQL,
+    "sqlite": "SELECT file FROM pragma_database_list WHERE name = 'main'",
+    "oracle": "SELECT SYS_CONTEXT('USERENV', 'DB_UNIQUE_NAME'), "
+    "SYS_CONTEXT('USERENV', 'CON_NAME'), SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA') FROM dual",
+}
+_CLUSTER = "SHOW STATUS LIKE 'wsrep_cluster_state_uuid'"
 
 
 def _plainly(url: URL) -> URL:

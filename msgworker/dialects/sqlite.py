@@ -129,6 +129,7 @@ def _sync_fully(raw: Any, _record: Any) -> None:
     # The default of nearly all builds of SQLite; with less, the last commits could be lost after a
     # power cut.
     raw.execute("PRAGMA synchronous=FULL")
+    raw.execute(f"PRAGMA journal_size_limit={WAL_BYTES}")
 
 
 _BUSY_TIMEOUT = f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}"
@@ -142,6 +143,9 @@ def _busy_timeout(conn: sa.Connection) -> None:
     cursor.close()
 
 
+WAL_BYTES = 64 * 1024 * 1024
+"""To which the file of the log is cut back once it has been copied: a reader that was open for long
+lets it grow, and SQLite leaves it as large as it was."""
 DATABASE_SET_UP = {"sqlite": "PRAGMA journal_mode=WAL"}
 """Settings stored in the database itself: readers and the writer do not wait for each other."""
 

@@ -12,6 +12,7 @@ from msgworker import App, Context, Message
 from msgworker.message import State
 from tests.engines import plain_engine
 from tests.support.rows import Table, send
+from tests.support.waiting import until
 
 
 def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app):
@@ -143,4 +144,33 @@ def test_settings_of_a_server_that_cut_sessions_or_answers_do_no_harm(mariadb, s
     send(app, *(f"o{i}" for i in range(5)))
     assert app.drain(linger=0).done == 5
     assert len(app.ops.find()) == 5
+    app.engine.dispose()
+
+
+def test_a_worker_and_looks_go_on_when_the_type_of_a_column_has_changed(postgresql):
+    """What the driver has prepared fails in each session that has it, as often as it is tried."""
+    app = App(postgresql.url, poll_seconds=0.05)
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    table = Table(app)
+    with app.worker(threads=2) as worker:
+        worker.start()
+        for round_ in range(15):  # psycopg prepares a statement that it is sent for the sixth time
+            send(app, *(f"o{n}" for n in range(4)))
+            until(lambda most=4 * (round_ + 1): table.statuses == [2] * most, "all is done")
+            app.ops.find(limit=1)
+        for kind in ("varchar(300)", "varchar(310)"):
+            with app.engine.begin() as conn:
+                change = f"ALTER TABLE msgworker_message ALTER COLUMN topic TYPE {kind}"
+                conn.exec_driver_sql(change)
+            before = len(table.statuses)
+            send(app, *(f"p{n}" for n in range(3)))
+            until(lambda most=before + 3: table.statuses == [2] * most, "the new ones are done")
+        failed = 0
+        for _ in range(5):
+            try:
+                assert app.ops.find(limit=1)
+            except sa.exc.DBAPIError:
+                failed += 1
+    assert failed <= 1  # one for each session at most
     app.engine.dispose()

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from msgworker import App, ConfigError, Message, MessageTable
+from msgworker import App, ConfigError, DatabaseUnavailable, Message, MessageTable
 from msgworker.store import send as store_send
 from tests.support.rows import Table, send
 from tests.support.tables import TABLE, make_table, topicless
@@ -210,3 +210,37 @@ def test_a_payload_is_json_once_in_a_column_of_a_json_type(make_app, database, k
         )
     assert app.drain(linger=0).done == 4
     assert seen == [{"cents": 700}, {"cents": 5}, None, {"cents": 1}]
+
+
+def test_the_first_send_does_not_wait_without_end_for_a_lock_of_its_own_transaction(
+    postgresql, monkeypatch
+):
+    """It reads the tables on a connection of its own, which may wait for the caller's."""
+    monkeypatch.setattr("msgworker.app.TABLES_SECONDS", 0.5)
+    app, other = App(postgresql.url), App(postgresql.url)
+    app.create_schema()
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("LOCK TABLE msgworker_message")
+        with pytest.raises(DatabaseUnavailable, match="has it locked"):
+            other.send(conn, "t")
+    with other.engine.begin() as conn:
+        other.send(conn, "t")
+    for one in (app, other):
+        one.engine.dispose()
+
+
+def test_sessions_that_we_open_have_a_name(postgresql):
+    app = App(postgresql.url)
+    with app.engine.connect() as conn:
+        assert conn.scalar(sa.text("SHOW application_name")) == "msgworker"
+    app.engine.dispose()
+    named = sa.make_url(postgresql.url).update_query_dict({"application_name": "crm"})
+    app = App(named)
+    with app.engine.connect() as conn:
+        assert conn.scalar(sa.text("SHOW application_name")) == "crm"
+    app.engine.dispose()
+
+
+def test_the_log_of_sqlite_is_cut_back(sqlite_app):
+    with sqlite_app.engine.connect() as conn:
+        assert conn.scalar(sa.text("PRAGMA journal_size_limit")) == 64 * 1024 * 1024

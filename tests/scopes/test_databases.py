@@ -27,6 +27,7 @@ from msgworker import (
 )
 from msgworker.coordination import DatabaseLocks, Partitions, Segments
 from msgworker.instance import stopping
+from tests.engines import plain_engine
 from tests.support.rows import Table
 from tests.support.waiting import in_thread, until
 
@@ -156,6 +157,50 @@ def test_a_message_is_sent_to_the_home_of_its_object_and_nowhere_else(make):
         databases.send(conn, "t")  # no object, no home
     counts = {name: len(Table(app).statuses) for name, app in databases.apps.items()}
     assert counts == dict.fromkeys(NAMES, 0) | {right: 1, wrong: 1}
+
+
+def other_way(url):
+    """Another URL of the same database."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return parsed.set(database=os.path.relpath(parsed.database))
+    return parsed.set(host="localhost" if parsed.host == "127.0.0.1" else "127.0.0.1")
+
+
+def test_where_a_connection_leads_is_asked_of_the_server(database, make_app):
+    """Not of the URL, in which a host or a file has several names."""
+    if database.stand_in:
+        pytest.skip("a stand-in has one schema")
+    parsed = sa.make_url(database.url)
+    second = f"{parsed.database}_2"
+    if database.name != "sqlite":
+        admin = database.engine().execution_options(isolation_level="AUTOCOMMIT")
+        with admin.connect() as conn:
+            conn.exec_driver_sql(f"CREATE DATABASE {second}")
+    apps = {"a": make_app(), "b": make_app(parsed.set(database=second))}
+    ways = {name: plain_engine(other_way(app.engine.url)) for name, app in apps.items()}
+    try:
+        for app in apps.values():
+            app.create_schema()
+        databases = Databases(apps)
+        home = databases.name_of("C-1")
+        other = next(name for name in apps if name != home)
+        with ways[home].begin() as conn:
+            databases.send(conn, "t", object_id="C-1")
+            databases.send(conn, "t", object_id="C-1")
+        with (
+            ways[other].begin() as conn,
+            pytest.raises(ConfigError, match=f"{home}, but the connection is of {other}"),
+        ):
+            databases.send(conn, "t", object_id="C-1")
+        counts = {name: len(Table(app).statuses) for name, app in apps.items()}
+        assert counts == {home: 2, other: 0}
+    finally:
+        for engine in (*ways.values(), *(app.engine for app in apps.values())):
+            engine.dispose()
+        if database.name != "sqlite":
+            with admin.connect() as conn:
+                conn.exec_driver_sql(f"DROP DATABASE {second}")
 
 
 def test_many_messages_are_split_by_home_in_their_order(make):

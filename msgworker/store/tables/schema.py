@@ -6,7 +6,8 @@ Creating is idempotent, also for several processes: see `additions`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker import dialects
 from msgworker.counted import plural
 from msgworker.dialects import Dialect, connecting, writing
-from msgworker.errors import SchemaError
+from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.message import Status
 from msgworker.store.sharing import locks
 from msgworker.store.tables import requirements
@@ -207,6 +208,23 @@ def _columns_there(inspector: Inspector, live: str, t: Tables) -> dict[str, list
     return dialects.columns_there(inspector, [live, *own], t.spec.schema)
 
 
+@contextmanager
+def _within(conn: Connection, spec: MessageTable, seconds: float | None) -> Iterator[None]:
+    if seconds is None:
+        yield
+        return
+    try:
+        with dialects.deadline(conn, seconds):
+            yield
+    except DBAPIError as error:
+        if not dialects.is_overtime(error):
+            raise
+        raise DatabaseUnavailable(
+            f"table {spec.name} could not be read within {seconds:g} s: a session has it locked, "
+            "perhaps that of this transaction. Read app.tables before it begins"
+        ) from error
+
+
 def resolve(
     engine: Engine,
     spec: MessageTable,
@@ -214,15 +232,17 @@ def resolve(
     *,
     recorded: bool = True,
     with_headers: bool = False,
+    seconds: float | None = None,
 ) -> Tables:
     """The tables as they are in the database; raises SchemaError for what is missing, all at once.
 
     Optional columns of a foreign table may be missing; our own table must be complete.
     recorded: by the rule that is recorded, not by that of `spec`. with_headers: headers are read
-    and written, for traces.
+    and written, for traces. seconds: for each statement; raises DatabaseUnavailable where another
+    session, perhaps one of the caller's, has the table locked for longer; None = it waits.
     """
     check_names(spec, dialect)
-    with connecting(engine) as conn:
+    with connecting(engine) as conn, _within(conn, spec, seconds):
         inspector = sa.inspect(conn)
         live = live_name(inspector, spec)
         if live is None:
