@@ -241,10 +241,12 @@ def returned(conn: sa.Connection) -> Iterator[None]:
         yield
     except BaseException as error:
         if is_of_the_session(error):
-            with suppress(Exception):
-                conn.invalidate()
+            spoil(conn)
         raise
     finally:
+        if is_spoilt(conn):
+            with suppress(Exception):
+                conn.invalidate()
         with suppress(conn.dialect.loaded_dbapi.Error):
             conn.close()
 
@@ -304,6 +306,18 @@ def _effects(statement: str) -> tuple[bool, bool]:
     lasts = _LASTING.search(statement) is not None
     leads = (lasts or _SETS.search(statement)) and _LEADING.search(statement)
     return lasts, bool(leads)
+
+
+def _note_error(context: Any) -> None:
+    error = context.sqlalchemy_exception or context.original_exception
+    if context.connection is not None and is_of_the_session(error):
+        spoil(context.connection)
+
+
+def doubt_sessions(engine: sa.Engine) -> None:
+    """After an error that may be one of its session a connection of this engine is spoilt, also
+    where the error is caught at the statement and others follow."""
+    event.listen(engine, "handle_error", _note_error)
 
 
 def watch_sessions(engine: sa.Engine) -> None:

@@ -65,8 +65,7 @@ def transaction_within(
             ends.enter_context(_session_within(conn, raw, seconds))
         begun = ends.enter_context(conn.begin())
         if conn.dialect.name == "postgresql":  # of this transaction: a pooler may be between
-            begin = f"SET LOCAL statement_timeout = {max(1, round(seconds * 1000))}"
-            conn.exec_driver_sql(begin)
+            conn.exec_driver_sql(f"SET LOCAL statement_timeout = {max(1, round(seconds * 1000))}")
         yield begun
 
 
@@ -94,19 +93,7 @@ def _session_within(conn: sa.Connection, raw: Any, seconds: float) -> Iterator[N
 @contextmanager
 def _setting(conn: sa.Connection, seconds: float) -> Iterator[None]:
     """Set the limit of the session, and afterwards what it was: a listener may have set that."""
-    milliseconds = max(1, round(seconds * 1000))
-    if conn.dialect.name == "postgresql":
-        begin = (
-            "SELECT current_setting('statement_timeout'), "
-            f"set_config('statement_timeout', '{milliseconds}', false)"
-        )
-        end = "SET statement_timeout = '{}'"
-    else:
-        name, value = "max_execution_time", str(milliseconds)
-        if getattr(conn.dialect, "is_mariadb", False):
-            name, value = "max_statement_time", f"{milliseconds / 1000:.3f}"
-        begin = f"SET @msgworker_kept = @@SESSION.{name}, SESSION {name} = {value}"
-        end = f"SET SESSION {name} = @msgworker_kept"
+    begin, end = _settings(conn, seconds)
     found = conn.exec_driver_sql(begin)
     if found.returns_rows:
         end = end.format(found.scalar_one())
@@ -115,6 +102,21 @@ def _setting(conn: sa.Connection, seconds: float) -> Iterator[None]:
     finally:
         if not (conn.closed or conn.invalidated):
             conn.exec_driver_sql(end)
+
+
+def _settings(conn: sa.Connection, seconds: float) -> tuple[str, str]:
+    """Statements that set the limit of the session and put back what it was; on PostgreSQL the
+    first one gives that, for the second."""
+    milliseconds = max(1, round(seconds * 1000))
+    if conn.dialect.name == "postgresql":
+        told = "current_setting('statement_timeout')"
+        change = f"set_config('statement_timeout', '{milliseconds}', false)"
+        return f"SELECT {told}, {change}", "SET statement_timeout = '{}'"
+    name, value = "max_execution_time", str(milliseconds)
+    if getattr(conn.dialect, "is_mariadb", False):
+        name, value = "max_statement_time", f"{milliseconds / 1000:.3f}"
+    begin = f"SET @msgworker_kept = @@SESSION.{name}, SESSION {name} = {value}"
+    return begin, f"SET SESSION {name} = @msgworker_kept"
 
 
 @contextmanager

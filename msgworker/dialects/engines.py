@@ -21,7 +21,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from msgworker.config import nearest
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.codes import code_of
-from msgworker.dialects.connections import connecting, watch_sessions
+from msgworker.dialects.connections import connecting, doubt_sessions, watch_sessions
 from msgworker.dialects.drivers import (
     ISOLATION,
     _any_text,
@@ -321,6 +321,8 @@ def beside(engine: sa.Engine, *, lends: bool = False) -> sa.Engine:
     _set_sessions(own, engine)
     if lends:
         watch_sessions(own)
+    else:
+        doubt_sessions(own)
     _forked.add(own)
     close = weakref.WeakMethod(own.close_pool)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 
-from sqlalchemy.exc import DBAPIError, PendingRollbackError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from msgworker.dialects.codes import code_of
@@ -163,7 +163,7 @@ def is_of_the_session(error: BaseException) -> bool:
     would fail there again and not in a new one: a plan that the driver has prepared, a role, a
     path, a setting. All that is not known to be otherwise."""
     found = trouble(error)
-    if found is Trouble.OTHER:
+    if found is Trouble.OTHER and not isinstance(error, IntegrityError | DataError):
         return isinstance(error, DBAPIError) or _is_of_a_driver(error)
     return found in (Trouble.LOST, Trouble.REFUSED)
 

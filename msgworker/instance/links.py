@@ -297,6 +297,8 @@ class Link:
                 if self._tuned and not shares_sessions(self._alone):
                     self._alone.exec_driver_sql(self._tuned[0])
             yield self._alone
+            if is_spoilt(self._alone):
+                self.close(lost=True)
         except BaseException as error:
             self.close(lost=is_of_the_session(error))
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -173,4 +174,26 @@ def test_a_worker_and_looks_go_on_when_the_type_of_a_column_has_changed(postgres
             except sa.exc.DBAPIError:
                 failed += 1
     assert failed <= 1  # one for each session at most
+    app.engine.dispose()
+
+
+def test_an_error_that_is_caught_at_its_statement_ends_its_session_too(postgresql):
+    app = App(postgresql.url)
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    link = app.runtime().link()
+    ask = sa.text("SELECT pg_backend_pid()")
+    for opened in (link.statement, link.transaction):
+        pids = []
+        for statement in ("SELECT 1", "DISCARD ALL WRONGLY", "SELECT 1"):
+            with opened() as conn:
+                pids.append(conn.scalar(ask))
+                if opened == link.statement:
+                    with suppress(sa.exc.DBAPIError):
+                        conn.exec_driver_sql(statement)
+                else:
+                    with suppress(sa.exc.DBAPIError), conn.begin_nested():
+                        conn.exec_driver_sql(statement)
+        assert pids[0] == pids[1] != pids[2]
+    link.close()
     app.engine.dispose()
