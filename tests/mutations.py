@@ -1068,12 +1068,26 @@ MUTANTS = (
         "return now - self._since >= 100 * self.scope.hold",
         "test_segments_keep_their_rules_in_any_order_of_events",
     ),
+    _m(
+        "a start that a time limit of the server ended is repeated",
+        "instance/links.py",
+        "        return self.by_database(error) and not self.took_too_long(error)",
+        "        return self.by_database(error)",
+        "test_a_limit_that_an_item_meets_fails_the_item",
+    ),
+    _m(
+        "a session that a handler has changed is used again",
+        "instance/links.py",
+        "            if is_spoilt(self.together):\n",
+        "            if self.together is None:\n",
+        *_on("test_what_one_handler_sets_for_its_session_the_next_does_not_see", "sqlite"),
+    ),
     # --- several databases
     _m(
         "a send goes to any database",
         "databases.py",
-        "        if ours and name not in ours:\n",
-        "        if ours and not name:\n",
+        "        if self._leads_to(name, connection) is False:\n",
+        "        if self._leads_to(name, connection) is NotImplemented:\n",
         "test_a_message_is_sent_to_the_home_of_its_object_and_nowhere_else",
     ),
     _m(
@@ -1700,8 +1714,8 @@ MUTANTS = (
     _m(
         "a forked child inherits locks",
         "processlock.py",
-        "    for lock in list(_ALL):\n",
-        "    for lock in list[ProcessLock]():\n",
+        "    for one in list(_ALL):\n",
+        "    for one in list[Renewed]():\n",
         "test_a_child_builds_statements_while_a_thread_of_its_parent_builds_one",
     ),
     _m(

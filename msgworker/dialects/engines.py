@@ -122,7 +122,7 @@ def other_than(engine: sa.Engine, other: sa.Engine) -> str:
 def place_of(conn: sa.Connection, table: str, schema: str | None) -> tuple[str, ...] | None:
     """To which server, database and table of it a name leads on this connection, as the server
     says; None if it does not. Two connections for which it is the same lead to one table. In a
-    transaction of the caller, which goes on as it was."""
+    transaction of the caller, which an error leaves as it was."""
     name, query = conn.dialect.name, _PLACES.get(conn.dialect.name)
     if query is None:
         return None
