@@ -355,6 +355,8 @@ class DatabaseLocks(LockCentre):
             yield
         finally:
             late.cancel()
+            if late.ident is not None:  # else a late cut would hit the next call
+                late.join()
 
     def _refusal(self, error: Exception) -> Exception:
         found = dialects.refusal(self.engine, error)

@@ -6,20 +6,30 @@ without a flag wait for scopes with a flag, and all others continue.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from msgworker.config import number, whole
+from msgworker.config import YEAR_SECONDS, number, whole
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.holding import hold
 from msgworker.coordination.lease import LockCentre
 from msgworker.coordination.scopes import check_flag
 from msgworker.counted import plural
 from msgworker.dialects import connecting, reaching, writing
-from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable, SchemaError
+from msgworker.errors import (
+    ConfigError,
+    DatabaseUnavailable,
+    LeaseBusy,
+    LeaseLost,
+    LocksUnavailable,
+    SchemaError,
+)
+from msgworker.instance.role import outage_pause
 from msgworker.logs import logger
 from msgworker.store.sharing import deal as store
 from msgworker.store.sharing.deal import Undealt
@@ -28,6 +38,8 @@ from msgworker.table import MessageTable, Tables
 
 log = logger("msgworker.coordination")
 POLL_SECONDS = 0.5
+STEP_SECONDS = 1.0
+"""How long it stands by before it looks again whether it is to stop."""
 
 
 class _App(Protocol):
@@ -91,27 +103,29 @@ class Dealer:
         """Deal until `stop`; while another dealer deals, stand by.
 
         poll_seconds: the pause if there was nothing to deal. wait: the most seconds of standing by;
-        None = no limit. Raises as `deal_once`, but LeaseBusy only after `wait`.
+        None = no limit. Raises LeaseBusy after `wait`, SchemaError; and DatabaseUnavailable at the
+        start only: later it waits for the database, as a worker does.
         """
         t = self._tables()
-        away = False
+        patience = math.inf if wait is None else number("wait", wait, 0, YEAR_SECONDS)
+        until, failures = time.monotonic() + patience, 0
         while not self._stopping.is_set():
+            step = max(0.0, min(STEP_SECONDS, until - time.monotonic()))
             try:
-                with hold(
-                    self._locks, self.name, ttl=self.ttl, wait=min(wait or 1.0, 1.0)
-                ) as lease:
-                    away = False
+                with hold(self._locks, self.name, ttl=self.ttl, wait=step) as lease:
                     while not self._stopping.is_set() and lease.live():
-                        if not self._deal_all(t, lease.check):
+                        dealt = self._deal_all(t, lease.check)
+                        failures, until = 0, time.monotonic() + patience
+                        if not dealt:
                             self._stopping.wait(poll_seconds)
             except LeaseBusy:
-                if wait is not None:
+                if time.monotonic() >= until:
                     raise
-            except (LeaseLost, LocksUnavailable) as error:
-                if not away:
+            except (LeaseLost, LocksUnavailable, DatabaseUnavailable) as error:
+                failures += 1
+                if failures == 1:
                     log.warning("dealer: %s; trying again", error)
-                away = True
-                self._stopping.wait(1.0)
+                self._stopping.wait(outage_pause(failures))
 
     def stop(self) -> None:
         """Make `run` return, from any thread."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from msgworker.dialects import listen, shares_sessions, wait_for_notice
-from msgworker.instance.role import Role
+from msgworker.instance.role import Aside, Role
 from msgworker.instance.runtime import Runtime
 
 LISTEN_SECONDS = 1.0
@@ -19,7 +19,7 @@ class Listener(Role):
     """Listens on the channel of the message table, on a connection of its own."""
 
     def __init__(self, runtime: Runtime, *, heard: Callable[[], None]) -> None:
-        super().__init__("listener", runtime.log, runtime.away)
+        super().__init__("listener", runtime.log, Aside(runtime.away))
         self._link = runtime.link()
         self._channel = runtime.channel
         self._heard = heard

@@ -62,7 +62,11 @@ def outage_pause(attempt: int, longest: float = LONGEST_PAUSE_SECONDS + 0.5) -> 
 
 class Away:
     """The parts of an instance that are in an outage now; several may have the same name. The first
-    one logs it, and the last one logs its end, so that an outage gives two log lines."""
+    one logs it, and the last one logs its end, so that an outage gives two log lines.
+
+    patience: failures in a row before they are told, beside those that are common."""
+
+    patience = 0
 
     def __init__(
         self, stream: Events | None = None, instance: Callable[[], str] = lambda: ""
@@ -98,6 +102,20 @@ class Away:
             return time.monotonic() - min(self._since.values()) if self._since else 0.0
 
 
+class Aside(Away):
+    """Of a part that an instance can do without: its outage is none of the database, and ends no
+    drain. It is logged where it lasts and the others work."""
+
+    def __init__(self, main: Away) -> None:
+        super().__init__()
+        self._main = main
+
+    def begins(self, who: object, name: str, reason: str) -> bool:
+        return super().begins(who, name, reason) and not self._main.seconds
+
+    patience = 6
+
+
 class Outage:
     """Detects the beginning and the end of an outage, with one log line each."""
 
@@ -120,7 +138,7 @@ class Outage:
         """Record a failure; return the seconds to wait before the next try."""
         self.failures += 1
         self.error = error
-        if self.failures < EVERYDAY.get(trouble(error), 0):
+        if self.failures < max(EVERYDAY.get(trouble(error), 0), self._away.patience):
             self._log.debug("%s: %s; trying again", self._what, reason_of(error))
         elif not self._told:
             self._told = True
@@ -161,6 +179,7 @@ class Role:
         after a failure."""
         self.name = name
         self.log = log
+        self._aside = isinstance(away, Aside)
         self.outage = Outage(log, name, away, longest_pause)
         self.busy_since: float | None = None  # when the round began that runs now
         self._told_of = ""
@@ -256,7 +275,7 @@ class Role:
             pause = self.outage.failed(error)
             if trouble(error) is Trouble.OTHER and reason_of(error) != self._told_of:
                 self._told_of = reason_of(error)  # a repeated error is logged once
-                told = None if shows_a_row(error) else error
+                told = None if shows_a_row(error) or self._aside else error
                 why = "unexpected error; continuing" if told else reason_of(error)
                 self.log.error("%s: %s", self.name, why, exc_info=told)
             return pause

@@ -16,7 +16,7 @@ from msgworker import ticks
 from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
 from msgworker.errors import SchemaError
 from msgworker.events import ScheduleFailed, ScheduleFired
-from msgworker.instance.role import Role
+from msgworker.instance.role import Aside, Role
 from msgworker.instance.runtime import Runtime
 from msgworker.schedules import Schedule
 from msgworker.store import schedules as store
@@ -42,7 +42,7 @@ class Timer(Role):
 
     def __init__(self, runtime: Runtime, *, look_now: Callable[[], None]) -> None:
         """look_now: makes the fetcher look for messages."""
-        super().__init__("timer", runtime.log, runtime.away)
+        super().__init__("timer", runtime.log, Aside(runtime.away))
         self._runtime = runtime
         self._look_now = look_now
         self.link = runtime.link()

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+from tenacity.wait import wait_none
 
 from msgworker import App
 from msgworker.instance.claiming.refusals import FIRST_PAUSE_SECONDS, FORGET_SECONDS, Refusals
@@ -237,3 +238,57 @@ def test_a_refusal_that_was_mended_meanwhile_does_not_make_a_drain_fail():
     report = Report(done=1, refused=1)
     assert report.leaving(Left(total=1, by={Waits.DUE: 1})).exit_code == 1
     assert report.leaving(Left()).exit_code == 0
+
+
+def keep_rows(app: App, database: Any, when: str) -> None:
+    """Make a trigger that drops an UPDATE without an error."""
+    if database.name == "mariadb":
+        pytest.skip("a trigger cannot drop an UPDATE there")
+    with app.engine.begin() as conn:
+        if database.name == "postgresql":
+            conn.exec_driver_sql(
+                "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN RETURN NULL; END $$"
+            )
+            conn.exec_driver_sql(
+                "CREATE TRIGGER keep BEFORE UPDATE ON msgworker_message FOR EACH ROW "
+                f"WHEN ({when}) EXECUTE FUNCTION keep()"
+            )
+            return
+        conn.exec_driver_sql(
+            f"CREATE TRIGGER keep BEFORE UPDATE ON msgworker_message WHEN {when} "
+            "BEGIN SELECT RAISE(IGNORE); END"
+        )
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_an_outcome_that_the_database_drops_without_an_error_is_a_failed_try(
+    app, database, transactional, caplog
+):
+    starts = []
+
+    @app.handler("t", transactional=transactional, wait=wait_none())
+    def handle(msg: Any, ctx: Any) -> None:
+        starts.append(msg.msg_id)
+
+    bad, *good = send(app, "bad", "good", "good", "good")
+    keep_rows(app, database, "NEW.status = 2 AND OLD.object_id = 'bad'")
+    report = app.drain(linger=0, retry_linger=30, time_limit=60)
+    assert (report.done, report.failed, report.left, report.exit_code) == (3, 1, 0, 1)
+    assert starts.count(bad) == 3
+    assert set(starts) == {bad, *good}
+    assert "triggers, rules and policies" in (app.ops.show(bad).last_error or "")
+
+
+def test_a_claim_that_the_database_drops_without_an_error_is_a_refusal(
+    app, database, taken, monkeypatch, caplog
+):
+    (bad,) = send(app, "bad")
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    keep_rows(app, database, "NEW.status = 1 AND OLD.object_id = 'bad'")
+    report = drain(app, taken, time_limit=60)
+    assert_all_others_ran(taken, good)
+    assert (report.done, report.left_by, report.exit_code) == (20, {"due": 1}, 1)
+    assert (report.refused, report.stopped) == (1, False)
+    text = "\n".join(r.getMessage() for r in caplog.records)
+    assert f"the database refuses to flag message {bad}" in text

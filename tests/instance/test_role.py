@@ -13,7 +13,7 @@ from msgworker.errors import MsgworkerError
 from msgworker.events import Event, Events, OutageBegan, OutageEnded
 from msgworker.instance import role as role_module
 from msgworker.instance.instance import Instance
-from msgworker.instance.role import Away, Outage, Role
+from msgworker.instance.role import Aside, Away, Outage, Role
 from tests.support.rounds import register
 
 LOG = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
@@ -161,3 +161,18 @@ def test_a_role_outlives_one_error_of_its_loop_and_is_missed_after_two(
     role.stop()
     role.join(60)
     assert not role.alive
+
+
+def test_the_outage_of_a_part_that_can_be_done_without_is_none_of_the_database(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream, told = Events(), list[OutageBegan]()
+    stream.on(OutageBegan, told.append)
+    main = Away(stream)
+    aside = Outage(LOG, "x", Aside(main))
+    for _ in range(Aside.patience):
+        aside.failed(RuntimeError("LISTEN is refused"))
+    assert (main.seconds, told) == (0.0, [])
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
+        "x: RuntimeError: LISTEN is refused; trying again"
+    ]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
 
 from msgworker import MessageTable
-from msgworker.coordination import Dealer, Instance, LeaseBusy, hold
+from msgworker.coordination import DatabaseLocks, Dealer, Instance, LeaseBusy, hold
 from msgworker.coordination.dealer import shared_out
-from msgworker.errors import ConfigError, SchemaError
+from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError
+from msgworker.store.sharing import deal as store
 from msgworker.store.sharing.deal import Undealt
 from tests.support.rows import Table, send
 from tests.support.waiting import until
@@ -96,3 +98,29 @@ def test_who_has_got_fewest_gets_the_next():
         "c": [3, 4, 5],
     }
     assert dealt == {"a": 6, "b": 4, "c": 3}
+
+
+@pytest.mark.parametrize("wait", [0, 1.6])
+def test_a_dealer_stands_by_for_as_long_as_it_is_told(app, wait):
+    dealer = Dealer(app, ["asA"])
+    with hold(DatabaseLocks(app.engine), dealer.name):
+        begun = time.monotonic()
+        with pytest.raises(LeaseBusy):
+            dealer.run(wait=wait)
+    assert wait <= time.monotonic() - begun < wait + 0.9
+
+
+def test_a_dealer_waits_for_a_database_that_is_away(app, monkeypatch):
+    dealer, asked = Dealer(app, ["asA"]), []
+    real = store.flags
+
+    def flags(*given):
+        asked.append(1)
+        if len(asked) < 4:
+            raise DatabaseUnavailable("gone")
+        dealer.stop()
+        return real(*given)
+
+    monkeypatch.setattr(store, "flags", flags)
+    dealer.run()
+    assert len(asked) == 4

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
@@ -36,6 +37,10 @@ from msgworker.table.priorities import prioritized
 LOOK_FOR_RUNS = 8
 """While objects have one message each, only one claim in this many reads runs."""
 SWEEP_LIMIT = 5000
+KEPT = (
+    "no row was changed, without an error: a trigger, a rule or a policy of the table keeps it, or "
+    "a transaction has it locked"
+)
 HandOver = Callable[[Sequence[Lane]], None]
 _TOPIC = itemgetter(Row._fields.index("topic"))
 
@@ -113,7 +118,7 @@ class Claimer:
         if len(rows) < len(candidates):
             won = {row.msg_id for row in rows}
             lost = [c for c in candidates if c.msg_id not in won]
-            self._refusals.lost(lost)
+            self._refusals.lost(lost, alone=runtime.slots < 2)
         # A message in quarantine is claimed alone: no run behind it, no lane beside it.
         most = runtime.tables.spec.max_tries
         if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
@@ -225,15 +230,35 @@ class Claimer:
                 won, errors = claim.flag_apart(conn, self._runtime.tables, part, me=me)
                 rows += won
                 refused |= errors
-        self._hear([one for part in parts for one in part], refused)
+            tried = [one for part in parts for one in part]
+            kept = self._kept(conn, tried, {row.msg_id for row in rows}, refused)
+        self._hear(tried, refused, kept)
         return rows
 
-    def _hear(self, tried: Sequence[Candidate], refused: Mapping[int, DBAPIError]) -> None:
+    def _kept(
+        self,
+        conn: Connection,
+        tried: Sequence[Candidate],
+        won: Collection[int],
+        refused: Collection[int],
+    ) -> Collection[int]:
+        """What was lost again and again, and by nobody's doing."""
+        lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
+        if self._runtime.tables.dialect.row_locks:  # somebody may have it locked
+            lost = [one for one in lost if self._refusals.suspects(one)]
+        return claim.kept(conn, self._runtime.tables, lost) if lost else ()
+
+    def _hear(
+        self,
+        tried: Sequence[Candidate],
+        refused: Mapping[int, DBAPIError],
+        kept: Collection[int] = (),
+    ) -> None:
         """Remember which rows the database refuses to flag."""
         for one in tried:
             error = refused.get(one.msg_id)
             if error is None:
-                self._refusals.heard(one, None)
+                self._refusals.heard(one, KEPT if one.msg_id in kept else None)
             # The guard may be the reason: a lost race is no refusal, unless it happens every time.
             elif trouble(error) is not Trouble.RACE or self._refusals.suspects(one):
                 self._refusals.heard(one, without(reason_of(error), self._secrets))

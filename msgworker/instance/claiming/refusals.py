@@ -83,15 +83,16 @@ class Refusals:
         together = [c for c in candidates if c.msg_id not in chosen and c.msg_id not in self._found]
         return together, alone[:ALONE_AT_ONCE]
 
-    def lost(self, candidates: Sequence[Candidate]) -> None:
-        """These could not be flagged; most likely another instance was faster."""
+    def lost(self, candidates: Sequence[Candidate], *, alone: bool = False) -> None:
+        """These could not be flagged; most likely another instance was faster, unless we are
+        alone."""
         now = self._clock()
         if now - self._losses_since > FORGET_LOSSES_SECONDS:
             self._losses.clear()
             self._losses_since = now
         for one in candidates:
             if one.msg_id not in self._found:
-                self._losses[one.msg_id] = self._losses.get(one.msg_id, 0) + 1
+                self._losses[one.msg_id] = self._losses.get(one.msg_id, 0) + (2 if alone else 1)
 
     def heard(self, candidate: Candidate, reason: str | None) -> None:
         """It was tried separately. reason: why the database refuses it, logged the first time; None

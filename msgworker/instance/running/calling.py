@@ -265,7 +265,10 @@ class Caller:
             stage.committing = False
             fate = store.settle_one(conn, tables, one, me=me)
         if fate is Settled.LOST:
-            raise missed(conn, "the handler") or LostClaim(lane.row.msg_id, lane.owner)
+            misled = missed(conn, "the handler")
+            if misled is None:
+                done.check_not_kept(conn, tables, lane.row.msg_id, me=me)
+            raise misled or LostClaim(lane.row.msg_id, lane.owner)
         return fate
 
     def _was_committed(self, lane: Lane) -> bool:

@@ -150,7 +150,12 @@ class Writer:
                     )
                     if sending:
                         self._notify(conn)
-                became |= written
+                    kept = self._kept(conn, written, me)
+                became |= {i: fate for i, fate in written.items() if i not in kept}
+                for lane in lanes if kept else ():
+                    if lane.row.msg_id in kept:
+                        one = settlement(lane, self._runtime)
+                        became[one.msg_id] = self._write_alone(lane, one, me)
                 return
             except NotTogether:
                 continue
@@ -163,6 +168,13 @@ class Writer:
         # One by one, so that a lane that cannot be settled does not block the others.
         for lane, one in zip(lanes, batch, strict=True):
             became[one.msg_id] = self._write_alone(lane, one, me)
+
+    def _kept(self, conn: Connection, written: dict[int, Settled], me: str) -> set[int]:
+        """What is still ours though its outcome was written: the database has dropped that."""
+        if Settled.LOST not in written.values() or not self._runtime.tables.has("claimed_by"):
+            return set()
+        lost = [msg_id for msg_id, fate in written.items() if fate is Settled.LOST]
+        return done.still_mine(conn, self._runtime.tables, lost, me=me)
 
     def _statement(self) -> AbstractContextManager[Connection]:
         """A batch in one statement; a spare writer has no connection for those alone."""
@@ -181,6 +193,8 @@ class Writer:
             with self.link.transaction() as conn:
                 tables = self._runtime.tables
                 settled = store.settle_one(conn, tables, one, me=me, at_once=True)
+                if settled is Settled.LOST:
+                    done.check_not_kept(conn, tables, one.msg_id, me=me)
                 if one.sends:
                     self._notify(conn)
                 return settled
@@ -192,6 +206,10 @@ class Writer:
                     bare = one._replace(error=UNWRITABLE, trace=None)
                     return self._write_alone(lane, bare, me, one)
                 return self._write_unsent(lane, whole or one, me, error)
+            if isinstance(error, done.RowKept) and one.outcome is Outcome.DONE:
+                log.error("message %s: %s", row.msg_id, error, extra=facts(row))
+                lane.result = unsent(self._runtime, row, str(error))  # so that the try counts
+                return self._write_alone(lane, settlement(lane, self._runtime), me)
             if one.error in (None, UNWRITABLE) and one.trace is None:
                 text = "message %s: its outcome is not written: %s"
                 # Without the driver's own text, which may show the row.

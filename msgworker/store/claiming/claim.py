@@ -95,6 +95,20 @@ def flag_apart(
     return won + more, refused | too
 
 
+def kept(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> set[int]:
+    """Those that could be flagged as they were seen, after a claim that has not done it: either
+    somebody has them locked, or the database changes nothing and says nothing."""
+
+    def build() -> Any:
+        c = t.cols()
+        return sa.select(c.msg_id, c.status, t.tries(c)).where(t.among(c.msg_id), *_is_head(t, c))
+
+    seen = {(one.msg_id, one.status, one.tries) for one in candidates}
+    ids = [one.msg_id for one in candidates]
+    rows = conn.execute(t.built("flag_kept", build), {"mw_ids": ids}).all()
+    return {row[0] for row in rows if tuple(row) in seen}
+
+
 def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
     return [
         t.claimable(c),

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
 from msgworker.dialects import now
+from msgworker.errors import MsgworkerError
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store.rows import (
     ME,
@@ -26,6 +27,22 @@ from msgworker.table import Cols, Tables, lit
 class FlagMissing(Exception):
     """Some rows of a batch were no longer ours; the batch must be rolled back and settled one by
     one."""
+
+
+class RowKept(MsgworkerError):
+    """The database has changed nothing and said nothing, although the row is ours as before."""
+
+    def __init__(self, msg_id: int) -> None:
+        super().__init__(
+            f"the database kept the row of message {msg_id} as it was when its outcome was "
+            "written, without an error: see the triggers, rules and policies of the table"
+        )
+
+
+def check_not_kept(conn: Connection, t: Tables, msg_id: int, *, me: str) -> None:
+    """Where a settle has changed nothing: raise RowKept if the message is still ours."""
+    if t.has("claimed_by") and still_mine(conn, t, [msg_id], me=me):
+        raise RowKept(msg_id)
 
 
 def look(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
