@@ -103,7 +103,7 @@ class Away:
 
 
 class Aside(Away):
-    """Of a part that an instance can do without: its outage is none of the database, and ends no
+    """Of a part that gives hints only: its outage is none of the database, and ends no
     drain. It is logged where it lasts and the others work."""
 
     def __init__(self, main: Away) -> None:

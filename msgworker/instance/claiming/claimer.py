@@ -242,9 +242,9 @@ class Claimer:
         won: Collection[int],
         refused: Collection[int],
     ) -> Collection[int]:
-        """What was lost again and again, and by nobody's doing."""
+        """What was lost again and again, and not because another has it."""
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
-        if self._runtime.tables.dialect.row_locks:  # somebody may have it locked
+        if self._runtime.tables.dialect.row_locks:  # another transaction may have it locked
             lost = [one for one in lost if self._refusals.suspects(one)]
         return claim.kept(conn, self._runtime.tables, lost) if lost else ()
 

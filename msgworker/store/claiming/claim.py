@@ -97,7 +97,7 @@ def flag_apart(
 
 def kept(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> set[int]:
     """Those that could be flagged as they were seen, after a claim that has not done it: either
-    somebody has them locked, or the database changes nothing and says nothing."""
+    a transaction has them locked, or the database changes nothing and says nothing."""
 
     def build() -> Any:
         c = t.cols()
