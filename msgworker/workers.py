@@ -102,6 +102,7 @@ class _Part:
         self.was_up = True
         if self.away is not None:
             log.warning("database %s: can be used now", self.name)
+        self.away = None  # an outage that is over says nothing of the next stop
 
 
 class Workers(Working[Reports]):

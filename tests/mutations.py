@@ -640,8 +640,8 @@ MUTANTS = (
     _m(
         "handlers start without trust in the lease",
         "instance/running/handlerthreads.py",
-        "            if not trusted:  # wait",
-        "            if runtime.stopping is None:  # wait",
+        "        if not trusted:  # wait",
+        "        if runtime.stopping is None:  # wait",
         *_on("test_no_handler_starts_while_the_lease_is_in_doubt", "sqlite"),
     ),
     _m(
@@ -801,8 +801,8 @@ MUTANTS = (
     _m(
         "the watchdog sees one settle",
         "instance/instance.py",
-        "settling=self.settler.links,",
-        "settling=self.settler.links[:1],",
+        "settling=self.settler.links)",
+        "settling=self.settler.links[:1])",
         *_on("test_the_watchdog_sees_both_settles", "sqlite"),
     ),
     _m(
@@ -997,8 +997,8 @@ MUTANTS = (
     _m(
         "a wake between two waits is lost",
         "instance/role.py",
-        "                if self._wake.is_set():",
-        "                if pause < 0:",
+        "            if self._wake.is_set():",
+        "            if pause < 0:",
         "test_a_wake_between_the_wait_and_the_next_round_is_not_lost",
     ),
     _m(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from msgworker.cli.processes import NOW
-from msgworker.instance.stopping import NUMBERS, Asked
+from msgworker.instance.stopping import Asked, asking
 
 
 class Parent:
@@ -33,7 +33,7 @@ class Parent:
         words, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
-        for number in NUMBERS:
+        for number in asking():
             signal.signal(number, signal.SIG_DFL)
         threading.Thread(
             target=self._listen, args=(words,), name="msgworker-parent", daemon=True

@@ -83,9 +83,9 @@ def run(
 ) -> int:
     """Handle messages until a signal arrives.
 
-    SIGTERM and SIGINT stop in order: running handlers may end within --grace, messages that have
-    not started are released. Another signal, 2 s later or more, stops at once; running messages are
-    then recovered by another instance.
+    SIGTERM, SIGINT, SIGHUP and SIGQUIT stop in order: running handlers may end within --grace,
+    messages that have not started are released. Another signal, 2 s later or more, stops at once;
+    running messages are then recovered by another instance.
     """
     ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
     parent = _parent(ctx, report_fd)

@@ -39,7 +39,6 @@ from msgworker.instance.running.batchcall import BatchCaller
 from msgworker.instance.running.calling import Caller
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.handlerthreads import HandlerThreads
-from msgworker.instance.running.handlerwatch import HandlerWatch
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.running.outcome import Result
 from msgworker.instance.runtime import Runtime
@@ -57,6 +56,7 @@ from msgworker.instance.stopping import (
 from msgworker.instance.storms import Storms
 from msgworker.instance.telling import Telling
 from msgworker.instance.timer import Timer
+from msgworker.instance.working import GRACE
 from msgworker.logs import Said
 from msgworker.message import Outcome
 from msgworker.tracing import Tracer
@@ -64,6 +64,7 @@ from msgworker.tracing import Tracer
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
 TICK_SECONDS = 0.05
+CANCEL_SECONDS = 2.0  # the most that a cancelled async handler may take to end
 ROLE_SECONDS = 5.0  # the most that a role may take to end, after the last handler
 
 
@@ -80,9 +81,12 @@ class Instance:
         asked: Asked | None = None,
         retry_level: int = logging.INFO,
         before_settle: Callable[[Lane], None] = lambda lane: None,
+        grace: float = GRACE,
+        stopped: Callable[[Instance], None] = lambda instance: None,
     ) -> None:
-        """asked: the stop requests that a thread waiting for the instance's end gets. retry_level,
-        before_settle: see Telling and Caller; for tests."""
+        """asked: the stop requests that a thread waiting for the instance's end gets. grace: of a
+        stop that names none. stopped: called at the end of the stop. retry_level, before_settle:
+        see Telling and Caller; for tests."""
         self.runtime = runtime
         every = runtime.settings.log_every_failure or retry_level != logging.INFO
         storms = None if every else Storms()
@@ -90,7 +94,9 @@ class Instance:
         self._hurried = False
         self.ending = Ending()
         self.asked = asked or Asked()
-        self.keeper: Keeper | None = None
+        self.keeper = Keeper(runtime.stopping, self._stop_once)
+        self._grace, self._stopped = grace, stopped
+        self._registered = False
         self._look, self._beat, self._house = (threading.Event() for _ in range(3))
         look_now, housekeep_now = self._look.set, self._house.set
         self.seat = None if runtime.scope is None else runtime.scope.seat(self._standing())
@@ -117,7 +123,6 @@ class Instance:
         self.finder = Finder(
             runtime, link, self.seat, permits=self.permits, rivals=rivals, threads=threads
         )
-        watch = HandlerWatch(runtime)
         lease = OwnLease(runtime, seat=self.seat, threads=threads, label=label)
         self.heartbeat = Heartbeat(
             runtime,
@@ -132,7 +137,6 @@ class Instance:
             claimer=self.claimer,
             lanes=self.lanes,
             settler=self.settler,
-            handlers=watch,
             wake=self._house,
             look_now=look_now,
         )
@@ -169,9 +173,7 @@ class Instance:
         self.timer = Timer(runtime, look_now=look_now) if runtime.schedules else None
         timers = () if self.timer is None else (self.timer,)
         watched = (self.fetcher, self.heartbeat, self.housekeeper, *timers)
-        self.watchdog = Watchdog(
-            runtime, roles=watched, settling=self.settler.links, handlers=watch
-        )
+        self.watchdog = Watchdog(runtime, roles=watched, settling=self.settler.links)
 
     def _callers(self, before_settle: Callable[[Lane], None]) -> tuple[Caller, BatchCaller]:
         """What calls handlers: with spans, if tracing is on."""
@@ -200,31 +202,45 @@ class Instance:
             self._look.set()
 
     def start(self) -> None:
+        """Take the lease and start the threads; what a failing start has done is undone."""
+        try:
+            self._start()
+        except BaseException:
+            self._undo_start()
+            raise
+
+    def _start(self) -> None:
         chains.check(self.runtime.registry, self.runtime.tables)
         with reaching(self.runtime.engine):
             if self.timer is not None:
                 self.timer.register()
-            try:
-                self.housekeeper.prepare()
-                self.heartbeat.register()
-            except BaseException:
-                if self.timer is not None:
-                    self.timer.link.close()
-                raise
+            self.housekeeper.prepare()
+            self.heartbeat.register()
+        self._registered = True
         runtime = self.runtime
         runtime.events.emit(events.InstanceStarted(runtime.identity.id, len(self.handlers)))
+        self.keeper.start()
+        self.watchdog.start()
+        self.heartbeat.start()
+        self.housekeeper.start()
         if self.seat is not None:
             self.seat.start()
         self.settler.thread.start()
         self.handlers.start()
         self.fetcher.start()
-        self.heartbeat.start()
-        self.housekeeper.start()
-        self.watchdog.start()
         if self.timer is not None:
             self.timer.start()
         if self.runtime.channel is not None:
             self.listener.start()
+
+    def _undo_start(self) -> None:
+        """The stop does it: it passes over what has not been started."""
+        if self._registered:
+            self.stop(EXIT_GRACE)
+            return
+        self.housekeeper.close()
+        if self.timer is not None:
+            self.timer.link.close()
 
     @property
     def pid(self) -> int:
@@ -237,10 +253,11 @@ class Instance:
         roles = [self.fetcher, self.heartbeat, self.housekeeper, self.watchdog, self.listener]
         roles += [self.settler.thread]
         roles += [] if self.timer is None else [self.timer]
-        return self.runtime.within or any(role.is_current for role in roles)
+        within = self.runtime.within or self.keeper.is_current
+        return within or any(role.is_current for role in roles)
 
     def leave(self) -> None:
-        """Request a stop from the waiting thread: its keeper, or `run` or `drain`."""
+        """Request a stop from its keeper."""
         self.runtime.stopping.set()
 
     def end_with_program(self) -> None:
@@ -264,65 +281,109 @@ class Instance:
         """Limit the grace time of handlers, also in a stop in progress."""
         until = self.ending.ask(grace)
         if self.runtime.give_up_at is not None:
-            self.runtime.give_up_at = min(self.runtime.give_up_at, until + GIVE_UP_SECONDS)
+            self._give_up_at(until + GIVE_UP_SECONDS)
+
+    def _give_up_at(self, at: float) -> None:
+        """The deadline of the whole stop; the earliest counts."""
+        before = self.runtime.give_up_at
+        self.runtime.give_up_at = at if before is None else min(before, at)
+        self.watchdog.wake()
 
     def stop(self, grace: float) -> bool:
-        """Stop, or wait for the stop; grace: if no other was set."""
+        """Stop, or wait for the stop, which goes on if this is interrupted; grace: if no other was
+        set."""
+        self.begin_stop(grace)
+        while self.ending.goes_on(TICK_SECONDS):
+            pass
+        return self.ending.result()
+
+    def begin_stop(self, grace: float) -> None:
+        """Have the keeper stop the instance; grace: if no other was set."""
         if self.ending.until is None:
             self.ask(grace)
-        try:
-            return self.ending.do(self._stop)
-        finally:
-            if self.ending.over.is_set():
-                AT_EXIT.discard(self)
+        self.leave()
+        if not self.keeper.alive:  # the start has failed before it
+            self._stop_once()
+
+    def _stop_once(self) -> None:
+        self.ending.do(self._stop)
 
     @property
     def _deadline(self) -> float:
         return self.ending.until or 0.0
 
     def _stop(self) -> bool:
-        self.runtime.stopping.set()
-        self.runtime.give_up_at = self._deadline + GIVE_UP_SECONDS
+        if self.ending.until is None:  # a thread of the instance has asked
+            self.ask(self._grace)
+        try:
+            return self._stop_in_order()
+        finally:
+            self.watchdog.stop()
+            self._stopped(self)
+            AT_EXIT.discard(self)
+
+    def _stop_in_order(self) -> bool:
+        """Say so first, then wait: what is waited for may wait for a handler. Each wait ends at
+        the deadline of all, when the watchdog cuts the connections."""
+        self._give_up_at(self._deadline + GIVE_UP_SECONDS)
+        self.runtime.hand.cancel()
         if self.timer is not None:
             self.timer.stop()
         self.fetcher.stop()
         self.lanes.close()
-        self.settler.give_back(self.lanes.take_back())
         if self.seat is not None:
             self.seat.leave()
-        self._wait_for(self.fetcher, max(ROLE_SECONDS, self._deadline - time.monotonic()))
-        if self.timer is not None:
-            self._wait_for(self.timer, ROLE_SECONDS)
-        self.settler.give_back(self.lanes.take_back())
-        # The loop below also releases lanes that settle now and would continue. A handler that
-        # was just being started when the lanes closed is cancelled in the next round.
-        ended = False
-        while not ended:
-            self.runtime.hand.cancel()
-            ended = self.handlers.join(min(0.05, max(0.0, self._deadline - time.monotonic())))
-            self.settler.give_back(self.lanes.take_back())
-            stuck = sum(running.stuck for running in list(self.runtime.hand.running.values()))
-            late = self._hurried or time.monotonic() >= self._deadline
-            if late or (stuck and stuck == self.handlers.alive):
-                break
+        in_time = self._wait_for_handlers()
+        ended = not self.handlers.alive
+        for role in (self.fetcher, self.timer):
+            if role is not None:
+                self._wait_for(role, float("inf"))
         self.settle_rest()
         if self.seat is not None:
-            self.seat.stop(0.0 if self._hurried else ROLE_SECONDS)
-        roles = (self.settler.thread, self.listener, self.housekeeper, self.heartbeat)
-        for role in (*roles, self.watchdog):
-            role.stop()
-            self._wait_for(role, ROLE_SECONDS)
-        for one in (self.housekeeper, self.heartbeat):
-            if not one.over.is_set():  # it waits for an answer in vain
-                one.link.cut()
-                one.join(ROLE_SECONDS)
+            self.seat.stop(0.0 if self._hurried else min(ROLE_SECONDS, self._rest))
+        beats = (self.housekeeper, self.heartbeat)
+        for one in (self.settler.thread, self.listener, *beats):
+            one.stop()
+            self._wait_for(one, ROLE_SECONDS)
+        for beat in beats:
+            if beat.alive:  # it waits for an answer in vain
+                beat.link.cut()
+                beat.join(min(ROLE_SECONDS, max(HELP_SECONDS, self._rest)))
         self.settle_rest()  # lanes that it has queued again meanwhile
         self._leave(ended)
-        return ended
+        return in_time
+
+    @property
+    def _rest(self) -> float:
+        """The seconds that the stop may still take."""
+        return max(0.0, (self.runtime.give_up_at or 0.0) - time.monotonic())
+
+    def _wait_for_handlers(self) -> bool:
+        """Whether all have ended within the grace time. Async ones that have not are cancelled."""
+        cancelled = False
+        while True:
+            # A handler that was just being started is cancelled in the next round; lanes that
+            # settle now and would continue are released then.
+            self.runtime.hand.cancel()
+            self.settler.give_back(self.lanes.take_back(), wait=False)
+            now = time.monotonic()
+            pause = TICK_SECONDS if cancelled else min(TICK_SECONDS, self._deadline - now)
+            if self.handlers.join(max(0.0, pause)):
+                return not cancelled
+            running = list(self.runtime.hand.running.values())
+            stuck = sum(one.stuck for one in running)
+            if self._hurried or (stuck and stuck == self.handlers.alive):
+                return False
+            if (now := time.monotonic()) >= self._deadline:
+                cancelled = True
+                ending = [one.end_at_stop() or one.stopped for one in running]
+                only_late = bool(running) and not any(ending)
+                if only_late or now >= self._deadline + CANCEL_SECONDS:
+                    return False
 
     def _wait_for(self, role: Role, seconds: float) -> None:
         """Wait until a role has ended; shorter in a stop at once."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + min(seconds, self._rest + HELP_SECONDS)
         while role.alive and time.monotonic() < deadline and not self._hurried:
             role.join(TICK_SECONDS)
         if self._hurried:
@@ -332,7 +393,7 @@ class Instance:
         """Make the stop, which has begun or is about to, wait for no handler."""
         self.runtime.log.warning("stopping at once; what runs is left to recovery")
         self._hurried = True
-        self.runtime.give_up_at = time.monotonic() + HURRY_SECONDS / 2
+        self._give_up_at(time.monotonic() + HURRY_SECONDS / 2)
         self.lanes.close()
 
     def release_unstarted(self) -> None:
@@ -359,6 +420,11 @@ class Instance:
         self.settler.flush_waiting()
         self.settler.give_back(self.lanes.take_back())
 
+    def _close(self) -> None:
+        """Return connections and threads, after the last handler."""
+        self.settler.close()
+        self.caller.close()
+
     def _leave(self, ended: bool) -> None:
         runtime = self.runtime
         if not ended:
@@ -369,17 +435,17 @@ class Instance:
             runtime.events.emit(events.InstanceStopped(runtime.identity.id, clean=False))
             if self._beats_are_over:
                 self.housekeeper.say_stopped()
+            self.handlers.when_ended(self._close)
             return
         clean = False
         try:
-            quiet = self.fetcher.over.is_set() and self._beats_are_over
+            quiet = self._beats_are_over and not (self.fetcher.alive or runtime.gave_up())
             clean = quiet and self.housekeeper.leave()
             if not clean:
                 runtime.log.warning("stopped with messages still flagged; recovery follows")
         except Exception as error:
             runtime.log.warning("the lease is not dropped, it will expire: %s", reason_of(error))
-        self.settler.close()
-        self.caller.close()
+        self._close()
         tally = runtime.tally
         runtime.log.info(
             "stopped: done=%d dead=%d retried=%d released=%d",
@@ -393,7 +459,7 @@ class Instance:
 
     @property
     def _beats_are_over(self) -> bool:
-        return self.heartbeat.over.is_set() and self.housekeeper.over.is_set()
+        return not (self.heartbeat.alive or self.housekeeper.alive)
 
     def database_gone_seconds(self) -> float:
         """How long some role has been without the database."""

@@ -45,6 +45,10 @@ SAME_CLAIM_RUNS = 8
 """How often user code runs again under one claim when the database rolled it back."""
 
 
+TURN_SECONDS = 0.1
+"""Between two looks of a waiting thread whether it still wants its turn."""
+
+
 @dataclass(slots=True)
 class Stage:
     """The progress of a transaction that runs user code: begun = it has a connection;
@@ -157,26 +161,40 @@ class Turns(Renewed):
         self._waiting: deque[threading.Lock] = deque()
 
     def __enter__(self) -> None:
-        self._take(urgent=False)
+        self.take(lambda: False)
 
-    def _take(self, *, urgent: bool) -> None:
+    def take(self, over: Callable[[], bool], *, urgent: bool = False) -> None:
+        """Wait for the turn. Raises DatabaseUnavailable as soon as `over`. urgent: the next one,
+        before all others that wait."""
+        mine = threading.Lock()
+        mine.acquire()
         with self._gate:
             if not self._taken:
                 self._taken = True
                 return
-            mine = threading.Lock()
-            mine.acquire()
             if urgent:
                 self._waiting.appendleft(mine)
             else:
                 self._waiting.append(mine)
-        mine.acquire()  # released by the previous holder, which hands the turn over
+        try:  # until it is released by the previous holder, which hands the turn over
+            while not mine.acquire(timeout=TURN_SECONDS):
+                if over():
+                    raise DatabaseUnavailable("the stop no longer waits for its turn to write")
+        except BaseException:  # KeyboardInterrupt, too
+            with self._gate:
+                handed_over = mine not in self._waiting
+                if not handed_over:
+                    self._waiting.remove(mine)
+            if handed_over:
+                self.__exit__()
+            raise
 
-    @property
-    def next(self) -> AbstractContextManager[None]:
-        """The next turn, before all others that wait: for the renewal of a lease, which may be over
-        by then."""
-        return _NextTurn(self)
+    def until(
+        self, over: Callable[[], bool], *, urgent: bool = False
+    ) -> AbstractContextManager[None]:
+        """The same lock, for whoever does not wait for it any more when it is `over`. urgent: for
+        the renewal of a lease, which may be over by then."""
+        return _Until(self, over, urgent)
 
     def __exit__(self, *exc: object) -> None:
         with self._gate:
@@ -186,15 +204,17 @@ class Turns(Renewed):
                 self._taken = False
 
 
-class _NextTurn:
-    def __init__(self, turns: Turns) -> None:
+class _Until(AbstractContextManager[None]):
+    def __init__(self, turns: Turns, over: Callable[[], bool], urgent: bool) -> None:
         self._turns = turns
+        self._over = over
+        self._urgent = urgent
 
     def __enter__(self) -> None:
-        self._turns._take(urgent=True)
+        self._turns.take(self._over, urgent=self._urgent)
 
     def __exit__(self, *exc: object) -> None:
-        self._turns.__exit__(*exc)
+        self._turns.__exit__()
 
 
 class Link:

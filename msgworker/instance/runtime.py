@@ -215,7 +215,7 @@ class Runtime:
         take turns, it has the next one. lends: for transactions that run user code."""
         end_if_forked(self.pid)
         tuning = self.tables.dialect.tuned if tuned else None
-        turns = self.turns.next if urgent and self.turns is not None else self.turns
+        turns = None if self.turns is None else self.turns.until(self.gave_up, urgent=urgent)
         engine = self.engine if self.lent is None or not lends else self.lent
         return Link(engine, turns, tuning, self.spare_links.close_idle)
 

@@ -1,10 +1,10 @@
 """Stop requests for a running worker: in order, or at once.
 
-The first SIGTERM or SIGINT requests an orderly stop. Signals within INSIST_SECONDS of it count as
-the same stop: a manager that signals a whole group may reach a process several times, and people
-press Ctrl-C twice. A later signal stops at once: the stop no longer waits for handlers, takes
-HURRY_SECONDS at most, and the process ends by that signal's default action. A third one ends it
-immediately.
+The first SIGTERM, SIGINT, SIGHUP or SIGQUIT requests an orderly stop. Signals within INSIST_SECONDS
+of it count as the same stop: a manager that signals a whole group may reach a process several
+times, and people press Ctrl-C twice. A later signal stops at once: the stop no longer waits for
+handlers, takes HURRY_SECONDS at most, and the process ends by that signal's default action. A third
+one ends it immediately.
 
 An instance stops once, see `Ending`. `AT_EXIT` stops it if the program ends without a stop.
 """
@@ -26,9 +26,23 @@ INSIST_SECONDS = 2.0
 """Seconds after a signal in which further ones count as the same stop."""
 HURRY_SECONDS = 3.0
 """The most seconds that a stop at once takes to release what has not started."""
+WAIT_SECONDS = 0.005
+"""Between two looks whether a stop is complete."""
 HELP_SECONDS = 0.5
 """Seconds of that for the usual way, before lanes are released beside a hanging settle."""
-NUMBERS = (signal.SIGTERM, signal.SIGINT)
+ASKING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""The signals that request a stop, as far as the system has them: SIGHUP of a closed terminal, and
+SIGQUIT, which base images of containers send."""
+NUMBERS = tuple(getattr(signal, name) for name in ASKING if hasattr(signal, name))
+
+
+def asking() -> list[signal.Signals]:
+    """Those of `NUMBERS` that this process listens to: SIGHUP and SIGQUIT not where they are
+    ignored, as under `nohup`."""
+    always = (signal.SIGTERM, signal.SIGINT)
+    return [n for n in NUMBERS if n in always or signal.getsignal(n) is not signal.SIG_IGN]
+
+
 EXIT_GRACE = 3.0
 """The grace time of handlers when the program ends without a stop."""
 EXIT_SECONDS = 5.0
@@ -36,15 +50,17 @@ EXIT_SECONDS = 5.0
 
 
 class Ending:
-    """The only stop of an instance: the first thread does it, others wait for its end.
+    """The only stop of an instance, in the thread of its keeper; others wait for its end.
 
-    until: when handlers must have ended (monotonic), the earliest of all requests.
-    over: the stop is complete.
+    until: when handlers must have ended (monotonic), the earliest of all requests. over: the stop
+    is complete. A signal handler may call any method in a thread that is in the middle of another
+    one, so nothing here takes a lock.
     """
 
     def __init__(self) -> None:
-        self._callers: list[list[int]] = []
+        self._callers: list[object] = []
         self._complete = False
+        self._error: BaseException | None = None
         self.until: float | None = None
         self.over = threading.Event()
 
@@ -59,27 +75,35 @@ class Ending:
         """Whether a stop has begun."""
         return bool(self._callers)
 
-    def do(self, stop: Callable[[], bool]) -> bool:
-        """Stop, or wait for the stop; whether every handler has ended in time.
-
-        A signal handler may call this in the thread that is just stopping, which must not wait for
-        itself: False. So nothing here takes a lock.
-        """
-        me = [threading.get_ident()]
+    def do(self, stop: Callable[[], bool]) -> None:
+        """Stop, if no other thread does."""
+        me = object()
         self._callers.append(me)
-        first = self._callers[0]
-        if first is me:
-            try:
-                self._complete = stop()
-            finally:
-                self.over.set()
-        elif first != me:
-            self.over.wait()
+        if self._callers[0] is not me:
+            return
+        try:
+            self._complete = stop()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.over.set()
+
+    def goes_on(self, seconds: float) -> bool:
+        """Wait at most so long for its end; returns whether it is to be waited for longer."""
+        until = time.monotonic() + seconds
+        while not self.over.is_set() and time.monotonic() < until:
+            time.sleep(WAIT_SECONDS)
+        return not self.over.is_set()
+
+    def result(self) -> bool:
+        """Whether every handler has ended in time; raises the error of a stop that has failed."""
+        if self._error is not None:
+            raise self._error
         return self._complete
 
 
 class Keeper:
-    """A thread that stops an instance on request, if no thread waits for the instance's end.
+    """The thread that stops an instance on request: whoever else waits for that may be interrupted.
 
     It is started with the instance: no thread can be started while the interpreter ends.
     """
@@ -88,21 +112,23 @@ class Keeper:
         self._stop = stop
         self._asked = asked
         self._thread = threading.Thread(target=self._run, name="msgworker-keeper", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it waits for a request, or stops."""
+        return self._thread.is_alive()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the calling thread is its thread."""
+        return self._thread is threading.current_thread()
 
     def _run(self) -> None:
         self._asked.wait()
         self._stop()
-
-    def ask(self) -> None:
-        """Request the stop of the instance; returns at once."""
-        self._asked.set()
-
-    def dismiss(self) -> None:
-        """The instance has stopped: end the thread."""
-        self._asked.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(HELP_SECONDS)
 
 
 class Unstopped(Protocol):
@@ -239,7 +265,7 @@ def words_of(heard: Sequence[float]) -> tuple[int, float]:
 
 
 class Signals:
-    """While the block runs, SIGTERM and SIGINT become requests in `asked`; main thread only.
+    """While the block runs, `asking()` signals become requests in `asked`; main thread only.
 
     Afterwards their handlers are restored, except that a signal of a stop requested in the block is
     ignored.
@@ -255,7 +281,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            for number in NUMBERS:
+            for number in asking():
                 self._before[number] = signal.signal(number, self.received)
         return self
 

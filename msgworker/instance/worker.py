@@ -19,7 +19,6 @@ from msgworker.instance.stopping import (
     HURRY_SECONDS,
     Asked,
     Beside,
-    Keeper,
     Signals,
     end_by,
 )
@@ -84,20 +83,21 @@ class Worker(Working[Report]):
         `multiprocessing.Process`.
         """
         instance = self._start(None, told=None)
-        # No thread waits for this worker's end, so no other would stop it.
-        instance.keeper = Keeper(instance.runtime.stopping, lambda: self._stop(instance, GRACE))
         if instance.asked.in_order:
             instance.leave()
 
-    def _start(self, drain: Drain | None, *, told: Asked | None) -> Instance:
+    def _start(self, drain: Drain | None, *, told: Asked | None, grace: float = GRACE) -> Instance:
         with self._lock:
             if self._here() is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
             self._stop_asked = told or Asked()
-            instance = self._started(drain)
+            instance = self._started(drain, grace)
             self._stop_asked.begun = True
             self.instance = instance
             AT_EXIT.add(instance)
+            if instance.ending.over.is_set():  # it has left already
+                self.instance = None
+                AT_EXIT.discard(instance)
         return instance
 
     def _here(self) -> Instance | None:
@@ -107,7 +107,7 @@ class Worker(Working[Report]):
             instance = self.instance = None
         return instance
 
-    def _started(self, drain: Drain | None) -> Instance:
+    def _started(self, drain: Drain | None, grace: float) -> Instance:
         for attempt in range(1, START_TRIES + 1):
             instance = Instance(
                 self.make_runtime(),
@@ -115,6 +115,8 @@ class Worker(Working[Report]):
                 drain=drain,
                 label=self._label,
                 asked=self._stop_asked,
+                grace=grace,
+                stopped=self._stopped,
             )
             try:
                 instance.start()
@@ -127,8 +129,10 @@ class Worker(Working[Report]):
     def stop(self, grace: float = GRACE) -> bool:
         """Stop in order; returns True if every handler ended within `grace` seconds.
 
-        Messages whose handler has not started are released. A handler that
-        outlives the grace time keeps its message flagged, for recovery.
+        Messages whose handler has not started are released. Async handlers are cancelled at the end
+        of the grace time, and their messages released. Another handler that outlives it keeps its
+        message flagged, for recovery. All of it takes 5 s more at most, also if the database gives
+        no answer. If the call is interrupted, as by a second Ctrl-C, the stop goes on.
 
         From any thread, any number of times: each call, and `run` and `drain`, return when the
         stop is complete, with its result; handlers get the shortest grace of all calls. It does
@@ -144,7 +148,7 @@ class Worker(Working[Report]):
             instance.lanes.close()  # nothing else starts until the waiting thread has noticed
             instance.leave()
             return False
-        return self._stop(instance, grace)
+        return instance.stop(grace)
 
     def ask(self, grace: float = GRACE) -> None:
         """Request an orderly stop and return at once; `stop` waits for it."""
@@ -169,17 +173,9 @@ class Worker(Working[Report]):
         instance = self._here()
         return instance is not None and instance.is_within
 
-    def _stop(self, instance: Instance, grace: float) -> bool:
-        """Stop this instance, or wait for its stop; grace: if no other was set."""
-        try:
-            return instance.stop(grace)
-        finally:
-            if instance.ending.over.is_set():
-                with self._lock:
-                    if self.instance is instance:
-                        self.instance = None
-                if instance.keeper is not None:
-                    instance.keeper.dismiss()
+    def _stopped(self, instance: Instance) -> None:
+        if self.instance is instance:  # without the lock, which a start that is undone has
+            self.instance = None
 
     @contextmanager
     def _listening(self, signals: bool) -> Iterator[Asked | None]:
@@ -195,14 +191,15 @@ class Worker(Working[Report]):
         """Stop, or wait for a stop in progress; after a request to stop at once, at once, which
         ends the process.
 
-        It runs in another thread, because this one handles signals.
+        The keeper does it, because this thread handles signals.
         """
         if told is None:
-            self._stop(instance, grace)
+            instance.stop(grace)
             return
-        stop, help_ = Beside(lambda: self._stop(instance, grace)), None
+        instance.begin_stop(grace)
+        help_: Beside | None = None
         insisted_at: float | None = None
-        while stop.goes_on(TICK_SECONDS):
+        while instance.ending.goes_on(TICK_SECONDS):
             if told.at_once is None:
                 continue
             now = time.monotonic()
@@ -217,7 +214,8 @@ class Worker(Working[Report]):
         told.begun = False
         if told.at_once is not None and told.ends_process:
             end_by(told.at_once)
-        stop.result()
+        if instance.ending.over.is_set():
+            instance.ending.result()
 
     def wake(self) -> None:
         """Look for work now. Nothing in a forked child: the threads are its parent's, one of which
@@ -231,8 +229,9 @@ class Worker(Working[Report]):
     ) -> None:
         """Work until `stop` is called (from another thread), or a signal arrives if `signals`.
 
-        signals: SIGTERM and SIGINT stop in order; a second one more than 2 s later stops at once,
-        without waiting for handlers, and ends the process. In the main thread only.
+        signals: SIGTERM, SIGINT, SIGHUP and SIGQUIT (the last two unless they are ignored) stop in
+        order; a second one more than 2 s later stops at once, without waiting for handlers, and
+        ends the process. In the main thread only.
         grace: seconds that running handlers may continue at a stop; that of `stop` has precedence.
         time_limit: seconds; None = none. It returns when the stop is complete.
 
@@ -242,7 +241,7 @@ class Worker(Working[Report]):
         """
         deadline = None if time_limit is None else time.monotonic() + time_limit
         with self._listening(signals) as told:
-            instance = self._start(None, told=told)
+            instance = self._start(None, told=told, grace=grace)
             try:
                 while not self._should_stop(instance):
                     if deadline is not None and time.monotonic() >= deadline:
@@ -284,7 +283,7 @@ class Worker(Working[Report]):
             retry_linger = RETRY_LINGER if linger else 0.0
         with self._listening(signals) as told:
             until = Drain(linger=linger, retry_linger=retry_linger, overdue=OVERDUE_SECONDS)
-            instance = self._start(until, told=told)
+            instance = self._start(until, told=told, grace=grace)
             try:
                 while not self._should_stop(instance) and not instance.fetcher.exhausted:
                     lost = instance.database_gone_seconds() > outage_limit

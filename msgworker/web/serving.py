@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgworker.coordination.centres import DATABASE, check_centre
 from msgworker.errors import ConfigError
+from msgworker.instance.stopping import asking
 from msgworker.logs import logger
 from msgworker.web import access, addresses, need, tokens
 from msgworker.web.access import Door
@@ -140,8 +141,8 @@ def configured(dashboard: Dashboard) -> uvicorn.Config:
 
 
 def serve(dashboard: Dashboard, listener: socket.socket) -> None:
-    """Answer until SIGTERM or SIGINT; then answers under way may take STOP_SECONDS. A second
-    signal ends it at once."""
+    """Answer until SIGTERM, SIGINT, SIGHUP or SIGQUIT; then answers under way may take
+    STOP_SECONDS. A second signal ends it at once."""
     import uvicorn
 
     server = uvicorn.Server(configured(dashboard))
@@ -180,7 +181,7 @@ def _stopping(server: uvicorn.Server, dashboard: Dashboard) -> Iterator[None]:
         dashboard.site.stopping()
 
     server.capture_signals = _nothing  # type: ignore[method-assign]
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, stop) for number in asking()}
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ from msgworker import (
 )
 from msgworker.instance.fan_out.itemrun import BATCH
 from msgworker.instance.liveness.heartbeat import Heartbeat
-from msgworker.instance.running.handlerwatch import HandlerWatch
+from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.store.recovering import lease
 from tests.support.fan_out import DONE, Ran, Trying, records, take_over
 from tests.support.rounds import trust_until
@@ -51,7 +51,7 @@ def test_a_batch_after_a_take_over_is_refused_and_items_stop(app):
 
 
 def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_app, monkeypatch):
-    monkeypatch.setattr(HandlerWatch, "lease_over", lambda self: None)  # the heartbeat tells them
+    monkeypatch.setattr(Watchdog, "lease_over", lambda self: None)  # the heartbeat tells them
     app = make_app(lease_seconds=6.0, poll_seconds=0.02)
     app.create_schema()
     ran, once = Ran(), threading.Lock()

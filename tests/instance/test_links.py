@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import psycopg
@@ -11,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable
-from msgworker.instance.links import Link
+from msgworker.instance.links import Link, Turns
 
 
 def test_a_connection_whose_set_up_failed_is_given_up(app):
@@ -35,3 +36,37 @@ def test_no_connection_at_all_is_an_outage_whatever_the_driver_says(app) -> None
         pytest.fail("there is no connection")
     assert trouble(error.value) is Trouble.LOST
     assert told == []  # no other role need give back its own
+
+
+def _taken(turns: Turns) -> bool:
+    """Whether the turn cannot be had at once."""
+    got = threading.Event()
+    thread = threading.Thread(target=lambda: (turns.__enter__(), got.set()), daemon=True)
+    thread.start()
+    return not got.wait(0.5)
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_who_is_interrupted_while_waiting_for_a_turn_does_not_keep_it(handed_over: bool) -> None:
+    turns = Turns()
+    turns.__enter__()
+
+    def interrupted() -> bool:
+        if handed_over:
+            turns.__exit__()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        turns.take(interrupted)
+    if not handed_over:
+        turns.__exit__()
+    assert not _taken(turns)
+
+
+def test_who_stops_waits_for_a_turn_no_longer_than_the_stop() -> None:
+    turns, over = Turns(), threading.Event()
+    turns.__enter__()
+    threading.Timer(0.2, over.set).start()
+    with pytest.raises(DatabaseUnavailable, match="turn"), turns.until(over.is_set):
+        raise AssertionError
+    assert _taken(turns)

@@ -26,7 +26,6 @@ from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import Requests
 from msgworker.instance.role import Role, outage_pause
 from msgworker.instance.running.hand import Lane
-from msgworker.instance.running.handlerwatch import HandlerWatch
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.settling.settler import Settler
@@ -51,7 +50,6 @@ class Housekeeper(Role):
         claimer: Claimer,
         lanes: Lanes,
         settler: Settler,
-        handlers: HandlerWatch,
         wake: threading.Event,
         look_now: Callable[[], None],
     ) -> None:
@@ -63,7 +61,6 @@ class Housekeeper(Role):
         self._claimer = claimer
         self._lanes = lanes
         self._settler = settler
-        self._handlers = handlers
         self.link = self._link = runtime.link()
         runtime.spare_links.add(self.link)
         self._file = dialects.DatabaseFile(runtime.engine)
@@ -105,7 +102,6 @@ class Housekeeper(Role):
             self._runtime.leave_for(changed)
             return 0
         self.requests.read()
-        self._handlers.overtime()
         self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)
         did = self.recovery.run(self._begun)
         self.chronicle.write()
@@ -156,9 +152,9 @@ class Housekeeper(Role):
     def say_stopped(self) -> None:
         """Record in the lease, which is left to expire, that only handlers still run. Call it
         after the last renewal."""
-        if self._runtime.away.seconds:  # an outage: it cannot be written
-            return
         try:
+            if self._runtime.away.seconds:  # an outage: it cannot be written
+                return
             with self._cut_after(TELL_SECONDS):
                 self._lease.tell_stopped(self._link)
             self._write_last()

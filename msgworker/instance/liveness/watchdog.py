@@ -1,9 +1,12 @@
-"""Detects that the claim loop, the heartbeat or a settle makes no progress, and ends its wait.
+"""Sees to the deadlines of an instance, on a thread that uses no database and waits for nobody.
 
-A connection may be half open: no side closes it, and no answer comes. The thread that waits on it
-cannot notice; this one can, because it uses no database. If a round takes longer than a lease, it
-logs that once, with the place where the thread is, and cuts the connection: the role then
-opens a new one, and is fenced or continues, as the database decides.
+* A handler over its `timeout` is reported, once, and cancelled; so are all at the end of the lease.
+* A role, or a settle, that makes no progress for longer than a lease: its connection may be half
+  open, which the thread that waits on it cannot notice. That is logged once, with the place where
+  the thread is, and the connection is cut: the role then opens a new one, and is fenced or
+  continues, as the database decides.
+* When a stop no longer waits for the database (`Runtime.give_up_at`), every connection of a role or
+  a settle that is in use is cut.
 """
 
 from __future__ import annotations
@@ -14,13 +17,18 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Protocol
 
+from msgworker.clock import clock
+from msgworker.errors import HandlerStuck
 from msgworker.instance.links import Link
 from msgworker.instance.role import Role
-from msgworker.instance.running.handlerwatch import HandlerWatch
-from msgworker.instance.runtime import Runtime
+from msgworker.instance.running.hand import Running
+from msgworker.instance.runtime import Runtime, facts
 from msgworker.logs import Said
 
 LOOK_SECONDS = 5.0
+LATE_SECONDS = 0.2
+"""The most that a handler may run beyond its timeout before it is told."""
+CUT_AGAIN_SECONDS = 0.1
 LEAST_SECONDS = 5.0  # a round may take this long on a busy machine
 FRAMES = 6
 
@@ -37,31 +45,27 @@ class Watched(Protocol):
 
 
 class Watchdog(Role):
-    """Checks the other roles periodically."""
+    """Looks at the deadlines; `wake` when one may have come nearer."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        *,
-        roles: Sequence[Watched],
-        settling: Sequence[Link],
-        handlers: HandlerWatch,
+        self, runtime: Runtime, *, roles: Sequence[Watched], settling: Sequence[Link]
     ) -> None:
         """settling: on which outcomes are written."""
         super().__init__("watchdog", runtime.log, runtime.away)
         self._runtime = runtime
         self._roles = roles
         self._settling = settling
-        self._handlers = handlers
         self._told: dict[Link, float] = {}
         self._dead_at = 0.0  # when a connection was found without an answer
 
     def run_once(self) -> int:
         """Returns how many roles are stuck."""
+        self.overtime()
+        self.lease_over()
+        self._end_of_stop()
         found = [self._look(r.name, r.busy_since, r.ident, r.link) for r in self._roles]
         for link in self._settling:
             found.append(self._look("settle", link.busy_since, link.ident, link))
-        self._handlers.lease_over()
         self._runtime.lent_links.look(
             self.log,
             is_ours=self._runtime.identity.is_ours,
@@ -75,7 +79,53 @@ class Watchdog(Role):
         return max(LEAST_SECONDS, self._runtime.settings.lease_seconds)
 
     def pause_seconds(self, did: int) -> float:
-        return min(LOOK_SECONDS, self._runtime.settings.heartbeat_seconds)
+        runtime, now = self._runtime, time.monotonic()
+        pause = min(LOOK_SECONDS, runtime.settings.heartbeat_seconds)
+        if runtime.registry.has_timeouts:  # a handler may start at any moment
+            pause = min(pause, LATE_SECONDS)
+        ends = [one.until for one in list(runtime.hand.running.values()) if not one.reported]
+        ends.append(runtime.give_up_at)
+        for end in ends:
+            if end is not None:
+                pause = min(pause, max(CUT_AGAIN_SECONDS, end - now))
+        return pause
+
+    # ------------------------------------------------------------ handlers
+
+    def overtime(self) -> None:
+        """Report handlers that exceed their timeout, once each, and cancel them."""
+        now = time.monotonic()
+        for running in list(self._runtime.hand.running.values()):
+            if running.until is not None and now > running.until and not running.reported:
+                running.reported = running.cancelled = True
+                self._report(running, now - running.since)
+                if running.fatal:
+                    running.stuck = True
+                    self._runtime.leave_for(_stuck(running))
+
+    def lease_over(self) -> None:
+        """Cancel all handlers after the end of our lease by our own clock."""
+        runtime = self._runtime
+        rest = runtime.settings.heartbeat_seconds  # trust ends this long before the lease does
+        if clock() > runtime.identity.trusted_until + rest:
+            runtime.hand.cancel()
+
+    def _report(self, running: Running, seconds: float) -> None:
+        self._runtime.log.warning(
+            "message %s: its handler has run for %.1f s, longer than its timeout; its flag "
+            "stays until the handler returns",
+            running.row.msg_id,
+            seconds,
+            extra=facts(running.row) | {"event": Said.HANDLER_LATE},
+        )
+
+    # ------------------------------------------------------------ connections
+
+    def _end_of_stop(self) -> None:
+        if self._runtime.gave_up():
+            for link in (*(role.link for role in self._roles), *self._settling):
+                if link.busy_since is not None:
+                    link.cut()
 
     def _look(self, name: str, since: float | None, ident: int | None, link: Link) -> bool:
         if since is not None and link.busy_since is not None:  # a round may use it again and again
@@ -108,3 +158,11 @@ def place_of(ident: int | None) -> str:
             places.append(f"{file}:{frame.f_lineno} {code.co_name}")
         frame = frame.f_back
     return " < ".join(places) or "no place: its thread has ended"
+
+
+def _stuck(running: Running) -> HandlerStuck:
+    """The error for a handler that only the end of the process can end."""
+    return HandlerStuck(
+        f"message {running.row.msg_id}: its handler exceeded its timeout and still runs; "
+        "the instance has left: end this process, the message is recovered with a crash counted"
+    )

@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgworker.errors import (
     HandlerTimeout,
+    MsgworkerError,
     Reject,
     RetryLater,
 )
 from msgworker.instance.running.hand import Running
 from msgworker.instance.usercode import no_child_returns
+from msgworker.logs import logger
 
-if TYPE_CHECKING:  # what only some handlers use is imported for them alone
-    pass
+log = logger("msgworker.handling")
 
 
 @dataclass(frozen=True, slots=True)
 class _Escaping:
-    """Carries an exception that would end the loop's thread, and hang all waiters, if raised
-    there."""
+    """Carries an exception that would end the loop if it were raised there."""
 
     error: BaseException
 
@@ -46,6 +47,64 @@ def _once(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> Ca
     return end
 
 
+class _Loop:
+    """A loop with its thread. What ends it (`sys.exit` in a child task, `loop.stop()`) is no end of
+    the others' tasks: it is begun again. If that is not possible, those that wait get an error."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.waiting: set[Future[Any]] = set()
+        self.closing = False
+        self.broken = False
+        self.thread = threading.Thread(target=self._run, name="msgworker-async", daemon=True)
+        try:
+            self.thread.start()
+        except RuntimeError:  # the interpreter ends
+            self.loop.close()
+            raise
+
+    def _run(self) -> None:
+        while not self.closing:
+            try:
+                self.loop.run_forever()
+                why = "stopped"
+            except (SystemExit, KeyboardInterrupt) as error:
+                why = f"ended by {type(error).__name__} in a task beside its handler"
+            except BaseException as error:
+                log.error("the event loop of async handlers has failed", exc_info=error)
+                self.broken = True
+                for future in list(self.waiting):
+                    self._fail(future)
+                return
+            if not self.closing:
+                log.warning("the event loop of async handlers was %s; it goes on", why)
+        with suppress(Exception):
+            self.loop.close()
+
+    def _fail(self, future: Future[Any]) -> None:
+        with suppress(Exception):  # it has ended
+            future.set_exception(
+                MsgworkerError("the event loop of async handlers has failed; see the log")
+            )
+
+    def run(self, coroutine: Any) -> Any:
+        """Run a coroutine to its end; raises what it raises."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        self.waiting.add(future)
+        try:
+            if self.broken:
+                self._fail(future)
+            return future.result()
+        finally:
+            self.waiting.discard(future)
+
+    def close(self) -> None:
+        """Stop it; its thread ends, and coroutines that still run are dropped."""
+        self.closing = True
+        with suppress(RuntimeError):  # closed
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+
 class LoopThread:
     """One event loop on one thread, started at the first async handler.
 
@@ -55,15 +114,12 @@ class LoopThread:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: _Loop | None = None
 
     def run(self, coroutine: Any, timeout: float | None, running: Running) -> Any:
         """Run a coroutine to its end; after `timeout` it is cancelled and HandlerTimeout raised.
-        It is cancelled too when an operator cancels its message."""
-        limited = self._limited(coroutine, timeout, running)
-        future = asyncio.run_coroutine_threadsafe(limited, self._get())
-        value = future.result()
+        It is cancelled too when an operator cancels its message, and at the end of a stop."""
+        value = self._get().run(self._limited(coroutine, timeout, running))
         if isinstance(value, _Escaping):
             raise value.error
         return value
@@ -96,28 +152,16 @@ class LoopThread:
         finally:
             running.end_task = None
 
-    def _get(self) -> asyncio.AbstractEventLoop:
+    def _get(self) -> _Loop:
         with self._lock:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                thread = threading.Thread(
-                    target=loop.run_forever, name="msgworker-async", daemon=True
-                )
-                try:
-                    thread.start()
-                except RuntimeError:  # the interpreter ends
-                    loop.close()
-                    raise
-                self._loop, self._thread = loop, thread
+            if self._loop is None or self._loop.broken:
+                self._loop = _Loop()
             return self._loop
 
     def close(self) -> None:
         """Stop the loop; coroutines that still run are dropped."""
         with self._lock:
-            if self._loop is None or self._thread is None:
-                return
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(5)
-            if not self._thread.is_alive():
-                self._loop.close()
-            self._loop = self._thread = None
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.close()
+            loop.thread.join(5)

@@ -26,6 +26,7 @@ from msgworker.instance.running.context import Context
 from msgworker.instance.running.gathering import Batch, Gathering
 from msgworker.instance.running.hand import Lane, Running
 from msgworker.instance.running.handler import Handler
+from msgworker.instance.running.judging import CANCELLED
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.running.outcome import DONE, Result, describe, fault
 from msgworker.instance.running.traces import home_of, trim
@@ -41,7 +42,7 @@ FAIL_ROUNDS = 4
 """How often a transactional handler is called for a batch while it names messages that fail."""
 IDS_SHOWN = 5
 RELEASED = Result(Outcome.RELEASED)
-"""Our id is lost, and with it the lanes."""
+"""Our id is lost, and with it the lanes; or the stop has cancelled the handler."""
 
 
 def _few(ids: list[Any]) -> str:
@@ -214,6 +215,9 @@ class BatchCaller:
         judge, handler, error = self._caller.judge, batch.handler, carried(error)
         if issubclass(type(error), KeyboardInterrupt):  # its own `__class__` may raise
             judge.interrupted()
+        if running.stopped and issubclass(type(error), CANCELLED):
+            self._end(batch.lanes, RELEASED)
+            return
         returned = error.result if type(error) is _NotDone else None
         open_lanes = [lane for lane in batch.lanes if lane.result is None]
         left = [lane for lane in open_lanes if not self._transaction.is_cancelled(lane)]

@@ -111,7 +111,7 @@ class Caller:
         except _Undo as undo:
             result = undo.result
         except BaseException as error:  # the thread survives any exception
-            result = self.judge.raised(error, handler, row)
+            result = self.judge.raised(error, handler, row, running)
         finally:
             by_thread.pop(ident, None)
         if lane.settled is not None:

@@ -91,7 +91,7 @@ class Running:
     same call handles, each with its part. called: the message of a group that runs now. fatal: if
     it exceeds its timeout, the instance leaves. stuck: it did. shared: it handles several messages.
     cancel_reason: of an operator, if it handles one. end_task: cancels the task of an async one,
-    once.
+    once. stopped: that was done at the end of the grace time.
     """
 
     row: Row
@@ -108,6 +108,7 @@ class Running:
     shared: bool = False
     cancel_reason: str | None = None
     end_task: Callable[[], None] | None = None
+    stopped: bool = False
 
     def cancel_for(self, reason: str) -> None:
         """An operator cancels the message."""
@@ -115,6 +116,14 @@ class Running:
         end_task = self.end_task  # its own thread takes it away
         if end_task is not None:
             end_task()
+
+    def end_at_stop(self) -> bool:
+        """The grace time is over: cancel the task of an async one. Whether it has one."""
+        end_task = self.end_task
+        if end_task is not None:
+            self.stopped = True
+            end_task()
+        return end_task is not None
 
     def rows(self) -> list[Row]:
         """All flagged messages that it handles."""
@@ -141,7 +150,7 @@ class Hand:
 
     lanes: added by the fetcher, removed by settling threads and by the heartbeat; read by all.
     running: by thread, each handler thread writes its own; read by all. `cancelled` and `reported`
-    in it are written by `HandlerWatch` and the stop.
+    in it are written by `Watchdog` and the stop.
     unsure: lanes of a lost id whose message has not started, and must not start before the
     housekeeper has checked that it is still flagged; added by handler threads, removed by the
     housekeeper and the stop. Only on a table without `claimed_by`.

@@ -220,12 +220,13 @@ class Registry:
     """The handlers of an App by topic; `None` is the handler of every other topic.
 
     most: the most messages that share a call or a transaction of one of them. tells: whether one of
-    them has on_done or on_dead.
+    them has on_done or on_dead. has_timeouts: whether one of them has a timeout.
     """
 
     handlers: dict[str | None, Handler] = field(default_factory=dict)
     most: int = 1
     tells: bool = False
+    has_timeouts: bool = False
 
     def __post_init__(self) -> None:
         for handler in self.handlers.values():
@@ -233,6 +234,7 @@ class Registry:
 
     def _note(self, handler: Handler) -> None:
         self.most = max(self.most, handler.most)
+        self.has_timeouts = self.has_timeouts or handler.timeout is not None
         self.tells = self.tells or handler.on_done is not None or handler.on_dead is not None
 
     def add(self, handler: Handler) -> None:

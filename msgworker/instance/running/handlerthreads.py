@@ -44,13 +44,36 @@ class HandlerThreads:
             threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
             for i in range(count)
         ]
+        self._gate = threading.Lock()
+        self._working = 0
+        self._at_end: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._threads)
 
     def start(self) -> None:
         for thread in self._threads:
-            thread.start()
+            with self._gate:
+                self._working += 1
+            try:
+                thread.start()
+            except BaseException:
+                self._ended()
+                raise
+
+    def when_ended(self, then: Callable[[], None]) -> None:
+        """Call this when the last thread ends; at once if none runs."""
+        with self._gate:
+            self._at_end = then if self._working else None
+        if self._at_end is None:
+            then()
+
+    def _ended(self) -> None:
+        with self._gate:
+            self._working -= 1
+            then = None if self._working else self._at_end
+        if then is not None:
+            then()
 
     def join(self, timeout: float) -> bool:
         """Wait for the threads; False if a handler still runs after `timeout` seconds."""
@@ -68,7 +91,10 @@ class HandlerThreads:
     def _work(self) -> None:
         self._runtime.enter()
         name = threading.current_thread().name
-        outlive(name, self._runtime.log, self._take_lanes, self._leave_for)
+        try:
+            outlive(name, self._runtime.log, self._take_lanes, self._leave_for)
+        finally:
+            self._ended()
 
     def _leave_for(self, error: MsgworkerError) -> bool:
         self._runtime.leave_for(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import time
 from typing import Any
 
@@ -25,6 +27,8 @@ from msgworker.message import Outcome
 from msgworker.payload import clean
 from msgworker.store.rows import Row
 
+CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
+
 
 class Judge:
     """Used by the handler threads."""
@@ -37,11 +41,15 @@ class Judge:
     def returned(self, value: Any, handler: Handler, attempt: int) -> Result:
         return DONE if value is None else result_of_return(value, handler, attempt, self._backoff)
 
-    def raised(self, error: BaseException, handler: Handler, row: Row) -> Result:
+    def raised(
+        self, error: BaseException, handler: Handler, row: Row, running: Running | None = None
+    ) -> Result:
         error = carried(error)
         kind = type(error)  # its own `__class__` may raise
         if issubclass(kind, KeyboardInterrupt):
             self.interrupted()
+        if running is not None and running.stopped and issubclass(kind, CANCELLED):
+            return Result(Outcome.RELEASED)
         if issubclass(kind, Stopped):
             return Result(Outcome.RELEASED)
         return result_of_error(error, handler, row.tries + 1, self._backoff)

@@ -169,13 +169,17 @@ class Settler:
         while not writer.lock.acquire(timeout=LONG_SECONDS):
             self.flush()  # by another one, if it hangs
 
-    def give_back(self, lanes: Sequence[Lane]) -> None:
-        """Release lanes whose current message no handler has started."""
+    def give_back(self, lanes: Sequence[Lane], *, wait: bool = True) -> None:
+        """Release lanes whose current message no handler has started. Without `wait` its thread
+        does that, and settles what else has finished."""
         for lane in lanes:
             lane.result = lane.result or Result(Outcome.RELEASED)  # known before it got the flag
             lane.finished_at = time.monotonic()
-            self.add(lane, False)
-        if lanes:
+            self._finished.append(lane)
+        if not wait:
+            if self._finished:
+                self.thread.wake()
+        elif lanes:
             self.flush_waiting()
 
     def close(self) -> None:

@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 
 from msgworker.errors import HandlerStuck, MsgworkerError
+from msgworker.instance.liveness import watchdog
 from msgworker.instance.liveness.identity import Identity
-from msgworker.instance.running import handlerwatch
+from msgworker.instance.liveness.watchdog import Watchdog
+from msgworker.instance.role import Away
 from msgworker.instance.running.hand import Hand, Running
-from msgworker.instance.running.handlerwatch import HandlerWatch
 from msgworker.store.rows import Row
 from tests.support.ticking import Ticking
 
@@ -22,19 +23,23 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = Ticking()
-        monkeypatch.setattr(handlerwatch, "clock", self.clock)
-        monkeypatch.setattr(handlerwatch.time, "monotonic", self.clock)
+        monkeypatch.setattr(watchdog, "clock", self.clock)
+        monkeypatch.setattr(watchdog.time, "monotonic", self.clock)
         self.left: list[MsgworkerError] = []
         self.hand = Hand()
         self.identity = Identity("a")
         self.runtime = SimpleNamespace(
             hand=self.hand,
             identity=self.identity,
-            settings=SimpleNamespace(heartbeat_seconds=10.0),
+            settings=SimpleNamespace(heartbeat_seconds=10.0, lease_seconds=30.0),
             log=logging.getLogger("msgworker.instance"),
             leave_for=self.left.append,
+            away=Away(),
+            registry=SimpleNamespace(has_timeouts=False),
+            give_up_at=None,
+            gave_up=lambda: False,
         )
-        self.watch = HandlerWatch(cast(Any, self.runtime))
+        self.watch = Watchdog(cast(Any, self.runtime), roles=(), settling=())
 
     def runs(self, until: float | None, *, fatal: bool = False) -> Running:
         """A handler that runs since 100.0."""
@@ -82,3 +87,27 @@ def test_handlers_hear_of_the_end_of_the_lease_not_of_trust(watched: Watched) ->
     watched.clock.now = 130.1
     watched.watch.lease_over()
     assert running.cancelled
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "until", "give_up_at", "pause"),
+    [
+        (False, None, None, 5.0),
+        (True, None, None, 0.2),
+        (False, 152.0, None, 2.0),
+        (False, 149.0, None, 0.1),
+        (False, None, 153.0, 3.0),
+    ],
+)
+def test_it_rests_until_the_next_deadline(
+    watched: Watched,
+    timeouts: bool,
+    until: float | None,
+    give_up_at: float | None,
+    pause: float,
+) -> None:
+    watched.runs(until)
+    watched.clock.now = 150.0
+    watched.runtime.registry.has_timeouts = timeouts
+    watched.runtime.give_up_at = give_up_at
+    assert watched.watch.pause_seconds(0) == pytest.approx(pause)

@@ -1,0 +1,354 @@
+"""A stop says so first, then waits, with one deadline for all; a start that fails is undone."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, Context, Message
+from msgworker.instance.instance import GIVE_UP_SECONDS
+from msgworker.instance.stopping import Ending
+from tests.support.leases import leases
+from tests.support.rows import send
+from tests.support.sessions import only_servers
+from tests.support.waiting import in_thread, until
+
+TENANT: ContextVar[Any] = ContextVar("tenant", default=None)
+
+
+def threads_of_ours() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("msgworker-")]
+
+
+def test_a_stop_cancels_a_handler_before_it_waits_for_what_that_holds(app, table):
+    """On SQLite the handler has the turn that releasing the others needs."""
+    started = threading.Event()
+
+    @app.handler("long", transactional=True)
+    def long(msg: Message, ctx: Context) -> None:
+        started.set()
+        until(lambda: ctx.cancelled, "it is told", seconds=30)
+
+    app.add_handler("t", lambda msg: None)
+    send(app, "long", topic="long")
+    worker = app.worker(threads=2)
+    worker.start()
+    assert started.wait(60)
+    send(app, *range(20))
+    assert worker.stop(grace=25) is True
+    assert table.statuses[0] == 2
+    assert set(table.statuses) <= {0, 2}
+    assert leases(app) == {}
+
+
+LOCKS = {
+    "postgresql": "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE",
+    "mysql": "LOCK TABLES {} WRITE",
+    "mariadb": "LOCK TABLES {} WRITE",
+}
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_stop_ends_at_its_deadline_beside_a_lock_on_the_table(app, transactional):
+    only_servers(app)
+    lock = LOCKS.get(app.engine.dialect.name)
+    if lock is None:
+        pytest.skip("its lock is not tried")
+    started = threading.Semaphore(0)
+
+    @app.handler("t", transactional=transactional)
+    def handle(msg: Message) -> None:
+        started.release()
+        time.sleep(0.2)
+
+    send(app, *range(40))
+    worker = app.worker(threads=4)
+    worker.start()
+    assert started.acquire(timeout=60)
+    with app.engine.connect() as conn:
+        conn.execute(sa.text(lock.format(app.tables.message.name)))
+        begun = time.monotonic()
+        worker.stop(grace=0.5)
+        took = time.monotonic() - begun
+        conn.invalidate()
+    assert took < 0.5 + GIVE_UP_SECONDS + 3  # the machine may be busy
+    until(lambda: threads_of_ours() == [], "what it left has ended")
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 5}], ids=["plain", "batch"])
+def test_async_handlers_are_cancelled_at_the_end_of_the_grace_time(app, table, options):
+    started, ended = threading.Event(), []
+
+    @app.handler("t", **options)
+    async def handle(msg: Any) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError as error:
+            ended.append(type(error))
+            raise
+
+    send(app, "a", "b")
+    worker = app.worker(threads=2)
+    worker.start()
+    assert started.wait(60)
+    assert worker.stop(grace=0.3) is False
+    assert ended
+    assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)] * 2
+    assert leases(app) == {}
+    assert threads_of_ours() == []
+
+
+def test_an_async_handler_that_swallows_its_cancel_keeps_its_message(app, table):
+    started, go = threading.Event(), threading.Event()
+
+    @app.handler("t")
+    async def handle(msg: Message) -> None:
+        started.set()
+        while not go.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+
+    send(app, "a")
+    worker = app.worker(threads=1)
+    worker.start()
+    assert started.wait(60)
+    assert worker.stop(grace=0.1) is False
+    assert table.statuses == [1]
+    go.set()
+    until(lambda: threads_of_ours() == [], "its loop has ended")
+
+
+def test_after_a_stop_with_running_handlers_their_threads_and_connections_come_back(app):
+    started, go = threading.Semaphore(0), threading.Event()
+
+    @app.handler("sync", transactional=True)
+    def sync(msg: Message) -> None:
+        started.release()
+        go.wait(60)
+
+    @app.handler("async")
+    async def not_sync(msg: Message) -> None:
+        started.release()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await asyncio.to_thread(go.wait, 60)
+
+    send(app, "a", topic="async")
+    send(app, "b", topic="sync")
+    worker = app.worker(threads=2)
+    worker.start()
+    for _ in range(2):
+        assert started.acquire(timeout=60)
+    assert worker.stop(grace=0.1) is False
+    go.set()
+    until(lambda: threads_of_ours() == [], "threads")
+    until(lambda: app.engine.pool.checkedout() == 0, "connections")
+
+
+def test_what_finishes_in_a_stop_is_written_while_others_use_their_grace_time(app, table):
+    started, go, stop = threading.Barrier(3), threading.Event(), threading.Event()
+
+    @app.handler("t")
+    def handle(msg: Message) -> None:
+        started.wait(60)
+        (go if msg.payload == "long" else stop).wait(60)
+
+    send(app, "a", payload="long")
+    send(app, "b", payload="short")
+    worker = app.worker(threads=2)
+    worker.start()
+    started.wait(60)
+    join = in_thread(lambda: worker.stop(grace=60))
+    until(lambda: worker.instance and worker.instance.ending.begun, "it stops")
+    stop.set()
+    until(lambda: table.statuses == [1, 2], "written", seconds=8)
+    go.set()
+    assert join() is True
+    assert table.statuses == [2, 2]
+
+
+@pytest.mark.parametrize("place", range(1, 9))
+def test_a_start_that_fails_half_way_leaves_nothing(app, monkeypatch, place):
+    started, real = [], threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        if self.name.startswith("msgworker-"):
+            started.append(self.name)
+            if len(started) == place:
+                raise RuntimeError("can't start new thread")
+        real(self)
+
+    app.add_handler("t", lambda msg: None)
+    worker = app.worker(threads=2)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with suppress(RuntimeError):
+        worker.start()
+    monkeypatch.setattr(threading.Thread, "start", real)
+    if len(started) < place:  # it has fewer threads
+        worker.stop()
+    assert worker.instance_id is None
+    until(lambda: threads_of_ours() == [], "its threads have ended")
+    assert leases(app) == {}
+    send(app, "a")
+    assert worker.drain(linger=0).done == 1  # and it can be started again
+
+
+@pytest.mark.parametrize("how", ["start", "run"])
+def test_a_stop_that_is_interrupted_goes_on_and_the_next_one_waits_for_it(app, monkeypatch, how):
+    started, interrupt, stopping = threading.Event(), [True], threading.Event()
+
+    @app.handler("t")
+    def handle(msg: Message, ctx: Context) -> None:
+        started.set()
+        until(lambda: ctx.cancelled, "it is told")
+
+    goes_on = Ending.goes_on
+
+    def interrupted(self: Ending, seconds: float) -> bool:
+        stopping.set()
+        if interrupt and interrupt.pop():
+            raise KeyboardInterrupt
+        return goes_on(self, seconds)
+
+    send(app, "a")
+    worker = app.worker(threads=1)
+    monkeypatch.setattr(Ending, "goes_on", interrupted)
+    if how == "start":
+        worker.start()
+        assert started.wait(60)
+        with pytest.raises(KeyboardInterrupt):
+            worker.stop()
+    else:
+        join = in_thread(lambda: worker.run(time_limit=60))
+        assert started.wait(60)
+        worker.ask()
+        with pytest.raises(KeyboardInterrupt):
+            join()
+    worker.stop()
+    assert worker.instance_id is None
+    assert leases(app) == {}
+    assert threads_of_ours() == []
+
+
+ENDS: dict[str, Any] = {
+    "exit": lambda: sys.exit(3),
+    "stop the loop": lambda: asyncio.get_running_loop().stop(),
+}
+
+
+@pytest.mark.parametrize("how", ["exit", "stop the loop"])
+def test_a_task_beside_its_handler_that_ends_the_loop_harms_no_other_handler(app, table, how):
+    waiting, go, started = threading.Event(), [], []
+
+    async def child() -> None:
+        ENDS[how]()
+
+    @app.handler("bad", max_tries=1)
+    async def bad(msg: Message) -> None:
+        await asyncio.to_thread(waiting.wait, 60)
+        await asyncio.create_task(child())
+
+    @app.handler("beside")
+    async def beside(msg: Message) -> None:
+        waiting.set()
+        while not go:
+            await asyncio.sleep(0.01)
+
+    @app.handler("good")
+    async def good(msg: Message) -> None:
+        started.append(msg.msg_id)
+
+    send(app, "a", topic="bad")
+    send(app, "b", topic="beside")
+    worker = app.worker(threads=3)
+    worker.start()
+    until(lambda: table.statuses[0] != 1 and waiting.is_set(), "the bad one has ended")
+    send(app, *"cde", topic="good")
+    until(lambda: len(started) == 3, "others run")
+    go.append(True)
+    until(lambda: table.statuses[1:] == [2] * 4, "all are done")
+    assert table.statuses[0] == (-1 if how == "exit" else 2)
+    assert worker.stop() is True
+
+
+def test_handlers_of_a_loop_that_cannot_go_on_fail_and_later_ones_get_another(app, table):
+    def broken() -> None:
+        raise OSError("no selector")
+
+    @app.handler("bad", max_tries=1)
+    async def bad(msg: Message) -> None:
+        loop = asyncio.get_running_loop()
+        loop.run_forever = broken  # type: ignore[method-assign]
+        loop.stop()
+        await asyncio.sleep(60)
+
+    @app.handler("good")
+    async def good(msg: Message) -> None:
+        pass
+
+    send(app, "a", topic="bad")
+    worker = app.worker(threads=1)
+    worker.start()
+    until(lambda: table.statuses == [-1], "failed")
+    send(app, "b", topic="good")
+    until(lambda: table.statuses == [-1, 2], "another loop")
+    assert "event loop" in table.column("last_error")[0]
+    assert worker.stop() is True
+
+
+def test_the_timeout_of_a_plain_handler_is_seen_in_a_fraction_of_a_second(app: App):
+    late: list[float] = []
+
+    @app.handler("t", timeout=0.5, max_tries=1)
+    def handle(msg: Message, ctx: Context) -> None:
+        begun = time.monotonic()
+        until(lambda: ctx.cancelled, "it is told", seconds=9)  # a heartbeat is 10 s
+        late.append(time.monotonic() - begun - 0.5)
+
+    send(app, "a")
+    app.drain(threads=1, linger=0)
+    assert late[0] < 5  # the machine may be busy
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"transactional": True}, {"group": 5, "transactional": True}],
+    ids=["plain", "transactional", "group"],
+)
+def test_each_handler_finds_the_context_variables_as_they_were(app: App, options: Any):
+    seen: list[Any] = []
+
+    def handle(msg: Any) -> None:
+        seen.append(TENANT.get())
+        TENANT.set("north")
+
+    app.add_handler("t", handle, **options)
+    send(app, *"abc")
+    app.drain(threads=1, linger=0)
+    assert seen == [None] * 3
+
+
+def test_each_item_finds_the_context_variables_of_its_handler(app: App):
+    seen: list[Any] = []
+
+    def item(n: int) -> None:
+        seen.append(TENANT.get())
+        TENANT.set(n)
+
+    @app.handler("t")
+    def handle(msg: Message, ctx: Context) -> None:
+        TENANT.set("south")
+        ctx.fan_out(item, range(5), threads=1)
+
+    send(app, "a")
+    app.drain(threads=1, linger=0)
+    assert seen == ["south"] * 5
