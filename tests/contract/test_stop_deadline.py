@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import threading
 import time
@@ -352,3 +353,75 @@ def test_each_item_finds_the_context_variables_of_its_handler(app: App):
     send(app, "a")
     app.drain(threads=1, linger=0)
     assert seen == ["south"] * 5
+
+
+def test_lanes_do_not_wait_beside_idle_threads_while_the_fetcher_is_busy(one: Any, app: App):
+    """The mean says that one thread is enough."""
+    lanes, taken = one.lanes, threading.Semaphore(0)
+    lanes.took(0.0)
+
+    def take() -> None:
+        if lanes.next() is not None:
+            taken.release()
+
+    takers = [threading.Thread(target=take, daemon=True) for _ in range(4)]
+    for thread in takers:
+        thread.start()
+    send(app, *"abcd")
+    one.fetcher.run_once()
+    for _ in takers:
+        assert taken.acquire(timeout=20)
+
+
+IMPORTS = """
+import sys, threading
+from msgworker import App
+seen = []
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            seen.append(name)
+
+app = App({url!r}, backoff_seconds=0)
+done = []
+
+@app.handler("orm", transactional=True)
+def orm(msg, ctx):
+    ctx.session.connection()
+    done.append(msg.msg_id)
+
+@app.handler("items")
+def items(msg, ctx):
+    ctx.fan_out(lambda item: item, range(3), executor=pool)
+    done.append(msg.msg_id)
+
+@app.handler("fails", max_tries=1)
+def fails(msg, ctx):
+    done.append(msg.msg_id)
+    raise ValueError("as handlers do")
+
+@app.handler("async")
+async def not_sync(msg):
+    done.append(msg.msg_id)
+
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(1) as pool:
+    sys.meta_path.insert(0, Finder())
+    report = app.drain(threads=3, linger=0)
+    sys.meta_path.pop(0)
+print(len(done), sorted(set(seen)))
+"""
+
+
+def test_no_thread_of_an_instance_imports_anything(database: Any, app: App):
+    for topic in ("orm", "items", "fails", "async"):
+        send(app, "a", "b", topic=topic)
+    found = subprocess.run(
+        [sys.executable, "-c", IMPORTS.format(url=database.url)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert found.stdout == "8 []\n", found.stderr

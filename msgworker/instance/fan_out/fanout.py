@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -114,11 +115,8 @@ def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
             "transactional_items=True runs on threads of this process, which hold the connections; "
             "leave out executor="
         )
-    from concurrent.futures import (
-        ProcessPoolExecutor,
-    )  # imports multiprocessing: only if it is used
-
-    if isinstance(executor, ProcessPoolExecutor):
+    processes = sys.modules.get("concurrent.futures.process")  # who has one has imported it
+    if processes is not None and isinstance(executor, processes.ProcessPoolExecutor):
         try:
             pickle.dumps(fn)
         except Exception as error:

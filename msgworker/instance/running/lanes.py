@@ -87,9 +87,13 @@ class Lanes:
         are released."""
         while not self._closed:
             try:
-                return self.ready.popleft()
+                lane = self.ready.popleft()
             except IndexError:
                 self.ran_dry = True
+            else:
+                if self._idle and self.ready:
+                    self.nudge()  # `put` wakes by the mean, and this handler may be slower
+                return lane
             with self._gate:
                 if self.ready:
                     continue
