@@ -149,6 +149,13 @@ class Pick:
         free = row.status == 0 or (row.status == -1 and row.tries < self._max_tries)
         return free and bool(row.due) and self._handled(row.topic)
 
+    def is_of_others(self, row: Candidate) -> bool:
+        """Whether messages of its topic are not claimed here, or not now."""
+        name, topics = topic_of(row.topic), self._search.topics
+        if name in self._search.paused:
+            return True
+        return topics is not None and name not in topics and is_text(name)
+
     def _handled(self, topic: str | None) -> bool:
         topics, paused = self._search.topics, self._search.paused
         if topics is None and not paused:

@@ -14,6 +14,7 @@ ring    when the window is full of rows that cannot go: one step per object from
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +86,10 @@ class Search:
         self.busy = False
         self.unknown_topics: dict[str, int] = {}
         self._mark = MIN_ID
+        self._at = MIN_ID
+        self._reached: int | None = None
+        self._ends: tuple[int | None, int | None] = (None, None)
+        self._crowded = False
         self._span = LEAST_SPAN
         self._read_again_at = self._ring_at = 0.0
         self._passing = False
@@ -136,8 +141,8 @@ class Search:
         if whole and self.tables.dialect.oldest_index:
             complete = self._look_window(conn, pick, want, in_hand, enough) and due_complete
         if whole and len(pick.own) < enough and not complete and not self._passing:
-            if self.only or self.but:
-                round_over = self._look_ring_among(conn, pick, enough)
+            if (those := self._those) is not None:
+                round_over = self._look_ring_among(conn, pick, enough, those)
             else:
                 left = enough - len(pick.own)
                 round_over = self._ring.step(conn, pick, left, idle=self.idle)
@@ -148,6 +153,18 @@ class Search:
         look = Look(found, pick.quarantined, complete, round_over, seconds)
         look.of_others = pick.of_others
         return look
+
+    @property
+    def _those(self) -> Those | None:
+        """The topics by which rows are read; None = all, judged one by one."""
+        if self.only:
+            return Those(self.only, False)
+        but = self.but
+        if self._crowded:
+            but = but | self.paused
+            if self.topics is not None:
+                return Those(self.topics - but, False)
+        return Those(but, True) if but else None
 
     def refused(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: skip their objects until `forget`."""
@@ -168,8 +185,15 @@ class Search:
         self._forget_at = now + FORGET_SECONDS
         self._blocked.clear()
         self._passed_over.clear()
+        self._crowded = False
+        self._mark = MIN_ID
+        # An id that is committed late stands before the end: it was the end for a second at least.
+        self._ends = (self._ends[1], self._reached)
+        end = self._ends[0]
         if now >= self._read_again_at:
-            self._mark = MIN_ID
+            self._at = MIN_ID
+        elif end is not None:
+            self._at = min(self._at, end)
         self._since = None
         self._due_at = 0.0
         self.unknown_topics.clear()
@@ -222,13 +246,17 @@ class Search:
         if not self.idle:
             size = min(WINDOW, in_hand + want * max(self._width, pick.slots))
         self._passing = False
-        if self.only or self.but:
-            return self._look_window_among(conn, pick, size, enough)
+        those = self._those
+        if those is not None:
+            return self._look_window_among(conn, pick, size, enough, those)
         started = time.perf_counter()
         rows = candidates.oldest(conn, self.tables, mark=self._mark, limit=size)
         slow = time.perf_counter() - started > 0.004 + 4e-6 * len(rows)
         pick.offer_all(rows)
         whole = len(rows) < size
+        short = not whole and len(pick.own) < enough
+        if short and self._is_crowded(pick, rows) and (those := self._those) is not None:
+            return self._look_window_among(conn, pick, size, enough, those)
         if rows:
             # Index entries of finished rows make the low end slow until they are cleaned up; then
             # the mark may pass rows that cannot run now. They are read again after `forget`.
@@ -240,22 +268,33 @@ class Search:
             self._width = max(1, self._width - 1)
         return whole
 
-    def _look_window_among(self, conn: Connection, pick: Pick, size: int, enough: int) -> bool:
-        """The same of some topics: step by step past rows of the others. `_passing`: this look has
-        not come past them."""
-        at, first, count, whole = self._mark, 0, 0, False
-        topics, but = (self.only, False) if self.only else (self.but, True)
+    def _is_crowded(self, pick: Pick, rows: Sequence[Candidate]) -> bool:
+        """Whether most rows are of topics that are not looked for: the others are then read by
+        topic, for a while."""
+        by_topic = self.tables.has("topic") and 2 * sum(map(pick.is_of_others, rows)) > len(rows)
+        self._crowded = self._crowded or by_topic
+        return by_topic
+
+    def _look_window_among(
+        self, conn: Connection, pick: Pick, size: int, enough: int, those: Those
+    ) -> bool:
+        """The same of some topics: step by step past rows of the others, and on from where it has
+        stopped. `_passing`: this look has not come past them.
+
+        While rows in front are read again, those behind the end of the last time are read first:
+        what comes now waits for a step, however many there are.
+        """
+        ahead = 0
+        if self._ends[0] is not None and self._at < self._ends[0]:
+            step = self._step(conn, pick, those, mark=self._ends[0], limit=size)
+            ahead = len(step.rows)
+            if len(pick.own) >= enough:
+                return False
+        first, count, whole, begun_at = 0, 0, False, time.monotonic()
+        at = self._at
         for _ in range(MOST_STEPS):
             begun = time.monotonic()
-            step = candidates.oldest_among(
-                *(conn, self.tables, topics),
-                but=but,
-                mark=at,
-                limit=size - count,
-                span=max(self._span, size),
-            )
-            for row in step.rows:
-                pick.offer(row)
+            step = self._step(conn, pick, those, mark=at, limit=size - count)
             if step.rows and not count:
                 first = step.rows[0].msg_id
             count, whole = count + len(step.rows), step.whole
@@ -266,35 +305,50 @@ class Search:
             again_at = max(self._read_again_at, now) + READ_AGAIN * (now - begun)
             self._read_again_at = min(again_at, now + LONGEST_REST_SECONDS)
             self._span = min(MOST_SPAN, self._span * 2)
+            if self._ends[0] is not None and now - begun_at > RING_SECONDS:
+                self._passing = len(pick.own) < enough
+                break
         else:
             self._passing = len(pick.own) < enough
-        self._mark = first if count else at
+        self._at = first if count else at
+        if whole:
+            self._reached = self._at
         if count >= size:
             self._span = max(LEAST_SPAN, self._span // 2)
-        few = len(pick.own) < enough and not whole
+        few = len(pick.own) < enough and not whole and not ahead
         self._width = min(8, self._width * 2) if few else max(1, self._width - 1)
         return whole
 
-    def _look_ring_among(self, conn: Connection, pick: Pick, enough: int) -> bool:
+    def _step(
+        self, conn: Connection, pick: Pick, those: Those, *, mark: int, limit: int
+    ) -> candidates.Among:
+        span = max(self._span, limit)
+        found = candidates.oldest_among(
+            *(conn, self.tables, those.topics), but=those.but, mark=mark, limit=limit, span=span
+        )
+        for row in found.rows:
+            pick.offer(row)
+        return found
+
+    def _look_ring_among(self, conn: Connection, pick: Pick, enough: int, those: Those) -> bool:
         """The ring of some topics: several steps, past objects whose heads are of others. Where
         rows are read by age too, it rests if it finds nothing."""
         begun = time.monotonic()
         if begun < self._ring_at:
             return False
         by_age, before = self.tables.dialect.oldest_index, len(pick.own)
-        those = Those(self.only or self.but, not self.only)
         for _ in range(MOST_STEPS):
             over = self._ring.step(
                 conn, pick, enough - before, idle=self.idle, busy=self.busy, those=those
             )
             if over or len(pick.own) > before:
                 break
-            if (by_age or self.but) and time.monotonic() - begun > RING_SECONDS:
+            if (by_age or those.but) and time.monotonic() - begun > RING_SECONDS:
                 break
         if len(pick.own) == before:
             now = time.monotonic()
             if by_age:
                 self._ring_at = now + min(READ_AGAIN * (now - begun), LONGEST_REST_SECONDS)
-            elif self.but and not over:
+            elif those.but and not over:
                 self._ring.found_nothing()
         return over
