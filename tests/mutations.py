@@ -1423,8 +1423,8 @@ MUTANTS = (
     _m(
         "limits: messages without an object are read whatever their topic",
         "instance/claiming/ring.py",
-        "            rows += self._rows.step(conn, self._tables, objects, those, busy)",
-        "            rows += self._rows.step(conn, self._tables, objects, None, busy)",
+        "            found += self._rows.step(conn, self._tables, objects, those, busy)",
+        "            found += self._rows.step(conn, self._tables, objects, None, busy)",
         "test_limited_messages_without_an_object_are_not_proposed_among_others[mariadb]",
     ),
     _m(

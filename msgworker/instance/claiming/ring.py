@@ -65,7 +65,7 @@ class _Way:
 class Ring:
     """The place on the way round, kept between looks.
 
-    clean: in the round that has ended nothing could run.
+    clean: in the round that has ended nothing could run. rows: what the last step has read.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -78,6 +78,7 @@ class Ring:
         self._stride = 0
         self._met_some = False
         self.clean = True
+        self.rows: list[Candidate] = []
 
     def forget(self) -> None:
         """Pass over nothing the next time."""
@@ -102,25 +103,28 @@ class Ring:
         idle: bool,
         busy: bool = False,
         those: Those | None = None,
+        rows: bool = True,
     ) -> bool:
         """True if a whole round has ended. idle: the last look found nothing. busy: no thread waits
-        for work. those: the only heads to look for."""
+        for work. those: the only heads to look for. rows: False = go round the objects alone."""
         objects = IDLE_OBJECTS if idle else max(want * pick.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
         if self._objects.after is None and not self._at_rows:
             self.clean, self._met_some = True, False
-        rows: list[Candidate] = []
-        if not self._at_rows:
-            rows = self._objects.step(conn, self._tables, objects, those, busy)
-            self._at_rows = self._objects.after is None
+        found: list[Candidate] = []
         round_is_over = False
+        if not (rows and self._at_rows):
+            found = self._objects.step(conn, self._tables, objects, those, busy)
+            round_is_over = self._objects.after is None
+            self._at_rows = rows and round_is_over
         if self._at_rows:
-            rows += self._rows.step(conn, self._tables, objects, those, busy)
+            found += self._rows.step(conn, self._tables, objects, those, busy)
             round_is_over = self._rows.after is None
             self._at_rows = not round_is_over
-        self._met_some |= bool(rows)
+        self.rows = found
+        self._met_some |= bool(found)
         any_could_go = False
-        for row in rows:
+        for row in found:
             pick.offer(row)
             any_could_go |= pick.could_go(row)
         self.clean &= not any_could_go

@@ -137,15 +137,21 @@ class Search:
         if first is not None and (ranked := self._look_urgent(conn, pick, first, now, want)):
             others = max(want - len(pick.own), urgency.owed(want, self._overtaken))
             enough, whole = ranked + others, others > 0
-        complete = round_over = False
+        complete = round_over = self._passing = False
         if whole and self.tables.dialect.oldest_index:
             complete = self._look_window(conn, pick, want, in_hand, enough) and due_complete
         if whole and len(pick.own) < enough and not complete and not self._passing:
-            if (those := self._those) is not None:
-                round_over = self._look_ring_among(conn, pick, enough, those)
-            else:
+            those, by_age = self._those, self.tables.dialect.oldest_index
+            if those is None:
                 left = enough - len(pick.own)
                 round_over = self._ring.step(conn, pick, left, idle=self.idle)
+                if not by_age:
+                    self._is_crowded(pick, self._ring.rows)
+            elif self._crowded and not by_age:
+                over = self._look_window_among(conn, pick, WINDOW, enough, those)
+                round_over = self._look_ring_among(conn, pick, enough, those, rows=False) and over
+            else:
+                round_over = self._look_ring_among(conn, pick, enough, those)
             complete = round_over and self._ring.clean
         found, self._overtaken = pick.chosen(want, self._overtaken, whole=whole)
         self.idle = not found and pick.quarantined is None
@@ -245,7 +251,6 @@ class Search:
         size = IDLE_WINDOW
         if not self.idle:
             size = min(WINDOW, in_hand + want * max(self._width, pick.slots))
-        self._passing = False
         those = self._those
         if those is not None:
             return self._look_window_among(conn, pick, size, enough, those)
@@ -279,7 +284,8 @@ class Search:
         self, conn: Connection, pick: Pick, size: int, enough: int, those: Those
     ) -> bool:
         """The same of some topics: step by step past rows of the others, and on from where it has
-        stopped. `_passing`: this look has not come past them.
+        stopped. Where no index has rows by age, of those without an object.
+        `_passing`: this look has not come past them.
 
         While rows in front are read again, those behind the end of the last time are read first:
         what comes now waits for a step, however many there are.
@@ -313,7 +319,7 @@ class Search:
         self._at = first if count else at
         if whole:
             self._reached = self._at
-        if count >= size:
+        if whole or count >= size:
             self._span = max(LEAST_SPAN, self._span // 2)
         few = len(pick.own) < enough and not whole and not ahead
         self._width = min(8, self._width * 2) if few else max(1, self._width - 1)
@@ -323,23 +329,32 @@ class Search:
         self, conn: Connection, pick: Pick, those: Those, *, mark: int, limit: int
     ) -> candidates.Among:
         span = max(self._span, limit)
-        found = candidates.oldest_among(
-            *(conn, self.tables, those.topics), but=those.but, mark=mark, limit=limit, span=span
-        )
+        if self.tables.dialect.oldest_index:
+            found = candidates.oldest_among(
+                *(conn, self.tables, those.topics), but=those.but, mark=mark, limit=limit, span=span
+            )
+        else:
+            after = None if mark == MIN_ID else mark - 1
+            rows, last = candidates.without_object(
+                conn, self.tables, after=after, limit=self._span, those=those
+            )
+            found = candidates.Among(rows, last, last is None)
         for row in found.rows:
             pick.offer(row)
         return found
 
-    def _look_ring_among(self, conn: Connection, pick: Pick, enough: int, those: Those) -> bool:
+    def _look_ring_among(
+        self, conn: Connection, pick: Pick, enough: int, those: Those, *, rows: bool = True
+    ) -> bool:
         """The ring of some topics: several steps, past objects whose heads are of others. Where
-        rows are read by age too, it rests if it finds nothing."""
+        rows are read by age too, it rests if it finds nothing. rows: see `Ring.step`."""
         begun = time.monotonic()
         if begun < self._ring_at:
             return False
         by_age, before = self.tables.dialect.oldest_index, len(pick.own)
         for _ in range(MOST_STEPS):
             over = self._ring.step(
-                conn, pick, enough - before, idle=self.idle, busy=self.busy, those=those
+                conn, pick, enough - before, idle=self.idle, busy=self.busy, those=those, rows=rows
             )
             if over or len(pick.own) > before:
                 break
