@@ -18,16 +18,14 @@ from msgworker.dialects import DIALECTS, dialect_of
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.store.tables import schema
 from msgworker.store.tables import upgrade as store
+from msgworker.store.tables.additions import IN_ORDER
 from msgworker.store.tables.ddl_script import own_tables
 from msgworker.table import (
     DEFAULT_NAME,
-    FAILED,
     FAILED_MARK,
     HELD_KEY,
     OPEN_OBJECT,
     RUNNING_OBJECT,
-    UNIQUE,
-    URGENT,
     URGENT_RANK,
     MessageTable,
     tables_for,
@@ -44,7 +42,8 @@ BEGUN = (
     "use engine.connect(), not engine.begin(), and context.begin_transaction()"
 )
 _RULE = r"(?:_t(\d{1,4})(b?))?"
-_INDEX = re.compile(rf"{_RULE}_(guard|id|object|oldest|due|{FAILED}|{URGENT}|{UNIQUE})$")
+_SUFFIXES = [one for one in IN_ORDER if one not in ("group", "owner")]  # those are of other tables
+_INDEX = re.compile(rf"{_RULE}_({'|'.join(_SUFFIXES)})$")
 _PARTITION = re.compile(rf"{DEFAULT_NAME}_p\d+")
 _COLUMN = re.compile(
     rf"(?:{OPEN_OBJECT}|{URGENT_RANK}){_RULE}|{RUNNING_OBJECT}|{FAILED_MARK}|{HELD_KEY}"

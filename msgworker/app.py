@@ -779,7 +779,8 @@ class App:
             if tables.unfit:  # perhaps fixed since it was read
                 self._tables = None
                 tables = self.tables
-            schema.check_fit(self.own, tables)
+            for note in schema.check_fit(self.own, tables):
+                log.warning("table %s: %s", self.table.name, note)
             self._fit = True
         return self._new_state(self._by_rule(), topics, chosen=chosen, scope=scope)
 

@@ -114,6 +114,18 @@ def test_autogenerate_drops_no_index_and_no_hidden_column_of_a_message_table(dat
     assert proposed(engine, metadata, include_object) == []
 
 
+def test_autogenerate_drops_no_index_of_slices(database):
+    metadata = sa.MetaData()
+    table = legacy(metadata)
+    table.append_column(sa.Column("shard", sa.SmallInteger))
+    table.append_column(sa.Column("flag", sa.String(64)))
+    metadata.create_all(database.engine())
+    engine = made(database, message_table(table.name, shard="shard", instance_type="flag"))
+    removed = [name for what, name in proposed(engine, metadata) if what == "remove_index"]
+    assert {f"{table.name}_shard", f"{table.name}_flag"} <= set(removed)
+    assert proposed(engine, metadata, include_object) == []
+
+
 def test_a_message_table_of_another_name_is_known_by_its_guard(database):
     engine = made(database, MessageTable("crm_queue"))
     metadata = sa.MetaData()

@@ -8,6 +8,8 @@ private. A new database is a new row in DIALECTS.
 from msgworker.dialects.attempts import Attempt, GivenUp, Left, watch
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.catalogue import (
+    IdSource,
+    advancing,
     columns_there,
     file_size,
     has_partitions,
@@ -19,6 +21,7 @@ from msgworker.dialects.catalogue import (
     is_enforced,
     is_there,
     names_there,
+    not_cycling,
     row_estimate,
     schemas_with,
     sizes_are_exact,
@@ -68,6 +71,7 @@ from msgworker.dialects.ddl import (
     identity,
     partitions_of,
     plain_layout,
+    refusing_null,
     retyping,
     setting_default,
     storing,
@@ -101,7 +105,7 @@ from msgworker.dialects.engines import (
     same_database,
     server_of,
 )
-from msgworker.dialects.inserts import insert_unless
+from msgworker.dialects.inserts import insert_unless, returns_ids, tells_no_other_ids
 from msgworker.dialects.instants import (
     Instants,
     UtcDateTime,
@@ -113,15 +117,21 @@ from msgworker.dialects.live import (
     Rule,
     codec_of,
     cutting,
+    filled,
     fold_of,
     folded,
     holds_json,
     key_room,
+    longer_than,
+    not_whole,
     number_room,
     refused_by,
+    refused_by_domain,
     rules_of,
     takes_any_text,
     text_room,
+    values_as_numbers,
+    whole_end,
     whole_room,
 )
 from msgworker.dialects.masking import masked, secrets_of, without
@@ -140,7 +150,13 @@ from msgworker.dialects.online import (
 from msgworker.dialects.oracle import block_of, can_block, refuses_block, send_block
 from msgworker.dialects.poolers import shares_sessions
 from msgworker.dialects.primary import refuse_standby
-from msgworker.dialects.server_checks import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
+from msgworker.dialects.server_checks import (
+    ANALYZE,
+    CURRENT_USER,
+    SERVER_SETTINGS,
+    plan_of,
+    refuses_all_writes,
+)
 from msgworker.dialects.sqlite import (
     DATABASE_SET_UP,
     DatabaseFile,
@@ -216,6 +232,7 @@ __all__ = [
     "Dialect",
     "Escaped",
     "GivenUp",
+    "IdSource",
     "Instants",
     "JsonList",
     "KeyText",
@@ -227,6 +244,7 @@ __all__ = [
     "WholeId",
     "adding",
     "adds_many",
+    "advancing",
     "beside",
     "big_id",
     "block_of",
@@ -255,6 +273,7 @@ __all__ = [
     "fetch",
     "fetch_text",
     "file_size",
+    "filled",
     "fold_of",
     "folded",
     "follows",
@@ -297,10 +316,13 @@ __all__ = [
     "lending",
     "listen",
     "long_text",
+    "longer_than",
     "masked",
     "names_there",
     "network_mount",
     "no_connection_left",
+    "not_cycling",
+    "not_whole",
     "now",
     "now_ms",
     "now_plus",
@@ -323,8 +345,12 @@ __all__ = [
     "refusal",
     "refuse_standby",
     "refused_by",
+    "refused_by_domain",
+    "refuses_all_writes",
     "refuses_block",
+    "refusing_null",
     "returned",
+    "returns_ids",
     "retyping",
     "rolled_back",
     "row_estimate",
@@ -353,6 +379,7 @@ __all__ = [
     "takes_any_text",
     "takes_default",
     "taking_null",
+    "tells_no_other_ids",
     "text_for",
     "text_kind",
     "text_length",
@@ -360,10 +387,12 @@ __all__ = [
     "trouble",
     "unavailable",
     "utc_of",
+    "values_as_numbers",
     "violates",
     "wait_for_notice",
     "wait_of_columns",
     "watch",
+    "whole_end",
     "whole_number",
     "whole_room",
     "without",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.engine.reflection import Inspector, ObjectKind, ObjectScope
 from sqlalchemy.exc import DBAPIError
 
+from msgworker.dialects.deadlines import is_overtime
 from msgworker.dialects.troubles import Trouble, trouble
 
 
@@ -190,10 +192,11 @@ def _family(conn: sa.Connection) -> str:
     return {"mariadb": "mysql"}.get(conn.dialect.name, conn.dialect.name)
 
 
-def _asked(conn: sa.Connection, text: str, table: sa.Table) -> sa.CursorResult[Any]:
+def _asked(conn: sa.Connection, text: str, table: sa.Table, **more: Any) -> sa.CursorResult[Any]:
     """A query of the catalogue about one table, by the parameters that it has."""
     quoted = _quoted(table)
     known = {"table": quoted, "schema": table.schema, "owner": table.schema, "name": table.name}
+    known |= more
     if conn.dialect.name == "oracle" and table.name.lower() == table.name:
         known["name"] = table.name.upper()
     query = sa.text(text)
@@ -251,23 +254,115 @@ def file_size(conn: sa.Connection) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class IdSource:
-    """The sequence of a column. name: in SQL. last: its last value; None
-    if it gave none yet, or this login may not see it."""
+    """The sequence of a column. name: in SQL, with its schema. next: the id that it gives next, or
+    a higher one, where the database has given out some ahead; None if this login may not see it.
+    used: it has given one. most: its last one. step: between two; below zero they fall."""
 
     name: str
     cycles: bool
-    last: int | None
+    next: int | None
+    used: bool = True
+    most: int | None = None
+    step: int = 1
+
+
+_SEQUENCE_OF = (
+    # its own, else the one that its default calls
+    "SELECT quote_ident(nspname) || '.' || quote_ident(relname), seqcycle, seqmax, seqincrement,"
+    " has_sequence_privilege(seqrelid, 'SELECT') FROM pg_sequence"
+    " JOIN pg_class ON pg_class.oid = seqrelid JOIN pg_namespace n ON n.oid = relnamespace"
+    " WHERE seqrelid = coalesce(pg_get_serial_sequence(:table, :column)::regclass::oid,"
+    " (SELECT min(refobjid) FROM pg_attribute a JOIN pg_attrdef f ON f.adrelid = a.attrelid"
+    " AND f.adnum = a.attnum JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass"
+    " AND d.objid = f.oid AND d.refclassid = 'pg_class'::regclass"
+    " JOIN pg_sequence s ON s.seqrelid = d.refobjid"
+    " WHERE a.attrelid = to_regclass(:table) AND a.attname = :column))"
+)
+_DEFAULT_OF = (
+    "SELECT column_default FROM information_schema.columns WHERE table_name = :name"
+    " AND table_schema = coalesce(:schema, database()) AND column_name = :column"
+)
+_NAME = r"(?:`[^`]+`|\w+)"
+_CALLED = re.compile(rf"^next(?:val\(|\s+value\s+for\s+)\s*({_NAME}(?:\.{_NAME})?)", re.I)
+_IDENTITY_OF = (
+    "SELECT i.sequence_name, s.cycle_flag, s.last_number, s.max_value, s.increment_by"
+    " FROM all_tab_identity_cols i JOIN all_sequences s ON s.sequence_owner = i.owner"
+    " AND s.sequence_name = i.sequence_name WHERE i.owner = coalesce(upper(:owner), user)"
+    " AND i.table_name = :name AND lower(i.column_name) = lower(:column)"
+)
 
 
 def id_source(conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
-    """The sequence of a column; None if there is none, or the database needs none."""
-    if conn.dialect.name != "postgresql":
+    """The sequence of a column, in a connection of `connecting`; None if there is none. Counters of
+    tables (AUTO_INCREMENT, SQLite's) are none: they follow each id that is inserted."""
+    name = _family(conn)
+    try:
+        if name == "postgresql":
+            return _sequence_of(conn, table, column)
+        if name == "mysql":
+            return _called_by_default(conn, table, column)
+        if name == "oracle":
+            found = _asked(conn, _IDENTITY_OF, table, column=column).first()
+            if found is None:
+                return None
+            name, cycles, ahead, most, step = tuple(found)
+            return IdSource(f'"{name}"', cycles == "Y", int(ahead), True, int(most), int(step))
+    except DBAPIError as error:
+        if trouble(error) is Trouble.LOST or is_overtime(error):
+            raise
+    return None
+
+
+def _sequence_of(conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
+    found = conn.execute(sa.text(_SEQUENCE_OF), {"table": _quoted(table), "column": column}).first()
+    if found is None:
         return None
-    query = sa.text(
-        "SELECT seqrelid::regclass::text, seqcycle,"
-        " CASE WHEN has_sequence_privilege(seqrelid, 'USAGE, SELECT')"
-        " THEN pg_sequence_last_value(seqrelid) END"
-        " FROM pg_sequence WHERE seqrelid = pg_get_serial_sequence(:table, :column)::regclass"
-    )
-    found = conn.execute(query, {"table": _quoted(table), "column": column}).first()
-    return None if found is None else IdSource(*found)
+    name, cycles, most, step, readable = found
+    if not readable:
+        return IdSource(name, cycles, None, most=most, step=step)
+    # What the catalogue says of it is NULL as well where it was set and not called since.
+    last, used = conn.exec_driver_sql(
+        f"SELECT last_value, is_called FROM {name}".replace("%", "%%")
+    ).one()
+    return IdSource(name, cycles, last + step if used else last, used, most, step)
+
+
+def _called_by_default(conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
+    default = _asked(conn, _DEFAULT_OF, table, column=column).scalar()
+    called = _CALLED.match(str(default or "").strip("( "))
+    if called is None:
+        return None
+    name = called[1]
+    query = f"SELECT next_not_cached_value, increment, cycle_option, maximum_value FROM {name}"
+    ahead, step, cycles, most = conn.exec_driver_sql(query.replace("%", "%%")).one()
+    return IdSource(name, bool(cycles), int(ahead), most=int(most), step=int(step))
+
+
+def advancing(
+    dialect: sa.Dialect, source: IdSource, table: str, column: str, highest: int
+) -> list[str]:
+    """The statement that lets a sequence go on behind the highest id. It looks for that itself, as
+    far as the database can, and never puts a sequence back."""
+    quoted = dialect.identifier_preparer.quote(column)
+    if dialect.name == "postgresql":
+        text = source.name.replace("'", "''")
+        return [
+            f"SELECT setval('{text}', highest) FROM"
+            f" (SELECT max({quoted}) AS highest FROM {table}) m"
+            f" WHERE highest >= (SELECT last_value FROM {source.name})"
+        ]
+    if dialect.name == "oracle":
+        return [
+            f"ALTER TABLE {table} MODIFY ({quoted} GENERATED BY DEFAULT AS IDENTITY "
+            "(START WITH LIMIT VALUE))"
+        ]
+    return [f"DO SETVAL({source.name}, {highest})"]  # it does nothing for a lower value
+
+
+def not_cycling(dialect: sa.Dialect, source: IdSource, table: str, column: str) -> str:
+    """The statement that ends a sequence at its last id."""
+    if dialect.name == "oracle":  # which lets nobody alter the sequence of an identity
+        quoted = dialect.identifier_preparer.quote(column)
+        return f"ALTER TABLE {table} MODIFY ({quoted} GENERATED BY DEFAULT AS IDENTITY (NOCYCLE))"
+    word = "NO CYCLE" if dialect.name == "postgresql" else "NOCYCLE"
+    return f"ALTER SEQUENCE {source.name} {word}"

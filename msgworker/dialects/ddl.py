@@ -12,6 +12,8 @@ from sqlalchemy.schema import CreateColumn, CreateTable
 from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
+from msgworker.dialects.types import KeyText
+
 
 def compiler_for(name: str) -> sa.Dialect:
     """A SQLAlchemy dialect object to print DDL without a connection."""
@@ -154,8 +156,11 @@ def retyping(
     set_default = "" if default is None else f" DEFAULT {_default_text(default)}"
     null = " NULL" if column.nullable else " NOT NULL"
     if dialect.name == "postgresql":
-        # Via text, to which every type can be cast: values that do not convert are refused.
-        using = f"{quoted}::text::{kind.split(' COLLATE')[0]}"
+        # Via text, to which every type can be cast: values that do not convert are refused, and so
+        # are texts that are too long, which a cast to a length would cut.
+        using = f"{quoted}::text"
+        if not isinstance(column.type, sa.String | sa.Text | KeyText):
+            using += f"::{kind}"
         if isinstance(column.type, sa.Integer):
             using = f"{quoted}::text::numeric::{kind}"
         if number and not isinstance(column.type, sa.Integer):
@@ -215,6 +220,19 @@ def taking_null(dialect: sa.Dialect, table: str, column: str, kind: TypeEngine[A
     if isinstance(kind, sa.types.NullType):  # its type cannot be written
         return []
     return [f"ALTER TABLE {table} MODIFY {quoted} {kind.compile(dialect=dialect)} NULL"]
+
+
+def refusing_null(dialect: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]) -> list[str]:
+    """Statements that make a column of type `kind` NOT NULL; rows with NULL refuse them. []: none,
+    on SQLite."""
+    quoted = dialect.identifier_preparer.quote(column)
+    if dialect.name == "sqlite" or isinstance(kind, sa.types.NullType):
+        return []
+    if dialect.name == "postgresql":
+        return [f"ALTER TABLE {table} ALTER COLUMN {quoted} SET NOT NULL"]
+    if dialect.name == "oracle":
+        return [f"ALTER TABLE {table} MODIFY ({quoted} NOT NULL)"]
+    return [f"ALTER TABLE {table} MODIFY {quoted} {kind.compile(dialect=dialect)} NOT NULL"]
 
 
 def storing(dialect: sa.Dialect, table: str, column: str) -> list[str]:
@@ -292,7 +310,12 @@ def adds_many(name: str) -> bool:
     return name in ("mysql", "mariadb")
 
 
-def dropping_index(name: str, index: str, table: str) -> str:
-    """The statement that drops an index."""
-    on = f" ON {table}" if name in ("mysql", "mariadb") else ""
-    return f"DROP INDEX {index}{on}"
+def dropping_index(dialect: sa.Dialect, index: str, table: sa.Table) -> str:
+    """The statement that drops an index of this table, and no other of its name in another schema:
+    an index is in the schema of its table."""
+    quote = dialect.identifier_preparer
+    name = quote.quote(index)
+    if dialect.name in ("mysql", "mariadb"):
+        return f"DROP INDEX {name} ON {quote.format_table(table)}"
+    schema = "" if table.schema is None else f"{quote.quote_schema(table.schema)}."
+    return f"DROP INDEX {schema}{name}"

@@ -1,4 +1,4 @@
-"""An INSERT that steps back from a conflict."""
+"""An INSERT that steps back from a conflict, and the ids that an INSERT tells."""
 
 from __future__ import annotations
 
@@ -23,3 +23,17 @@ def insert_unless(
     from sqlalchemy.dialects import postgresql
 
     return postgresql.insert(table).values(values).on_conflict_do_nothing(**unless)
+
+
+def tells_no_other_ids(dialect: sa.Dialect) -> bool:
+    """Whether the driver knows of an INSERT only what the counter of a table has given: not an id
+    that comes by a trigger, or from a sequence."""
+    return dialect.name in ("mysql", "mariadb", "sqlite")
+
+
+def returns_ids(dialect: sa.Dialect) -> bool:
+    """Whether an INSERT can return what it has inserted."""
+    version = dialect.server_version_info or ()
+    if dialect.name == "sqlite":
+        return version >= (3, 35)
+    return bool(getattr(dialect, "is_mariadb", False)) and version >= (10, 5)

@@ -23,13 +23,26 @@ class Rule:
 
     text: the condition of a CHECK; when a trigger runs; the collation of the column `name`; the
     type of a column that truncates texts; an ON UPDATE that changes ids; a layout in which the
-    table cannot be indexed (versions, partitions; parent: of partitions that are tables), or
-    enforces the types of its columns (strict), or is divided by the hash of the object (hash); the
-    modulus of one of these parts; the character set of a column that does not take all of Unicode
-    (name "" = of all columns).
+    table cannot be indexed (versions, partitions; parent: of partitions that are tables; heirs:
+    of tables that inherit from it; heir: it does so itself), or enforces the types of its columns
+    (strict), or is divided by the hash of the object (hash); the modulus of one of these parts;
+    the letters of what policies let this login do with rows (r, w, * = all), where row-level
+    security decides it (policy); the character set of a column that does not take all of Unicode
+    (name "" = of all columns); "" for the column that is SQLite's own number of rows (rowid).
     """
 
-    kind: Literal["check", "trigger", "compare", "cut", "changes", "layout", "part", "charset"]
+    kind: Literal[
+        "check",
+        "trigger",
+        "compare",
+        "cut",
+        "changes",
+        "layout",
+        "part",
+        "charset",
+        "policy",
+        "rowid",
+    ]
     name: str
     text: str
 
@@ -73,6 +86,17 @@ RULES: dict[str, tuple[str, ...]] = {
         " WHERE partrelid = to_regclass(:table)",
         "SELECT 'charset', '', pg_encoding_to_char(encoding)::text FROM pg_database"
         " WHERE datname = current_database() AND pg_encoding_to_char(encoding) <> 'UTF8'",
+        "SELECT 'layout', min(inhrelid::regclass::text), 'heirs' FROM pg_inherits"
+        " JOIN pg_class p ON p.oid = inhparent"
+        " WHERE inhparent = to_regclass(:table) AND p.relkind <> 'p' GROUP BY inhparent",
+        "SELECT 'layout', min(inhparent::regclass::text), 'heir' FROM pg_inherits"
+        " WHERE inhrelid = to_regclass(:table) GROUP BY inhrelid",
+        "SELECT 'policy', coalesce(string_agg(polname::text, ', ' ORDER BY polname), ''),"
+        " coalesce(string_agg(polcmd::text, '') FILTER (WHERE polpermissive AND (polroles = '{0}'"
+        " OR EXISTS (SELECT FROM unnest(polroles) r WHERE r <> 0"
+        " AND pg_has_role(current_user, r, 'USAGE')))), '')"
+        " FROM pg_class c LEFT JOIN pg_policy ON polrelid = c.oid"
+        " WHERE c.oid = to_regclass(:table) AND row_security_active(c.oid) GROUP BY c.oid",
         # one that is being detached is not read any more
         "SELECT 'part', c.oid::regclass::text,"
         " substring(pg_get_expr(relpartbound, c.oid) FROM 'modulus (\\d+)')"
@@ -84,6 +108,9 @@ RULES: dict[str, tuple[str, ...]] = {
         "SELECT type, name, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name)"
         " AND type IN ('table', 'trigger')",
         "SELECT 'compare', name, coll FROM pragma_index_xinfo(:guard) WHERE key = 1",
+        # a key that has no index of its own
+        "SELECT 'rowid', max(name), '' FROM pragma_table_info(:name) WHERE pk > 0 AND NOT EXISTS"
+        " (SELECT 1 FROM pragma_index_list(:name) WHERE origin = 'pk') HAVING count(*) = 1",
     ),
     "mariadb": (
         "SELECT 'check', constraint_name, check_clause FROM information_schema.check_constraints"
@@ -198,6 +225,22 @@ def refused_by(
         if trouble(error) is Trouble.LOST or is_overtime(error):
             raise
         return None
+
+
+def refused_by_domain(
+    conn: sa.Connection, domain: TypeEngine[Any], values: Mapping[str, Any]
+) -> list[str]:
+    """Which of some values, by name, a domain of PostgreSQL does not take."""
+    name = conn.dialect.identifier_preparer.format_type(domain)  # type: ignore[attr-defined]
+    refused = []
+    for row, value in values.items():
+        try:
+            conn.execute(_plain(f"SELECT CAST({_literal(conn, value)} AS {name})"))
+        except DBAPIError as error:
+            if trouble(error) is Trouble.LOST or is_overtime(error):
+                raise
+            refused.append(row)
+    return refused
 
 
 def _plain(query: str) -> sa.TextClause:
@@ -329,3 +372,64 @@ def number_room(kind: TypeEngine[Any]) -> int | None:
     if kind.__visit_name__ != "TINYINT":
         return None
     return 255 if getattr(kind, "unsigned", False) else 127
+
+
+def whole_end(kind: TypeEngine[Any]) -> int:
+    """The highest id of a column of whole numbers that holds to its type."""
+    bits = 63
+    if isinstance(kind, sa.Integer) and not isinstance(kind, sa.BigInteger):
+        bits = 15 if isinstance(kind, sa.SmallInteger) else 31
+    return int(2 ** (bits + bool(getattr(kind, "unsigned", False)))) - 1
+
+
+_WHOLE = r"^ *[-+]?[0-9]+([.]0*)? *$"
+EXAMPLES = 5
+
+
+def values_as_numbers(
+    conn: sa.Connection, table: str, column: str, *, limit: int
+) -> list[tuple[str | None, str | None, int]]:
+    """What a column holds, as a text and as the number that a change of its type makes of it, with
+    counts; the most frequent first. The number is None where the two are the same by definition."""
+    quoted = conn.dialect.identifier_preparer.quote(column)
+    text, number = f"CAST({quoted} AS CHAR)", f"CAST({quoted} + 0 AS CHAR)"
+    if conn.dialect.name == "postgresql":
+        text, number = f"CAST({quoted} AS text)", "NULL"
+    query = (
+        f"SELECT v, w, count(*) FROM (SELECT {text} AS v, {number} AS w FROM {table}) x"
+        f" GROUP BY v, w ORDER BY 3 DESC, v LIMIT {limit}"
+    )
+    found = conn.execute(_plain(query)).all()
+    return [(_text(v), _text(w), int(n)) for v, w, n in found]
+
+
+def _text(value: Any) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def not_whole(conn: sa.Connection, table: str, column: str) -> list[str]:
+    """Examples of values that are no whole numbers, or that a change of the type turns into other
+    ones (a word of an ENUM into its place)."""
+    quoted = conn.dialect.identifier_preparer.quote(column)
+    if conn.dialect.name == "postgresql":
+        text = f"CAST({quoted} AS text)"
+        odd = f"{text} !~ '{_WHOLE}'"
+    else:
+        text = f"CAST({quoted} AS CHAR)"
+        odd = f"({text} NOT REGEXP '{_WHOLE}' OR {text} + 0 <> {quoted} + 0)"
+    query = f"SELECT {text} FROM {table} WHERE {quoted} IS NOT NULL AND {odd} LIMIT {EXAMPLES}"
+    return [str(_text(value)) for value in conn.scalars(_plain(query))]
+
+
+def longer_than(conn: sa.Connection, table: str, column: str, length: int) -> int:
+    """How many texts of a column are longer."""
+    quoted = conn.dialect.identifier_preparer.quote(column)
+    kind = "text" if conn.dialect.name == "postgresql" else "CHAR"
+    text = f"char_length(CAST({quoted} AS {kind}))"
+    return int(conn.scalar(_plain(f"SELECT count(*) FROM {table} WHERE {text} > {length}")))
+
+
+def filled(conn: sa.Connection, table: str, column: str) -> int:
+    """How many rows have a value in a column."""
+    quoted = conn.dialect.identifier_preparer.quote(column)
+    return int(conn.scalar(_plain(f"SELECT count({quoted}) FROM {table}")))

@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from msgworker.dialects.deadlines import is_overtime
 from msgworker.dialects.sqlite import DATABASE_SET_UP
+from msgworker.dialects.troubles import Trouble, trouble
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSetting:
-    """A setting of the server that a promise needs. good: the right values, in lower case."""
+    """A setting of the server that a promise needs. good: the right values, in lower case. stops:
+    with another value every write fails, although tables can be made."""
 
     query: str
     name: str
@@ -22,6 +26,7 @@ class ServerSetting:
     otherwise: str
     mend: str = ""
     needed: bool = False
+    stops: bool = False
 
 
 _READ_ONLY = "the database refuses writes; is it a standby?"
@@ -36,6 +41,16 @@ _INNODB = (
         "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
     ),
     ServerSetting("SELECT @@innodb_doublewrite", "innodb_doublewrite", ("1", "on"), _TORN),
+    ServerSetting(
+        "SELECT CASE WHEN @@log_bin = 0 OR @@sql_log_bin = 0 THEN 'off' ELSE @@binlog_format END",
+        "binlog_format",
+        ("off", "row", "mixed"),
+        "the server refuses every write at the isolation level READ COMMITTED (error 1665), so "
+        "that no message can be sent or claimed",
+        "SET GLOBAL binlog_format = ROW",
+        needed=True,
+        stops=True,
+    ),
     ServerSetting("SELECT @@global.read_only", "read_only", ("0", "off"), _READ_ONLY),
     ServerSetting(
         "SELECT CASE WHEN @@sql_mode LIKE '%STRICT%' THEN 'strict' ELSE 'not strict' END",
@@ -87,6 +102,23 @@ SERVER_SETTINGS: dict[str, tuple[ServerSetting, ...]] = {
     ),
     "oracle": (),
 }
+
+
+def refuses_all_writes(conn: sa.Connection, name: str) -> str:
+    """Why the server would refuse every write, whatever the table; "" if nothing says so."""
+    for setting in SERVER_SETTINGS[name]:
+        if not setting.stops:
+            continue
+        try:
+            value = str(conn.scalar(sa.text(setting.query)))
+        except DBAPIError as error:
+            if trouble(error) is Trouble.LOST or is_overtime(error):
+                raise
+            continue
+        if value.lower() not in setting.good:
+            return f"{setting.name} is {value}: {setting.otherwise}. To fix it: {setting.mend}"
+    return ""
+
 
 ANALYZE = {
     "postgresql": "ANALYZE {}",

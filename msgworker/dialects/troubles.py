@@ -84,6 +84,7 @@ _MYSQL = {
     1143: Trouble.REFUSED,
     1146: Trouble.REFUSED,
     1290: Trouble.REFUSED,
+    1665: Trouble.REFUSED,  # a binary log of statements at READ COMMITTED
     1792: Trouble.REFUSED,
 }
 _ORACLE = (

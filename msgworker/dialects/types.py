@@ -75,6 +75,8 @@ def whole_number(value: Any) -> int | None:
 def exact(kind: TypeEngine[Any]) -> TypeEngine[Any]:
     """The type of a live column by which expressions of it are read exactly: SQLAlchemy reads those
     of Oracle's NUMBER as floats, 7 as 7.0, and large ids rounded."""
+    if kind.__visit_name__ == "DOMAIN":
+        return exact(kind.data_type)  # type: ignore[attr-defined]
     if kind.__visit_name__ != "NUMBER":
         return kind
     if getattr(kind, "scale", None) == 0:
@@ -249,6 +251,16 @@ class LongText(TypeDecorator[str]):
         return self.impl_instance
 
 
+class Utf8(TypeDecorator[str]):
+    """A text as a parameter for a column of bytes."""
+
+    impl = sa.LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
+        return value.encode() if isinstance(value, str) else value
+
+
 def long_text() -> TypeEngine[str]:
     """Text of any length."""
     return LongText()
@@ -267,6 +279,8 @@ def text_length(column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
 def json_text(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """A parameter that is already JSON text, for a column that may have a JSON type, which would
     encode it again."""
+    if isinstance(column.type, sa.LargeBinary | sa.BINARY | sa.VARBINARY):
+        return sa.bindparam(name, type_=Utf8())
     if not isinstance(column.type, sa.JSON):
         return sa.bindparam(name)
     from sqlalchemy.dialects import postgresql

@@ -30,10 +30,23 @@ LONGEST_CHANNEL = 63
 
 
 def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
-    """Insert one message; return its msg_id. `values` by role, from `row_values`."""
-    result = conn.execute(_insert(t, frozenset(values)), values)
-    key = result.inserted_primary_key
-    return None if key is None else key[0]
+    """Insert one message; return its msg_id as the database gave it, None where it does not tell.
+    `values` by role, from `row_values`."""
+    keys = frozenset(values)
+    if not t.counts_ids and dialects.tells_no_other_ids(conn.dialect):
+        if not dialects.returns_ids(conn.dialect):
+            conn.execute(_insert(t, keys).inline(), values)
+            return None
+        found = conn.execute(t.built(("insert", keys, "id"), lambda: _returning(t, keys)), values)
+        key = found.first()
+    else:
+        key = conn.execute(_insert(t, keys), values).inserted_primary_key
+    # 0: a trigger has given another one than the counter would
+    return None if key is None or key[0] == 0 else key[0]
+
+
+def _returning(t: Tables, keys: frozenset[str]) -> Any:
+    return sa.insert(t.message).values(inserted_values(t, keys)).returning(t.cols().msg_id)
 
 
 def insert_many(conn: Connection, t: Tables, rows: Sequence[dict[str, Any]]) -> None:

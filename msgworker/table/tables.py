@@ -33,10 +33,12 @@ class Tables(ABC):
     columns of our own tables, as table.column, that a later version has added; their data is not
     written.
     says_priority: an INSERT must name the priority, because its column takes no NULL and has no
-    default. unfit: why no instance starts on this table, with the statements that fix it.
-    error_room: how many characters of an error are stored; error_codec: see `error_text`.
-    header_room: of headers; 0 = they are neither read nor written: tracing is off, or there is no
-    column for them. instants: the range of `available_at`.
+    default. unfit: why no instance starts on this table, with the statements that fix it; doubtful:
+    only a trial tells whether messages get ids, and are seen by this login. counts_ids: ids come
+    from the counter of the table (or its identity), not from a trigger, a sequence or producers.
+    error_room: how many characters of an error are stored; error_codec: see `error_text`. header_room: of headers; 0 = they are
+    neither read nor written: tracing is off, or there is no column for them. instants: the range of
+    `available_at`.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `dialects.folded`.
@@ -58,6 +60,8 @@ class Tables(ABC):
     key_collation: str | None = None
     fold: str | None = None
     unfit: str = ""
+    doubtful: bool = False
+    counts_ids: bool = True
     error_room: int = MAX_ERROR
     error_codec: str = ""
     instants: Instants = field(default_factory=Instants)

@@ -21,6 +21,9 @@ def put(database: Any, *object_ids: str, first: int = 1) -> None:
     for msg_id, object_id in enumerate(object_ids, start=first):
         text = f"INSERT INTO tb (msg_id, object_id) VALUES ({msg_id}, '{object_id}')"
         run(database, text)
+    if database.name == "postgresql":  # which has given none of these ids
+        last = "max(msg_id)::bigint) FROM tb"
+        run(database, f"SELECT setval(pg_get_serial_sequence('tb', 'msg_id'), {last}")
 
 
 def listen(app: App) -> list[int]:

@@ -141,6 +141,8 @@ BAD_TYPES = {
 
 @pytest.mark.parametrize("case", BAD_TYPES)
 def test_columns_of_a_wrong_kind_are_named(database, make_app, case):
+    if case == "boolean status" and database.name == "mariadb":
+        pytest.skip("a number of one byte there, which takes -1 and 2")
     column, kind, text = BAD_TYPES[case]
     foreign_table(database, **{column: kind})
     app = make_app(table=SEED)
@@ -171,7 +173,7 @@ def test_a_table_without_transactions_is_refused(mariadb):
 
 @pytest.mark.parametrize("kind", ["SMALLINT", "INTEGER", "BIGINT", "NUMERIC(19)"])
 def test_ids_of_any_sign_and_whole_type_work(database, make_app, kind):
-    foreign_table(database, msgID=f"{kind} PRIMARY KEY")
+    foreign_table(database, msgID=f"{kind} NOT NULL PRIMARY KEY")
     app = make_app(table=SEED)
     app.create_schema()
     ids: list[int] = []

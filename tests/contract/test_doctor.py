@@ -16,6 +16,7 @@ from msgworker.store.looking.doctor import Finding, Severity
 from msgworker.store.tables import additions, ddl_script
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
+from tests.support.tables import make_table
 
 SEED = {
     "msg_id": "msgID",
@@ -606,3 +607,66 @@ def test_ids_that_come_to_their_end_are_warned_of(app, table):
         Severity.ADVISED,
         True,
     )
+
+
+LEFT_BEHIND = {
+    "never called": ("INSERT INTO tb (msg_id) VALUES (7)",),
+    "set, and not called since": (
+        "INSERT INTO tb (msg_id) VALUES (7)",
+        "SELECT setval('tb_msg_id_seq', 7, false)",
+    ),
+    "called by a default": (
+        "CREATE SEQUENCE numbers START 5",
+        "ALTER TABLE tb ALTER COLUMN msg_id SET DEFAULT nextval('numbers')",
+        "DROP SEQUENCE tb_msg_id_seq",
+        "INSERT INTO tb (msg_id) VALUES (7)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_BEHIND)
+def test_a_sequence_that_was_left_behind_is_told_and_mended(postgresql, case, caplog):
+    """As where rows are copied with their ids, and their sequence is not."""
+    make_table(postgresql)
+    run(postgresql, *LEFT_BEHIND[case])
+    app = App(postgresql.url, table=MessageTable("tb"))
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    (told,) = numbers(app)
+    assert (told.severity, "there are ids up to 7" in told.text) == (Severity.NEEDED, True)
+    app.drain(linger=0)
+    assert "new messages run before those" in caplog.text
+    run(app, *told.mend, *told.mend)
+    assert [one.severity for one in numbers(app)] == [Severity.FINE]
+    assert send(app, "c") == [8]
+    run(app, *told.mend)
+    assert send(app, "c") == [9]
+    app.engine.dispose()
+
+
+def test_a_sequence_of_mariadb_that_was_left_behind_is_told_and_mended(mariadb):
+    run(mariadb, "CREATE SEQUENCE numbers")
+    make_table(mariadb, msg_id="BIGINT DEFAULT nextval(numbers)")
+    run(mariadb, "INSERT INTO tb (msg_id) VALUES (70000)")
+    app = App(mariadb.url, table=MessageTable("tb"))
+    app.create_schema()
+    (told,) = numbers(app)
+    assert (told.severity, "there are ids up to 70000" in told.text) == (Severity.NEEDED, True)
+    run(app, *told.mend, *told.mend)
+    assert [one.severity for one in numbers(app)] == [Severity.FINE]
+    assert send(app, "c")[0] > 70000
+    app.engine.dispose()
+
+
+def test_the_sequence_of_operations_is_looked_at_too(postgresql):
+    app = App(postgresql.url)
+    app.create_schema()
+    run(app, "ALTER SEQUENCE msgworker_operation_op_id_seq RESTART WITH 1")
+    assert [one.severity for one in numbers(app)] == [Severity.FINE]
+    app.ops.pause("t", actor="me", reason="once")
+    run(app, "ALTER SEQUENCE msgworker_operation_op_id_seq RESTART WITH 1")
+    (told,) = numbers(app)
+    assert told.severity is Severity.NEEDED
+    run(app, *told.mend)
+    app.ops.resume("t", actor="me", reason="again")
+    app.engine.dispose()

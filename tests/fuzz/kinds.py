@@ -26,7 +26,7 @@ INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
 
 FINE: dict[str, dict[str, tuple[str, ...]]] = {
     "sqlite": {
-        "msg_id": ("INTEGER", "BIGINT", "INT"),
+        "msg_id": ("INTEGER", "BIGINT NOT NULL", "INT NOT NULL"),
         "number": ("INTEGER", "SMALLINT", "INT", "BIGINT", "TINYINT", "NUMERIC"),
         "text": ("TEXT", "VARCHAR(100)", "VARCHAR(2000)", "CLOB", "NVARCHAR(64)"),
         "instant": ("TEXT", "DATETIME", "TIMESTAMP", "VARCHAR(30)"),

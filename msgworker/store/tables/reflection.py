@@ -61,9 +61,20 @@ def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
     return next((str(v) for k, v in options.items() if k.endswith("_engine")), "")
 
 
-def storage_problem(storage: str, name: str) -> list[str]:
-    if storage.lower() not in ("myisam", "memory", "aria", "csv", "archive"):
+def has_no_transactions(storage: str) -> bool:
+    return storage.lower() in ("myisam", "memory", "aria", "csv", "archive")
+
+
+def storage_problem(
+    conn: Connection, inspector: Inspector, spec: MessageTable, live: str
+) -> list[str]:
+    """What is wrong with the storage engine of the message table, and the statement that fixes it;
+    [] = nothing."""
+    storage = storage_of(inspector, live, spec.schema)
+    if not has_no_transactions(storage):
         return []
+    table = sa.Table(live, sa.MetaData(), schema=spec.schema)
+    name = conn.dialect.identifier_preparer.format_table(table)
     mend = f"ALTER TABLE {name} ENGINE=InnoDB"
     return [f"its storage engine {storage} has no transactions. To fix it: {mend}"]
 
@@ -218,3 +229,21 @@ def asked_for(spec: MessageTable) -> set[str]:
         or name != plain[role]
         or (spec.is_default and role not in NAMED_ONLY)
     }
+
+
+def highest_id(conn: Connection, key: sa.Column[Any]) -> int | None:
+    """The highest id of the rows of a table."""
+    found = conn.scalar(sa.select(sa.func.max(key)))
+    return found if isinstance(found, int) else None
+
+
+def behind(source: dialects.IdSource, highest: int) -> str:
+    """What is wrong where a sequence gives ids that rows have already, or lower ones; "" if
+    nothing."""
+    if source.next is None or source.next > highest:
+        return ""
+    stands = f"stands at {source.next - source.step}" if source.used else "has given no id yet"
+    return (
+        f"the sequence {source.name} {stands}, but there are ids up to {highest}: new messages "
+        "run before those, or cannot be sent"
+    )

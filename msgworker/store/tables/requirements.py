@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Inspector
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import NullType
 
 from msgworker import dialects
@@ -53,7 +55,9 @@ REMAKE = "a column cannot be changed there: create the table again"
 class Column:
     """A column as the catalogue describes it. default: as the database writes it.
     counts: the database counts it up. cuts: texts that are too long are cut. changes: whenever its
-    row is updated."""
+    row is updated. always: the database refuses a value of it in an INSERT. domain: of which it is;
+    `kind` is then the type under it. refuses: the names of `rows_written` that the domain does not
+    take."""
 
     name: str
     kind: Any
@@ -63,6 +67,9 @@ class Column:
     counts: bool = False
     cuts: bool = False
     changes: bool = False
+    always: bool = False
+    domain: Any = None
+    refuses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,9 @@ class Live:
     when rows are updated. layouts: those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
-    database where they need not. error_codec: see `dialects.codec_of`.
+    database where they need not. error_codec: see `dialects.codec_of`. policies: row-level security decides which rows this login sees
+    and changes: the names of the policies, and what they let it do; None = it does not. tried:
+    what a change of the type would do to the values of a role's column, see `DryRun`.
     """
 
     spec: MessageTable
@@ -100,18 +109,31 @@ class Live:
     partitions: dict[str, int] | None = None
     strict: bool = False
     error_codec: str = ""
+    policies: tuple[str, str] | None = None
+    tried: dict[str, DryRun] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """Of a change of a column's type, on the rows that are there. loses: why some values would not
+    be what they were; "" if all stay. holds: what they are, with counts."""
+
+    loses: str = ""
+    holds: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A violated requirement (needed) or recommendation. mend: statements that fix it, in order;
-    () = nothing to run. role: of the column whose type it is."""
+    () = nothing to run. role: of the column whose type it is. detail: what the rows hold that the
+    statements change."""
 
     check: str
     needed: bool
     text: str
     mend: tuple[str, ...] = ()
     role: str = ""
+    detail: str | None = None
 
 
 def faults(live: Live) -> list[Fault]:
@@ -152,6 +174,13 @@ def header_room(live: Live) -> int:
     return MAX_HEADERS if room is None or live.dialect.loose_types else min(MAX_HEADERS, room)
 
 
+def is_doubtful(live: Live) -> bool:
+    """Whether only a trial tells if messages get ids, and are seen and changed by this login."""
+    ids = live.columns.get("msg_id")
+    unnumbered = ids is not None and ids.nullable and ids.default is None and not ids.counts
+    return unnumbered or live.policies is not None
+
+
 def instants(live: Live) -> Instants:
     """What `available_at` holds."""
     column = live.columns.get("available_at")
@@ -178,13 +207,34 @@ LAYOUTS = {
         "keeps two messages of one object apart: copy its rows into a table that `msgworker ddl` "
         "prints; the archive of a purge may have partitions of any kind"
     ),
+    "heirs": (
+        "has tables that inherit from it, whose rows no index of its own keeps apart: two messages "
+        "of one object could run at once, and two have one id. Copy the rows into a table that "
+        "`msgworker ddl` prints"
+    ),
+    "heir": (
+        "is a part of another table (it inherits from it, or is a partition of it), where messages "
+        "of the same objects may stand, which no index of this one keeps apart: name the other "
+        "table, or copy the rows into a table of their own"
+    ),
+    "view": "is a view, on which no index can be: name the table under it",
 }
 
 
-def not_unique(live: Live) -> str:
-    """What is wrong where no index keeps `msg_id` unique."""
-    text = f"column {live.columns['msg_id'].name} is not unique: it must be the primary key"
-    return told(list(_layouts(live))) or text
+def not_unique(conn: Connection, live: Live) -> Fault:
+    """What is wrong where no index keeps `msg_id` unique: a key of several columns does not."""
+    name = live.columns["msg_id"].name
+    text = f"column {name} is not unique: it must be the primary key, alone, or have a unique index"
+    quote = live.sql.identifier_preparer.quote
+    ids: sa.ColumnClause[Any] = sa.column(name)
+    twice = sa.select(ids).select_from(sa.table(live.spec.bare_name, schema=live.spec.schema))
+    found = conn.scalars(twice.group_by(ids).having(sa.func.count(ids) > 1).limit(3)).all()
+    if found:
+        shown = ", ".join(map(str, found))
+        return Fault("columns", True, f"{text}; some ids are there more than once ({shown}, say)")
+    index = quote(live.spec.index_name("guard").removesuffix("_guard") + "_id")
+    mend = f"CREATE UNIQUE INDEX {index} ON {live.name} ({quote(name)})"
+    return Fault("columns", True, text, (mend,))
 
 
 def _layouts(live: Live) -> Iterator[Fault]:
@@ -231,7 +281,7 @@ def mistyped(live: Live) -> list[Fault]:
 def only_anew(live: Live) -> bool:
     """Whether no statement makes the table fit: it has partitions that are tables, or a column that
     must be there is of a type that no statement changes."""
-    if "parent" in live.layouts:
+    if {"parent", "heirs", "heir", "view"} & set(live.layouts):
         return True
     return not live.dialect.loose_types and any(
         fault.role in REQUIRED and not fault.mend for fault in needed(live)
@@ -247,8 +297,6 @@ def number_problem(live: Live, role: str, column: Column) -> str:
         return f"column {name} ({role}) is {_said(kind)}, but must be a whole number"
     if role == "status" and getattr(kind, "unsigned", False):
         return f"column {name} (status) is {kind}, but must take -1 (failed)"
-    if role == "status" and getattr(kind, "display_width", None) == 1:
-        return f"column {name} (status) is a boolean ({kind}), but must take -1, 0, 1 and 2"
     if live.dialect.loose_types:
         return ""
     scale = getattr(kind, "scale", None) or 0
@@ -489,6 +537,32 @@ def _checks(live: Live) -> Iterator[Fault]:
         yield Fault("checks", True, text, mend)
 
 
+def _domains(live: Live) -> Iterator[Fault]:
+    for role, column in live.columns.items():
+        if column.refuses:
+            text = f"column {column.name} ({role}) is of a domain ({column.domain.name}) that does "
+            text += f"not take {', '.join(ROWS[name] for name in column.refuses)}"
+            yield _typed(live, role, column, text)
+
+
+def _policies(live: Live) -> Iterator[Fault]:
+    """What a policy hides is handled by nobody, and nothing tells of it."""
+    if live.policies is None:
+        return
+    names, may = live.policies
+    text = f"row-level security of table {live.name} is on for this login: "
+    for letter, what in (("r", "see"), ("w", "change")):
+        if not {letter, "*"} & set(may):
+            text += f"no policy lets it {what} a row"
+            yield Fault("rights", True, f"{text}, so that no message is ever handled{_EXEMPT}")
+            return
+    text += f"messages that the policies ({names}) hide are never handled, and hold back their"
+    yield Fault("rights", False, f"{text} object unseen{_EXEMPT}")
+
+
+_EXEMPT = "; give it all rows (a policy FOR ALL with USING (true)), or BYPASSRLS"
+
+
 def _triggers(live: Live) -> Iterator[Fault]:
     for name, when in live.triggers:
         text = (
@@ -511,6 +585,8 @@ JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
     _nulls,
     _defaults,
     _checks,
+    _domains,
+    _policies,
     _triggers,
 )
 
@@ -518,9 +594,58 @@ JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
 def _typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool = True) -> Fault:
     """A column of another type: it is changed, or else another one is named."""
     mend = _retyped(live, role, column)
+    tried = live.tried.get(role, DryRun())
+    if tried.loses:
+        text, mend = f"{text}; {tried.loses}", ()
     if not live.dialect.loose_types or live.strict:
         text, mend = _with_way_out(live, role, text, mend)
-    return Fault("types", is_needed, text, mend, role)
+    return Fault("types", is_needed, text, mend, role, tried.holds or None)
+
+
+def _dry_runs(conn: Connection, live: Live) -> dict[str, DryRun]:
+    """What each change of a type would do; nothing of it is asked of a table that is in order."""
+    roles = [f.role for f in faults(live) if f.check == "types" and f.mend and f.role]
+    return {role: _dry_run(conn, live, role) for role in roles}
+
+
+def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
+    if live.sql.name not in ("postgresql", "mysql", "mariadb"):
+        return DryRun()  # Oracle changes the type of an empty column only
+    column = live.columns[role]
+    at = (conn, live.name, column.name)
+    ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]].type
+    length = getattr(ours, "length", None) or getattr(getattr(ours, "impl", None), "length", None)
+    try:
+        if role == "status":
+            return _statuses(dialects.values_as_numbers(*at, limit=20))
+        if role in NUMBERS:
+            odd = dialects.not_whole(*at)
+            return DryRun(f"it holds {', '.join(odd)}, which would be changed" if odd else "")
+        if role in INSTANTS:
+            count = dialects.filled(*at)
+            text = f"{count:,} of its values would have to be read as instants of some time zone"
+            return DryRun(text if count else "")
+        if length and (count := dialects.longer_than(*at, length)):
+            return DryRun(f"{count:,} of its values are longer than {length} characters")
+    except DBAPIError as error:
+        if dialects.trouble(error) is dialects.Trouble.LOST or dialects.is_overtime(error):
+            raise
+        return DryRun("what it holds cannot be read as that type")
+    return DryRun()
+
+
+def _statuses(found: Sequence[tuple[str | None, str | None, int]]) -> DryRun:
+    """Only rows that say one of the four numbers keep their meaning."""
+    shown = ", ".join(f"{'NULL' if v is None else v} ({n:,})" for v, _, n in found)
+    for text, number, _ in found:
+        try:
+            value = Decimal(text or "")
+            same = number is None or Decimal(number) == value
+        except InvalidOperation:
+            same = False
+        if not same or value not in (-1, 0, 1, 2):
+            return DryRun(f"its rows hold {shown}, which a change of the type would not keep")
+    return DryRun(holds=f"status of the rows, as before: {shown}" if found else "")
 
 
 def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
@@ -621,11 +746,17 @@ def read(
     for rule in rules:
         if rule.kind == "changes" and rule.name in every:
             every[rule.name] = replace(every[rule.name], changes=True)
-    columns = {role: every[name] for role, name in names.items()}
     triggers = [(r.name, r.text) for r in rules if r.kind == "trigger"]
+    for rule in rules:
+        if rule.kind == "rowid" and rule.name in every:
+            every[rule.name] = replace(every[rule.name], counts=True)
+    every |= dict(_of_domains(conn, spec, {role: every[name] for role, name in names.items()}))
+    columns = {role: every[name] for role, name in names.items()}
     layouts = [rule.text for rule in rules if rule.kind == "layout"]
+    if spec.bare_name in inspector.get_view_names(schema=spec.schema):
+        layouts.append("view")
     parts = {rule.name: int(rule.text) for rule in rules if rule.kind == "part"}
-    return Live(
+    live = Live(
         spec=spec,
         dialect=dialect,
         sql=conn.dialect,
@@ -642,21 +773,38 @@ def read(
         partitions=parts if "hash" in layouts else None,
         strict="strict" in layouts,
         error_codec=dialects.codec_of(dialect, rules, names.get("last_error", "")),
+        policies=next(((r.name, r.text) for r in rules if r.kind == "policy"), None),
     )
+    return replace(live, tried=_dry_runs(conn, live))
 
 
 def _column(described: Any) -> Column:
-    default = described.get("default")
+    default, kind = described.get("default"), described["type"]
+    domain = kind if kind.__visit_name__ == "DOMAIN" else None
     return Column(
         name=str(described["name"]),
-        kind=described["type"],
+        kind=dialects.exact(kind) if domain is not None else kind,
+        domain=domain,
         nullable=bool(described["nullable"]),
         default=None if default is None else str(default),
         generated=bool(
             described.get("computed") or (described.get("identity") or {}).get("always")
         ),
-        counts=described.get("autoincrement") is True,
+        counts=described.get("autoincrement") is True or bool(described.get("identity")),
+        always=bool((described.get("identity") or {}).get("always")),
     )
+
+
+def _of_domains(
+    conn: Connection, spec: MessageTable, columns: dict[str, Column]
+) -> Iterator[tuple[str, Column]]:
+    """The columns of a domain, with what it refuses: tried, value by value."""
+    written = rows_written(spec)
+    for role, column in columns.items():
+        if column.domain is not None:
+            values = {row: roles[role] for row, roles in written.items() if role in roles}
+            refuses = dialects.refused_by_domain(conn, column.domain, values)
+            yield column.name, replace(column, refuses=tuple(refuses))
 
 
 def _refusing(

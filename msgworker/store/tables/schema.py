@@ -34,9 +34,11 @@ from msgworker.store.tables.additions import (
 from msgworker.store.tables.ddl_script import feature_tables, ops_tables, own_tables, run_tables
 from msgworker.store.tables.reflection import (
     asked_for,
+    behind,
     check_names,
     elsewhere,
     for_table,
+    highest_id,
     is_primary,
     is_unique,
     live_columns,
@@ -45,13 +47,14 @@ from msgworker.store.tables.reflection import (
     named,
     require_columns,
     says_priority,
-    storage_of,
     storage_problem,
     unfilled,
 )
 from msgworker.store.tables.rule import Rule
+from msgworker.store.tables.trial import trial
 from msgworker.table import (
     ADDED,
+    REQUIRED,
     Cols,
     MessageTable,
     Tables,
@@ -81,20 +84,22 @@ def create(
     made: list[str] = []
     before: set[str] = set()
     with connecting(engine) as conn:
+        if why := dialects.refuses_all_writes(conn, dialect.name):
+            raise SchemaError(f"nothing was created: {why}")
         inspector = sa.inspect(conn)
         live = live_name(inspector, spec)
         if live is not None:
             before = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
-        problems = (
-            [] if live is None else storage_problem(storage_of(inspector, live, spec.schema), live)
-        )
+        problems = [] if live is None else storage_problem(conn, inspector, spec, live)
         if problems:
             raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
         if live is None and (other := elsewhere(conn, spec)):
             warn(f"it is new here; {other}")
         if live is not None:
             dialect = for_table(inspector, spec, live, dialect)
-            refuse_unfit(conn, inspector, named(spec, live), dialect)
+            as_is = refuse_unfit(conn, inspector, named(spec, live), dialect)
+    if live is not None:
+        refuse_at_trial(engine, as_is)
     if live is not None and spec.is_default:
         made += _add_later_columns(engine, named(spec, live), dialect)
     t = tables_for(
@@ -183,8 +188,27 @@ def record_rule(engine: Engine, t: Tables) -> Rule:
 
 def refuse_unfit(
     conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Dialect
-) -> None:
-    found = requirements.needed(requirements.read(conn, inspector, spec, dialect))
+) -> requirements.Live:
+    as_is = requirements.read(conn, inspector, spec, dialect)
+    found = requirements.needed(as_is)
+    ids = as_is.columns.get("msg_id")
+    shared = not found and ids is not None and not dialect.partitioned
+    if shared and ids and not is_unique(inspector, spec.bare_name, spec.schema, ids.name):
+        found = [requirements.not_unique(conn, as_is)]
+    if found:
+        raise SchemaError(f"table {spec.name} cannot be used: {requirements.told(found)}")
+    return as_is
+
+
+def refuse_at_trial(engine: Engine, as_is: requirements.Live) -> None:
+    """Raise SchemaError for a table on which a message that is sent is not handled, as `trial`
+    finds out."""
+    spec, kinds = as_is.spec, {column.name: column.kind for column in as_is.all.values()}
+    if set(REQUIRED) - set(live_names(spec, kinds)):
+        return  # they are asked for
+    conn = dialects.connected(engine)
+    with dialects.returned(conn):
+        found = [f for f in trial(conn, tables_for(spec, as_is.dialect, kinds), as_is) if f.needed]
     if found:
         raise SchemaError(f"table {spec.name} cannot be used: {requirements.told(found)}")
 
@@ -252,7 +276,7 @@ def resolve(
         there = _columns_there(inspector, live, ideal)
         columns = there[live]
         indexes = dialects.index_names(conn, table, inspector)
-        storage = storage_of(inspector, live, spec.schema)
+        storage = storage_problem(conn, inspector, spec, live)
         own, without = _own_problems(inspector, ideal, there)
         missing = _missing(inspector, ideal, (*ops_tables(ideal), *feature_tables(ideal)))
         spec = named(spec, live)
@@ -262,6 +286,7 @@ def resolve(
         unique = dialect.partitioned or (
             ids is not None and is_unique(inspector, live, spec.schema, ids.name)
         )
+        shared = [] if unique or ids is None else [requirements.not_unique(conn, as_is)]
         is_key = ids is not None and is_primary(inspector, live, spec.schema, ids.name)
         if not own:
             versions.check(conn, ideal)
@@ -286,10 +311,12 @@ def resolve(
         header_room=requirements.header_room(as_is) if with_headers else 0,
         instants=requirements.instants(as_is),
         fold=as_is.fold,
+        doubtful=requirements.is_doubtful(as_is),
+        counts_ids=ids is not None and ids.counts,
     )
-    problems = _column_problems(t, as_is) + storage_problem(storage, live)
+    problems = _column_problems(t, as_is) + storage
     if not problems and not unique:
-        problems.append(requirements.not_unique(as_is))
+        problems.append(t.unfit or requirements.told(shared))
     lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in kinds]
     problems += [f"generated column {name} is missing" for name in lacking]
     problems += own
@@ -349,18 +376,36 @@ def _own_problems(
     return problems, frozenset(without)
 
 
-def check_fit(engine: Engine, t: Tables) -> None:
+def check_fit(engine: Engine, t: Tables) -> list[str]:
     """Raise SchemaError if no instance may use the table: a message would be lost or stranded, or
-    the guard index is missing, which enforces exclusion."""
+    the guard index is missing, which enforces exclusion. Returns what is wrong besides."""
     if t.unfit:
         raise SchemaError(f"table {t.spec.name} cannot be used: {t.unfit}")
     with connecting(engine) as conn:
-        if dialects.is_enforced(conn, t.message, t.guard_name):
-            return
+        enforced = dialects.is_enforced(conn, t.message, t.guard_name)
+        if enforced:
+            notes = _odd_ids(conn, t)
+        if enforced and t.doubtful:  # else nothing is written at a start
+            as_is = requirements.read(conn, sa.inspect(conn), t.spec, t.dialect)
+            notes += [f.text for f in requirements.faults(as_is) if f.check == "rights"]
+    if enforced and t.doubtful:
+        refuse_at_trial(engine, as_is)
+    if enforced:
+        return notes
     raise SchemaError(
         f"the guard index {t.guard_name} is missing on {t.spec.name}, unfinished or not unique: "
         "two messages of one object could run at once. Run `msgworker init-db`, or see `doctor`"
     )
+
+
+def _odd_ids(conn: Connection, t: Tables) -> list[str]:
+    """Why new messages would run before those that wait: their sequence was left behind, as where
+    rows are copied with their ids."""
+    ids = t.message.c[t.names["msg_id"]]
+    source = dialects.id_source(conn, t.message, ids.name)
+    highest = None if source is None else highest_id(conn, ids)
+    found = "" if source is None or highest is None else behind(source, highest)
+    return [f"{found}; `msgworker doctor` prints how to fix it"] if found else []
 
 
 def _column_problems(t: Tables, live: requirements.Live) -> list[str]:

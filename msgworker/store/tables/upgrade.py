@@ -223,8 +223,7 @@ def _tables(
     live = reflection.live_name(inspector, spec)
     if live is None:
         return tables_for(spec, dialect), False
-    storage = reflection.storage_of(inspector, live, spec.schema)
-    if problems := reflection.storage_problem(storage, live):
+    if problems := reflection.storage_problem(conn, inspector, spec, live):
         raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
     dialect = reflection.for_table(inspector, spec, live, dialect)
     spec = reflection.named(spec, live)

@@ -1,7 +1,8 @@
 """The live schema, rows and server against what is needed, and the SQL that mends each.
 
-Nothing is changed: rights are tried with statements that match no row and are rolled back. The
-statements of all findings, run in the order given, leave nothing that is needed.
+Nothing is changed: rights are tried with statements that match no row, and a message is sent,
+claimed, settled and purged, all of which is rolled back. The statements of all findings, run in the
+order given, leave nothing that is needed.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ CHECKS = (
     columns.requirements,
     columns.key,
     columns.unfilled,
+    columns.tried,
     rows.odd,
     rows.refused,
     rows.fractions,

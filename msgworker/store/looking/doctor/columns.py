@@ -10,6 +10,7 @@ from msgworker.store.looking.doctor.finding import Finding, advised, fine, neede
 from msgworker.store.looking.doctor.patient import Patient
 from msgworker.store.tables import ddl_script, reflection
 from msgworker.store.tables import requirements as store
+from msgworker.store.tables.trial import trial
 from msgworker.table import (
     ADDED,
     HELD_KEY,
@@ -98,7 +99,7 @@ def storage(p: Patient) -> list[Finding]:
         if not dialects.is_there(p.inspector, table):
             continue
         kept = reflection.storage_of(p.inspector, table.name, table.schema)
-        if reflection.storage_problem(kept, table.name):
+        if reflection.has_no_transactions(kept):
             text = f"table {table.name} is kept in {kept}, which has no transactions"
             mend = f"ALTER TABLE {p.table_name(table)} ENGINE=InnoDB"
             found.append(needed("storage", text, mend))
@@ -143,20 +144,32 @@ def missing(p: Patient) -> list[Finding]:
 def requirements(p: Patient) -> list[Finding]:
     """What messages need in order to be neither lost nor stranded; also asked at every start."""
     faults = [] if p.as_is is None else store.faults(p.as_is)
-    return [(needed if f.needed else advised)(f.check, f.text, *f.mend) for f in faults]
+    return [
+        (needed if f.needed else advised)(f.check, f.text, *f.mend, detail=f.detail) for f in faults
+    ]
+
+
+def tried(p: Patient) -> list[Finding]:
+    """A message is sent, claimed, settled and purged, and all of it is rolled back."""
+    if p.live is None or p.as_is is None or store.needed(p.as_is):
+        return []  # what is told already would be told again, in words of the database
+    with p.another() as conn:
+        faults = trial(conn, p.live, p.as_is)
+    made = [(needed if f.needed else advised)(f.check, f.text, *f.mend) for f in faults]
+    return made or [fine("trial", "a message can be sent, claimed, settled and purged: tried")]
 
 
 def key(p: Patient) -> list[Finding]:
     """msg_id is unique: rows are updated by it."""
-    if not p.has("msg_id") or p.dialect.partitioned:
+    if not p.has("msg_id") or p.live is None or p.dialect.partitioned:
         return []
     name = str(p.column("msg_id")["name"])
     if reflection.is_unique(p.inspector, p.ideal.message.name, p.spec.schema, name):
         return []
-    quoted = p.conn.dialect.identifier_preparer.quote(name)
-    short = p.spec.index_name("guard").removesuffix("_guard")
-    mend = f"CREATE UNIQUE INDEX {short}_id ON {p.table_name(p.ideal.message)} ({quoted})"
-    return [needed("columns", f"column {name} is not unique: make it the primary key", mend)]
+    if p.as_is is None:
+        return []
+    fault = store.not_unique(p.conn, p.as_is)
+    return [needed(fault.check, fault.text, *fault.mend)]
 
 
 def unfilled(p: Patient) -> list[Finding]:

@@ -102,7 +102,7 @@ def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
         if str(index.name).lower() in there and any(c.name in index.columns for c in columns)
     ]
     quote = p.conn.dialect.identifier_preparer.quote
-    parts = [f"DROP INDEX {index.name}" for index in on_them]
+    parts = [f"DROP INDEX {quote(str(index.name))}" for index in on_them]
     parts += [f"DROP COLUMN {quote(column.name)}" for column in columns]
     for index in on_them:
         made = p.sql(CreateIndex(index)).removeprefix("CREATE ")
@@ -155,9 +155,10 @@ def guard(p: Patient) -> list[Finding]:
     ours = {str(i.name).lower(): i for i in table.indexes}
     for bad in sorted(broken & set(ours)):
         text = f"index {bad} was not finished: it promises nothing"
-        found.append(needed("indexes", text, f"DROP INDEX {bad}", p.sql(CreateIndex(ours[bad]))))
+        drop = dialects.dropping_unfinished(p.conn, table, str(ours[bad].name))
+        found.append(needed("indexes", text, drop, p.sql(CreateIndex(ours[bad]))))
     if dialects.index_is_unique(p.conn, table, name) is False:
-        drop = dialects.dropping_index(p.conn.dialect.name, name, p.table_name(table))
+        drop = dialects.dropping_index(p.conn.dialect, name, table)
         text = f"the guard index {name} is not unique: {WHY['guard']}"
         found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))
     return found

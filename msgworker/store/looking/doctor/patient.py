@@ -84,6 +84,11 @@ class Patient:
         text = str(statement.compile(dialect=self.conn.dialect))
         return " ".join(text.split())
 
+    def written(self, change: Any) -> str:
+        """An UPDATE as text, with its values."""
+        text = change.compile(dialect=self.conn.dialect, compile_kwargs={"literal_binds": True})
+        return str(text).replace("\n", " ").replace("%%", "%")
+
     def create(self, table: sa.Table) -> list[str]:
         """The statements that create one of our tables with its indexes."""
         made = [CreateIndex(index) for index in additions.ordered_indexes(table)]

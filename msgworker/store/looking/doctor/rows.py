@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
 from msgworker.counted import plural
-from msgworker.dialects import Trouble, WholeId, trouble
+from msgworker.dialects import Trouble, WholeId, is_overtime, trouble
 from msgworker.message import Status
+from msgworker.store.changing import audit
 from msgworker.store.looking import window
 from msgworker.store.looking.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.looking.doctor.patient import Patient
 from msgworker.store.looking.instances import Life, instances
-from msgworker.store.tables import requirements, schema
-from msgworker.table import Tables
+from msgworker.store.settling.settle import back_to
+from msgworker.store.tables import reflection, requirements, schema
+from msgworker.table import Tables, lit
 
 SECONDS = 3.0
 ROWS = 200_000
@@ -33,13 +36,18 @@ SHOWN = 1000
 USED_UP = 0.9
 
 
+class _Running(NamedTuple):
+    msg_id: int
+    owner: Any
+
+
 @dataclass(slots=True)
 class _Seen:
     looked_at: int = 0
     whole: bool = False
     unknown: int = 0
     values: set[Any] = field(default_factory=set)
-    running: dict[Any, list[int]] = field(default_factory=lambda: defaultdict(list))
+    running: dict[Any, list[_Running]] = field(default_factory=lambda: defaultdict(list))
 
 
 def odd(p: Patient) -> list[Finding]:
@@ -90,38 +98,42 @@ def numbers(p: Patient) -> list[Finding]:
     t = p.live
     if t is None or p.as_is is None or requirements.mistyped(p.as_is):
         return []
-    c = t.cols()
-    highest = p.conn.scalar(sa.select(sa.func.max(c.msg_id)))
-    if not isinstance(highest, int):
-        return []
-    found, end = [], _end(t, c.msg_id.type)
-    if highest > end * USED_UP:
+    found: list[Finding] = []
+    for table in (t.message, audit.operations(t)):
+        if table is t.message or dialects.is_there(p.inspector, table):
+            found += _numbered(p, t, table)
+    return found or [fine("numbers", "new messages get higher ids than those that are there")]
+
+
+def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
+    (key,) = table.primary_key.columns
+    try:
+        source = dialects.id_source(p.conn, table, key.name)
+        highest = reflection.highest_id(p.conn, key)
+    except DBAPIError as error:
+        if table is t.message or is_overtime(error):
+            raise
+        return  # no right to read it, which other checks tell
+    end = 2**63 - 1 if t.dialect.loose_types else dialects.whole_end(key.type)
+    if source is not None and source.most is not None:
+        end = min(end, source.most)
+    if highest is not None and highest > end * USED_UP:
         text = f"the highest id is {highest}, and ids end at {end}: no message can be sent then"
-        found.append(advised("numbers", text))
-    source = dialects.id_source(p.conn, t.message, t.names["msg_id"])
-    if source is not None and source.cycles:
+        yield advised("numbers", text)
+    if source is None:
+        return
+    on = (p.conn.dialect, source, p.table_name(table), key.name)
+    if source.cycles:
         text = (
             f"the sequence {source.name} begins again at its end (CYCLE): new messages would get "
             "the ids of old ones, and run before those that wait"
         )
-        found.append(advised("numbers", text, f"ALTER SEQUENCE {source.name} NO CYCLE"))
-    if source is not None and source.last is not None and source.last < highest:
-        text = (
-            f"the sequence {source.name} stands at {source.last}, but there are ids up to "
-            f"{highest}: new messages run before those, or cannot be sent"
-        )
-        restart = f"ALTER SEQUENCE {source.name} RESTART WITH {highest + 1}"
-        found.append(advised("numbers", text, restart))
-    return found or [fine("numbers", "new messages get higher ids than those that are there")]
-
-
-def _end(t: Tables, kind: Any) -> int:
-    """The highest id of a column of whole numbers."""
-    small = not t.dialect.loose_types and not isinstance(kind, sa.BigInteger)
-    bits = 15 if isinstance(kind, sa.SmallInteger) else 31
-    if not small or not isinstance(kind, sa.Integer):
-        bits = 63
-    return int(2 ** (bits + bool(getattr(kind, "unsigned", False)))) - 1
+        yield advised("numbers", text, dialects.not_cycling(*on))
+    if source.step < 0:
+        text = f"the sequence {source.name} counts down: new messages run before those that wait"
+        yield needed("numbers", text)
+    elif highest is not None and (text := reflection.behind(source, highest)):
+        yield needed("numbers", text, *dialects.advancing(*on, highest))
 
 
 def refused(p: Patient) -> list[Finding]:
@@ -156,7 +168,9 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
     fine_ones = [Status.NEW, Status.DONE, Status.FAILED]
     fine_ones += [Status.PROCESSING] if guarded else []
     strange = schema.has_unknown_status(c, known=fine_ones)
-    query = sa.select(c.msg_id, c.object_id, c.status).where(strange).order_by(c.msg_id.desc())
+    owner = sa.null() if c.claimed_by is None else c.claimed_by
+    query = sa.select(c.msg_id, c.object_id, c.status, owner).where(strange)
+    query = query.order_by(c.msg_id.desc())
     top = window.MOST
     rows, seconds = (ROWS, SECONDS) if p.limit is None else (FEW_ROWS, FEW_SECONDS)
     deadline = time.monotonic() + seconds
@@ -166,10 +180,10 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
         part = query.where(c.msg_id <= sa.literal(top, sa.BigInteger()))
         if low is not None:
             part = part.where(c.msg_id > sa.literal(int(low), sa.BigInteger()))
-        for msg_id, object_id, status in p.conn.execute(part.limit(10 * SHOWN)):
+        for msg_id, object_id, status, who in p.conn.execute(part.limit(10 * SHOWN)):
             if status == Status.PROCESSING:
                 if object_id is not None:
-                    seen.running[object_id].append(int(msg_id))
+                    seen.running[object_id].append(_Running(int(msg_id), who))
             else:
                 seen.unknown += 1
                 seen.values.add(status)
@@ -183,33 +197,43 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
 
 def _unknown(p: Patient, t: Tables, seen: _Seen) -> Finding:
     shown = ", ".join(sorted("NULL" if v is None else str(v) for v in seen.values)[:10])
-    quote = p.conn.dialect.identifier_preparer.quote
-    status, tries = quote(t.names["status"]), quote(t.names["error_try_times"])
     text = (
         f"{plural(seen.unknown, 'row', 'has', 'have')} an unknown status ({shown}), which is never "
         "claimed; the statement makes such rows dead, so that ops can rerun what is to run"
     )
-    mend = (
-        f"UPDATE {p.table_name(t.message)} SET {status} = -1, {tries} = {t.spec.max_tries} "
-        f"WHERE {status} NOT IN (-1, 0, 1, 2) OR {status} IS NULL"
-    )
-    return needed("rows", text, mend)
+    status = t.cols().status
+    known = [value for value in seen.values if value is not None]
+    which: list[sa.ColumnElement[bool]] = [status.is_(None)] if None in seen.values else []
+    if all(type(value) in (int, str) for value in known):  # no more than what was seen
+        which += [status.in_([sa.literal(value) for value in known])] if known else []
+    else:
+        which = [schema.has_unknown_status(t.cols())]
+    dead = t.values(status=lit(Status.FAILED), error_try_times=_number(t.spec.max_tries))
+    return needed("rows", text, p.written(sa.update(t.message).where(sa.or_(*which)).values(dead)))
 
 
-def _twice(p: Patient, t: Tables, twice: dict[Any, list[int]]) -> Finding:
-    later = sorted(i for ids in twice.values() for i in sorted(ids)[1:])[:SHOWN]
-    quote = p.conn.dialect.identifier_preparer.quote
-    changes = [f"{quote(t.names['status'])} = 0"]
-    if t.has("claimed_by"):
-        changes.append(f"{quote(t.names['claimed_by'])} = NULL")
+def _twice(p: Patient, t: Tables, twice: dict[Any, list[_Running]]) -> Finding:
+    """The statements ask for what was seen: a row that has ended meanwhile stays as it is."""
+    later = sorted(one for rows in twice.values() for one in sorted(rows)[1:])[:SHOWN]
     text = (
         f"{plural(len(twice), 'object', 'has', 'have')} more than one running row, which the "
         "guard refuses; make sure that the later ones are not really running, then put them back "
         "to new"
     )
-    ids = ", ".join(map(str, later))
-    mend = (
-        f"UPDATE {p.table_name(t.message)} SET {', '.join(changes)} "
-        f"WHERE {quote(t.names['msg_id'])} IN ({ids})"
-    )
-    return needed("rows", text, mend)
+    by_owner: dict[Any, list[int]] = defaultdict(list)
+    for one in later:
+        by_owner[one.owner].append(one.msg_id)
+    c = t.cols()
+    back = t.values(status=back_to(t), claimed_by=sa.null())
+    mends = []
+    for owner, ids in by_owner.items():
+        change = sa.update(t.message).where(c.msg_id.in_(ids), c.status == lit(Status.PROCESSING))
+        if c.claimed_by is not None:
+            theirs = c.claimed_by.is_(None) if owner is None else c.claimed_by == str(owner)
+            change = change.where(theirs)
+        mends.append(p.written(change.values(back)))
+    return needed("rows", text, *mends)
+
+
+def _number(value: int) -> sa.ColumnElement[int]:
+    return sa.literal_column(str(value), sa.Integer())

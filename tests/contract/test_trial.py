@@ -1,0 +1,337 @@
+"""What the catalogue does not tell of a table is tried: a message in a transaction that is rolled
+back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, MessageTable, SchemaError
+from msgworker.store.looking.doctor import Severity
+from tests.support.doctor import needed, run
+from tests.support.rows import Table, send
+from tests.support.tables import SEED, TABLE, foreign_table, insert, make_table
+
+STAYS_NULL = {
+    "sqlite": ("INT PRIMARY KEY", "BIGINT PRIMARY KEY", "INTEGER PRIMARY KEY DESC"),
+    "postgresql": ("BIGINT UNIQUE", "NUMERIC(18) UNIQUE"),
+    "mariadb": ("BIGINT UNIQUE", "INT UNSIGNED UNIQUE"),
+}
+
+
+@pytest.fixture
+def open_app() -> Iterator[Callable[..., App]]:
+    """Opens Apps on one database, where a test is about no other."""
+    opened: list[App] = []
+
+    def make(url: Any, **options: Any) -> App:
+        opened.append(App(url, **options))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.engine.dispose()
+
+
+def refused(app: App, words: str, *acts: Callable[[], Any]) -> None:
+    """create_schema, these acts and doctor say so."""
+    for act in (app.create_schema, *acts):
+        with pytest.raises(SchemaError) as error:
+            act()
+        assert words in str(error.value)
+    assert words in " ".join(one.text for one in needed(app))
+
+
+def test_a_table_whose_ids_stay_null_is_refused(database, make_app):
+    if database.name not in STAYS_NULL:
+        pytest.skip("its keys are NOT NULL")
+    for kind in STAYS_NULL[database.name]:
+        foreign_table(database, msgID=kind)
+        app = make_app(table=SEED)
+        with pytest.raises(SchemaError, match=r"(?i)gets no id: column msgID"):
+            app.create_schema()
+        told = " ".join(one.text for one in needed(app))
+        assert "gets no id: column msgid" in told.lower()
+        (mends,) = {one.mend for one in app.ops.doctor() if "gets no id" in one.text}
+        assert bool(mends) == (database.name != "sqlite")
+        run(database, *mends)
+        if mends:
+            app.create_schema()
+            with app.engine.begin() as conn, pytest.raises(sa.exc.DBAPIError):
+                app.send(conn, "default", object_id="a")
+        run(database, "DROP TABLE tb_cus_msg")
+
+
+def test_a_start_refuses_a_table_whose_ids_have_come_to_stay_null(sqlite, open_app):
+    foreign_table(sqlite)
+    open_app(sqlite.url, table=SEED).create_schema()
+    run(
+        sqlite,
+        "CREATE TABLE was AS SELECT * FROM tb_cus_msg",
+        "DROP TABLE tb_cus_msg",
+        'CREATE TABLE tb_cus_msg ("msgID" BIGINT PRIMARY KEY, "objectID" VARCHAR(50), '
+        'status INTEGER DEFAULT 0, "errorTryTimes" INTEGER DEFAULT 0)',
+        'CREATE UNIQUE INDEX tb_cus_msg_guard ON tb_cus_msg ("objectID") WHERE status = 1',
+    )
+    app = open_app(sqlite.url, table=SEED)
+    app.add_handler(None, lambda msg: None)
+    refused(app, "gets no id", lambda: app.drain(linger=0))
+
+
+def test_ids_that_a_trigger_gives_are_ids(sqlite, open_app):
+    foreign_table(sqlite, msgID="BIGINT PRIMARY KEY")
+    run(
+        sqlite,
+        "CREATE TRIGGER number AFTER INSERT ON tb_cus_msg WHEN NEW.msgID IS NULL BEGIN "
+        "UPDATE tb_cus_msg SET msgID = rowid + 100 WHERE rowid = NEW.rowid; END",
+    )
+    app = open_app(sqlite.url, table=SEED)
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    insert(sqlite, "objectID", "'a'")
+    assert app.drain(linger=0).done == 1
+    assert needed(app) == []
+
+
+def test_a_trial_leaves_no_row_and_uses_up_no_id(database, make_app, app, table):
+    for _ in range(3):
+        app.create_schema()
+        app.ops.doctor()
+    assert table.statuses == []
+    assert send(app, "a", "b") == [1, 2]
+    trial = [one for one in app.ops.doctor() if one.check == "trial"]
+    assert [one.severity for one in trial] == [Severity.FINE]
+    make_table(database)
+    theirs = make_app(table=TABLE)
+    for _ in range(3):
+        theirs.create_schema()
+        theirs.ops.doctor()
+    assert send(theirs, "a", "b") == [1, 2]
+    assert Table(theirs).statuses == [0, 0]
+
+
+@pytest.mark.parametrize("child", [False, True])
+def test_tables_that_inherit_are_refused(postgresql, open_app, child):
+    make_table(postgresql)
+    run(postgresql, "CREATE TABLE tb_2026 () INHERITS (tb)")
+    app = open_app(postgresql.url, table=MessageTable("tb_2026" if child else "tb"))
+    refused(app, "is a part of another table" if child else "has tables that inherit from it")
+    assert [sql for one in needed(app) for sql in one.mend if " tb" in sql] == []
+
+
+def test_a_table_that_has_come_to_be_inherited_is_refused_at_the_start(postgresql, open_app):
+    make_table(postgresql)
+    open_app(postgresql.url, table=TABLE).create_schema()
+    run(postgresql, "CREATE TABLE tb_2026 () INHERITS (tb)")
+    app = open_app(postgresql.url, table=TABLE)
+    app.add_handler(None, lambda msg: None)
+    with pytest.raises(SchemaError, match="inherit"):
+        app.drain(linger=0)
+
+
+@pytest.fixture
+def role(postgresql: Any, open_app: Callable[..., App]) -> Iterator[str]:
+    """A login with all rights on the tables, and no way past row-level security."""
+    app = open_app(postgresql.url)
+    app.create_schema()
+    name = f"mw_rls_{uuid.uuid4().hex[:10]}"
+    run(
+        app,
+        f"CREATE ROLE {name} LOGIN",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}",
+        f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {name}",
+        "ALTER TABLE msgworker_message ENABLE ROW LEVEL SECURITY",
+    )
+    yield name
+    run(app, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+
+
+POLICIES = {
+    "no policy": ((), "no policy lets it see a row"),
+    "reads only": (("FOR SELECT USING (true)",), "no policy lets it change a row"),
+    "of others": (("TO postgres USING (true)",), "no policy lets it see a row"),
+    "changes none": (
+        ("FOR SELECT USING (true)", "FOR INSERT WITH CHECK (true)", "FOR UPDATE USING (false)"),
+        "nothing is changed, without an error: a policy",
+    ),
+    "takes no flag": (
+        (
+            "FOR SELECT USING (true)",
+            "FOR INSERT WITH CHECK (true)",
+            "FOR UPDATE USING (true) WITH CHECK (status <> 1)",
+        ),
+        "does not take a message that is claimed (status 1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", POLICIES)
+def test_policies_that_let_no_message_run_are_told_at_once(postgresql, role, open_app, case):
+    app = open_app(postgresql.url)
+    policies, words = POLICIES[case]
+    run(app, *(f"CREATE POLICY p{n} ON msgworker_message {p}" for n, p in enumerate(policies)))
+    send(app, "a")
+    worker = open_app(sa.make_url(postgresql.url).set(username=role))
+    worker.add_handler("t", lambda msg: None)
+    with pytest.raises(SchemaError, match="cannot be used") as error:
+        worker.drain(linger=0)
+    assert words in str(error.value)
+    assert words in " ".join(one.text for one in needed(worker))
+
+
+def test_policies_that_hide_some_messages_are_warned_of(postgresql, role, open_app, caplog):
+    app = open_app(postgresql.url)
+    run(app, "CREATE POLICY mine ON msgworker_message USING (topic <> 'secret')")
+    worker = open_app(sa.make_url(postgresql.url).set(username=role))
+    worker.add_handler(None, lambda msg: None)
+    send(app, "a")
+    assert worker.drain(linger=0).done == 1
+    assert "the policies (mine) hide are never handled" in caplog.text
+    (told,) = [one for one in worker.ops.doctor() if "mine" in one.text]
+    assert told.severity is Severity.ADVISED
+
+
+def test_a_publication_that_refuses_updates_is_found(postgresql, open_app):
+    make_table(postgresql)
+    run(postgresql, "ALTER TABLE tb DROP CONSTRAINT tb_pkey, ADD UNIQUE (msg_id)")
+    app = open_app(postgresql.url, table=TABLE)
+    app.create_schema()
+    assert needed(app) == []
+    run(postgresql, "CREATE PUBLICATION all_of_it FOR ALL TABLES")
+    (told,) = needed(app)
+    assert (told.check, "replica identity" in told.text) == ("trial", True)
+    with pytest.raises(SchemaError, match="replica identity"):
+        app.create_schema()
+
+
+KEEPS_OPEN = {
+    "postgresql": (
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+        "CREATE TRIGGER keep BEFORE UPDATE ON msgworker_message FOR EACH ROW "
+        "WHEN (NEW.status = 2) EXECUTE FUNCTION keep()",
+    ),
+    "sqlite": (
+        "CREATE TRIGGER keep BEFORE UPDATE ON msgworker_message WHEN NEW.status = 2 "
+        "BEGIN SELECT RAISE(IGNORE); END",
+    ),
+    "mariadb": (
+        "CREATE TRIGGER keep BEFORE UPDATE ON msgworker_message FOR EACH ROW "
+        "SET NEW.status = IF(NEW.status = 2, OLD.status, NEW.status)",
+    ),
+}
+
+
+def test_a_trigger_that_silently_keeps_a_message_open_is_found(database, app):
+    if database.name not in KEEPS_OPEN:
+        pytest.skip("triggers are written otherwise there")
+    run(app, *KEEPS_OPEN[database.name])
+    (told,) = needed(app)
+    assert (told.check, "does not take one that is done (2)" in told.text) == ("trial", True)
+    assert "a trigger (keep) keeps it away" in told.text
+
+
+IDS_OF_MARIADB = {
+    "a trigger": (
+        "BIGINT",
+        "CREATE TRIGGER number BEFORE INSERT ON tb FOR EACH ROW SET NEW.msg_id = "
+        "coalesce((SELECT max(msg_id) FROM tb), 40) + 1",
+    ),
+    "a trigger beside a counter": (
+        "BIGINT AUTO_INCREMENT",
+        "CREATE TRIGGER number BEFORE INSERT ON tb FOR EACH ROW SET NEW.msg_id = "
+        "coalesce((SELECT max(msg_id) FROM tb), 40) + 1",
+    ),
+    "a sequence": ("BIGINT DEFAULT nextval(numbers)", "ALTER SEQUENCE numbers RESTART 41"),
+}
+
+
+@pytest.mark.parametrize("case", IDS_OF_MARIADB)
+def test_send_returns_the_id_that_was_given(mariadb, open_app, case):
+    kind, statement = IDS_OF_MARIADB[case]
+    run(mariadb, "CREATE SEQUENCE numbers")
+    make_table(mariadb, msg_id=kind)
+    app = open_app(mariadb.url, table=TABLE)
+    app.create_schema()
+    run(mariadb, statement)
+    ids = send(app, "a", "b")
+    assert ids == [41, 42]
+    assert Table(app).column("msg_id") == [41, 42]
+
+
+@pytest.mark.parametrize(("kind", "words"), [("(-1, 0, 1, 2)", ""), ("(0, 1, 2)", "failed (-1)")])
+def test_a_status_of_a_domain_is_taken_if_it_takes_what_is_written(
+    postgresql, open_app, kind, words
+):
+    run(postgresql, f"CREATE DOMAIN state AS smallint CHECK (VALUE IN {kind})")
+    make_table(postgresql, status="state DEFAULT 0")
+    app = open_app(postgresql.url, table=TABLE)
+    if words:
+        with pytest.raises(SchemaError, match="is of a domain") as error:
+            app.create_schema()
+        assert words in str(error.value)
+        (told,) = [one for one in needed(app) if one.check == "types"]
+        run(app, *told.mend)
+    app = open_app(postgresql.url, table=TABLE)
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    send(app, "a")
+    assert app.drain(linger=0).done == 1
+
+
+def test_a_status_of_one_byte_is_taken(mariadb, open_app):
+    make_table(mariadb, status="TINYINT(1) NOT NULL DEFAULT 0")
+    app = open_app(mariadb.url, table=TABLE)
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    send(app, "a")
+    assert app.drain(linger=0).done == 1
+    assert needed(app) == []
+
+
+def test_a_key_of_several_columns_is_told_with_what_mends_it(database, make_app):
+    ids = {"postgresql": "BIGSERIAL", "mariadb": "BIGINT AUTO_INCREMENT"}.get(database.name)
+    if ids is None:
+        pytest.skip("the counter of SQLite is the key alone")
+    run(
+        database,
+        f"CREATE TABLE tb (tenant INTEGER DEFAULT 1, msg_id {ids}, object_id VARCHAR(40), "
+        "status SMALLINT DEFAULT 0, error_try_times SMALLINT DEFAULT 0, "
+        "PRIMARY KEY (msg_id, tenant))",
+    )
+    app = make_app(table=TABLE)
+    with pytest.raises(SchemaError, match="msg_id is not unique") as error:
+        app.create_schema()
+    assert "create_schema" not in str(error.value)
+    mend = str(error.value).partition("To fix it: ")[2]
+    assert mend in [sql for one in needed(app) for sql in one.mend]
+    run(database, mend)
+    assert app.create_schema()
+
+
+def test_a_payload_of_bytes_is_sent_and_read(database, make_app):
+    kind = {"sqlite": "BLOB", "postgresql": "BYTEA", "mariadb": "BLOB"}.get(database.name)
+    if kind is None:
+        pytest.skip("another type there")
+    make_table(database, payload=kind)
+    app = make_app(table=TABLE)
+    app.create_schema()
+    got: list[Any] = []
+    app.add_handler(None, lambda msg: got.append(msg.payload))
+    with app.engine.begin() as conn:
+        app.send(conn, "default", {"n": "\u4e2d"})
+        app.send_many(conn, "default", [([1, 2], None)])
+    assert app.drain(linger=0).done == 2
+    assert got == [{"n": "\u4e2d"}, [1, 2]]
+
+
+def test_a_view_is_refused_in_its_own_words(database, make_app):
+    make_table(database)
+    run(database, "CREATE VIEW seen AS SELECT * FROM tb")
+    app = make_app(table=MessageTable("seen"))
+    with pytest.raises(SchemaError, match="is a view"):
+        app.create_schema()
+    assert "is a view" in " ".join(one.text for one in needed(app))
