@@ -36,9 +36,9 @@ class Tables(ABC):
     default. unfit: why no instance starts on this table, with the statements that fix it; doubtful:
     only a trial tells whether messages get ids, and are seen by this login. counts_ids: ids come
     from the counter of the table (or its identity), not from a trigger, a sequence or producers.
-    error_room: how many characters of an error are stored; error_codec: see `error_text`. header_room: of headers; 0 = they are
-    neither read nor written: tracing is off, or there is no column for them. instants: the range of
-    `available_at`.
+    error_room: how many characters of an error are stored; error_codec: see `error_text`.
+    header_room: of headers; 0 = they are neither read nor written: tracing is off, or there is no
+    column for them. instants: the range of `available_at`.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `dialects.folded`.

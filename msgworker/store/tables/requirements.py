@@ -90,8 +90,8 @@ class Live:
     when rows are updated. layouts: those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
-    database where they need not. error_codec: see `dialects.codec_of`. policies: row-level security decides which rows this login sees
-    and changes: the names of the policies, and what they let it do; None = it does not. tried:
+    database where they need not. error_codec: see `dialects.codec_of`. policies: row-level security
+    decides which rows this login sees and changes: the names of the policies, and what they let it do; None = it does not. tried:
     what a change of the type would do to the values of a role's column, see `DryRun`.
     """
 
@@ -621,7 +621,7 @@ def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
         if role in NUMBERS:
             odd = dialects.not_whole(*at)
             return DryRun(f"it holds {', '.join(odd)}, which would be changed" if odd else "")
-        if role in INSTANTS:
+        if role in INSTANTS and not isinstance(column.kind, sa.DateTime):
             count = dialects.filled(*at)
             text = f"{count:,} of its values would have to be read as instants of some time zone"
             return DryRun(text if count else "")
