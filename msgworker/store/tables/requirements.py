@@ -91,8 +91,9 @@ class Live:
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
     database where they need not. error_codec: see `dialects.codec_of`. policies: row-level security
-    decides which rows this login sees and changes: the names of the policies, and what they let it do; None = it does not. tried:
-    what a change of the type would do to the values of a role's column, see `DryRun`.
+    decides which rows this login sees and changes: the names of the policies, and what they let it
+    do; None = it does not. tried: what a change of the type would do to the values of a role's
+    column, see `DryRun`.
     """
 
     spec: MessageTable
