@@ -186,6 +186,11 @@ def retyping(
 _ONLY_TO_TEXT = ("UUID", "INET4", "INET6")
 
 
+def retypes_values(dialect: sa.Dialect) -> bool:
+    """Whether `retyping` changes a column that has values: Oracle refuses it, SQLite cannot."""
+    return dialect.name in ("postgresql", "mysql", "mariadb")
+
+
 def can_retype(
     dialect: sa.Dialect, kind: TypeEngine[Any], to: TypeEngine[Any], *, generated: bool
 ) -> bool:

@@ -1,4 +1,5 @@
 """Create and check the tables; the rule that is recorded with them.
 
-In order: schema, upgrade, additions, reflection, requirements, ddl_script, rule, version.
+In order: schema, upgrade, additions, reflection, requirements, trial, ddl_script, rule,
+version.
 """

@@ -610,8 +610,8 @@ def _dry_runs(conn: Connection, live: Live) -> dict[str, DryRun]:
 
 
 def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
-    if live.sql.name not in ("postgresql", "mysql", "mariadb"):
-        return DryRun()  # Oracle changes the type of an empty column only
+    if not dialects.retypes_values(live.sql):
+        return DryRun()
     column = live.columns[role]
     at = (conn, live.name, column.name)
     ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]].type

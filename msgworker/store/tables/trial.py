@@ -198,7 +198,7 @@ def _newest(conn: Connection, t: Tables) -> _Sent | None:
     """The newest message, if nobody holds it; None if there is none."""
     c = t.cols()
     query = sa.select(c.msg_id, c.status).order_by(c.msg_id.desc()).limit(1)
-    if t.dialect.row_locks and t.dialect.name != "oracle":  # which locks no limited query
+    if t.dialect.row_locks and not t.dialect.blocks:  # who takes blocks locks no limited query
         query = query.with_for_update(skip_locked=t.dialect.skip_locked)
     try:
         with _savepoint(conn):
