@@ -547,7 +547,7 @@ def _domains(live: Live) -> Iterator[Fault]:
 
 
 def _policies(live: Live) -> Iterator[Fault]:
-    """What a policy hides is handled by nobody, and nothing tells of it."""
+    """What a policy hides is never handled, without a word."""
     if live.policies is None:
         return
     names, may = live.policies

@@ -195,7 +195,7 @@ def _an_object(t: Tables) -> Any:
 
 
 def _newest(conn: Connection, t: Tables) -> _Sent | None:
-    """The newest message, if nobody holds it; None if there is none."""
+    """The newest message, if it is not locked; None if there is none."""
     c = t.cols()
     query = sa.select(c.msg_id, c.status).order_by(c.msg_id.desc()).limit(1)
     if t.dialect.row_locks and not t.dialect.blocks:  # who takes blocks locks no limited query
@@ -271,7 +271,7 @@ def _written(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[F
 def _problem(
     conn: Connection, t: Tables, live: Live, sent: _Sent, row: dict[str, Any]
 ) -> str | None:
-    """Why a message does not become what is written; None if it does, or nobody knows."""
+    """Why a message does not become what is written; None if it does, or that is unknown."""
     change = sa.update(t.message).where(sent.which).values(t.values(**row))
     try:
         with _savepoint(conn):
