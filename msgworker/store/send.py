@@ -171,9 +171,10 @@ def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
 def inserted_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
     """The values of a new row, by column."""
     roles = sent_values(t, keys)
-    # Set explicitly: a foreign table may have no defaults, and a status of NULL is never claimed.
-    roles["status"] = lit(Status.NEW)
-    roles["error_try_times"] = sa.literal_column("0")
+    # Only where the column has no such default, so that a producer needs no right to write them: a
+    # status of NULL is never claimed.
+    state = {"status": lit(Status.NEW), "error_try_times": sa.literal_column("0")}
+    roles |= {role: value for role, value in state.items() if role in t.says}
     return t.values(**roles)
 
 

@@ -32,6 +32,7 @@ class Tables(ABC):
     missing: missing tables for ops and features, without which instances work. lacking: missing
     columns of our own tables, as table.column, that a later version has added; their data is not
     written.
+    says: what of the state an INSERT must name, because the column has no default 0.
     says_priority: an INSERT must name the priority, because its column takes no NULL and has no
     default. unfit: why no instance starts on this table, with the statements that fix it; doubtful:
     only a trial tells whether messages get ids, and are seen by this login. counts_ids: ids come
@@ -54,6 +55,7 @@ class Tables(ABC):
     indexes: frozenset[str] | None = None
     unfilled: tuple[str, ...] = ()
     says_priority: bool = False
+    says: tuple[str, ...] = ("status", "error_try_times")
     missing: frozenset[str] = frozenset()
     id_is_key: bool = True
     lacking: frozenset[str] = frozenset()

@@ -32,8 +32,8 @@ from tests.support.waiting import until
 from tests.support.web import Browser
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rights.md"
-LACKING = ", shard, priority, unique_key, unique_kept)"
-OF_KEYS, OF_TRACES = "claimed_at, unique_key", "UPDATE (headers)"
+LACKING = ", shard, priority)"
+OF_OTHERS, OF_TRACES = ("unique_key", "(headers)"), "(headers)"
 """Of a table without these columns."""
 ROLES = ("owner", "producer", "worker", "looker", "ops")
 _number = count()
@@ -92,7 +92,7 @@ class Site:
         rest = [one for one in found if one not in owners]
         if table is not None:
             rest = [one.replace("msgworker_message", table.name) for one in rest]
-            fit = [one for one in rest if OF_KEYS not in one and OF_TRACES not in one]
+            fit = [one for one in rest if not any(what in one for what in OF_OTHERS)]
             rest = [one.replace(LACKING, ")") for one in fit]
         self.run(*rest)
 
@@ -219,8 +219,8 @@ def test_doctor_says_what_a_producer_lacks_for_traces(site, monkeypatch):
     with recorded(monkeypatch):
         assert lacks(tracing=True) == []
         page = statements("PostgreSQL" if site.postgresql else "MariaDB and MySQL")
-        (right,) = [one for one in page if OF_TRACES in one]
-        site.run(right.replace("GRANT", "REVOKE").replace(" TO ", " FROM "))
+        for right in (one for one in page if OF_TRACES in one):
+            site.run(right.replace("GRANT", "REVOKE").replace(" TO ", " FROM "))
         assert lacks() == []  # without traces nothing is lacking
         *insert, update = lacks(tracing=True)
         assert {one.severity for one in (*insert, update)} == {Severity.NEEDED}
@@ -320,6 +320,44 @@ def test_the_rights_of_the_page_are_enough_for_limits_and_keys(site):
     assert (done.exit_code, "50/s" in done.stdout) == (0, True)
     assert site.cli("looker", "limits", "t", "--remove", "--yes").exit_code != 0
     assert ops.ops.remove_limit("t") == 1
+
+
+def test_a_producer_of_the_page_writes_no_state_of_a_message(site):
+    site.grant()
+    producer, worker = site.app("producer"), site.app("worker")
+    state = ("status", "error_try_times", "claimed_by", "claimed_at", "finished_at", "crash_times")
+    for name in (*state, "later_times", "last_error"):
+        value = "'2026-01-01'" if name.endswith("_at") else "1"
+        text = f"INSERT INTO msgworker_message (topic, {name}) VALUES ('t', {value})"
+        with pytest.raises(sa.exc.DBAPIError), producer.engine.begin() as conn:
+            conn.exec_driver_sql(text)
+        with pytest.raises(sa.exc.DBAPIError), producer.engine.begin() as conn:
+            conn.exec_driver_sql(f"UPDATE msgworker_message SET {name} = {value}")
+    with producer.engine.begin() as conn:
+        conn.exec_driver_sql("INSERT INTO msgworker_message (topic, object_id) VALUES ('t', 'o')")
+        producer.send(conn, "t", 1, object_id="o", delay=0)
+        producer.send_many(conn, "t", [(1, "o"), (2, None)])
+    worker.add_handler("t", lambda msg: None)
+    assert worker.drain(linger=0).done == 4
+
+
+def test_a_table_of_theirs_without_defaults_gets_its_state_from_us(make_app, database):
+    if database.stand_in is not None:
+        pytest.skip("it has no types of this database")
+    app = make_app(table=MessageTable("theirs", topic=None))
+    key = {"sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT", "postgresql": "BIGSERIAL PRIMARY KEY"}
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE theirs (msg_id {key.get(database.name, 'BIGINT AUTO_INCREMENT')}"
+            f"{'' if database.name in key else ' PRIMARY KEY'}, object_id VARCHAR(40),"
+            " payload TEXT, status SMALLINT NOT NULL, error_try_times SMALLINT NULL,"
+            " claimed_by VARCHAR(64))"
+        )
+    app.create_schema()
+    assert app.tables.says == ("status", "error_try_times")
+    app.add_handler(None, lambda msg: None)
+    send(app, "a", "b")
+    assert app.drain(linger=0).done == 2
 
 
 def test_each_role_of_the_page_is_refused_the_next_larger_thing(site):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -176,6 +177,17 @@ def unfilled(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...
 
 
 SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times", "shard", "priority")
+
+
+def says(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...]:
+    """Which of status and error_try_times an INSERT must name: those whose default is not 0."""
+    default = {str(c["name"]): str(c.get("default")) for c in columns}
+    roles = ("status", "error_try_times")
+    return tuple(r for r in roles if not IS_ZERO.fullmatch(default.get(names.get(r, ""), "")))
+
+
+IS_ZERO = re.compile(r"[\s('\"]*0[\s)'\"]*(::[\w\s]+)?\)?\s*")
+"""A default as databases write it: 0, (0), '0'::smallint."""
 
 
 def says_priority(names: Mapping[str, str], columns: Sequence[Any]) -> bool:
