@@ -100,7 +100,7 @@ def as_layout(value: Any, place: str) -> dict[str, list[int]]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ConfigError(f'{place} must look like {{"segment:0": [0, 1]}} as JSON') from None
     good = isinstance(value, Mapping) and all(
         isinstance(part, list) and all(type(n) is int for n in part) for part in value.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import configparser
 import os
 import selectors
 import socket
@@ -14,6 +15,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
+
+from msgworker.errors import ConfigError
 
 ISOLATION: Final = "READ COMMITTED"
 """The isolation level of all our connections, whatever the default of server or engine."""
@@ -68,7 +71,7 @@ def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, A
     asks_for_tls = any(name.startswith("ssl") or name == "read_default_file" for name in cparams)
     context = None if cargs or asks_for_tls else _preferred_tls(dialect.dbapi)
     if context is None:
-        conn = dialect.dbapi.connect(*cargs, **args)
+        conn = _with_its_files(dialect.dbapi, cargs, args)
     else:
         conn = dialect.dbapi.connect(**args, ssl_disabled=True)
         conn.ssl, conn.ctx = True, context
@@ -82,6 +85,19 @@ def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, A
             if hasattr(socket, name):  # PyMySQL switches keepalive itself on
                 conn._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return conn
+
+
+def _with_its_files(driver: Any, cargs: Any, args: dict[str, Any]) -> Any:
+    """A connection of PyMySQL that is not made yet, but has read the files that its options name.
+    What stands in them is not shown."""
+    try:
+        return driver.connect(*cargs, **args)
+    except (OSError, configparser.Error) as error:
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None)
+        raise ConfigError(
+            "a file that an option of the database url names (ssl_ca, ssl_cert, ssl_key, "
+            f"read_default_file) cannot be read: {why or type(error).__name__}"
+        ) from None
 
 
 _PLAIN = ("NO_CHAIN", 2**64 - 1)

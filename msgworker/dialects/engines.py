@@ -85,6 +85,12 @@ def parse_url(url: object) -> URL:
             "the database url holds an @ behind the host: the password is not escaped; "
             "build the url with sqlalchemy.URL.create"
         )
+    if backend == "sqlite" and any((parsed.username, parsed.password, parsed.host, parsed.port)):
+        raise ConfigError(
+            "the url of a SQLite database names a host or a user, but it is a file: write three "
+            'slashes before a relative path, such as "sqlite:///messages.db", and four before an '
+            "absolute one"
+        )
     if backend == "sqlite" and _in_memory(parsed):
         raise ConfigError(
             "an in-memory SQLite database belongs to one connection, a worker needs several; "
@@ -364,8 +370,9 @@ def _create(url: URL) -> sa.Engine:
         args["connect_args"] = connect_defaults(url) | threshold
     try:
         engine = sa.create_engine(url, **args)
-        if url.get_driver_name() == "pymysql":
+        if url.get_driver_name() in ("pymysql", "oracledb"):
             _check_options(engine)
+        if url.get_driver_name() == "pymysql":
             connect: Any = _connect_pymysql
             if hosts:
                 turns = Hosts(hosts, _connect_pymysql)
@@ -397,10 +404,12 @@ def _create(url: URL) -> sa.Engine:
 
 
 def _check_options(engine: sa.Engine) -> None:
-    """Raise ConfigError for an option in the URL that PyMySQL does not know: it would raise a
-    TypeError at the first connection."""
+    """Raise ConfigError for an option in the URL that the driver does not know: it would raise
+    a TypeError at the first connection."""
     _, given = engine.dialect.create_connect_args(engine.url)
     known = inspect.signature(engine.dialect.loaded_dbapi.connect).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in known.values()):
+        return  # the driver itself says what it does not know
     unknown = sorted(set(given) - set(known))
     if unknown:
         hint = nearest(unknown[0], known)

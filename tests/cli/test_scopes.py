@@ -59,6 +59,16 @@ def test_a_scope_that_cannot_be_is_refused_before_anything_is_done(cli, sent, sc
     assert says in done.stderr
 
 
+@pytest.mark.parametrize("given", ["[" * 3_000, "{", "[1]"])
+def test_segments_of_the_environment_that_cannot_be_read_are_a_wrong_setting(
+    cli, sent, monkeypatch, given
+):
+    monkeypatch.setenv("MSGWORKER_SEGMENTS", given)
+    done = cli("status", "crm:app")
+    assert done.exit_code == 2
+    assert "MSGWORKER_SEGMENTS must" in done.stderr
+
+
 def test_deal_gives_flags_and_an_instance_drains_its_own(cli, sent):
     dealt = cli("deal", "asA", "asB", "--size", "3", "--once", "--app", "crm:app")
     assert dealt.stdout == "dealt 6 messages\n"

@@ -216,3 +216,33 @@ def test_a_file_that_is_there_keeps_its_mode(tmp_path):
 def test_an_option_that_the_driver_does_not_know_is_refused_before_it_connects(option, words):
     with pytest.raises(ConfigError, match=words):
         App(f"mysql+pymysql://u:{CANARY}@127.0.0.1:1/db?{option}")
+
+
+def test_an_option_that_the_driver_of_oracle_does_not_know_is_refused_too(monkeypatch):
+    driver = pytest.importorskip("oracledb")
+    monkeypatch.setattr(driver, "connect", lambda dsn, *, user, password, stmtcachesize=20: None)
+    with pytest.raises(ConfigError, match="unknown option 'foo'"):
+        App(f"oracle+oracledb://u:{CANARY}@127.0.0.1:1/db?foo=1")
+
+
+@pytest.mark.parametrize("place", [f"u:{CANARY}@h/x.db", "u@h/x.db", "h/x.db", "h:1/x.db"])
+def test_a_sqlite_url_with_a_host_or_a_user_is_refused(place):
+    with pytest.raises(ConfigError, match="but it is a file") as told:
+        App(f"sqlite://{place}")
+    assert CANARY not in str(told.value)
+
+
+@pytest.mark.parametrize("option", ["ssl_ca", "read_default_file"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_file_of_an_option_that_cannot_be_read_is_a_wrong_setting(tmp_path, option, there):
+    path = tmp_path / "no such form"
+    if there:
+        path.write_text(f"{CANARY}\n", encoding="utf-8")
+    if option == "read_default_file" and not there:
+        pytest.skip("the driver passes over it")
+    app = App(
+        sa.URL.create("mysql+pymysql", "u", host="127.0.0.1", port=1, query={option: str(path)})
+    )
+    with pytest.raises(ConfigError, match="an option of the database url names") as told:
+        _ = app.tables
+    assert CANARY not in str(told.value)

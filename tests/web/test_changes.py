@@ -26,6 +26,7 @@ from msgworker.web.pages import changing
 from msgworker.web.pages.acting import ACTS
 from msgworker.web.pages.changing import CHANGES
 from msgworker.web.site import MOST_COUNTS
+from msgworker.web.threads import Watch
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, audited, many_dead, put
@@ -425,7 +426,7 @@ def test_looking_never_writes(sqlite_app: App, ann: Browser) -> None:
 
 
 def test_no_more_than_a_few_writes_run_at_once_and_a_stop_ends_them() -> None:
-    jobs, go = Jobs(str), threading.Event()
+    jobs, go = Jobs(str, Watch()), threading.Event()
     about = {"title": "a write", "by": "ann", "back": "/", "back_text": "Overview"}
     begun = [jobs.start(lambda tell: int(go.wait(30)), **about) for _ in range(4)]
     with pytest.raises(TooMany, match="4 writes"):
@@ -439,7 +440,7 @@ def test_no_more_than_a_few_writes_run_at_once_and_a_stop_ends_them() -> None:
 
 
 def test_a_job_that_fails_says_why_without_secrets() -> None:
-    jobs = Jobs(lambda error: str(error).replace("canary", "***"))
+    jobs = Jobs(lambda error: str(error).replace("canary", "***"), Watch())
 
     def fails(tell: Any) -> int:
         raise ValueError("canary")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from msgworker.web.jobs import Jobs, TooMany
+from msgworker.web.threads import Watch
 
 
 def test_a_write_whose_thread_cannot_start_does_not_count_as_running(
@@ -16,7 +17,8 @@ def test_a_write_whose_thread_cannot_start_does_not_count_as_running(
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    jobs, about = Jobs(str), {"title": "rerun", "by": "anna", "back": "/", "back_text": "Overview"}
+    jobs = Jobs(str, Watch())
+    about = {"title": "rerun", "by": "anna", "back": "/", "back_text": "Overview"}
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         with pytest.raises(TooMany, match="nothing was done"):

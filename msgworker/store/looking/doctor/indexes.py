@@ -15,6 +15,7 @@ from msgworker.store.looking.doctor.patient import Patient
 from msgworker.store.tables import additions, ddl_script
 from msgworker.table import OWN_PREFIX, SLICES, UNIQUE, URGENT, tables_for
 
+KEY = "key"
 WHY = {
     "guard": "two messages of one object could run at once",
     "id": "a message is looked for by its id among all",
@@ -24,6 +25,7 @@ WHY = {
     "failed": "failed messages are looked for among all",
     "urgent": "priorities do nothing: messages are claimed by age",
     "unique": "unique keys do nothing: App.send refuses them",
+    KEY: "two writes of the API with one Idempotency-Key could both be done",
     "group": "tries of a kind are looked for among all",
     "owner": "an owner's locks are looked for among all",
     "shard": "a scope over shards reads the messages of all others, too",
@@ -141,7 +143,7 @@ def missing(p: Patient) -> list[Finding]:
             if name.lower() not in there:
                 suffix = name.rpartition("_")[2]
                 text = f"index {name} is missing: {WHY[suffix]}"
-                make = advised if suffix in (*SLICES.values(), URGENT, UNIQUE) else needed
+                make = advised if suffix in (*SLICES.values(), URGENT, UNIQUE, KEY) else needed
                 found.append(make("indexes", text, p.sql(CreateIndex(index))))
     return found or [fine("indexes", "all indexes are there")]
 
