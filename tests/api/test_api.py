@@ -65,6 +65,25 @@ def test_the_overview_and_the_other_reads_answer(app, client):
     assert client.get("/openapi.json").json()["openapi"] == "3.1.0"
 
 
+def test_every_list_has_pages(app, client):
+    for number in range(5):
+        app.ops.pause(f"t{number}", reason="holiday")
+    whole = rows_of(client, "/topics")
+    assert [one["topic"] for one in whole] == [f"t{number}" for number in range(5)]
+    assert rows_of(client, "/topics?limit=2") == whole
+    page = client.get("/topics?limit=2").json()
+    assert (len(page["items"]), page["complete"]) == (2, True)
+    app.ops.resume("t0")  # what is gone moves no other one over the end of a page
+    after = client.get(page["next"].removeprefix("/api/v1")).json()["items"]
+    assert [one["topic"] for one in after] == ["t2", "t3"]
+    app.ops.resume("t2")
+    assert client.get("/topics?after=x").status_code == client.get("/lanes?after=x").status_code
+    for one in ENDPOINTS:
+        if one.page:
+            limit = one.query.model_json_schema()["properties"]["limit"]
+            assert limit["maximum"] == 200, one.path
+
+
 def test_a_payload_is_shown_only_on_request_and_without_what_is_hidden(app, client):
     (msg_id,) = send(app, "a", payload={"iban": "DE00", "n": 1})
     assert client.get(f"/messages/{msg_id}").json()["message"]["payload"] is None

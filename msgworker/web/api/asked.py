@@ -91,6 +91,12 @@ class Page(Asked):
     after: Cursor | None = None
 
 
+class Part(Page):
+    """limit: rows of a page, 200 if not said. after: the cursor in `next` of the page before."""
+
+    limit: Limit = 200
+
+
 class Selection(Asked):
     """Messages by ids, or by filters that all hold; at least one of them. up_to: the highest
     msg_id, of those that a dry run counted."""

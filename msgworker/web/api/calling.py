@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -27,6 +27,7 @@ from msgworker.ops import Ops
 from msgworker.ops.results import Progress, Repaired
 from msgworker.payload import decode
 from msgworker.store.changing.audit import Operation
+from msgworker.store.looking.capped import cursor_place, cursor_text
 from msgworker.store.looking.window import Found
 from msgworker.web.addresses import client_of
 from msgworker.web.api.asked import Nothing
@@ -123,6 +124,28 @@ class Page:
         self.rows = list(found) if rows is None else rows
         self.complete = found.complete
         self.after = found.next_after
+
+
+def part_of(call: Call, rows: Sequence[Any], key: Callable[[Any], object]) -> Page:
+    """A page of what is read whole: the rows behind the one whose `key` stands in the cursor, or
+    behind its place if it is gone."""
+    begin = 0
+    if call.query.after is not None:
+        begin, last = cursor_place(call.query.after, int, str)
+        begin = max(begin, 0)
+        if not any(_mark(key(one)) == last for one in rows[begin - 1 : begin]):
+            marks = (at for at, one in enumerate(rows, 1) if _mark(key(one)) == last)
+            begin = next(marks, begin)
+    end = begin + call.query.limit
+    chosen = list(rows[begin:end])
+    following = cursor_text([end, _mark(key(chosen[-1]))]) if end < len(rows) else None
+    return Page(Found(chosen, next_after=following))
+
+
+def _mark(key: object) -> str:
+    """A name of any length in a cursor."""
+    text = str(key).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=12).hexdigest()
 
 
 async def _answer(endpoint: Endpoint, request: Request) -> Response:

@@ -14,12 +14,11 @@ from msgworker.store.items import ItemInfo
 from msgworker.store.looking.explain import Explanation
 from msgworker.store.looking.info import MessageInfo
 from msgworker.store.looking.place import LanePlace
-from msgworker.store.looking.window import Found
 from msgworker.store.settling.tries import Try
 from msgworker.web import shown
 from msgworker.web.api import asked
 from msgworker.web.api.asked import Asked, Flag, Instant, Reason, Selection, Why
-from msgworker.web.api.calling import Call, Endpoint, Page, Wrong
+from msgworker.web.api.calling import Call, Endpoint, Page, Wrong, part_of
 from msgworker.web.api.lasting import lasting
 from msgworker.web.site import COUNTED, Site
 from msgworker.web.tokens import Role
@@ -134,7 +133,7 @@ async def list_attempts(call: Call) -> Page:
     """The failed tries of a message, oldest first, with their tracebacks."""
     msg_id = call.number("msg_id", "message")
     found = _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
-    return Page(Found(found.tries))
+    return part_of(call, found.tries, lambda one: one.number)
 
 
 async def list_items(call: Call) -> Page:
@@ -270,7 +269,15 @@ ENDPOINTS = [
     ),
     Endpoint("POST", "/messages", send_message, Sent, body=Send, **_WRITE),
     Endpoint("GET", "/messages/{msg_id}", get_message, Whole, query=Shown, **_ONE),
-    Endpoint("GET", "/messages/{msg_id}/attempts", list_attempts, Try, page=True, **_ONE),
+    Endpoint(
+        "GET",
+        "/messages/{msg_id}/attempts",
+        list_attempts,
+        Try,
+        query=asked.Part,
+        page=True,
+        **_ONE,
+    ),
     Endpoint(
         "GET", "/messages/{msg_id}/items", list_items, ItemInfo, query=Items, page=True, **_ONE
     ),

@@ -8,9 +8,8 @@ from msgworker.ops.results import Repaired
 from msgworker.store.looking.charts import History, Timings
 from msgworker.store.looking.overview import Overview, TopicInfo
 from msgworker.store.looking.sizes import Sizes
-from msgworker.store.looking.window import Found
-from msgworker.web.api.asked import Asked, Topic, Why
-from msgworker.web.api.calling import Call, Endpoint, Page
+from msgworker.web.api.asked import Asked, Part, Topic, Why
+from msgworker.web.api.calling import Call, Endpoint, Page, part_of
 from msgworker.web.tokens import Role
 
 
@@ -35,7 +34,7 @@ async def get_overview(call: Call) -> Overview:
 async def list_topics(call: Call) -> Page:
     """All topics, with counts, pauses and limits."""
     found = await call.site.look(call.ops.overview)
-    return Page(Found(found.topics))
+    return part_of(call, found.topics, lambda one: one.topic)
 
 
 async def get_series(call: Call) -> History:
@@ -72,7 +71,7 @@ _TOPIC: dict[str, Any] = {"paths": {"topic": "the name of a topic"}, "tag": "top
 _WRITE: dict[str, Any] = {"role": Role.OPERATOR, "body": Why} | _TOPIC
 ENDPOINTS = [
     Endpoint("GET", "/overview", get_overview, Overview, tag="overview"),
-    Endpoint("GET", "/topics", list_topics, TopicInfo, page=True, tag="topics"),
+    Endpoint("GET", "/topics", list_topics, TopicInfo, query=Part, page=True, tag="topics"),
     Endpoint("GET", "/metrics/series", get_series, History, query=Window, tag="overview"),
     Endpoint("GET", "/metrics/topics", get_timings, Timings, query=Span, tag="topics"),
     Endpoint("GET", "/sizes", get_sizes, Sizes, tag="overview"),

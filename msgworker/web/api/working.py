@@ -13,10 +13,9 @@ from msgworker.ops.results import Progress, Repaired
 from msgworker.ops.scheduling import ScheduleInfo
 from msgworker.store.looking.instances import InstanceInfo
 from msgworker.store.looking.limited import TopicLimit
-from msgworker.store.looking.window import Found
 from msgworker.web import shown
-from msgworker.web.api.asked import Asked, Why
-from msgworker.web.api.calling import Call, Endpoint, Page
+from msgworker.web.api.asked import Part, Why
+from msgworker.web.api.calling import Call, Endpoint, Page, part_of
 from msgworker.web.api.lasting import lasting
 from msgworker.web.api.plain import plain
 from msgworker.web.tokens import Role
@@ -41,7 +40,8 @@ class Release(Why):
 
 async def list_instances(call: Call) -> Page:
     """Live instances, then dead and foreign ones."""
-    return Page(Found(await call.site.look(call.ops.instances)))
+    found = await call.site.look(call.ops.instances)
+    return part_of(call, found, lambda one: one.instance_id)
 
 
 async def release_instance(call: Call) -> Repaired | Progress:
@@ -60,7 +60,7 @@ async def list_schedules(call: Call) -> Page:
     """Schedules with their next times; payloads are not shown."""
     found = await call.site.look(call.ops.schedules)
     rows: list[Any] = [_schedule(one) for one in found]
-    return Page(Found(rows))
+    return part_of(call, rows, lambda one: one["name"])
 
 
 def _schedule(one: ScheduleInfo) -> dict[str, Any]:
@@ -98,7 +98,8 @@ async def _on_schedule(call: Call, write: Any) -> Repaired:
 
 async def list_limits(call: Call) -> Page:
     """The topics with max_running or rate, and what is used of them."""
-    return Page(Found(await call.site.look(call.ops.limits)))
+    found = await call.site.look(call.ops.limits)
+    return part_of(call, found, lambda one: one.topic)
 
 
 async def delete_limit(call: Call) -> Repaired:
@@ -108,7 +109,7 @@ async def delete_limit(call: Call) -> Repaired:
     )
 
 
-class Locks(Asked):
+class Locks(Part):
     """centre: those of the database, or of the other lock centre that the dashboard knows."""
 
     centre: Literal["database", "other"] = "database"
@@ -140,7 +141,8 @@ async def list_locks(call: Call) -> Page:
         return call.ops.locks(**_placed(call, where))
 
     found = await call.site.ask(read)
-    return Page(Found([Lock(one.name, one.owner, one.token, one.age, one.ttl) for one in found]))
+    rows = [Lock(one.name, one.owner, one.token, one.age, one.ttl) for one in found]
+    return part_of(call, rows, lambda one: one.name)
 
 
 async def release_lock(call: Call) -> Repaired:
@@ -164,7 +166,9 @@ _SCHEDULE: dict[str, Any] = {
 }
 _ADMIN: dict[str, Any] = {"role": Role.ADMIN}
 ENDPOINTS = [
-    Endpoint("GET", "/instances", list_instances, InstanceInfo, page=True, tag="instances"),
+    Endpoint(
+        "GET", "/instances", list_instances, InstanceInfo, query=Part, page=True, tag="instances"
+    ),
     Endpoint(
         "POST",
         "/instances/{instance:path}/release",
@@ -175,12 +179,14 @@ ENDPOINTS = [
         tag="instances",
         role=Role.OPERATOR,
     ),
-    Endpoint("GET", "/schedules", list_schedules, ScheduleInfo, page=True, tag="schedules"),
+    Endpoint(
+        "GET", "/schedules", list_schedules, ScheduleInfo, query=Part, page=True, tag="schedules"
+    ),
     Endpoint("POST", "/schedules/{name:path}/pause", pause_schedule, Repaired, **_SCHEDULE),
     Endpoint("POST", "/schedules/{name:path}/resume", resume_schedule, Repaired, **_SCHEDULE),
     Endpoint("POST", "/schedules/{name:path}/run-now", run_schedule_now, Repaired, **_SCHEDULE),
     Endpoint("DELETE", "/schedules/{name:path}", delete_schedule, Repaired, **(_SCHEDULE | _ADMIN)),
-    Endpoint("GET", "/limits", list_limits, TopicLimit, page=True, tag="limits"),
+    Endpoint("GET", "/limits", list_limits, TopicLimit, query=Part, page=True, tag="limits"),
     Endpoint(
         "DELETE",
         "/limits/{topic:path}",
