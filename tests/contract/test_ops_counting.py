@@ -68,7 +68,7 @@ def test_a_dry_run_that_finds_nothing_in_its_time_says_so(app, monkeypatch):
 def test_a_dry_run_of_a_whole_object_or_instance_is_ended_at_its_time(app, monkeypatch):
     put(app, ("a", FAILED), ("a", NEW))
     hurried = app.ops.within(0.5)
-    monkeypatch.setattr(order, "tail", _never)
+    monkeypatch.setattr(order, "not_done_behind", _never)
     with pytest.raises(TookTooLong):
         hurried.rerun(topic="t", with_successors=True, dry_run=True)
     monkeypatch.setattr(recover, "flagged_by", _never)
