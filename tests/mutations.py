@@ -1050,8 +1050,8 @@ MUTANTS = (
     _m(
         "a look tells of the segment that is held at its end",
         "coordination/segments.py",
-        "self._empty_until |= dict.fromkeys(was, until)",
-        "self._empty_until |= dict.fromkeys(self._shards, until)",
+        "self._empty_until |= dict.fromkeys(was, self._clock() + pause)",
+        "self._empty_until |= dict.fromkeys(self._shards, self._clock() + pause)",
         "test_a_look_tells_of_the_shards_that_it_began_with[sqlite]",
     ),
     _m(
@@ -1188,8 +1188,9 @@ MUTANTS = (
     _m(
         "a batch: the effects in a transaction of their own",
         "instance/running/batchtransaction.py",
-        "            flagged = self._settle(conn, parts)\n",
-        "            conn.connection.commit()\n            flagged = self._settle(conn, parts)\n",
+        "            try:\n                flagged = self._settle(conn, parts)\n",
+        "            conn.connection.commit()\n            try:\n"
+        "                flagged = self._settle(conn, parts)\n",
         *_on("test_a_follower_that_is_no_longer_free_rolls_everything_back", "sqlite-discarded"),
     ),
     _m(
@@ -1813,8 +1814,8 @@ MUTANTS = (
     _m(
         "limits: a drain waits for no token",
         "instance/claiming/permits.py",
-        "if of.waits is Waits.TOKEN and of.token_at - now <= linger:",
-        "if of.waits is Waits.TOKEN and linger < 0:",
+        "ahead.append(max(0.0, of.token_at - now))",
+        "ahead.append(1e9)",
         *_on("test_a_drain_waits_for_a_token_that_comes_within_its_linger", "sqlite"),
     ),
     _m(

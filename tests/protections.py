@@ -580,8 +580,8 @@ _m(
     "S12",
     "the Engine beside ours shows parameters",
     "dialects/engines.py",
-    "        hide_parameters=engine.hide_parameters,\n",
-    "",
+    '{"hide_parameters": True, "pool_size": 0}',
+    '{"hide_parameters": False, "pool_size": 0}',
     "test_an_error_of_the_database_shows_no_parameters",
 )
 
