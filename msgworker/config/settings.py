@@ -27,12 +27,14 @@ PREFIX = "MSGWORKER_"
 MAX_TRIES = 1000
 BACKOFF_SECONDS = 20.0
 HISTORY_SECONDS = 7 * 86_400.0
+PAYLOAD_BUDGET = 64 * 1024 * 1024
 
 _LIMITS: dict[str, tuple[float, float]] = {
     "lease_seconds": (0.3, 86_400),
     "poll_seconds": (0.001, 3_600),
     "run_limit": (0, 10_000),
     "lanes_limit": (1, 100_000),
+    "payload_budget": (1, 2**40),
     "foreign_stale_after": (1, YEAR_SECONDS),
     "backoff_seconds": (0, 480),
     "history_seconds": (0, YEAR_SECONDS),
@@ -57,6 +59,8 @@ class Settings:
     backoff_seconds: the pause after a first failed try; each further one is five times as long,
     plus up to a quarter at random, so that retries spread, at most 600 s. 0 = none. A
     handler's own `wait` has precedence.
+    payload_budget: bytes of long payloads (of more than 16 KB) that handlers of an instance hold at
+    once; one that is longer is held alone. Shorter ones are read ahead.
     history_seconds: how long the history for charts is kept (a row for each minute with work, topic
     and instance); 0 = this instance writes none.
     log_every_failure: log every failed try; else a storm of equal ones is summed up each minute.
@@ -71,6 +75,7 @@ class Settings:
     notify: bool = False
     foreign_stale_after: float | None = None
     backoff_seconds: float = BACKOFF_SECONDS
+    payload_budget: int = PAYLOAD_BUDGET
     history_seconds: float = HISTORY_SECONDS
     log_every_failure: bool = False
     tracing: bool = False
@@ -80,6 +85,7 @@ class Settings:
         number("poll_seconds", self.poll_seconds, *_LIMITS["poll_seconds"])
         whole("run_limit", self.run_limit, *_LIMITS["run_limit"])
         whole("lanes_limit", self.lanes_limit, *_LIMITS["lanes_limit"])
+        whole("payload_budget", self.payload_budget, *_LIMITS["payload_budget"])
         if self.foreign_stale_after is not None:
             number("foreign_stale_after", self.foreign_stale_after, *_LIMITS["foreign_stale_after"])
         number("backoff_seconds", self.backoff_seconds, *_LIMITS["backoff_seconds"])
@@ -242,6 +248,7 @@ SETTINGS: dict[str, Setting] = {
         _app("poll_seconds", "seconds", "the longest pause between two looks at an idle table"),
         _app("run_limit", "whole", "messages of an object read ahead; more if few are claimed"),
         _app("lanes_limit", "whole", "how many objects an instance claims at once, at most"),
+        _app("payload_budget", "whole", "bytes of payloads over 16 KB that handlers hold at once"),
         _app("notify", "flag", "on PostgreSQL, wake up other processes when a message is sent"),
         _app(
             "foreign_stale_after",

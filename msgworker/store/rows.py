@@ -32,6 +32,9 @@ from msgworker.table import MAX_HEADERS, Cols, Tables, lit
 # In statements that write, parameters are named mw_...: a name that is a column's too is refused.
 ME: ColumnElement[Any] = bindparam("mw_me", type_=AnyText())
 """The id of the instance that asks."""
+READ_AHEAD = 16_384
+"""Characters (bytes on MariaDB and MySQL). A longer payload is read when its handler starts, by
+itself: claims and runs read many at once."""
 MOST_COUNTED = (1 << 31) - 1
 """A counter of a row that says more is none."""
 
@@ -40,8 +43,9 @@ class Row(NamedTuple):
     """A flagged message, or one of its run.
 
     created_at: as `instant_text` reads it.
-    flaw: None for nearly all; the payload's length where it was too long to be read; or, as a text,
-    why the message cannot be handled, whatever its handler: the column and what it holds.
+    flaw: None for nearly all; the payload's length where it was too long to be read, or to be read
+    ahead; or, as a text, why the message cannot be handled, whatever its handler: the column and
+    what it holds.
     key: as of a candidate. headers: as text, where they are read.
     """
 
@@ -117,7 +121,8 @@ def _as_text(t: Tables, column: ColumnElement[Any]) -> ColumnElement[Any]:
     return column if plain or isinstance(kind, texts) else sa.cast(column, sa.Text())
 
 
-def row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
+def row_columns(t: Tables, c: Cols, *, ahead: bool = True) -> list[ColumnElement[Any]]:
+    """The columns of a Row. ahead: without the payloads that are not read ahead."""
     columns: list[ColumnElement[Any]] = [
         c.msg_id,
         c.object_id,
@@ -127,7 +132,8 @@ def row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
         payload: ColumnElement[Any] = sa.null()
         oversize: ColumnElement[Any] = sa.null()
     else:
-        most: ColumnElement[int] = sa.literal_column(str(t.spec.max_payload))
+        most_read = min(READ_AHEAD, t.spec.max_payload) if ahead else t.spec.max_payload
+        most: ColumnElement[int] = sa.literal_column(str(most_read))
         text = _as_text(t, c.payload)
         length = text_length(text)
         payload = sa.case((length <= most, text))
@@ -148,6 +154,20 @@ def row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
 def rows_of(t: Tables, found: Sequence[Any], first: int = 0) -> list[Row]:
     """Rows of which `row_columns` begin at the place `first`."""
     return [Row(*bare) for bare in bare_rows(t, found, first)]
+
+
+def with_payload(conn: Connection, t: Tables, row: Row) -> Row | None:
+    """A row whose payload was not read ahead, with it; None if the row is gone."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        return sa.select(*row_columns(t, c, ahead=False)).where(t.among(c.msg_id))
+
+    found = fetch(conn, t.built("with_payload", build), {"mw_ids": [row.msg_id]})
+    if not found:
+        return None
+    (now,) = rows_of(t, found)
+    return row._replace(payload=now.payload, flaw=now.flaw)
 
 
 def bare_rows(t: Tables, found: Sequence[Any], first: int = 0) -> list[Bare]:

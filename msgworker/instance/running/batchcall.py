@@ -21,7 +21,7 @@ from msgworker.errors import HandlerTimeout, LostClaim, PayloadError
 from msgworker.events import FellBack, Started
 from msgworker.instance.running.batchcontext import BatchContext
 from msgworker.instance.running.batchtransaction import BatchTransaction, Failed, Failures, Part
-from msgworker.instance.running.calling import Caller
+from msgworker.instance.running.calling import Caller, NotRead
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.gathering import Batch, Gathering
 from msgworker.instance.running.hand import Lane, Running
@@ -92,7 +92,7 @@ class BatchCaller:
         first, messages = batch.lanes[0], len(batch)
         ends = {lane: lane.place + lane.width for lane in batch.lanes}
         try:
-            if batch.is_single and (batch.handler.batch is None or first.row.flaw is not None):
+            if batch.is_single and (batch.handler.batch is None or first.row.odd is not None):
                 self._caller.handle(first)
             else:
                 self._together(batch)
@@ -137,7 +137,7 @@ class BatchCaller:
             if parts:
                 self._started(parts)
                 self._run(parts, handler, running)
-        except LostClaim:
+        except (LostClaim, NotRead):
             self._end(lanes, RELEASED)
         except OutOfDate:
             self._drop_lost(lanes, handler)
@@ -147,6 +147,7 @@ class BatchCaller:
             self._raised(error, batch, running)
         finally:
             runtime.hand.running.pop(ident, None)
+            self._caller.budget.give_back()
 
     def _part(self, lane: Lane, handler: Handler) -> Part | None:
         """The messages of a lane: its first ones, as far as they can be read. None if there are
@@ -154,8 +155,12 @@ class BatchCaller:
         messages: list[Message[Any]] = []
         if self._transaction.is_cancelled(lane):
             return None
-        for row in lane.taken():
+        for number, row in enumerate(lane.taken()):
             try:
+                if row.flaw is not None:
+                    row = self._caller.loaded(row)
+                    if self._runtime.registry.tells:
+                        lane.rows[lane.place + number] = tuple(row)
                 messages.append(self._caller.message_of(row, topic_of(row.topic), handler))
             except PayloadError as error:
                 if not messages:

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.dialects import kind_of, led_elsewhere, reaching, read_instant
-from msgworker.errors import HandlerTimeout, LostClaim
+from msgworker.errors import DatabaseUnavailable, HandlerTimeout, LostClaim
 from msgworker.events import Started
 from msgworker.instance.fan_out.fanout import Fans
 from msgworker.instance.links import Stage, lent, misled, missed
@@ -39,9 +39,11 @@ from msgworker.message import Message, Outcome, Settled, filled, topic_of
 from msgworker.payload import quoted
 from msgworker.store import schedules
 from msgworker.store.recovering import recover
-from msgworker.store.rows import Row
+from msgworker.store.rows import Row, with_payload
 from msgworker.store.settling import done
 from msgworker.store.settling import settle as store
+
+BUDGET_PAUSE_SECONDS = 0.2
 
 
 class _Undo(Exception):
@@ -50,6 +52,40 @@ class _Undo(Exception):
     def __init__(self, result: Result) -> None:
         super().__init__(result.error)
         self.result = result
+
+
+class PayloadBudget:
+    """The bytes of long payloads that the handlers of an instance hold. A thread that holds some
+    takes more without waiting, so none waits for another one that waits."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[int, int] = {}
+        self._freed = threading.Condition()
+
+    def take(self, size: int, gives_up: Callable[[], bool]) -> bool:
+        """Wait until there is room, or nothing else is held; False if `gives_up` says so."""
+        me = threading.get_ident()
+        with self._freed:
+            while (
+                self._held and me not in self._held and sum(self._held.values()) + size > self._most
+            ):
+                if gives_up():
+                    return False
+                self._freed.wait(BUDGET_PAUSE_SECONDS)
+            self._held[me] = self._held.get(me, 0) + size
+        return True
+
+    def give_back(self) -> None:
+        """All that this thread holds."""
+        if self._held:
+            with self._freed:
+                if self._held.pop(threading.get_ident(), None) is not None:
+                    self._freed.notify_all()
+
+
+class NotRead(Exception):
+    """The payload was not read: the message is released."""
 
 
 class Caller:
@@ -66,6 +102,7 @@ class Caller:
         self._runtime = runtime
         self.before_settle = before_settle
         self._loop = LoopThread(runtime.pid)
+        self.budget = PayloadBudget(runtime.settings.payload_budget)
         self.judge = Judge(runtime)
         self.transacting = Transacting(runtime)
         self._told_of_odd_instants = False
@@ -103,6 +140,10 @@ class Caller:
         if runtime.events.wants(Started):
             runtime.events.emit(Started(lane.owner, row))
         try:
+            if row.flaw is not None:
+                row = self.loaded(row)
+                if runtime.registry.tells:  # its payload is sent with its outcome
+                    lane.row = row
             msg = self.message_of(row, topic, handler)
             if handler.transactional:
                 result = self._transactional(lane, msg, handler, running)
@@ -110,10 +151,13 @@ class Caller:
                 result = self._plain(lane, msg, handler, running)
         except _Undo as undo:
             result = undo.result
+        except NotRead:
+            result = Result(Outcome.RELEASED)
         except BaseException as error:  # the thread survives any exception
             result = self.judge.raised(error, handler, row, running)
         finally:
             by_thread.pop(ident, None)
+            self.budget.give_back()
         if lane.settled is not None:
             result = DONE
         elif runtime.hand.cancels and (request := runtime.hand.cancelled(row)) is not None:
@@ -122,6 +166,26 @@ class Caller:
             result = self.judge.late(result, handler, running, row)
             result = self.judge.written(result, handler, row)
         lane.result = result
+
+    def loaded(self, row: Row) -> Row:
+        """The row with its payload, if that was not read ahead; it counts for the budget until the
+        end of the handler. Raises NotRead."""
+        runtime, length = self._runtime, row.oversize
+        if length is None or length > runtime.tables.spec.max_payload:
+            return row
+        if not self.budget.take(length, runtime.stopping.is_set):
+            raise NotRead
+        link = runtime.link()
+        try:
+            with reaching(runtime.engine), link.statement() as conn:
+                found = with_payload(conn, runtime.tables, row)
+        except DatabaseUnavailable as error:
+            raise NotRead from error
+        finally:
+            link.close()
+        if found is None:  # deleted: its outcome will find no row
+            raise NotRead
+        return found
 
     def message_of(self, row: Row, topic: str, handler: Handler) -> Message[Any]:
         """The row as its handler sees it. Raises PayloadError."""

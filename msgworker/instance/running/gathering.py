@@ -76,7 +76,7 @@ class Gathering:
 
     @staticmethod
     def _is_fresh(row: Row) -> bool:
-        return row.tries == 0 and row.crash_times == 0 and row.flaw is None
+        return row.tries == 0 and row.crash_times == 0 and row.odd is None
 
     def _fill(self, batch: Batch) -> None:
         first, handler, registry = batch.lanes[0], batch.handler, self._runtime.registry
@@ -140,4 +140,5 @@ class _Room:
 
 
 def _length(row: Row) -> int:
-    return len(row.payload) if isinstance(row.payload, str | bytes) else 0
+    read = len(row.payload) if isinstance(row.payload, str | bytes) else 0
+    return row.oversize or read

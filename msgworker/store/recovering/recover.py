@@ -151,7 +151,11 @@ def died(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Row]:
     def build() -> Select[Any]:
         c = t.cols()
         dead = (t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)))
-        return sa.select(*row_columns(t, c)).where(t.among(c.msg_id), *dead).order_by(c.msg_id)
+        return (
+            sa.select(*row_columns(t, c, ahead=False))
+            .where(t.among(c.msg_id), *dead)
+            .order_by(c.msg_id)
+        )
 
     return rows_of(t, fetch(conn, t.built("died", build), {"mw_ids": list(ids)})) if ids else []
 
