@@ -65,7 +65,7 @@ def transaction_within(
             ends.enter_context(_session_within(conn, raw, seconds))
         begun = ends.enter_context(conn.begin())
         if conn.dialect.name == "postgresql":  # of this transaction: a pooler may be between
-            conn.exec_driver_sql(f"SET LOCAL statement_timeout = {max(1, round(seconds * 1000))}")
+            conn.exec_driver_sql(f"SET LOCAL statement_timeout = {int(max(1, seconds * 1000))}")
         yield begun
 
 

@@ -278,7 +278,7 @@ class Witness:
             witness._tell.record(Kind.LEASE_LOST, instance=seen.name, detail=f"tried {me}")
             return take(self, seen)
 
-        def watched_give(self: Recovery, dead_id: str) -> Any:
+        def watched_give(self: Recovery, dead_id: str, why: str = "") -> Any:
             since = witness._tell.now()
             if getattr(now, "taken_from", None) == dead_id:
                 witness._tell.lease_lost(dead_id, since=now.taking)
@@ -286,7 +286,7 @@ class Witness:
             now.given_back = []
             me = self._runtime.identity.id
             try:
-                found = give(self, dead_id)
+                found = give(self, dead_id, why)
             except BaseException:
                 now.given_back[-1:] = []  # rolled back, most likely
                 raise
