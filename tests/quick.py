@@ -66,6 +66,8 @@ QUICK = {
     "test_an_engine_without_a_pool_works": NONE,
     "test_an_engine_that_pings_works": NONE,
     "test_transactional_handlers_wait_for_a_connection_of_a_small_pool": NONE,
+    "test_notifications_end_no_drain_on_a_small_pool": NONE,
+    "test_what_is_done_beside_messages_ends_no_drain": "sqlite-a lost",
     "test_a_pooler_is_looked_for_once_where_nothing_is_pooled": NONE,
     # web
     "test_no_text_becomes_an_element_or_an_attribute": "^0$",

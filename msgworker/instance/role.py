@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from sqlalchemy.exc import DBAPIError
+
 from msgworker.counted import plural
 from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
 from msgworker.errors import MsgworkerError
@@ -103,17 +105,22 @@ class Away:
 
 
 class Aside(Away):
-    """Of a part that gives hints only: its outage is none of the database, and ends no
-    drain. It is logged where it lasts and the others work."""
+    """Of a part that neither claims, settles nor renews: its outage is none of the database, and
+    ends no drain. It is logged where it lasts and the others work."""
+
+    patience = 6
 
     def __init__(self, main: Away) -> None:
         super().__init__()
         self._main = main
+        self._logged = False
 
     def begins(self, who: object, name: str, reason: str) -> bool:
-        return super().begins(who, name, reason) and not self._main.seconds
+        self._logged = super().begins(who, name, reason) and not self._main.seconds
+        return self._logged
 
-    patience = 6
+    def ends(self, who: object, name: str, failures: int) -> bool:
+        return super().ends(who, name, failures) and self._logged
 
 
 class Outage:
@@ -275,7 +282,8 @@ class Role:
             pause = self.outage.failed(error)
             if trouble(error) is Trouble.OTHER and reason_of(error) != self._told_of:
                 self._told_of = reason_of(error)  # a repeated error is logged once
-                told = None if shows_a_row(error) or self._aside else error
+                plain = shows_a_row(error) or (self._aside and isinstance(error, DBAPIError))
+                told = None if plain else error
                 why = "unexpected error; continuing" if told else reason_of(error)
                 self.log.error("%s: %s", self.name, why, exc_info=told)
             return pause

@@ -8,6 +8,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
@@ -277,3 +278,34 @@ def test_a_drain_that_claims_is_held_up_by_nothing(one, app):
     send(app, "a")
     assert fetch(one) == 1
     assert one.draining.end.overdue_since is None
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["an error", "a lost connection"])
+def test_what_is_done_beside_messages_ends_no_drain(ready, make_app, lost, caplog):
+    """Pauses, requests, limits, the history, recovery: while none of it can be read or written,
+    messages are claimed and settled and the lease is renewed."""
+    app = make_app(lease_seconds=3.0)
+    app.create_schema()
+    failed: list[str] = []
+
+    def fail(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if armed.is_set() and threading.current_thread().name == "msgworker-housekeeper":
+            failed.append(statement)
+            raise sa.exc.OperationalError(
+                "SELECT", {}, OSError("gone"), connection_invalidated=lost
+            )
+
+    armed = threading.Event()
+    sa.event.listen(app.engine, "before_cursor_execute", fail)
+
+    def handle(msg: Message[Any]) -> None:
+        armed.set()
+        time.sleep(0.15)
+
+    app.add_handler("t", handle)
+    send(app, *(f"o{n % 20}" for n in range(40)))
+    report = app.drain(linger=0.5, threads=1, outage_limit=0.5, time_limit=60)
+    assert (report.done, report.left, report.exit_code) == (40, 0, 0), report
+    assert len(failed) > 3
+    told = [r.getMessage() for r in caplog.records if r.getMessage().startswith("housekeeper: ")]
+    assert len(told) == (1 if lost else 2), told  # an error that is no loss is told at once, too

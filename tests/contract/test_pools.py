@@ -15,7 +15,7 @@ from msgworker import App, Context, Message
 from tests.conftest import Database
 from tests.engines import plain_engine
 from tests.support.leases import renewed
-from tests.support.rows import Table
+from tests.support.rows import Table, send
 from tests.support.waiting import until
 
 
@@ -163,3 +163,39 @@ def test_a_pooler_is_looked_for_once_where_nothing_is_pooled(
     app.add_handler("t", lambda msg: None)
     app.drain(linger=0)
     assert Asking.asked == 1
+
+
+def refuse_listen(engine: sa.Engine) -> list[str]:
+    """What a proxy in front of the server does with a LISTEN: an error of the driver. Returns the
+    statements that it has refused."""
+    refused: list[str] = []
+
+    def refuse(conn: Any, cursor: Any, statement: str, *_: object) -> None:
+        if statement.startswith("LISTEN"):
+            refused.append(statement)
+            cursor.execute("DO $$ BEGIN RAISE EXCEPTION 'no LISTEN through this proxy'; END $$")
+
+    sa.event.listen(engine, "before_cursor_execute", refuse)
+    return refused
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["listens", "LISTEN is refused"])
+def test_notifications_end_no_drain_on_a_small_pool(
+    postgresql: Database,
+    make_app: Any,
+    refused: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They are hints: neither does the listener take the connection that a settle needs, nor is a
+    server that refuses LISTEN one that is away."""
+    small = {"pool_size": 3, "max_overflow": 0, "pool_timeout": 1.0, "poolclass": sa.QueuePool}
+    app = make_app(plain_engine(postgresql.url, **small), notify=True)
+    app.create_schema()
+    told = refuse_listen(app.engine) if refused else []
+    app.add_handler("t", lambda msg: time.sleep(0.02))
+    send(app, *(f"o{n % 20}" for n in range(200)))
+    report = app.drain(linger=1.0, threads=2, outage_limit=0.5, time_limit=60)
+    assert (report.done, report.left, report.exit_code) == (200, 0, 0), report
+    assert "database lost" not in str(report)
+    assert not [r for r in caplog.records if r.exc_info]
+    assert bool(told) is refused

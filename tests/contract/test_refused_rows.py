@@ -241,10 +241,16 @@ def test_a_refusal_that_was_mended_meanwhile_does_not_make_a_drain_fail():
 
 
 def keep_rows(app: App, database: Any, when: str) -> None:
-    """Make a trigger that drops an UPDATE without an error."""
-    if database.name == "mariadb":
-        pytest.skip("a trigger cannot drop an UPDATE there")
+    """Make a trigger that drops an UPDATE without an error, or all of its values."""
     with app.engine.begin() as conn:
+        if database.name == "mariadb":
+            kept = ("status", "claimed_by", "claimed_at", "finished_at")
+            sets = ", ".join(f"NEW.{name} = OLD.{name}" for name in kept)
+            conn.exec_driver_sql(
+                "CREATE TRIGGER keep BEFORE UPDATE ON msgworker_message FOR EACH ROW "
+                f"BEGIN IF {when} THEN SET {sets}; END IF; END"
+            )
+            return
         if database.name == "postgresql":
             conn.exec_driver_sql(
                 "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS "
@@ -265,6 +271,8 @@ def keep_rows(app: App, database: Any, when: str) -> None:
 def test_an_outcome_that_the_database_drops_without_an_error_is_a_failed_try(
     app, database, transactional, caplog
 ):
+    if database.name == "mariadb":
+        pytest.skip("the server counts rows whose values a trigger sets back; a drain ends with 1")
     starts = []
 
     @app.handler("t", transactional=transactional, wait=wait_none())

@@ -176,3 +176,13 @@ def test_the_outage_of_a_part_that_can_be_done_without_is_none_of_the_database(
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
         "x: RuntimeError: LISTEN is refused; trying again"
     ]
+    outage = Outage(LOG, "y", main)
+    outage.failed(RuntimeError("gone"))
+    other = Outage(LOG, "z", Aside(main))
+    for _ in range(Aside.patience):
+        other.failed(RuntimeError("gone"))
+    other.over()
+    assert "works again" not in caplog.text  # an outage of all is told by those that work
+    aside.over()
+    outage.over()
+    assert caplog.text.count("works again") == 2

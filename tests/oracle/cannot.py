@@ -80,6 +80,8 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
             "test_messages_without_an_object_that_are_refused_do_not_hold_up_others",
             "test_a_row_that_is_refused_no_more_runs",
             "test_an_outcome_that_a_trigger_refuses_costs_only_that_row",
+            "test_an_outcome_that_the_database_drops_without_an_error_is_a_failed_try",
+            "test_a_claim_that_the_database_drops_without_an_error_is_a_refusal",
             "test_a_table_of_the_seed_s_four_columns_has_a_rule_too",
             "test_what_is_no_priority_counts_as_none",
         ),

@@ -174,7 +174,7 @@ class Claimer:
     def _flag_limited(
         self, topic: str, candidates: list[Candidate], me: str
     ) -> tuple[list[Row], list[Candidate]]:
-        if not self._refusals:
+        if not self._refusals and not any(map(self._refusals.suspects, candidates)):
             try:
                 return self._flag_with_permits(topic, candidates, me, apart=False)
             except claim.LeftAlone:
@@ -189,6 +189,7 @@ class Claimer:
     ) -> tuple[list[Row], list[Candidate]]:
         """apart: so that one that is refused affects no other; more statements."""
         tables, rows, refused = self._runtime.tables, list[Row](), dict[int, DBAPIError]()
+        kept: Collection[int] = ()
         with self._link.transaction() as conn:
             free = limits.lock(conn, tables, topic)
             some = [] if free is None else candidates[: free.starts]
@@ -196,13 +197,14 @@ class Claimer:
                 if apart:
                     claim.refuse_at_once(conn, tables)
                     rows, refused = claim.flag_apart(conn, tables, some, me=me)
+                    kept = self._kept(conn, some, {row.msg_id for row in rows}, refused)
                 else:
                     rows = claim.flag(conn, tables, some, me=me)
                 if rows:
                     limits.take(conn, tables, topic, free, len(rows))
         self._permits.tried(topic, free, len(rows))
         if apart:
-            self._hear(some, refused)
+            self._hear(some, refused, kept)
         return rows, some
 
     def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
@@ -257,8 +259,9 @@ class Claimer:
         """Remember which rows the database refuses to flag."""
         for one in tried:
             error = refused.get(one.msg_id)
-            if error is None:
-                self._refusals.heard(one, KEPT if one.msg_id in kept else None)
+            if error is None:  # what was only lost is not forgotten: it may be each time
+                if one.msg_id in kept or self._refusals.suspects(one):
+                    self._refusals.heard(one, KEPT if one.msg_id in kept else None)
             # The guard may be the reason: a lost race is no refusal, unless it happens every time.
             elif trouble(error) is not Trouble.RACE or self._refusals.suspects(one):
                 self._refusals.heard(one, without(reason_of(error), self._secrets))

@@ -24,7 +24,7 @@ from msgworker.instance.liveness.heartbeat import Heartbeat
 from msgworker.instance.liveness.ownlease import OwnLease
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import Requests
-from msgworker.instance.role import Role, outage_pause
+from msgworker.instance.role import Aside, Role, outage_pause
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.runtime import Runtime
@@ -54,7 +54,8 @@ class Housekeeper(Role):
         look_now: Callable[[], None],
     ) -> None:
         """wake: ends its pause early. look_now: makes the fetcher look at once."""
-        super().__init__("housekeeper", runtime.log, runtime.away, wake, runtime.leave_for)
+        aside = Aside(runtime.away)  # an instance that claims, settles and renews works
+        super().__init__("housekeeper", runtime.log, aside, wake, runtime.leave_for)
         self._runtime = runtime
         self._lease = lease
         self._heartbeat = heartbeat
