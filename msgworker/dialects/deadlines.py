@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects.codes import code_of
 from msgworker.dialects.poolers import shares_sessions
+from msgworker.dialects.troubles import is_of_a_driver
 
 _STEPS = 1_000
 """SQLite asks after so many steps of its virtual machine."""
@@ -176,6 +177,8 @@ def is_time_limit(error: BaseException, *, of_session: bool = False) -> bool:
     """Whether a time limit of the server has ended a statement, a transaction or a session, and
     will strike again; of_session: not one of a statement."""
     cause = error.orig if isinstance(error, DBAPIError) else error
+    if not is_of_a_driver(cause):  # of the user's own nothing is asked, not even its text
+        return False
     found, text = code_of(cause), str(cause)
     if any(code in found for code in _OF_SESSIONS) or _OF_SESSIONS_OF_ORACLE.match(text):
         return True

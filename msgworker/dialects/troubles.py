@@ -150,7 +150,7 @@ def trouble(error: BaseException) -> Trouble:
         return Trouble.LOST
     if not isinstance(error, DBAPIError):
         # While a connection is being set up or reset, SQLAlchemy does not wrap the driver's errors.
-        return _by_code(error) if _is_of_a_driver(error) else Trouble.OTHER
+        return _by_code(error) if is_of_a_driver(error) else Trouble.OTHER
     found = _by_code(error.orig)
     if error.connection_invalidated and refuses_writes(error.orig):
         return Trouble.LOST  # a standby, see primary.py
@@ -165,7 +165,7 @@ def is_of_the_session(error: BaseException) -> bool:
     path, a setting. All that is not known to be otherwise."""
     found = trouble(error)
     if found is Trouble.OTHER and not isinstance(error, IntegrityError | DataError):
-        return isinstance(error, DBAPIError) or _is_of_a_driver(error)
+        return isinstance(error, DBAPIError) or is_of_a_driver(error)
     return found in (Trouble.LOST, Trouble.REFUSED)
 
 
@@ -204,7 +204,8 @@ def is_denied(error: DBAPIError) -> bool:
     return state == "42501" or code in (1142, 1143) or bool(oracle)
 
 
-def _is_of_a_driver(error: BaseException) -> bool:
+def is_of_a_driver(error: BaseException | None) -> bool:
+    """Whether it is a driver's own error."""
     return type(error).__module__.split(".")[0] in _DRIVER_MODULES
 
 

@@ -217,7 +217,14 @@ class Runtime:
         tuning = self.tables.dialect.tuned if tuned else None
         turns = None if self.turns is None else self.turns.until(self.gave_up, urgent=urgent)
         engine = self.engine if self.lent is None or not lends else self.lent
-        return Link(engine, turns, tuning, self.spare_links.close_idle)
+        return Link(engine, turns, tuning, self._close_idle)
+
+    def _close_idle(self) -> None:
+        """No connection is left: close those that nothing uses now, also in the pools."""
+        self.spare_links.close_idle()
+        for engine in (self.engine, self.lent):
+            if engine is not None:
+                engine.pool.dispose()
 
     def hold(self, paused: frozenset[str], limits: Mapping[str, Limit]) -> None:
         """These topics are paused, and these are limited."""

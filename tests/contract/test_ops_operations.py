@@ -71,6 +71,7 @@ def test_without_the_tables_of_ops_messages_are_handled_and_writes_refused(app, 
             act()
     assert set(App(app.engine.url).create_schema()) == {
         "msgworker_operation",
+        "msgworker_operation_key",
         "msgworker_audit",
         "msgworker_pause",
         "msgworker_cancel",

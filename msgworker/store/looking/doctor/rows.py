@@ -168,7 +168,7 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
     fine_ones = [Status.NEW, Status.DONE, Status.FAILED]
     fine_ones += [Status.PROCESSING] if guarded else []
     strange = schema.has_unknown_status(c, known=fine_ones)
-    owner = sa.null() if c.claimed_by is None else c.claimed_by
+    owner = sa.null() if guarded or c.claimed_by is None else c.claimed_by
     query = sa.select(c.msg_id, c.object_id, c.status, owner).where(strange)
     query = query.order_by(c.msg_id.desc())
     top = window.MOST

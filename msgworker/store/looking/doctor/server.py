@@ -164,10 +164,11 @@ def local_times(p: Patient) -> list[Finding]:
 
 
 def _read(p: Patient, query: sa.Select[Any]) -> Any:
-    """The value; None where this login may not read it, which `rights` tells."""
+    """The value; None where this login may not read it, which `rights` tells, or where it is none
+    that can be read so, which is told of its column."""
     try:
         return p.conn.scalar(query)
     except DBAPIError as error:
-        if trouble(error) is not Trouble.REFUSED:
+        if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
             raise
         return None
