@@ -282,7 +282,7 @@ def spoil(conn: sa.Connection) -> None:
 
 def is_spoilt(conn: sa.Connection) -> bool:
     """Whether it is."""
-    return _SPOILT in vars(conn)
+    return getattr(conn, _SPOILT, False)
 
 
 def led_elsewhere(conn: sa.Connection) -> str | None:

@@ -219,7 +219,7 @@ def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
 
 
 def test_open_messages_whose_id_has_a_fraction_are_found(database, make_app):
-    make_table(database, msg_id="NUMERIC" if database.name != "mariadb" else "DECIMAL(20)")
+    make_table(database, msg_id="NUMERIC NOT NULL" if database.name != "mariadb" else "DECIMAL(20)")
     app = make_app(table=TABLE)
     app.create_schema()
     app.add_handler(None, lambda msg: None)
