@@ -46,7 +46,7 @@ CREATE INDEX msgworker_message_due ON msgworker_message (available_at, msg_id) W
 CREATE INDEX msgworker_message_failed ON msgworker_message (msg_id) WHERE status = -1;
 
 -- messages with a priority that may be claimed, by priority and age
-CREATE INDEX msgworker_message_urgent ON msgworker_message (priority DESC, msg_id) WHERE CASE WHEN ((status > -1 AND status < 1 OR status > -2 AND status < 0 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN 1 ELSE 0 END = 1;
+CREATE INDEX msgworker_message_urgent ON msgworker_message (priority DESC, msg_id) WHERE CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN 1 ELSE 0 END = 1;
 
 -- unique keys: at most one message holds a key, enforced by the database
 CREATE UNIQUE INDEX msgworker_message_unique ON msgworker_message (unique_key) WHERE unique_key IS NOT NULL AND (unique_kept = 1 OR status IN (0, 1) OR status = -1 AND finished_at IS NULL);

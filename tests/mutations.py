@@ -225,7 +225,7 @@ MUTANTS = (
     _m(
         "what runs or is dead keeps its rank",
         "table/priorities.py",
-        "parts = [t.claimable(c), _has_one(c)]",
+        "parts = [free, _has_one(c)]",
         "parts = [t.unfinished(c), _has_one(c)]",
         *_on("test_only_what_may_be_claimed_and_waits_for_no_instant_has_a_rank", "sqlite"),
     ),
@@ -1309,8 +1309,8 @@ MUTANTS = (
     _m(
         "a batch: a message that was in a crash leads again",
         "instance/running/gathering.py",
-        "return row.tries == 0 and row.crash_times == 0 and row.flaw is None",
-        "return row.flaw is None",
+        "return row.tries == 0 and row.crash_times == 0 and row.odd is None",
+        "return row.odd is None",
         *_on("test_a_message_with_a_try_behind_it_shares_no_batch_nor_does_its_lane", "sqlite"),
     ),
     _m(

@@ -18,6 +18,7 @@ from msgworker.errors import ConfigError
 from msgworker.metrics import need
 from msgworker.metrics.names import METRICS, Metric
 from msgworker.metrics.snapshot import Histogram, Snapshot, summed
+from msgworker.processlock import ProcessLock
 
 MOST_SCRAPES = 16
 SCRAPE_SECONDS = 10.0
@@ -94,7 +95,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         self._open: dict[socket.socket, None] = {}
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         super().__init__(address, handler)

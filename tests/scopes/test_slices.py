@@ -519,7 +519,8 @@ def test_an_id_that_is_no_number_stops_no_look_by_age(tmp_path):
     with app.engine.begin() as conn:
         conn.exec_driver_sql(
             "CREATE TABLE own (msg_id BIGINT NOT NULL PRIMARY KEY, object_id VARCHAR(50), "
-            "s SMALLINT, status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL)"
+            "s SMALLINT, status SMALLINT DEFAULT 0 NOT NULL, "
+            "error_try_times SMALLINT DEFAULT 0 NOT NULL)"
         )
     app.create_schema()
     with app.engine.begin() as conn:

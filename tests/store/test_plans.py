@@ -15,7 +15,7 @@ from msgworker.message import Outcome, Settlement
 from msgworker.store.changing import cancelling
 from msgworker.store.claiming import candidates, claim, following, limits, urgent
 from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.claiming.due import coming
+from msgworker.store.claiming.due import due_in
 from msgworker.store.recovering import recover
 from msgworker.store.rows import Row
 from msgworker.store.settling import done, settle
@@ -128,7 +128,7 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     both = {"since": None, "limit": 100, "most": 100}
     yield "due and by priority", (urgency,), lambda r: r(urgent.due_and_ranked, **both)
     waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
-    yield "coming", (due, obj, guard), lambda r: r(coming, **waits)
+    yield "coming", (due, obj, guard), lambda r: r(due_in, **waits)
     yield "loose", (obj, oldest), lambda r: r(candidates.without_object, after=0, limit=100)
     yield "flag", (key,), lambda r: r(claim.flag, seen, me=ME)
     yield "flag one", (key,), lambda r: r(claim.flag, seen[:1], me=ME)
