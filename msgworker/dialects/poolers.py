@@ -28,6 +28,8 @@ KINDS = ("session", "transaction")
 _PREPARES = "msgworker_prepares"
 
 _shared: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+_said_of: set[str] = set()
+"""The URLs of which it was logged: an App has several pools."""
 """The pools that were asked, and whether they share their sessions."""
 _log = logger("msgworker.dialects")
 
@@ -107,11 +109,15 @@ def _share(engine: sa.Engine, raw: Any, options: Mapping[str, Any]) -> None:
     if not options.get(_PREPARES):
         _unprepared(raw)
         event.listen(engine.pool, "checkout", _unprepared)
+    url = masked(engine.url)
+    if url in _said_of:
+        return
+    _said_of.add(url)
     _log.info(
         "a pooler is in front of %s: it is used without prepared statements, settings of a session "
         "and LISTEN, so messages of other processes are found by polling. If it pools by session "
         "add pooler=session to the url, see docs/poolers.md",
-        masked(engine.url),
+        url,
         extra={"event": Said.POOLER_FOUND},
     )
 

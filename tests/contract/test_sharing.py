@@ -75,7 +75,8 @@ def test_the_newest_are_given_back_first(one, app, table):
 
 def test_nothing_is_given_back_while_our_lease_is_in_doubt(one, app, table):
     in_hand_and_slow(one, app, "a", "b")
-    one.runtime.slots, trust_until(one.runtime.identity, 2, 0.0)
+    one.runtime.slots = 2
+    trust_until(one.runtime.identity, 0.0)
     assert fetch(one) == -1
     assert table.statuses == [1, 1]
 
