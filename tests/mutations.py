@@ -1314,6 +1314,15 @@ MUTANTS = (
         *_on("test_a_message_with_a_try_behind_it_shares_no_batch_nor_does_its_lane", "sqlite"),
     ),
     _m(
+        "who has waited for a payload starts whatever became of its lease",
+        "instance/running/calling.py",
+        "if found is None or not (identity.trusted() and identity.is_ours(owner)):",
+        "if found is None:",
+        *_on(
+            "test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start", "sqlite"
+        ),
+    ),
+    _m(
         "a batch where there is one try",
         "instance/running/gathering.py",
         " and self._runtime.tables.spec.max_tries > 1",

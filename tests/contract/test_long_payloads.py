@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, MessageTable
+from msgworker.instance.running import gathering
 from msgworker.instance.running.calling import PayloadBudget
 from msgworker.store.rows import READ_AHEAD
 from tests.support.rows import Table, edit, send
@@ -136,3 +137,53 @@ def test_the_budget_lets_one_in_that_is_longer_and_the_holder_take_more() -> Non
     assert in_thread(lambda: budget.take(1, lambda: True))() is False
     budget.give_back()
     budget.give_back()
+
+
+def waits_for_the_budget(app: App, **options: Any) -> tuple[list[int], threading.Event]:
+    """Two handlers of which one waits for the payload of the other; who ran, and what lets it go
+    on."""
+    ran: list[int] = []
+    go_on = threading.Event()
+
+    @app.handler("t", **options)
+    def hold(messages: Any) -> None:
+        ran.extend(msg.msg_id for msg in (messages if "batch" in options else [messages]))
+        if len(ran) == 1:
+            go_on.wait(20)
+
+    send(app, "a", "b", payload=LONG)
+    return ran, go_on
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 2}], ids=["plain", "batch"])
+def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
+    make_app, monkeypatch, options
+):
+    monkeypatch.setattr(gathering, "BYTES", 1)  # each is a batch of its own
+    app = make_app(payload_budget=1, lease_seconds=2.0)
+    app.create_schema()
+    ran, go_on = waits_for_the_budget(app, **options)
+    worker = app.worker(threads=2)
+    worker.start()
+    until(lambda: ran and Table(app).statuses == [1, 1], "both are claimed")
+    assert worker.instance_id is not None
+    assert app.ops.release(worker.instance_id, force=True) == 2
+    go_on.set()
+    assert worker.stop(grace=20)
+    assert len(ran) == 1
+    assert Table(app).rows("status", "error_try_times") == [(-1, 1), (-1, 1)]
+
+
+def test_the_wait_for_the_budget_is_no_time_of_the_handler(make_app):
+    app = make_app(payload_budget=1)
+    app.create_schema()
+    ran, go_on = waits_for_the_budget(app, timeout=5)
+    with app.worker(threads=2) as worker:
+        worker.start()
+        until(lambda: ran and Table(app).statuses == [1, 1], "both are claimed")
+        (waits,) = {1, 2} - set(ran)
+        running = worker.instance.runtime.hand.running
+        assert [one.row.msg_id for one in running.values()] == ran
+        go_on.set()
+        until(lambda: set(Table(app).statuses) == {2}, "both are done")
+    assert ran[1:] == [waits]

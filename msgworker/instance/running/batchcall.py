@@ -134,6 +134,8 @@ class BatchCaller:
             if not runtime.identity.is_ours(first.owner):
                 raise LostClaim(first.row.msg_id, first.owner)
             parts = [part for lane in lanes if (part := self._part(lane, handler))]
+            if until is not None:  # the payloads may have been waited for
+                running.until = time.monotonic() + (until - now)
             if parts:
                 self._started(parts)
                 self._run(parts, handler, running)
@@ -158,7 +160,7 @@ class BatchCaller:
         for number, row in enumerate(lane.taken()):
             try:
                 if row.flaw is not None:
-                    row = self._caller.loaded(row)
+                    row = self._caller.loaded(row, lane.owner)
                     if self._runtime.registry.tells:
                         lane.rows[lane.place + number] = tuple(row)
                 messages.append(self._caller.message_of(row, topic_of(row.topic), handler))

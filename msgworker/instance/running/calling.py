@@ -15,8 +15,15 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import kind_of, led_elsewhere, reaching, read_instant
-from msgworker.errors import DatabaseUnavailable, HandlerTimeout, LostClaim
+from msgworker.dialects import (
+    Trouble,
+    kind_of,
+    led_elsewhere,
+    reaching,
+    read_instant,
+    trouble,
+)
+from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.events import Started
 from msgworker.instance.fan_out.fanout import Fans
 from msgworker.instance.links import Stage, lent, misled, missed
@@ -120,7 +127,21 @@ class Caller:
         if handler is None:  # unregistered meanwhile: release it
             lane.result = Result(Outcome.RELEASED)
             return
-        now = time.monotonic()
+        if row.flaw is None:
+            self._handle(lane, row, topic, handler)
+            return
+        try:  # it may wait: before anything is noted of the handler, or asked of our lease
+            row = self.loaded(row, lane.owner)
+            if runtime.registry.tells:  # its payload is sent with its outcome
+                lane.row = row
+            self._handle(lane, row, topic, handler)
+        except NotRead:
+            lane.result = Result(Outcome.RELEASED)
+        finally:
+            self.budget.give_back()
+
+    def _handle(self, lane: Lane, row: Row, topic: str, handler: Handler) -> None:
+        runtime, now = self._runtime, time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
         fatal = handler.timeout_action == "restart"
         running = Running(row, lane.owner, now, until, fatal, part=lane.part)
@@ -140,10 +161,6 @@ class Caller:
         if runtime.events.wants(Started):
             runtime.events.emit(Started(lane.owner, row))
         try:
-            if row.flaw is not None:
-                row = self.loaded(row)
-                if runtime.registry.tells:  # its payload is sent with its outcome
-                    lane.row = row
             msg = self.message_of(row, topic, handler)
             if handler.transactional:
                 result = self._transactional(lane, msg, handler, running)
@@ -151,13 +168,10 @@ class Caller:
                 result = self._plain(lane, msg, handler, running)
         except _Undo as undo:
             result = undo.result
-        except NotRead:
-            result = Result(Outcome.RELEASED)
         except BaseException as error:  # the thread survives any exception
             result = self.judge.raised(error, handler, row, running)
         finally:
             by_thread.pop(ident, None)
-            self.budget.give_back()
         if lane.settled is not None:
             result = DONE
         elif runtime.hand.cancels and (request := runtime.hand.cancelled(row)) is not None:
@@ -167,9 +181,9 @@ class Caller:
             result = self.judge.written(result, handler, row)
         lane.result = result
 
-    def loaded(self, row: Row) -> Row:
+    def loaded(self, row: Row, owner: str) -> Row:
         """The row with its payload, if that was not read ahead; it counts for the budget until the
-        end of the handler. Raises NotRead."""
+        end of the handler. owner: the id it was claimed under. Raises NotRead."""
         runtime, length = self._runtime, row.oversize
         if length is None or length > runtime.tables.spec.max_payload:
             return row
@@ -179,11 +193,15 @@ class Caller:
         try:
             with reaching(runtime.engine), link.statement() as conn:
                 found = with_payload(conn, runtime.tables, row)
-        except DatabaseUnavailable as error:
-            raise NotRead from error
+        except Exception as error:
+            if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
+                raise NotRead from error
+            raise
         finally:
             link.close()
-        if found is None:  # deleted: its outcome will find no row
+        # It may be recovered by now, or deleted: then its outcome will find no row.
+        identity = runtime.identity
+        if found is None or not (identity.trusted() and identity.is_ours(owner)):
             raise NotRead
         return found
 
@@ -329,10 +347,10 @@ class Caller:
             stage.committing = False
             fate = store.settle_one(conn, tables, one, me=me)
         if fate is Settled.LOST:
-            misled = missed(conn, "the handler")
-            if misled is None:
+            why = missed(conn, "the handler")
+            if why is None:
                 done.check_not_kept(conn, tables, lane.row.msg_id, me=me)
-            raise misled or LostClaim(lane.row.msg_id, lane.owner)
+            raise why or LostClaim(lane.row.msg_id, lane.owner)
         return fate
 
     def _was_committed(self, lane: Lane) -> bool:
