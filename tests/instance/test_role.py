@@ -131,6 +131,27 @@ def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, capl
             role.link.close()
 
 
+@pytest.mark.parametrize("error", [MemoryError, SystemError, ValueError])
+def test_an_instance_waits_for_memory_and_leaves_for_what_waiting_cannot_mend(
+    app, monkeypatch, error: type[Exception]
+) -> None:
+    def fails(*_: object) -> None:
+        raise error("of ours")
+
+    app.add_handler("t", lambda msg: None)
+    one = Instance(app.runtime(), 1)
+    monkeypatch.setattr(one.fetcher, "run_once", fails)
+    for _ in range(20):
+        one.fetcher.round_once()
+    if error is not ValueError:
+        one.raise_what_people_must_mend()
+    else:
+        with pytest.raises(error, match="of ours"):
+            one.raise_what_people_must_mend()
+    one.settler.close()
+    one.caller.close()
+
+
 def _gone(*_: object) -> None:
     raise sa.exc.OperationalError("SELECT", {}, OSError("gone"), connection_invalidated=True)
 
