@@ -1319,7 +1319,8 @@ MUTANTS = (
         "if found is None or not (identity.trusted() and identity.is_ours(owner)):",
         "if found is None:",
         *_on(
-            "test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start", "sqlite"
+            "test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start",
+            *("sqlite-plain", "sqlite-batch"),
         ),
     ),
     _m(
