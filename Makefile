@@ -14,7 +14,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 LIMIT = 40m
 RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests; PYTHONNODEBUGRANGES=1 timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo demo-web test test-long test-variants matrix check format ddl reference bench bench-peers performance torture rolling model mutants clean
+.PHONY: help demo demo-web test test-long test-variants matrix check format ddl keywords reference bench bench-peers performance torture rolling model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -77,6 +77,9 @@ format: $(VENV)/.dev  ## put the code in shape
 ddl: $(VENV)/.dev  ## write ddl/*.sql anew from the table definitions
 	for name in oracle postgresql mysql mariadb sqlite; do \
 	  $(BIN)/msgworker ddl --dialect $$name > ddl/$$name.sql || exit 1; done
+
+keywords: $(VENV)/.dev  ## write the keywords of App anew from its settings
+	$(BIN)/python -m tests.keywords > msgworker/config/keywords.py
 
 reference: $(VENV)/.dev  ## write docs/reference.md anew from the docstrings
 	$(BIN)/python -m tests.reference > docs/reference.md

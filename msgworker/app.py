@@ -12,25 +12,35 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
 
 from msgworker import dialects, ticks
-from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
+from msgworker.config import (
+    MAX_THREADS,
+    Configuration,
+    Keywords,
+    Settings,
+    load,
+    nearest,
+    number,
+    whole,
+)
+from msgworker.declaring import AnyHandler, Declaring
 from msgworker.errors import ConfigError, HandlerError, SchemaError
-from msgworker.events import Event, Events
+from msgworker.events import Event, EventName, Events
 from msgworker.instance.claiming.seat import Scope
 from msgworker.instance.links import Turns
 from msgworker.instance.liveness import ruling
 from msgworker.instance.liveness.identity import Identity, new_instance_id
 from msgworker.instance.report import Report
-from msgworker.instance.running.handler import Registry, TimeoutAction, make_handler
+from msgworker.instance.running.handler import Registry, make_handler
 from msgworker.instance.runtime import InstanceLog, Runtime
 from msgworker.instance.worker import Worker
 from msgworker.logs import logger
-from msgworker.message import Outgoing
+from msgworker.message import OnDuplicate, Outgoing, Uniqueness
 from msgworker.ops import Ops
 from msgworker.payload import clean
 from msgworker.processlock import ProcessLock
@@ -46,10 +56,10 @@ from msgworker.tracing import Sending, tracer
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
-    from tenacity.wait import wait_base
 
     from msgworker.coordination.lease import LockCentre
     from msgworker.web.application import Dashboard
+    from msgworker.web.tokens import RoleName
 from msgworker.producing import (
     Borrowed,
     Unique,
@@ -63,7 +73,6 @@ from msgworker.producing import (
     seconds_of,
 )
 
-F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=Event)
 SEND_CHUNK = 5000
 TABLES_SECONDS = 10.0
@@ -74,7 +83,7 @@ RULE_SECONDS = 1.0
 log = logger("msgworker.app")
 
 
-class App:
+class App(Declaring):
     """Handlers, a database and a message table.
 
     url_or_engine: a SQLAlchemy URL or an Engine. table: a MessageTable, by default the table
@@ -90,7 +99,7 @@ class App:
         *,
         table: MessageTable | None = None,
         label: str = "",
-        **settings: Any,
+        **settings: Unpack[Keywords],
     ) -> None:
         unknown = sorted(set(settings) - set(Settings.names()))
         if unknown:
@@ -108,11 +117,10 @@ class App:
         self.engine = dialects.open_engine(url_or_engine)
         self._beside: dict[bool, sa.Engine] = {}
         self.label = clean(str(label), 200)
-        # For the package and the tests of it; no part of the public contract.
-        self.tracer = tracer(self.settings.tracing, lambda: dialects.server_of(self.engine))
-        self.registry = Registry()
-        self.events = Events()
-        self.timers = Schedules()
+        self._tracer = tracer(self.settings.tracing, lambda: dialects.server_of(self.engine))
+        self._registry = Registry()
+        self._events = Events()
+        self._timers = Schedules()
         self._lock = ProcessLock()
         self._tables: Tables | None = None
         self._fit = False
@@ -144,14 +152,14 @@ class App:
         """Declare the schedules of a configuration, `[schedule.NAME]`, besides those in code; the
         command line does so for every App. Raises ConfigError, also for a name that is there."""
         for one in configured(conf.schedules):
-            self.timers.add(one)
+            self._timers.add(one)
 
     def __repr__(self) -> str:
         return f"App({dialects.masked(self.engine.url)!r}, table={self.table.name!r})"
 
     @property
-    def own(self) -> sa.Engine:
-        # For the package: connections that no user code has, for all statements of ours.
+    def _own(self) -> sa.Engine:
+        # Connections that no user code has, for all statements of ours.
         return self._engine_beside(lends=False)
 
     def _engine_beside(self, *, lends: bool) -> sa.Engine:
@@ -171,20 +179,20 @@ class App:
         alive on it (the returned list says so); otherwise it keeps its own and logs a warning.
         Raises DatabaseUnavailable, SchemaError.
         """
-        dialect = dialects.dialect_of(self.own)
+        dialect = dialects.dialect_of(self._own)
         spec = self.table
         if not self._names_rule:
-            spec = schema.known_rule(self.own, spec, dialect).to(spec)
+            spec = schema.known_rule(self._own, spec, dialect).to(spec)
         made = schema.create(
-            self.own,
+            self._own,
             spec,
             dialect,
             lambda text: log.warning("table %s: %s", spec.name, text),
         )
         self._tables = None
-        before = schema.recorded_rule(self.own, spec, dialect)
+        before = schema.recorded_rule(self._own, spec, dialect)
         if before != Rule.of(spec):
-            made += schema.create(self.own, before.to(self.table), dialect)
+            made += schema.create(self._own, before.to(self.table), dialect)
             after = Rule.of(self._by_rule(may_bury=True).spec)
             made += [f"rule {after}"] if after != before else []
         return made
@@ -204,14 +212,14 @@ class App:
         on_step: is called with each step that has run. Safe to call again after a crash, and from
         several processes at once. Raises DatabaseUnavailable, SchemaError.
         """
-        with dialects.reaching(self.own):
-            dialect = dialects.dialect_of(self.own)
-            spec = schema.known_rule(self.own, self.table, dialect).to(self.table)
+        with dialects.reaching(self._own):
+            dialect = dialects.dialect_of(self._own)
+            spec = schema.known_rule(self._own, self.table, dialect).to(self.table)
             if dry_run:
-                with dialects.connecting(self.own) as conn:
+                with dialects.connecting(self._own) as conn:
                     return upgrade.plan(conn, spec, dialect, message_table=message_table)
             found = upgrade.run(
-                *(self.own, spec, dialect), message_table=message_table, on_step=on_step
+                *(self._own, spec, dialect), message_table=message_table, on_step=on_step
             )
         self._tables = None
         return found
@@ -233,15 +241,15 @@ class App:
             return self._tables
 
     def _resolved(self, *, recorded: bool = True, seconds: float | None = None) -> Tables:
-        with dialects.reaching(self.own):
-            dialect = dialects.dialect_of(self.own)
+        with dialects.reaching(self._own):
+            dialect = dialects.dialect_of(self._own)
             found = schema.resolve(
-                *(self.own, self.table, dialect),
+                *(self._own, self.table, dialect),
                 recorded=recorded,
-                with_headers=self.tracer.on,
+                with_headers=self._tracer.on,
                 seconds=seconds,
             )
-        if self.tracer.on and found.header_room == 0 and not self._told_of_headers:
+        if self._tracer.on and found.header_room == 0 and not self._told_of_headers:
             self._told_of_headers = True
             text = "table %s has no column for headers: traces of producers end there; see %s"
             log.warning(text, found.spec.name, "`msgworker doctor`")
@@ -252,7 +260,7 @@ class App:
         tables = self.tables
         if time.monotonic() - self._rule_read_at < RULE_SECONDS:
             return tables
-        with dialects.reaching(self.own), dialects.connecting(self.own) as conn:
+        with dialects.reaching(self._own), dialects.connecting(self._own) as conn:
             found = rules.read(conn, tables)
         self._rule_read_at = time.monotonic()
         if found in (None, Rule.of(tables.spec)):
@@ -261,8 +269,8 @@ class App:
         return self.tables
 
     def _recorded_rule(self) -> Rule:
-        with dialects.reaching(self.own):
-            return schema.record_rule(self.own, self.tables)
+        with dialects.reaching(self._own):
+            return schema.record_rule(self._own, self.tables)
 
     def _by_rule(self, *, may_bury: bool = False) -> Tables:
         """The tables with the rule in force: this App's, if it is or can become the table's rule,
@@ -275,8 +283,8 @@ class App:
                 continue
             if found == wanted or not self._names_rule:
                 return self.tables
-            with dialects.reaching(self.own):
-                with dialects.connecting(self.own) as conn:
+            with dialects.reaching(self._own):
+                with dialects.connecting(self._own) as conn:
                     idle = not rules.living(conn, self.tables)
                 if idle:
                     self._resolved(recorded=False)  # raises if something is missing for it
@@ -295,80 +303,7 @@ class App:
             text = "index %s of table %s is missing: claims read finished messages; run %s"
             log.warning(text, name, t.spec.name, "`msgworker init-db`")
 
-    def handler(
-        self,
-        topic: str | Callable[..., Any] | None = None,
-        *,
-        transactional: bool = False,
-        timeout: float | None = None,
-        timeout_action: TimeoutAction = "report",
-        wait: wait_base | None = None,
-        max_tries: int | None = None,
-        batch: int | None = None,
-        group: int | None = None,
-        batch_seconds: float = 1.0,
-        max_running: int | None = None,
-        rate: str | None = None,
-        burst: int | None = None,
-        on_done: str | None = None,
-        on_dead: str | None = None,
-    ) -> Callable[[F], F]:
-        """Register a function as the handler of a topic (no topic: of every other topic).
-
-        The function takes (msg) or (msg, ctx), plain or async. Returning means done; an exception
-        means failed, tried again after a back-off; see Reject and RetryLater for other outcomes.
-        transactional: `ctx.connection` belongs to the transaction that settles the message.
-        timeout: seconds; a handler that runs longer is reported and its try fails when it returns.
-        timeout_action: "restart" = the instance also finishes the rest and leaves, and `run` or
-        `drain` raises HandlerStuck: end the process, the message is then recovered.
-        wait: a tenacity wait strategy for the back-off, by default `backoff_seconds` of the App:
-        about 20 s, then about 100 s. max_tries: dead after so many failed tries, at most
-        the table's `max_tries`; for tries that ended in a crash only the table's counts.
-        batch: the function takes (messages) or (messages, ctx), a list of up to so many (2 to
-        10,000) and a BatchContext. Returning means that all are done. An exception counts no try,
-        and each message runs alone. With transactional=True the list holds runs of one object, in
-        order, and all of it commits or nothing; else each message is of another object.
-        group: (needs transactional=True) up to so many calls, one message each, share a transaction
-        and its commit; if one raises, all are rolled back and each runs alone.
-        batch_seconds: what a batch or a group may take, at most a third of the lease; its size
-        adapts. See docs/batches.md.
-        max_running: at most so many messages of the topic run at once, over all instances (1 to
-        10,000). rate: at most so many start in a time, over all instances: "20/s", "100/m",
-        "5000/h"; burst: so many may start at once after a pause, by default the number in the rate.
-        What waits for these holds no thread and no try. Both need a topic, and exclude batch and
-        group. See docs/limits.md.
-        on_done, on_dead: topics; when a message is done, or becomes dead, a message about it is
-        sent there in the same transaction, see docs/chains.md.
-        Raises HandlerError at once for bad functions and options.
-        """
-        if callable(topic):  # @app.handler without parentheses
-            self.add_handler(None, topic)
-            return topic
-
-        def register(fn: F) -> F:
-            self.add_handler(
-                topic,
-                fn,
-                transactional=transactional,
-                timeout=timeout,
-                timeout_action=timeout_action,
-                wait=wait,
-                max_tries=max_tries,
-                batch=batch,
-                group=group,
-                batch_seconds=batch_seconds,
-                max_running=max_running,
-                rate=rate,
-                burst=burst,
-                on_done=on_done,
-                on_dead=on_dead,
-            )
-            return fn
-
-        return register
-
-    def add_handler(self, topic: str | None, fn: Callable[..., Any], **options: Any) -> None:
-        """`handler` as a plain function call."""
+    def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
         made = make_handler(topic, fn, **options)
         if made.max_tries is not None and made.max_tries > self.table.max_tries:
             raise HandlerError(
@@ -376,7 +311,7 @@ class App:
                 f"tries of the table {self.table.name}, which go for all who look at it; raise "
                 "those: MessageTable(max_tries=...)"
             )
-        self.registry.add(made)
+        self._registry.add(made)
 
     def every(
         self,
@@ -386,8 +321,8 @@ class App:
         object_id: Any = OWN,
         payload: Any = None,
         name: str | None = None,
-        catch_up: str = "last",
-    ) -> Callable[[F], F]:
+        catch_up: ticks.CatchUp = "last",
+    ) -> Callable[[AnyHandler], AnyHandler]:
         """Declare a schedule: a message of `topic` every `period`, "5m", seconds or a timedelta,
         from 1 s to 366 days in whole seconds, counted from 1970-01-01 00:00 UTC.
 
@@ -413,8 +348,8 @@ class App:
         object_id: Any = OWN,
         payload: Any = None,
         name: str | None = None,
-        catch_up: str = "last",
-    ) -> Callable[[F], F]:
+        catch_up: ticks.CatchUp = "last",
+    ) -> Callable[[AnyHandler], AnyHandler]:
         """Declare a schedule by a cron expression, "minute hour day-of-month month day-of-week", in
         a time zone such as "Asia/Shanghai".
 
@@ -432,26 +367,30 @@ class App:
         object_id: Any,
         payload: Any,
         name: str | None,
-        catch_up: str,
-    ) -> Callable[[F], F]:
-        return self.timers.declare(
+        catch_up: ticks.CatchUp,
+    ) -> Callable[[AnyHandler], AnyHandler]:
+        return self._timers.declare(
             when,
             name=name,
             topic=topic,
             object_id=object_id,
             payload=payload,
             catch_up=catch_up,
-            handlers=self.registry.handlers,
-            add_handler=self.add_handler,
+            handlers=self._registry.handlers,
+            add_handler=lambda topic, fn: self._declare(topic, fn, {}),
         )
 
     @property
     def schedules(self) -> list[Schedule]:
         """The schedules that this App declares, in code and by its configuration. Raises
         ConfigError for one that has no topic."""
-        return self.timers.all()
+        return self._timers.all()
 
-    def on(self, event: type[E] | str, fn: Callable[[E], object]) -> Callable[[], None]:
+    @overload
+    def on(self, event: type[E], fn: Callable[[E], object]) -> Callable[[], None]: ...
+    @overload
+    def on(self, event: EventName, fn: Callable[[Any], object]) -> Callable[[], None]: ...
+    def on(self, event: type[Any] | str, fn: Callable[[Any], object]) -> Callable[[], None]:
         """Call `fn(event)` for every event of a type of `msgworker.events`, or of its name, in all
         instances of this App in this process, from now on; returns a function that ends it.
 
@@ -459,12 +398,12 @@ class App:
         are logged, once for each type of error, and have no other effect. Raises ConfigError for an
         unknown event or something that is not a function.
         """
-        return self.events.on(event, fn)
+        return self._events.on(event, fn)
 
     @property
     def topics(self) -> frozenset[str] | None:
         """The topics that have a handler; None if a handler takes every topic."""
-        return self.registry.topics()
+        return self._registry.topics()
 
     def send(
         self,
@@ -477,8 +416,8 @@ class App:
         at: datetime | None = None,
         priority: int | None = None,
         unique_key: str | None = None,
-        unique: str = "open",
-        on_duplicate: str = "skip",
+        unique: Uniqueness = "open",
+        on_duplicate: OnDuplicate = "skip",
     ) -> Any:
         """Insert one message in the caller's transaction; return its msg_id.
 
@@ -502,7 +441,7 @@ class App:
         connection = connection_of(conn, self.engine)
         tables = self._read_once(TABLES_SECONDS)
         self._refuse_topic(tables, topic)
-        with self.tracer.sending(topic) as sending:
+        with self._tracer.sending(topic) as sending:
             message = outgoing(
                 tables,
                 topic,
@@ -530,8 +469,8 @@ class App:
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         priority: int | None = None,
-        unique: str = "open",
-        on_duplicate: str = "skip",
+        unique: Uniqueness = "open",
+        on_duplicate: OnDuplicate = "skip",
     ) -> int:
         """Insert (payload, object_id) pairs in the caller's transaction, in order; return how many.
 
@@ -545,7 +484,7 @@ class App:
         self._refuse_topic(tables, topic)
         seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
         rule = checked_unique(unique, on_duplicate)
-        with self.tracer.sending(topic) as sending:
+        with self._tracer.sending(topic) as sending:
             count = self._send_chunks(
                 connection, tables, topic, iter(messages), seconds, at, rank, rule, sending
             )
@@ -596,7 +535,7 @@ class App:
 
     def _refuse_topic(self, tables: Tables, topic: object) -> None:
         """Raise ConfigError if a handler here would never get its messages of this topic."""
-        if isinstance(topic, str) and topic in self.registry.handlers:
+        if isinstance(topic, str) and topic in self._registry.handlers:
             refuse_topic(tables, topic)
 
     def _sent(self, target: Connection | Session, connection: Connection) -> None:
@@ -641,8 +580,8 @@ class App:
         """
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
-        self.timers.all()  # refuses one without a topic
-        for text in self.registry.read_types():
+        self._timers.all()  # refuses one without a topic
+        for text in self._registry.read_types():
             log.warning(text)
         some = topics is not None
         scope = self._scope(scope)
@@ -663,7 +602,7 @@ class App:
         time_limit: float | None = None,
         linger: float = 5.0,
         retry_linger: float | None = None,
-        overlap: str = "skip",
+        overlap: Literal["skip", "allow"] = "skip",
         max_concurrent: int | None = None,
         topics: Iterable[str] | None = None,
         grace: float = 30.0,
@@ -722,13 +661,9 @@ class App:
             with self._lock:
                 self._drains[here] -= 1
 
-    def runtime(self, topics: Iterable[str] | None = None) -> Runtime:
-        # What one instance of this App works on; for msgworker.testing and the tests.
-        return self._state(self._chosen(topics))
-
     def _chosen(self, topics: Iterable[str] | None) -> frozenset[str] | None:
-        registered = self.registry.topics()
-        if not self.registry.handlers:
+        registered = self._registry.topics()
+        if not self._registry.handlers:
             raise ConfigError("there is no handler; register one with @app.handler(topic)")
         if topics is None:
             return registered
@@ -753,9 +688,9 @@ class App:
     def _check_scope(self, scope: Scope, tables: Tables) -> None:
         role = str(scope.role)
         if not tables.has(role):
-            add = additions.adding_column(self.own, self.table, role)
+            add = additions.adding_column(self._own, self.table, role)
             raise SchemaError(f"{scope!r} needs a column in table {self.table.name}. Add it: {add}")
-        index = additions.slice_index(self.own, tables, role)
+        index = additions.slice_index(self._own, tables, role)
         if index:
             text = "table %s: without an index %r also reads the messages of all others; run: %s"
             log.warning(text, self.table.name, scope, index)
@@ -779,7 +714,7 @@ class App:
             if tables.unfit:  # perhaps fixed since it was read
                 self._tables = None
                 tables = self.tables
-            for note in schema.check_fit(self.own, tables):
+            for note in schema.check_fit(self._own, tables):
                 log.warning("table %s: %s", self.table.name, note)
             self._fit = True
         return self._new_state(self._by_rule(), topics, chosen=chosen, scope=scope)
@@ -794,10 +729,10 @@ class App:
     ) -> Runtime:
         identity = Identity(new_instance_id(self.label))
         return Runtime(
-            engine=self.own,
+            engine=self._own,
             lent=self._engine_beside(lends=True),
             tables=tables,
-            registry=self.registry,
+            registry=self._registry,
             settings=self.settings,
             identity=identity,
             log=InstanceLog(identity),
@@ -806,9 +741,9 @@ class App:
             channel=self._channel if self.settings.notify and tables.dialect.notify else None,
             turns=self._turns if tables.dialect.one_writer else None,
             scope=scope,
-            schedules=tuple(self.timers.all()),
-            events=Events(self.events),
-            tracer=self.tracer,
+            schedules=tuple(self._timers.all()),
+            events=Events(self._events),
+            tracer=self._tracer,
         )
 
     @property
@@ -824,7 +759,7 @@ class App:
         self,
         *,
         auth: Callable[[Any], Any] | None = None,
-        role: str | None = None,
+        role: RoleName | None = None,
         root_path: str = "",
         actions: bool = False,
         allowed_hosts: Iterable[str] = (),
@@ -871,14 +806,29 @@ class App:
     def ops(self) -> Ops:
         """Reads and repairs for operators."""
         return Ops(
-            self.own,
+            self._own,
             self._tables_now,
             self.table,
             names_rule=self._names_rule,
-            declared=lambda: self.schedules if self.registry.handlers or self.schedules else None,
+            declared=lambda: self.schedules if self._registry.handlers or self.schedules else None,
             history_seconds=self.settings.history_seconds,
-            tracer=self.tracer,
+            tracer=self._tracer,
         )
+
+
+def runtime_of(app: App, topics: Iterable[str] | None = None) -> Runtime:
+    """What one instance of an App works on; for `msgworker.testing` and the tests."""
+    return app._state(app._chosen(topics))
+
+
+def registry_of(app: App) -> Registry:
+    """The handlers of an App, for the tests."""
+    return app._registry
+
+
+def events_of(app: App) -> Events:
+    """The subscribers of an App, for the tests."""
+    return app._events
 
 
 def table_from(conf: Configuration) -> MessageTable:

@@ -10,7 +10,7 @@ import itertools
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Pool
@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Pool
 from msgworker import dialects
 from msgworker.app import App
 from msgworker.coordination import Partitions, Segments
+from msgworker.declaring import Declaring
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.claiming.seat import Scope
 from msgworker.producing import SendOptions, connection_of
@@ -29,11 +30,10 @@ from msgworker.workers import Workers
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-F = TypeVar("F", bound=Callable[..., Any])
 MAX_NAME = 30
 
 
-class Databases:
+class Databases(Declaring):
     """Several databases that share the work of one queue, with a named App for each.
 
     apps: name -> App, of different databases or of different tables of one. Their tables must have
@@ -66,17 +66,10 @@ class Databases:
         """`App.create_schema` in each; the names of what was created, by database."""
         return {name: app.create_schema() for name, app in self.apps.items()}
 
-    def handler(self, topic: str | None = None, **options: Any) -> Callable[[F], F]:
-        """`App.handler` for all databases."""
-        if callable(topic):
-            raise ConfigError("write @databases.handler(), with parentheses")
-
-        def register(fn: F) -> F:
-            for app in self.apps.values():
-                app.add_handler(topic, fn, **options)
-            return fn
-
-        return register
+    def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
+        """In each App."""
+        for app in self.apps.values():
+            app._declare(topic, fn, options)
 
     # ------------------------------------------------------------ producing
 
@@ -163,7 +156,7 @@ class Databases:
             return True
         table, schema = app.table.name, app.table.schema
         there = dialects.place_of(conn, table, schema)
-        with dialects.reaching(app.own), dialects.connecting(app.own) as own:
+        with dialects.reaching(app._own), dialects.connecting(app._own) as own:
             here = dialects.place_of(own, table, schema)
         if there is None or here is None:
             urls = (one.engine.url for one in self.apps.values())
@@ -192,7 +185,7 @@ class Databases:
                 "where an object belongs"
             )
         strange = [n for n in range(self.shards) if n not in self.homes[name]]
-        with dialects.reaching(app.own), dialects.connecting(app.own) as conn:
+        with dialects.reaching(app._own), dialects.connecting(app._own) as conn:
             found = {n for n in strange if slices.open_in(conn, tables, "shard", n, objects=True)}
             found |= scopes.running_slices(conn, tables, "shard")
         return [shard for shard in strange if shard in found]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgworker.errors import ConfigError
 from msgworker.logs import logger
@@ -235,6 +235,29 @@ class ScheduleFailed(Event):
 
 E = TypeVar("E", bound=Event)
 Subscriber = Callable[[Any], object]
+EventName = Literal[
+    "InstanceStarted",
+    "InstanceStopped",
+    "Claimed",
+    "Looked",
+    "Started",
+    "Settled",
+    "Retried",
+    "Dead",
+    "Cancelled",
+    "Later",
+    "Released",
+    "Lost",
+    "FellBack",
+    "Renewed",
+    "LeaseLost",
+    "Recovered",
+    "OutageBegan",
+    "OutageEnded",
+    "ScheduleFired",
+    "ScheduleFailed",
+]
+"""The names of the events, for type checkers."""
 EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
 """All events by name."""
 

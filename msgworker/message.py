@@ -10,14 +10,23 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, get_args
 
-T = TypeVar("T")
+if TYPE_CHECKING:  # `Message` alone is `Message[Any]`
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 DEFAULT_TOPIC = "default"
 """The topic of a message whose topic is NULL."""
-UNIQUE = ("open", "kept")
+Uniqueness = Literal["open", "kept"]
+UNIQUE: tuple[Uniqueness, ...] = get_args(Uniqueness)
 """How long a message holds its unique key: until it has ended, or until its row is purged."""
-ON_DUPLICATE = ("skip", "raise", "replace")
+OnDuplicate = Literal["skip", "raise", "replace"]
+ON_DUPLICATE: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 """What a send does where another message holds the key."""
 
 
@@ -39,6 +48,10 @@ class State(enum.StrEnum):
     FAILED = "failed"
     DEAD = "dead"
     UNKNOWN = "unknown"
+
+
+StateName = Literal["new", "processing", "done", "failed", "dead", "unknown"]
+"""The states as words, for type checkers."""
 
 
 class MovedBy(enum.StrEnum):
@@ -219,7 +232,7 @@ class Outgoing(NamedTuple):
     another one holds its unique key; None = it has no key."""
 
     row: dict[str, Any]
-    on_duplicate: str | None = None
+    on_duplicate: OnDuplicate | None = None
 
 
 class Settlement(NamedTuple):

@@ -15,7 +15,14 @@ from sqlalchemy import Connection
 from msgworker import dialects
 from msgworker.config import number
 from msgworker.errors import ConfigError, PayloadError, SchemaError
-from msgworker.message import DEFAULT_TOPIC, ON_DUPLICATE, UNIQUE, Outgoing
+from msgworker.message import (
+    DEFAULT_TOPIC,
+    ON_DUPLICATE,
+    UNIQUE,
+    OnDuplicate,
+    Outgoing,
+    Uniqueness,
+)
 from msgworker.payload import encode, is_text
 from msgworker.store import send as store
 from msgworker.table import MAX_KEY, MAX_OBJECT_ID, MOST_PRIORITY, Tables
@@ -31,19 +38,30 @@ FAR_SECONDS = 100 * 366 * 86_400.0
 class Unique(NamedTuple):
     """How unique a key is, and what becomes of a message whose key is taken; see App.send."""
 
-    unique: str = "open"
-    on_duplicate: str = "skip"
+    unique: Uniqueness = "open"
+    on_duplicate: OnDuplicate = "skip"
 
 
-class SendOptions(TypedDict, total=False):
-    """The options of `App.send`, for what passes them on to it."""
+class ManyOptions(TypedDict, total=False):
+    """The options of `App.send_many`, for what passes them on to it."""
 
     delay: float | timedelta | None
     at: datetime | None
     priority: int | None
+    unique: Uniqueness
+    on_duplicate: OnDuplicate
+
+
+class SendOptions(ManyOptions, total=False):
+    """Those of `App.send`."""
+
     unique_key: str | None
-    unique: str
-    on_duplicate: str
+
+
+class AllSendOptions(SendOptions, total=False):
+    """The same, with the object."""
+
+    object_id: Any
 
 
 def outgoing(
@@ -56,8 +74,8 @@ def outgoing(
     at: datetime | None = None,
     priority: int | None = None,
     unique_key: str | None = None,
-    unique: str = "open",
-    on_duplicate: str = "skip",
+    unique: Uniqueness = "open",
+    on_duplicate: OnDuplicate = "skip",
 ) -> Outgoing:
     """Check what `App.send` takes; raises ConfigError, PayloadError or SchemaError."""
     seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)

@@ -21,13 +21,14 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, cast
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from msgworker.app import App
+from msgworker.app import App, runtime_of
+from msgworker.config import Keywords
 from msgworker.errors import ConfigError
 from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.instance import Instance
@@ -95,22 +96,30 @@ class Database:
     clock: Clock
     _made: list[App] = field(default_factory=list)
 
-    def app(self, like: App | None = None, **settings: Any) -> App:
+    def app(
+        self,
+        like: App | None = None,
+        *,
+        table: MessageTable | None = None,
+        label: str = "",
+        **settings: Unpack[Keywords],
+    ) -> App:
         """An App on this database, its schema created.
 
         like: an App whose table, settings and handlers it shares, including handlers registered
         later. A schema of its table is left out: SQLite has none.
         """
-        table = settings.pop("table", like.table if like else None)
+        if table is None and like is not None:
+            table = like.table
         if isinstance(table, MessageTable) and table.schema is not None:
             table = table.replace(name=table.bare_name)
         if like is not None:
-            settings = asdict(like.settings) | settings
-        made = App(self.engine, table=table, **settings)
+            settings = cast(Keywords, asdict(like.settings) | settings)
+        made = App(self.engine, table=table, label=label, **settings)
         if like is not None:
-            made.registry = like.registry
-            made.events = like.events
-            made.timers = like.timers
+            made._registry = like._registry
+            made._events = like._events
+            made._timers = like._timers
         made.create_schema()
         self._made.append(made)
         return made
@@ -162,7 +171,7 @@ def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report
     # No other instance could unblock a message: due messages that cannot be claimed are left at
     # once.
     instance = Instance(
-        app.runtime(),
+        runtime_of(app),
         1,
         drain=Drain(linger=0.0, retry_linger=0.0, overdue=0.0),
         label=app.label,

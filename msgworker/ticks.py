@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 from msgworker.config import YEAR_SECONDS, nearest, seconds
 from msgworker.errors import ConfigError
 
-CATCH_UP = ("last", "one", "all", "none")
+CatchUp = Literal["last", "one", "all", "none"]
+CATCH_UP: tuple[CatchUp, ...] = get_args(CatchUp)
 MOST_TICKS = 100
 """The most ticks of a schedule that are sent in one transaction."""
 ON_TIME_SECONDS = 60.0

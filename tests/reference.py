@@ -36,6 +36,7 @@ from msgworker.store.looking.instances import InstanceInfo
 from msgworker.store.looking.waiting import LaneInfo
 from msgworker.store.looking.window import Found
 from msgworker.store.settling.tries import Try
+from tests import keywords
 
 SECTIONS: dict[str, tuple[str, list[type]]] = {
     "Application": (
@@ -120,6 +121,9 @@ def _class(kind: type) -> Iterator[str]:
     if signature := _signature(kind.__name__, kind):
         yield signature
     yield f"{_text(kind)}\n"
+    if kind is Settings:
+        for name, text in keywords.texts().items():
+            yield f"#### {name}\n\n{_marked(text)}\n"
     if values := _fields(kind):
         yield f"```python\n{values}\n```\n"
     if kind is msgworker.MessageTable:  # the rest of it is for the library itself
@@ -201,7 +205,10 @@ def _with_marks(given: list[inspect.Parameter]) -> Iterator[str]:
 
 def _text(what: Any) -> str:
     """A docstring as Markdown: what looks like markup in it, but is none, is written out."""
-    text = inspect.cleandoc(what.__doc__ or "")
+    return _marked(inspect.cleandoc(what.__doc__ or ""))
+
+
+def _marked(text: str) -> str:
     lines = []
     for line in text.splitlines():
         if not line.startswith("    "):

@@ -76,6 +76,39 @@ def test_nothing_else_is_public():
     assert found == PUBLIC - {"__version__"}
 
 
+APP = {
+    "add_configured",
+    "add_handler",
+    "create_schema",
+    "cron",
+    "drain",
+    "engine",
+    "every",
+    "from_config",
+    "handler",
+    "heartbeats",
+    "label",
+    "on",
+    "ops",
+    "schedules",
+    "send",
+    "send_many",
+    "settings",
+    "table",
+    "tables",
+    "topics",
+    "upgrade_schema",
+    "wake",
+    "web",
+    "worker",
+}
+
+
+def test_an_app_shows_its_public_names_alone(tmp_path: Path) -> None:
+    app = msgworker.App(f"sqlite:///{tmp_path}/a.db")
+    assert {name for name in dir(app) if not name.startswith("_")} == APP
+
+
 def test_public_names_have_a_docstring():
     for name in PUBLIC - {"__version__"}:
         assert getattr(msgworker, name).__doc__, name

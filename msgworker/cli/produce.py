@@ -16,7 +16,7 @@ from msgworker.cli.target import open_app, target
 from msgworker.config import seconds
 from msgworker.errors import PayloadError
 from msgworker.logs import logger
-from msgworker.message import ON_DUPLICATE, UNIQUE
+from msgworker.message import ON_DUPLICATE, UNIQUE, OnDuplicate, Uniqueness
 
 MAX_BYTES = 64_000_000
 log = logger("msgworker.cli")
@@ -44,8 +44,8 @@ def send(
     delay: str | None,
     priority: int | None,
     unique_key: str | None,
-    unique: str | None,
-    on_duplicate: str | None,
+    unique: Uniqueness | None,
+    on_duplicate: OnDuplicate | None,
     as_json: bool,
     **given: Any,
 ) -> None:

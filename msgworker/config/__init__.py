@@ -2,9 +2,11 @@
 
 values      checks of single values
 settings    all settings
+keywords    those of an App, for type checkers; made from it
 layers      precedence of keyword, flag, environment and files
 """
 
+from msgworker.config.keywords import Keywords
 from msgworker.config.layers import Configuration, fill, load
 from msgworker.config.settings import (
     BACKOFF_SECONDS,
@@ -27,6 +29,7 @@ __all__ = [
     "SETTINGS",
     "YEAR_SECONDS",
     "Configuration",
+    "Keywords",
     "Settings",
     "fill",
     "flag_of",

@@ -5,7 +5,7 @@ One file, because it is a table: a row for each setting, in the order of the doc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from msgworker.config.values import (
@@ -27,76 +27,114 @@ PREFIX = "MSGWORKER_"
 MAX_TRIES = 1000
 BACKOFF_SECONDS = 20.0
 HISTORY_SECONDS = 7 * 86_400.0
-PAYLOAD_BUDGET = 64 * 1024 * 1024
 
-_LIMITS: dict[str, tuple[float, float]] = {
-    "lease_seconds": (0.3, 86_400),
-    "poll_seconds": (0.001, 3_600),
-    "run_limit": (0, 10_000),
-    "lanes_limit": (1, 100_000),
-    "payload_budget": (1, 2**40),
-    "foreign_stale_after": (1, YEAR_SECONDS),
-    "backoff_seconds": (0, 480),
-    "history_seconds": (0, YEAR_SECONDS),
-}
+Kind = Literal["text", "seconds", "whole", "flag", "choice", "texts", "names", "layout"]
+Group = Literal["database", "table", "app", "work", "locks", "log", "web"]
+
+
+def _declared(
+    default: Any, kind: Kind, about: str, *, least: float = 0.0, most: float = YEAR_SECONDS
+) -> Any:
+    """A field of `Settings`: what its row in SETTINGS says of it."""
+    row = {"kind": kind, "about": about, "least": least, "most": most}
+    return field(default=default, metadata=row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of the instances of an App.
+    """Settings of the instances of an App: its keywords.
 
-    lease_seconds: how long an instance counts as alive without a heartbeat (one per third of it).
-    poll_seconds: the longest pause between looks at an idle table. While messages are in flight it
-    is 0.25 s at most; a message sent by this process or with a notification is looked for at once.
-    run_limit: how many messages of an object are read ahead behind its head while `lanes_limit`
-    objects are claimed; 0 = none. Fewer objects have longer runs, if those are handled to their end
-    within a second: all objects together at most run_limit * lanes_limit messages.
-    lanes_limit: how many objects an instance claims at once, at most, beside those whose outcome is
-    being written.
-    notify: on PostgreSQL, wake up workers of other processes when a message is sent.
-    foreign_stale_after: seconds after which a message that a foreign consumer has flagged is
-    recovered; None = never. The risk: a foreign consumer that is only slow is then not excluded.
-    backoff_seconds: the pause after a first failed try; each further one is five times as long,
-    plus up to a quarter at random, so that retries spread, at most 600 s. 0 = none. A
-    handler's own `wait` has precedence.
-    payload_budget: bytes of long payloads (of more than 16 KB) that handlers of an instance hold at
-    once; one that is longer is held alone. Shorter ones are read ahead.
-    history_seconds: how long the history for charts is kept (a row for each minute with work, topic
-    and instance); 0 = this instance writes none.
-    log_every_failure: log every failed try; else a storm of equal ones is summed up each minute.
-    tracing: spans of OpenTelemetry for what is sent and handled; needs the extra `otel`, see
-    docs/tracing.md.
+    Each is declared here alone: its default, its limits, its row in the documentation, and the text
+    that editors show. `make keywords` writes the keywords of `App` from it (keywords.py).
     """
 
-    lease_seconds: float = 30.0
-    poll_seconds: float = 1.0
-    run_limit: int = 20
-    lanes_limit: int = 1000
-    notify: bool = False
-    foreign_stale_after: float | None = None
-    backoff_seconds: float = BACKOFF_SECONDS
-    payload_budget: int = PAYLOAD_BUDGET
-    history_seconds: float = HISTORY_SECONDS
-    log_every_failure: bool = False
-    tracing: bool = False
+    lease_seconds: float = _declared(
+        30.0,
+        "seconds",
+        "how long an instance counts as alive without a heartbeat",
+        least=0.3,
+        most=86_400,
+    )
+    """How long an instance counts as alive without a heartbeat (one per third of it)."""
+
+    poll_seconds: float = _declared(
+        1.0,
+        "seconds",
+        "the longest pause between two looks at an idle table",
+        least=0.001,
+        most=3_600,
+    )
+    """The longest pause between looks at an idle table. While messages are in flight it is 0.25 s
+    at most; a message sent by this process or with a notification is looked for at once."""
+
+    run_limit: int = _declared(
+        20, "whole", "messages of an object read ahead; more if few are claimed", most=10_000
+    )
+    """How many messages of an object are read ahead behind its head while `lanes_limit` objects are
+    claimed; 0 = none. Fewer objects have longer runs, if those are handled to their end within a
+    second: all objects together at most run_limit * lanes_limit messages."""
+
+    lanes_limit: int = _declared(
+        1000, "whole", "how many objects an instance claims at once, at most", least=1, most=100_000
+    )
+    """How many objects an instance claims at once, at most, beside those whose outcome is being
+    written."""
+
+    payload_budget: int = _declared(
+        64 * 1024 * 1024,
+        "whole",
+        "bytes of payloads over 16 KB that handlers hold at once",
+        least=1,
+        most=2**40,
+    )
+    """Bytes of long payloads (of more than 16 KB) that handlers of an instance hold at once; one
+    that is longer is held alone. Shorter ones are read ahead."""
+
+    notify: bool = _declared(
+        False, "flag", "on PostgreSQL, wake up other processes when a message is sent"
+    )
+    """On PostgreSQL, wake up workers of other processes when a message is sent."""
+
+    foreign_stale_after: float | None = _declared(
+        None,
+        "seconds",
+        "recover messages of a foreign consumer after this time; unset: never",
+        least=1,
+    )
+    """Seconds after which a message that a foreign consumer has flagged is recovered; None = never.
+    The risk: a foreign consumer that is only slow is then not excluded."""
+
+    backoff_seconds: float = _declared(
+        BACKOFF_SECONDS, "seconds", "the pause after a first failed try; then 5 times it", most=480
+    )
+    """The pause after a first failed try; each further one is five times as long, plus up to a
+    quarter at random, so that retries spread, at most 600 s. 0 = none. A handler's own `wait` has
+    precedence."""
+
+    history_seconds: float = _declared(
+        HISTORY_SECONDS, "seconds", "how long the history for charts is kept; 0: none"
+    )
+    """How long the history for charts is kept (a row for each minute with work, topic and
+    instance); 0 = this instance writes none."""
+
+    log_every_failure: bool = _declared(
+        False, "flag", "log every failed try, also in a storm of equal ones"
+    )
+    """Log every failed try; else a storm of equal ones is summed up each minute."""
+
+    tracing: bool = _declared(False, "flag", "spans of OpenTelemetry for what is sent and handled")
+    """Spans of OpenTelemetry for what is sent and handled; needs the extra `otel`, see
+    docs/tracing.md."""
 
     def __post_init__(self) -> None:
-        number("lease_seconds", self.lease_seconds, *_LIMITS["lease_seconds"])
-        number("poll_seconds", self.poll_seconds, *_LIMITS["poll_seconds"])
-        whole("run_limit", self.run_limit, *_LIMITS["run_limit"])
-        whole("lanes_limit", self.lanes_limit, *_LIMITS["lanes_limit"])
-        whole("payload_budget", self.payload_budget, *_LIMITS["payload_budget"])
-        if self.foreign_stale_after is not None:
-            number("foreign_stale_after", self.foreign_stale_after, *_LIMITS["foreign_stale_after"])
-        number("backoff_seconds", self.backoff_seconds, *_LIMITS["backoff_seconds"])
-        number("history_seconds", self.history_seconds, *_LIMITS["history_seconds"])
-        if not isinstance(self.notify, bool):
-            raise ConfigError(f"notify must be True or False, got {self.notify!r}")
-        if not isinstance(self.log_every_failure, bool):
-            got = f"got {self.log_every_failure!r}"
-            raise ConfigError(f"log_every_failure must be True or False, {got}")
-        if not isinstance(self.tracing, bool):
-            raise ConfigError(f"tracing must be True or False, got {self.tracing!r}")
+        for one in fields(self):
+            value, row = getattr(self, one.name), one.metadata
+            if row["kind"] == "flag":
+                if not isinstance(value, bool):
+                    raise ConfigError(f"{one.name} must be True or False, got {value!r}")
+            elif value is not None or one.default is not None:
+                check = whole if row["kind"] == "whole" else number
+                check(one.name, value, row["least"], row["most"])
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -105,10 +143,6 @@ class Settings:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         return tuple(f.name for f in fields(cls))
-
-
-Kind = Literal["text", "seconds", "whole", "flag", "choice", "texts", "names", "layout"]
-Group = Literal["database", "table", "app", "work", "locks", "log", "web"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +190,6 @@ class Setting:
             choices = ", ".join(self.choices)
             raise ConfigError(f"{place} must be one of {choices}; got {value!r:.80}")
         return value
-
-
-def _app(name: str, kind: Kind, about: str) -> Setting:
-    least, most = _LIMITS.get(name, (0.0, YEAR_SECONDS))
-    default = getattr(Settings(), name)
-    return Setting(
-        name=name, kind=kind, group="app", about=about, default=default, least=least, most=most
-    )
 
 
 SETTINGS: dict[str, Setting] = {
@@ -242,23 +268,10 @@ SETTINGS: dict[str, Setting] = {
             about="the zone of local times in columns without one",
             default="UTC",
         ),
-        _app(
-            "lease_seconds", "seconds", "how long an instance counts as alive without a heartbeat"
+        *(
+            Setting(name=one.name, group="app", default=one.default, **one.metadata)
+            for one in fields(Settings)
         ),
-        _app("poll_seconds", "seconds", "the longest pause between two looks at an idle table"),
-        _app("run_limit", "whole", "messages of an object read ahead; more if few are claimed"),
-        _app("lanes_limit", "whole", "how many objects an instance claims at once, at most"),
-        _app("payload_budget", "whole", "bytes of payloads over 16 KB that handlers hold at once"),
-        _app("notify", "flag", "on PostgreSQL, wake up other processes when a message is sent"),
-        _app(
-            "foreign_stale_after",
-            "seconds",
-            "recover messages of a foreign consumer after this time; unset: never",
-        ),
-        _app("backoff_seconds", "seconds", "the pause after a first failed try; then 5 times it"),
-        _app("history_seconds", "seconds", "how long the history for charts is kept; 0: none"),
-        _app("log_every_failure", "flag", "log every failed try, also in a storm of equal ones"),
-        _app("tracing", "flag", "spans of OpenTelemetry for what is sent and handled"),
         Setting(
             name="threads",
             kind="whole",

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgworker.config import YEAR_SECONDS, number, seconds, whole
 from msgworker.errors import ConfigError
-from msgworker.message import State
+from msgworker.message import State, StateName
 from msgworker.payload import clean, without_url_secrets
 from msgworker.store.changing.audit import MAX_ACTOR, MAX_REASON, Operation
 from msgworker.store.changing.change import Filter
@@ -137,7 +137,7 @@ def item_state(given: Any) -> ItemState:
 
 
 def word(
-    status: str | State | None,
+    status: StateName | State | None,
     allowed: tuple[State, ...] = tuple(State),
     why: str = "",
 ) -> State | None:

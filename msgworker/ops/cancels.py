@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.errors import ConfigError
-from msgworker.message import State
+from msgworker.message import State, StateName
 from msgworker.ops import asking
 from msgworker.ops.asking import Who
 from msgworker.ops.choosing import WHY, Choice
@@ -36,7 +36,7 @@ class Cancels(Writing):
         ids: Iterable[int] | int | None = None,
         *,
         reason: str | None = None,
-        status: str | State | None = None,
+        status: StateName | State | None = None,
         topic: str | None = None,
         object_id: Any = None,
         error: str | None = None,
@@ -95,7 +95,7 @@ class Cancels(Writing):
         return replace(done, requested=running)
 
     def _to_cancel(
-        self, there: bool, ids: list[int] | None, status: str | State | None, **filters: Any
+        self, there: bool, ids: list[int] | None, status: StateName | State | None, **filters: Any
     ) -> Choice:
         one = asking.word(status, _OPEN, "cannot be cancelled: they have ended")
         wanted = None

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
 from msgworker import dialects
 from msgworker.config import whole
 from msgworker.errors import ConfigError
-from msgworker.message import State
+from msgworker.message import State, StateName
 from msgworker.ops import asking
 from msgworker.ops.call import Call
 from msgworker.store import items as fanned
@@ -37,7 +37,7 @@ from msgworker.store.looking import (
     sizes,
     waiting,
 )
-from msgworker.store.looking.charts import WINDOWS, History, Timings
+from msgworker.store.looking.charts import WINDOWS, History, Timings, Window
 from msgworker.store.looking.counts import Count
 from msgworker.store.looking.doctor import Finding
 from msgworker.store.looking.explain import Explanation
@@ -90,7 +90,7 @@ class Looks(Call):
     def find(
         self,
         *,
-        status: str | State | None = None,
+        status: StateName | State | None = None,
         topic: str | None = None,
         object_id: Any = None,
         error: str | None = None,
@@ -126,7 +126,7 @@ class Looks(Call):
     def messages(
         self,
         *,
-        status: str | State | None = None,
+        status: StateName | State | None = None,
         topic: str | None = None,
         object_id: Any = None,
         error: str | None = None,
@@ -190,7 +190,7 @@ class Looks(Call):
         self,
         msg_id: int,
         *,
-        state: str | ItemState | None = None,
+        state: Literal["done", "failed"] | ItemState | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> Found[ItemInfo]:
@@ -232,7 +232,11 @@ class Looks(Call):
             return failures.failures(conn, t, limit=limit, **chosen)
 
     def lanes(
-        self, *, by: str = "behind", limit: int = 50, after: str | None = None
+        self,
+        *,
+        by: Literal["behind", "object"] = "behind",
+        limit: int = 50,
+        after: str | None = None,
     ) -> Found[LaneInfo]:
         """Objects that wait: head, its state, how many messages behind it.
 
@@ -264,7 +268,7 @@ class Looks(Call):
         with self._reading() as (conn, t):
             return limited.topics(conn, t)
 
-    def history(self, window: str = "1h", *, topic: str | None = None) -> History:
+    def history(self, window: Window = "1h", *, topic: str | None = None) -> History:
         """What instances did in the last hour by minute ("1h"), in 6 hours by 5 minutes ("6h"), or
         in 24 hours by quarters of an hour ("24h"): outcomes, p50 and p95. topic: only of this one.
 
@@ -277,7 +281,7 @@ class Looks(Call):
         with self._reading() as (conn, t):
             return charts.read(conn, t, window=window, topic=topic)
 
-    def timings(self, window: str = "1h", *, waits: bool = True) -> Timings:
+    def timings(self, window: Window = "1h", *, waits: bool = True) -> Timings:
         """What was done of each topic in the last hour ("1h"), 6 hours ("6h") or 24 hours ("24h"),
         and how long its handlers ran and its messages waited. waits: False leaves the waits out,
         which takes a quarter less time. Raises ConfigError."""

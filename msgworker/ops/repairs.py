@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.errors import ConfigError, MsgworkerError
-from msgworker.message import State
+from msgworker.message import State, StateName
 from msgworker.ops import asking, releasing, rerunning
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk
@@ -41,7 +41,7 @@ class Repairs(Writing):
         self,
         ids: Iterable[int] | int | None = None,
         *,
-        status: str | State | None = None,
+        status: StateName | State | None = None,
         topic: str | None = None,
         object_id: Any = None,
         error: str | None = None,
@@ -121,7 +121,7 @@ class Repairs(Writing):
         force: bool,
         with_successors: bool,
         also_done: bool,
-        status: str | State | None,
+        status: StateName | State | None,
         **filters: Any,
     ) -> Choice:
         if also_done and not with_successors:
@@ -191,7 +191,7 @@ class Repairs(Writing):
         ids: Iterable[int] | int | None = None,
         *,
         reason: str | None = None,
-        status: str | State | None = None,
+        status: StateName | State | None = None,
         topic: str | None = None,
         object_id: Any = None,
         error: str | None = None,
@@ -240,7 +240,7 @@ class Repairs(Writing):
         return self._change("discard", choice, asked, by, op, count, pace, act)
 
     def _to_discard(
-        self, ids: list[int] | None, status: str | State | None, **filters: Any
+        self, ids: list[int] | None, status: StateName | State | None, **filters: Any
     ) -> Choice:
         one = asking.word(
             status, _OPEN, "cannot be discarded: running ones belong to an instance, see release"

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 from msgworker.config import MAX_TRIES as MOST_TRIES
 from msgworker.config import nearest
@@ -27,6 +27,8 @@ from msgworker.table.names import (
     UNIQUE,
 )
 from msgworker.ticks import checked_zone
+
+OnDead = Literal["continue", "block"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,6 +54,32 @@ class _Names:
     unique_kept: str | None = "unique_kept"
     scheduled_for: str | None = "scheduled_for"
     headers: str | None = "headers"
+
+
+class Columns(TypedDict, total=False):
+    """The keywords of a MessageTable that name columns, for type checkers."""
+
+    msg_id: str
+    object_id: str
+    status: str
+    error_try_times: str
+    topic: str | None
+    payload: str | None
+    available_at: str | None
+    claimed_by: str | None
+    claimed_at: str | None
+    crash_times: str | None
+    later_times: str | None
+    last_error: str | None
+    created_at: str | None
+    finished_at: str | None
+    shard: str | None
+    instance_type: str | None
+    priority: str | None
+    unique_key: str | None
+    unique_kept: str | None
+    scheduled_for: str | None
+    headers: str | None
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -96,7 +124,7 @@ class MessageTable(_Names):
     """
 
     name: str = DEFAULT_NAME
-    on_dead: str = "continue"
+    on_dead: OnDead = "continue"
     max_tries: int = MAX_TRIES
     later_limit: int = 100
     visibility_delay_seconds: float = 0.0
@@ -109,7 +137,7 @@ class MessageTable(_Names):
         self,
         name: str = DEFAULT_NAME,
         *,
-        on_dead: str = "continue",
+        on_dead: OnDead = "continue",
         max_tries: int = MAX_TRIES,
         later_limit: int = 100,
         visibility_delay_seconds: float = 0.0,
@@ -117,7 +145,7 @@ class MessageTable(_Names):
         slices: Iterable[str] | None = None,
         shards: int = SHARDS,
         time_zone: str = "UTC",
-        **columns: str | None,
+        **columns: Unpack[Columns],
     ) -> None:
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
@@ -125,9 +153,8 @@ class MessageTable(_Names):
             hint = nearest(unknown[0], known)
             raise ConfigError(f"MessageTable has no setting or column {unknown[0]!r}; {hint}")
         if isinstance(name, str) and name.rpartition(".")[2] != DEFAULT_NAME:
-            for role in NAMED_ONLY:
-                columns.setdefault(role, None)
-        super().__init__(**columns)  # type: ignore[arg-type]
+            columns = cast(Columns, dict.fromkeys(NAMED_ONLY) | columns)
+        super().__init__(**columns)
         values = {
             "name": name,
             "on_dead": on_dead,

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgworker.errors import ConfigError
 from msgworker.payload import clean
@@ -17,6 +17,9 @@ TOKEN_VARIABLE = "MSGWORKER_WEB_TOKEN"
 LEAST_TOKEN = 16
 """The fewest characters of a token; shorter ones can be guessed."""
 MOST_NAME = 100
+
+
+RoleName = Literal["viewer", "operator", "admin"]
 
 
 class Role(enum.IntEnum):

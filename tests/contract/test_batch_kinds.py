@@ -12,6 +12,7 @@ from tenacity.wait import wait_none
 from typing_extensions import TypedDict
 
 from msgworker import App, BatchContext, Context, Message, Reject
+from msgworker.app import registry_of
 from msgworker.errors import HandlerError, LostClaim
 from msgworker.testing import Crashed, drain
 from tests.support.batches import EFFECTS, Calls
@@ -70,7 +71,7 @@ def test_a_batch_without_a_transaction_has_the_heads_of_objects_all_flagged(
         seen.append(table.column("status"))
         plain(messages, ctx)
 
-    app.registry.handlers.clear()
+    registry_of(app).handlers.clear()
     app.add_handler("t", looking, batch=100)
     assert drain(app).done == 5
     assert calls.of == [[ids[0], ids[2], ids[3], ids[4]], [ids[1]]]
@@ -135,7 +136,7 @@ def test_an_async_handler_of_a_batch_works(app: App, table: Table) -> None:
 
 def test_a_session_of_a_batch_commits_with_it(app: App, calls: Calls, table: Table) -> None:
     calls.add(transactional=True, batch=10)
-    app.registry.handlers.clear()
+    registry_of(app).handlers.clear()
 
     @app.handler("t", transactional=True, batch=10)
     def handle(messages: list[Message], ctx: BatchContext) -> None:
@@ -322,18 +323,18 @@ def test_bad_options_of_batches_are_refused_at_once(wrong: str) -> None:
     fn, options, text = BAD[wrong]
     with pytest.raises(HandlerError, match=text):
         app.add_handler("t", fn, **options)
-    assert app.registry.handlers == {}
+    assert registry_of(app).handlers == {}
 
 
 @pytest.mark.parametrize("fn", [of_a_list, of_a_sequence, of_an_iterable])
 def test_the_type_of_payloads_is_that_of_any_annotation_that_a_list_meets(fn: Any) -> None:
     app = App("sqlite:///never.db")
     app.add_handler("t", fn, batch=5)
-    assert app.registry.handlers["t"].payload_type is not None
+    assert registry_of(app).handlers["t"].payload_type is not None
 
 
 @pytest.mark.parametrize("fn", [two, of_anything, with_an_annotated_context])
 def test_a_batch_without_a_type_of_payloads_is_accepted(fn: Any) -> None:
     app = App("sqlite:///never.db")
     app.add_handler("t", fn, batch=5)
-    assert app.registry.handlers["t"].payload_type is None
+    assert registry_of(app).handlers["t"].payload_type is None

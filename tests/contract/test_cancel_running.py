@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, BatchContext, Context, Message, MessageTable, RetryLater
+from msgworker.app import runtime_of
 from msgworker.events import Cancelled
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.hand import Cancel, Hand
@@ -34,7 +35,7 @@ def made_of() -> Iterator[Callable[[App], Instance]]:
     there: list[Instance] = []
 
     def make(app: App) -> Instance:
-        one = Instance(app.runtime(), 1)
+        one = Instance(runtime_of(app), 1)
         register(one)
         one.lanes.took(0.0)
         there.append(one)

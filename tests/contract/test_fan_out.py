@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from msgworker import Context, HandlerMisuse, ItemsFailed, Message, MessageTable
+from msgworker.app import registry_of
 from msgworker.instance.fan_out.itemkeys import SeenKeys
 from msgworker.instance.fan_out.itemrun import BATCH
 from msgworker.store import items as store
@@ -546,7 +547,7 @@ def test_a_fan_out_works_beside_others_in_one_instance(app):
 
 
 def run_many(app: Any) -> list[Any]:
-    app.registry.handlers.clear()
+    registry_of(app).handlers.clear()
     kept = []
 
     def handle(msg: Message[Any], ctx: Context) -> None:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Message
+from msgworker.app import runtime_of
 from msgworker.events import Claimed
 from msgworker.instance.claiming import pollpace, runlength
 from msgworker.instance.instance import Instance
@@ -188,7 +189,7 @@ def test_lanes_with_long_runs_leave_less_to_others(make_app):
     app = make_app(run_limit=10, lanes_limit=4)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    one = Instance(app.runtime(), 1)
+    one = Instance(runtime_of(app), 1)
     register(one)
     one.lanes.took(0.0)
     try:

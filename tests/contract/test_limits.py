@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
+from msgworker.app import runtime_of
 from msgworker.instance.claiming import barren, ring, search
 from msgworker.instance.claiming.permits import Permits
 from msgworker.instance.instance import Instance
@@ -53,7 +54,7 @@ def at_one(table: Table) -> int:
 @contextmanager
 def instance(app: App, threads: int = 8) -> Iterator[Instance]:
     """One whose rounds are called by hand; no thread of it runs."""
-    made = Instance(app.runtime(), threads)
+    made = Instance(runtime_of(app), threads)
     register(made)
     made.lanes.took(0.0)  # more is claimed at once than there are threads
     try:
@@ -326,7 +327,7 @@ def test_one_look_that_took_long_keeps_no_other_topic_waiting(app, table, monkey
 def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
     limited(app, max_running=1)
     clock = [1000.0]
-    runtime = app.runtime()
+    runtime = runtime_of(app)
     runtime.hold(frozenset(), {"t": Limit(1)})
     one = Permits(runtime, threads=1, clock=lambda: clock[0])
     one.looked("t", search.Look(complete=True, seconds=600.0))
@@ -361,7 +362,7 @@ def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, m
 
 def test_who_finds_a_record_locked_again_and_again_looks_more_rarely(app):
     limited(app, max_running=1)
-    runtime = app.runtime()
+    runtime = runtime_of(app)
     runtime.hold(frozenset(), {"t": Limit(1)})
     one = Permits(runtime, threads=1, clock=lambda: 1000.0)
     waits = []
@@ -375,7 +376,7 @@ def test_who_finds_a_record_locked_again_and_again_looks_more_rarely(app):
 
 def test_who_loses_every_race_for_heads_does_not_look_again_at_once(app):
     limited(app, max_running=4)
-    runtime = app.runtime()
+    runtime = runtime_of(app)
     runtime.hold(frozenset(), {"t": Limit(4)})
     one = Permits(runtime, threads=4, clock=lambda: 1000.0)
     one.tried("t", limits.Free(Limit(4), 1, 0, 1), 0)

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Context, Message, MessageTable, SchemaError
+from msgworker.app import runtime_of
 from msgworker.instance.instance import Instance
 from msgworker.store.looking.doctor import Severity
 from tests.support.doctor import needed, run
@@ -133,7 +134,7 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
     app, database = made(name, kind)
     put(database, ids[0], ids[1], "zz" if kind != "STRING" else "77")
     app.add_handler(None, lambda msg: None)
-    one = Instance(app.runtime(), 1)
+    one = Instance(runtime_of(app), 1)
     try:
         register(one)
         look = one.finder.look(1, 0)

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import App, Worker
+from msgworker.app import runtime_of
 from msgworker.dialects import DIALECTS
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.hand import Lane
@@ -126,7 +127,7 @@ def three(make_app: Any) -> Iterator[Instance]:
     app = make_app(lanes_limit=3)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    made = Instance(app.runtime(), 1)
+    made = Instance(runtime_of(app), 1)
     register(made)
     made.lanes.took(0.0)
     send(app, *"abcdefgh", *"abcdefgh")

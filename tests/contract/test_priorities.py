@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, MessageTable
+from msgworker.app import runtime_of
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.claiming import urgency
 from msgworker.instance.claiming.search import Search
@@ -236,7 +237,7 @@ def test_show_list_and_explain_tell_the_priority(app):
     assert (
         text == f"message {first} of the same object b comes first, although its priority is lower"
     )
-    live = Instance(app.runtime(), 1)
+    live = Instance(runtime_of(app), 1)
     register(live)
     try:
         assert app.ops.explain(plain).text.endswith(

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, MessageTable
+from msgworker.app import runtime_of
 from msgworker.dialects import DIALECTS
 from msgworker.errors import RuleChanged
 from msgworker.instance.instance import Instance
@@ -92,7 +93,7 @@ def test_a_change_that_is_cut_off_has_changed_nothing(crm):
 
 
 def instance(app: App) -> Instance:
-    return Instance(app.runtime(), 1)
+    return Instance(runtime_of(app), 1)
 
 
 def close(made: Instance) -> None:
@@ -122,7 +123,7 @@ def test_a_worker_whose_rule_changes_while_it_starts_goes_by_the_new_one(crm, ma
     app = crm.app(5)
     stale = make_app(table=MessageTable(max_tries=3))
     stale.add_handler("fail", crm.fail, wait=wait_none())
-    made = [stale.runtime()]  # takes 3 for the rule
+    made = [runtime_of(stale)]  # takes 3 for the rule
     assert recorded(app) == THREE
     crm.app(5)
     worker = stale.worker(threads=1)
@@ -293,7 +294,7 @@ def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
 
 def test_an_instance_that_has_left_for_the_rule_does_not_beat_without_a_pause(crm):
     app = crm.app()
-    instance = Instance(app.runtime(), 1)
+    instance = Instance(runtime_of(app), 1)
     try:
         instance.runtime.left_for = RuleChanged("t", "old", "new")
         assert beat(instance) == 0

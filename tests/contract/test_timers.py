@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from msgworker import App, ConfigError, HandlerError, MessageTable, PayloadError, SchemaError
 from msgworker import ticks as pure
+from msgworker.app import registry_of
 from msgworker.events import ScheduleFailed, ScheduleFired
 from msgworker.store import schedules as store
 from msgworker.testing import drain
@@ -73,7 +74,7 @@ def test_above_a_function_the_topic_is_its_handler_s_or_its_name(sqlite_app):
         ("daily", "daily"),
     ]
     assert app.topics == {"refresh", "crm.sync", "daily"}
-    assert app.registry.handlers["daily"].fn is anything
+    assert registry_of(app).handlers["daily"].fn is anything
 
 
 def test_a_schedule_without_a_topic_above_nothing_is_refused_at_the_start(sqlite_app):

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, MessageTable, Worker
+from msgworker.app import runtime_of
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.outcome import Result
@@ -44,7 +45,7 @@ def make_one(idle: App) -> Iterator[Callable[[], Instance]]:
     made: list[Instance] = []
 
     def make() -> Instance:
-        one = Instance(idle.runtime(), 1)
+        one = Instance(runtime_of(idle), 1)
         register(one)
         one.lanes.took(0.0)  # more is claimed at once than there are threads
         made.append(one)
@@ -242,7 +243,7 @@ def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
     app = make_app(table=MessageTable(claimed_by=None))
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    one = Instance(app.runtime(), 1)
+    one = Instance(runtime_of(app), 1)
     register(one)
     send(app, "a")
     fetch(one)

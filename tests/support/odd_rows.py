@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgworker import App, Message
+from msgworker.app import registry_of
 
 
 def put(app: App, **columns: str) -> None:
@@ -20,7 +21,7 @@ def put(app: App, **columns: str) -> None:
 
 
 def drain(app: App, taken: list[Message[Any]], **options: Any) -> Any:
-    if not app.registry.handlers:
+    if not registry_of(app).handlers:
         app.add_handler("t", taken.append)
     return app.drain(**{"linger": 0.2, "time_limit": 40, "threads": 2} | options)
 

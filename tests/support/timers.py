@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
+from msgworker.app import runtime_of
 from msgworker.instance.telling import Telling
 from msgworker.instance.timer import Timer
 from msgworker.store import schedules as store
@@ -42,7 +43,7 @@ def put_back(app: App, name: str, seconds: float) -> datetime:
 
 def timer(app: App) -> Timer:
     """The role of an instance, not started: `run_once` is a look."""
-    runtime = app.runtime()
+    runtime = runtime_of(app)
     Telling(runtime.events, runtime.log)
     made = Timer(runtime, look_now=lambda: None)
     made.register()

@@ -5,15 +5,16 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from msgworker import App, events
+from msgworker.app import events_of
 from msgworker.web import site
 from tests.support.web import browse
 
 
 def test_the_dashboard_counts_from_the_first_scrape_on(full_app, browser):
-    assert not full_app.events.wants(events.Looked)
+    assert not events_of(full_app).wants(events.Looked)
     first = browser.get("/metrics")
     assert (first.status_code, first.headers["content-type"].split(";")[0]) == (200, "text/plain")
-    assert full_app.events.wants(events.Looked)
+    assert events_of(full_app).wants(events.Looked)
     full_app.add_handler("settle", lambda msg: None)
     full_app.drain(linger=0)
     found = {

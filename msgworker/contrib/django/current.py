@@ -7,7 +7,7 @@ test database.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Unpack
 
 from django.db import connections
 
@@ -16,9 +16,10 @@ from msgworker.contrib.django.around import around
 from msgworker.contrib.django.borrowed import DjangoConnection, theirs
 from msgworker.contrib.django.database import url_of
 from msgworker.contrib.django.options import options
+from msgworker.declaring import Declaring
 from msgworker.processlock import ProcessLock
+from msgworker.producing import AllSendOptions, ManyOptions
 
-F = TypeVar("F", bound=Callable[..., Any])
 _lock = ProcessLock()
 _handlers: list[tuple[str | None, Callable[..., Any], dict[str, Any]]] = []
 _apps: dict[str, App] = {}
@@ -27,9 +28,9 @@ _apps: dict[str, App] = {}
 class DjangoApp(App):
     """An App whose handlers may use Django's ORM; see `around`."""
 
-    def add_handler(self, topic: str | None, fn: Callable[..., Any], **options: Any) -> None:
+    def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
         inside = bool(options.get("transactional"))
-        super().add_handler(topic, around(fn, transactional=inside), **options)
+        super()._declare(topic, around(fn, transactional=inside), options)
 
 
 def app(alias: str | None = None) -> App:
@@ -44,37 +45,33 @@ def app(alias: str | None = None) -> App:
         if found is None:
             found = DjangoApp(url, table=asked.table, **asked.app)
             for topic, fn, more in _handlers:
-                found.add_handler(topic, fn, **more)
+                found._declare(topic, fn, more)
             _apps[key] = found
         return found
 
 
-def handler(topic: str | Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Register a function as the handler of a topic, in a module `messages` or `handlers` of an
-    installed app; options as in `App.handler`.
+class _Project(Declaring):
+    """The handlers of the project, for the Apps that there are and those that are made later."""
 
-    It may use Django's ORM. In a transactional one that would be another transaction than
-    `ctx.connection`'s: writes through the ORM are refused there with HandlerMisuse.
-    """
-    if callable(topic):  # without parentheses
-        _register(None, topic, {})
-        return topic
-
-    def register(fn: F) -> F:
-        _register(topic, fn, options)
-        return fn
-
-    return register
+    def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
+        with _lock:
+            _handlers.append((topic, fn, options))
+            for made in _apps.values():
+                made._declare(topic, fn, options)
 
 
-def _register(topic: str | None, fn: Callable[..., Any], more: dict[str, Any]) -> None:
-    with _lock:
-        _handlers.append((topic, fn, more))
-        for made in _apps.values():
-            made.add_handler(topic, fn, **more)
+handler = _Project().handler
+"""Register a function as the handler of a topic, in a module `messages` or `handlers` of an
+installed app; options as in `App.handler`.
+
+It may use Django's ORM. In a transactional one that would be another transaction than
+`ctx.connection`'s: writes through the ORM are refused there with HandlerMisuse.
+"""
 
 
-def send(topic: str, payload: Any = None, *, using: str | None = None, **how: Any) -> Any:
+def send(
+    topic: str, payload: Any = None, *, using: str | None = None, **how: Unpack[AllSendOptions]
+) -> Any:
     """Insert one message on Django's own connection; return its msg_id (None on Oracle).
 
     Inside `transaction.atomic` it commits or rolls back with the rest; outside, Django's
@@ -87,7 +84,11 @@ def send(topic: str, payload: Any = None, *, using: str | None = None, **how: An
 
 
 def send_many(
-    topic: str, messages: Iterable[tuple[Any, Any]], *, using: str | None = None, **how: Any
+    topic: str,
+    messages: Iterable[tuple[Any, Any]],
+    *,
+    using: str | None = None,
+    **how: Unpack[ManyOptions],
 ) -> int:
     """Insert (payload, object_id) pairs on Django's own connection, as `send`; return how many."""
     there = app(using)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 from sqlalchemy import Connection
 
@@ -16,6 +16,7 @@ from msgworker.instance.running.traces import came_from
 from msgworker.logs import logger
 from msgworker.message import Message, Outgoing
 from msgworker.payload import quoted
+from msgworker.producing import AllSendOptions
 
 
 class BatchContext(Context):
@@ -78,7 +79,12 @@ class BatchContext(Context):
         self._failures[message.msg_id] = error
 
     def send(
-        self, topic: str, payload: Any = None, *, of: Message[Any] | None = None, **options: Any
+        self,
+        topic: str,
+        payload: Any = None,
+        *,
+        of: Message[Any] | None = None,
+        **options: Unpack[AllSendOptions],
     ) -> Any:
         """As Context.send. of: the message of this batch with whose outcome it is sent.
 

@@ -16,7 +16,7 @@ from msgworker.errors import (
 from msgworker.instance.fan_out.fanned import FanOut
 from msgworker.instance.fan_out.inside import ITEM_OF
 from msgworker.logs import logger
-from msgworker.message import Message, Outgoing
+from msgworker.message import Message, OnDuplicate, Outgoing, Uniqueness
 from msgworker.processlock import ProcessLock
 from msgworker.producing import outgoing, refuse_topic
 from msgworker.store import send as store
@@ -142,8 +142,8 @@ class Context:
         at: datetime | None = None,
         priority: int | None = None,
         unique_key: str | None = None,
-        unique: str = "open",
-        on_duplicate: str = "skip",
+        unique: Uniqueness = "open",
+        on_duplicate: OnDuplicate = "skip",
     ) -> Any:
         """Send a message as a part of this message's outcome. The arguments are those of App.send.
 

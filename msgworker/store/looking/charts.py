@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -15,7 +15,8 @@ from msgworker.latency import RAN, WAITED, percentile
 from msgworker.store import history
 from msgworker.table import Tables
 
-WINDOWS = {"1h": (60, 60), "6h": (360, 300), "24h": (1440, 900)}
+Window = Literal["1h", "6h", "24h"]
+WINDOWS: dict[Window, tuple[int, int]] = {"1h": (60, 60), "6h": (360, 300), "24h": (1440, 900)}
 """The windows: their minutes, and the seconds of a step."""
 MOST_TOPICS = 500
 RUNS = (*history.COUNTED, "ran_ms", *history.RAN_COUNTS)
@@ -90,7 +91,7 @@ class Timings:
     topics: list[TopicTimes]
 
 
-def timings(conn: Connection, t: Tables, *, window: str, waits: bool = True) -> Timings:
+def timings(conn: Connection, t: Tables, *, window: Window, waits: bool = True) -> Timings:
     """The times of each topic in a window of `WINDOWS`, in one read of the history. waits: False
     leaves `waited_p50` and `waited_p95` None."""
     if not history.is_there(t):
@@ -112,7 +113,7 @@ def timings(conn: Connection, t: Tables, *, window: str, waits: bool = True) -> 
     return Timings(window, recorded=True, topics=found)
 
 
-def read(conn: Connection, t: Tables, *, window: str, topic: str | None) -> History:
+def read(conn: Connection, t: Tables, *, window: Window, topic: str | None) -> History:
     """The history of a window of `WINDOWS`; topic: only of this one."""
     minutes, step = WINDOWS[window]
     if not history.is_there(t):

@@ -187,7 +187,7 @@ def _sent(call: Call) -> Sent:
     options = body.model_dump(exclude={"topic", "payload", "reason"})
     options["object_id"] = as_object(call.site, body.object_id)
     ops = call.acting
-    with writing(app.own) as conn:
+    with writing(app._own) as conn:
         msg_id = app.send(conn, body.topic, body.payload, **options)
         op_id = ops.note_sent(conn, msg_id, topic=body.topic, reason=body.reason)
     return Sent("send", msg_id, op_id)

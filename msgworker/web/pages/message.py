@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -119,7 +120,7 @@ async def message(request: Request) -> Response:
 async def items(request: Request) -> Response:
     site, query = site_of(request), request.query_params
     msg_id = id_of(request.path_params["msg_id"])
-    state = query.get("state") or None
+    state: Any = query.get("state") or None  # ops.items refuses other words
     after = query.get("after")
     found = await site.ask(site.ops.items, msg_id, state=state, limit=ITEMS, after=after or None)
     chosen = {"state": state} if state else {}

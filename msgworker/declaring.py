@@ -1,0 +1,241 @@
+"""How handlers are declared: `handler` and `add_handler` of an App, and of several Apps as one.
+
+The overloads are for type checkers: which functions a handler may be depends on its options.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
+
+from sqlalchemy import Result
+
+from msgworker.instance.running.batchcontext import BatchContext
+from msgworker.instance.running.context import Context
+from msgworker.instance.running.handler import DEFAULT_BATCH_SECONDS, TimeoutAction
+from msgworker.message import Message
+
+if TYPE_CHECKING:
+    from tenacity.wait import wait_base
+
+One = Message[Any]
+Many = list[Message[Any]]
+Value = int | float | str | bytes | Collection[Any] | Result[Any] | None
+"""What a function returns that is not async: a transactional handler is not."""
+Plain = Callable[[One], object] | Callable[[One, Context], object]
+Sync = Callable[[One], Value] | Callable[[One, Context], Value]
+Batch = Callable[[Many], object] | Callable[[Many, BatchContext], object]
+SyncBatch = Callable[[Many], Value] | Callable[[Many, BatchContext], Value]
+
+F = TypeVar("F", bound=Callable[..., Any])
+PlainHandler = TypeVar("PlainHandler", bound=Plain)
+TransactionalHandler = TypeVar("TransactionalHandler", bound=Sync)
+BatchHandler = TypeVar("BatchHandler", bound=Batch)
+TransactionalBatch = TypeVar("TransactionalBatch", bound=SyncBatch)
+AnyHandler = TypeVar("AnyHandler", bound=Plain | Batch)
+
+
+class HandlerOptions(TypedDict, total=False):
+    """The options of `App.handler` that do not say which function it takes."""
+
+    timeout: float | None
+    timeout_action: TimeoutAction
+    wait: wait_base | None
+    max_tries: int | None
+    batch_seconds: float
+    max_running: int | None
+    rate: str | None
+    burst: int | None
+    on_done: str | None
+    on_dead: str | None
+
+
+class Declaring(ABC):
+    """What handlers are declared with."""
+
+    @abstractmethod
+    def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
+        """Register a handler; raises HandlerError."""
+
+    @overload
+    def handler(self, topic: PlainHandler) -> PlainHandler: ...
+    @overload
+    def handler(
+        self,
+        topic: str | None = None,
+        *,
+        transactional: Literal[False] = False,
+        batch: None = None,
+        group: None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[PlainHandler], PlainHandler]: ...
+    @overload
+    def handler(
+        self,
+        topic: str | None = None,
+        *,
+        transactional: bool,
+        batch: None = None,
+        group: None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[TransactionalHandler], TransactionalHandler]: ...
+    @overload
+    def handler(
+        self,
+        topic: str | None = None,
+        *,
+        transactional: Literal[True],
+        batch: None = None,
+        group: int | None,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[TransactionalHandler], TransactionalHandler]: ...
+    @overload
+    def handler(
+        self,
+        topic: str | None = None,
+        *,
+        batch: int,
+        transactional: Literal[False] = False,
+        group: None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[BatchHandler], BatchHandler]: ...
+    @overload
+    def handler(
+        self,
+        topic: str | None = None,
+        *,
+        batch: int,
+        transactional: bool,
+        group: None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[TransactionalBatch], TransactionalBatch]: ...
+    def handler(
+        self,
+        topic: str | Callable[..., Any] | None = None,
+        *,
+        transactional: bool = False,
+        timeout: float | None = None,
+        timeout_action: TimeoutAction = "report",
+        wait: wait_base | None = None,
+        max_tries: int | None = None,
+        batch: int | None = None,
+        group: int | None = None,
+        batch_seconds: float = DEFAULT_BATCH_SECONDS,
+        max_running: int | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
+        on_done: str | None = None,
+        on_dead: str | None = None,
+    ) -> Callable[..., Any]:
+        """Register a function as the handler of a topic (no topic: of every other topic).
+
+        The function takes (msg) or (msg, ctx), plain or async. Returning means done; an exception
+        means failed, tried again after a back-off; see Reject and RetryLater for other outcomes.
+        transactional: `ctx.connection` belongs to the transaction that settles the message.
+        timeout: seconds; a handler that runs longer is reported and its try fails when it returns.
+        timeout_action: "restart" = the instance also finishes the rest and leaves, and `run` or
+        `drain` raises HandlerStuck: end the process, the message is then recovered.
+        wait: a tenacity wait strategy for the back-off, by default `backoff_seconds` of the App:
+        about 20 s, then about 100 s. max_tries: dead after so many failed tries, at most
+        the table's `max_tries`; for tries that ended in a crash only the table's counts.
+        batch: the function takes (messages) or (messages, ctx), a list of up to so many (2 to
+        10,000) and a BatchContext. Returning means that all are done. An exception counts no try,
+        and each message runs alone. With transactional=True the list holds runs of one object, in
+        order, and all of it commits or nothing; else each message is of another object.
+        group: (needs transactional=True) up to so many calls, one message each, share a transaction
+        and its commit; if one raises, all are rolled back and each runs alone.
+        batch_seconds: what a batch or a group may take, at most a third of the lease; its size
+        adapts. See docs/batches.md.
+        max_running: at most so many messages of the topic run at once, over all instances (1 to
+        10,000). rate: at most so many start in a time, over all instances: "20/s", "100/m",
+        "5000/h"; burst: so many may start at once after a pause, by default the number in the rate.
+        What waits for these holds no thread and no try. Both need a topic, and exclude batch and
+        group. See docs/limits.md.
+        on_done, on_dead: topics; when a message is done, or becomes dead, a message about it is
+        sent there in the same transaction, see docs/chains.md.
+        Raises HandlerError at once for bad functions and options.
+        """
+        if callable(topic):  # @app.handler without parentheses
+            self._declare(None, topic, {})
+            return topic
+        options = {
+            "transactional": transactional,
+            "timeout": timeout,
+            "timeout_action": timeout_action,
+            "wait": wait,
+            "max_tries": max_tries,
+            "batch": batch,
+            "group": group,
+            "batch_seconds": batch_seconds,
+            "max_running": max_running,
+            "rate": rate,
+            "burst": burst,
+            "on_done": on_done,
+            "on_dead": on_dead,
+        }
+
+        def register(fn: F) -> F:
+            self._declare(topic, fn, options)
+            return fn
+
+        return register
+
+    @overload
+    def add_handler(
+        self,
+        topic: str | None,
+        fn: Plain,
+        *,
+        transactional: Literal[False] = False,
+        batch: None = None,
+        group: None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> None: ...
+    @overload
+    def add_handler(
+        self,
+        topic: str | None,
+        fn: Sync,
+        *,
+        transactional: bool,
+        batch: None = None,
+        group: None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> None: ...
+    @overload
+    def add_handler(
+        self,
+        topic: str | None,
+        fn: Sync,
+        *,
+        transactional: Literal[True],
+        batch: None = None,
+        group: int | None,
+        **options: Unpack[HandlerOptions],
+    ) -> None: ...
+    @overload
+    def add_handler(
+        self,
+        topic: str | None,
+        fn: Batch,
+        *,
+        batch: int,
+        transactional: Literal[False] = False,
+        group: None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> None: ...
+    @overload
+    def add_handler(
+        self,
+        topic: str | None,
+        fn: SyncBatch,
+        *,
+        batch: int,
+        transactional: bool,
+        group: None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> None: ...
+    def add_handler(self, topic: str | None, fn: Callable[..., Any], **options: Any) -> None:
+        """`handler` as a plain function call."""
+        self._declare(topic, fn, options)
