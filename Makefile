@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# What Sphinx needs stands in a dependency group, which pip reads from version 25.1 on.
+DOCS_NEEDS = $(shell $(PYTHON) -c "import tomllib; print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['docs']))")
 # Many tests wait for something: two processes more than there are cores, six at most.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6)))
 # A test process that crashes ends the run: with groups xdist would wait for its tests without end.
@@ -14,7 +16,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 LIMIT = 40m
 RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests; PYTHONNODEBUGRANGES=1 timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo demo-web test test-long test-variants matrix check format ddl keywords reference bench bench-peers performance torture rolling model mutants clean
+.PHONY: help demo demo-web test test-long test-variants matrix check format ddl keywords docs bench bench-peers performance torture rolling model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -79,10 +81,14 @@ ddl: $(VENV)/.dev  ## write ddl/*.sql anew from the table definitions
 	  $(BIN)/msgworker ddl --dialect $$name > ddl/$$name.sql || exit 1; done
 
 keywords: $(VENV)/.dev  ## write the keywords of App anew from its settings
-	$(BIN)/python -m tests.keywords > msgworker/config/keywords.py
+	mkdir -p build && $(BIN)/python -m tests.keywords > build/keywords.py && mv build/keywords.py msgworker/config/keywords.py
 
-reference: $(VENV)/.dev  ## write docs/reference.md anew from the docstrings
-	$(BIN)/python -m tests.reference > docs/reference.md
+$(VENV)/.docs: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . $(DOCS_NEEDS)
+	touch $@
+
+docs: $(VENV)/.docs  ## build the site into build/docs; a broken link is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -j auto -b html docs build/docs
 
 screens: $(VENV)/.dev  ## take the pictures in docs/screens anew (needs Chromium)
 	$(BIN)/python -m tests.web.screens
@@ -93,7 +99,7 @@ bench: $(VENV)/.dev  ## the scenarios, beside their limits, as one table (BENCH_
 bench-peers: $(VENV)/.dev  ## other queues beside msgworker on one PostgreSQL, in folders of their own (PEERS_ARGS="--quick")
 	$(BIN)/python -m tests.servers -- $(BIN)/python -m bench.peers $(PEERS_ARGS)
 
-performance: $(VENV)/.dev  ## measure all of it and write docs/performance.md anew (PERFORMANCE_ARGS="--quick")
+performance: $(VENV)/.dev  ## measure all of it and write docs/project/performance.md anew (PERFORMANCE_ARGS="--quick")
 	$(BIN)/python -m tests.servers -- $(BIN)/python -m bench.performance $(PERFORMANCE_ARGS)
 
 torture: $(VENV)/.dev  ## 60 s of kill -9, pauses, lost sessions, restarts and late commits, judged (TORTURE_ARGS=...)

@@ -1,4 +1,4 @@
-"""`python -m bench.performance [--quick] [--top 7]`: measure all, write docs/performance.md anew.
+"""`python -m bench.performance [--quick] [--top 7]`: measure all, write performance.md anew.
 
 The scenarios on each database, other queues beside msgworker, and two curves as SVG: speed over the
 backlog and over the number of processes. Only what stands between the marks of the page is
@@ -6,11 +6,11 @@ replaced. Exit code 1 if a message was handled out of order, beside another of i
 never.
 
 All of it takes hours. In parts, each with its own facts, kept in a file from which the page is
-written:
+written (docs/project/performance.json):
 
-    python -m bench.performance --keep docs/performance.json --scenarios B1 B2 --database sqlite
-    python -m bench.performance --keep docs/performance.json --peers pgqueuer --kind ordered
-    python -m bench.performance --keep docs/performance.json --curves backlog --top 7
+    python -m bench.performance --keep performance.json --scenarios B1 B2 --database sqlite
+    python -m bench.performance --keep performance.json --peers pgqueuer --kind ordered
+    python -m bench.performance --keep performance.json --curves backlog --top 7
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bench.scenarios import Drain, Place, Scale, run_drain
 from bench.seeding import Rows
 from msgworker import App
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "project"
 PAGE = "performance.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CURVES = ("backlog", "processes")
@@ -268,7 +268,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--bottom", type=int, choices=range(3, 8), help="backlog from 10^BOTTOM (3)")
     add("--top", type=int, choices=range(3, 8), help="backlog up to 10^TOP (6)")
     add("--no-peers", action="store_true", help="msgworker alone")
-    add("--docs", type=Path, default=DOCS, help="the folder of the page (docs)")
+    add("--docs", type=Path, default=DOCS, help="the folder of the page (docs/project)")
     add("--keep", type=Path, metavar="FILE", help="keep there what is measured, beside the rest")
     add("--scenarios", nargs="+", choices=SCENARIOS, help="these alone; needs --keep")
     add("--curves", nargs="+", choices=CURVES, help="these alone; needs --keep")

@@ -226,7 +226,7 @@ CREATE TABLE msgworker_lock (
 -- locks by who holds them
 CREATE INDEX msgworker_lock_owner ON msgworker_lock (owner);
 
--- schedules (docs/timers.md): what is sent when; any instance may fire them
+-- schedules: what is sent when; any instance may fire them
 CREATE TABLE msgworker_schedule (
   table_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
   name VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,

@@ -224,7 +224,7 @@ CREATE TABLE msgworker_lock (
 -- locks by who holds them
 CREATE INDEX msgworker_lock_owner ON msgworker_lock (owner);
 
--- schedules (docs/timers.md): what is sent when; any instance may fire them
+-- schedules: what is sent when; any instance may fire them
 CREATE TABLE msgworker_schedule (
   table_name VARCHAR2(128 CHAR) NOT NULL,
   name VARCHAR2(100 CHAR) NOT NULL,

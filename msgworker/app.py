@@ -334,7 +334,7 @@ class App(Declaring):
         after an outage: "last" (one message for the last tick that was missed), "all", or "none"
         (no tick that is more than 60 s late). `msg.scheduled_for` is the tick.
 
-        The instances and drains of this App fire it, each tick once. See docs/timers.md.
+        The instances and drains of this App fire it, each tick once. See docs/guides/timers.md.
         Raises ConfigError or PayloadError at once.
         """
         return self._declared(ticks.every(period), topic, object_id, payload, name, catch_up)
@@ -423,18 +423,18 @@ class App(Declaring):
 
         payload: JSON, a dataclass or a pydantic model, of texts, numbers, Decimal, date, time,
         datetime, timedelta, UUID, Enum, lists, tuples, sets and dicts with text keys; a handler of
-        `Message[T]` gets it unchanged, see docs/payloads.md. object_id: the object of the message;
-        None = no order required. delay: seconds from now on the database's clock; at: an aware
-        datetime. priority: a whole number from 0 on (to 32,767 in the default table); messages that
-        are the next of their object are claimed by priority, the highest first, see
-        docs/priorities.md; None = the default of the column, 0.
+        `Message[T]` gets it unchanged, see docs/guides/payloads.md. object_id: the object of the
+        message; None = no order required. delay: seconds from now on the database's clock; at: an
+        aware datetime. priority: a whole number from 0 on (to 32,767 in the default table);
+        messages that are the next of their object are claimed by priority, the highest first, see
+        docs/guides/priorities.md; None = the default of the column, 0.
         unique_key: a text of 1 to 190 characters that one message of the table holds at a time, see
-        docs/unique.md. unique: "open" frees the key when the message has ended (done or dead),
-        "kept" when its row is purged. on_duplicate: what happens if another message holds the key:
-        "skip" sends nothing and returns the msg_id of that one; "raise" raises DuplicateMessage;
-        "replace" gives that one this payload, priority and delay if it was never claimed, and
-        returns its msg_id; if it was, it goes on without its key (a kept one with it), and this
-        message is sent.
+        docs/guides/unique.md. unique: "open" frees the key when the message has ended (done or
+        dead), "kept" when its row is purged. on_duplicate: what happens if another message holds
+        the key: "skip" sends nothing and returns the msg_id of that one; "raise" raises
+        DuplicateMessage; "replace" gives that one this payload, priority and delay if it was never
+        claimed, and returns its msg_id; if it was, it goes on without its key (a kept one with it),
+        and this message is sent.
         Raises PayloadError, ConfigError, SchemaError or DatabaseUnavailable before anything is
         inserted; DuplicateMessage also where "replace" would change the topic or the object.
         """
@@ -770,7 +770,7 @@ class App(Declaring):
         locks: LockCentre | None = None,
     ) -> Dashboard:
         """The dashboard and the JSON API as an ASGI application, to mount in Starlette, FastAPI or
-        Django; needs the extra `web`. See docs/web.md.
+        Django; needs the extra `web`. See docs/operate/web.md.
 
         auth: gets each request (a Starlette HTTPConnection) and returns the name of the viewer, a
         `msgworker.web.access.Viewer`, or None to refuse; it may be async. Without it only programs

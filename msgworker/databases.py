@@ -1,7 +1,7 @@
 """One queue in several databases: the home of each object, and workers for all databases.
 
 Exclusion and order hold within one database. So each object has one home, by its shard, and may
-move only while it has no unfinished message: see docs/scaling.md.
+move only while it has no unfinished message: see docs/project/scaling.md.
 """
 
 from __future__ import annotations

@@ -146,14 +146,14 @@ class Declaring(ABC):
         group: (needs transactional=True) up to so many calls, one message each, share a transaction
         and its commit; if one raises, all are rolled back and each runs alone.
         batch_seconds: what a batch or a group may take, at most a third of the lease; its size
-        adapts. See docs/batches.md.
+        adapts. See docs/guides/batches.md.
         max_running: at most so many messages of the topic run at once, over all instances (1 to
         10,000). rate: at most so many start in a time, over all instances: "20/s", "100/m",
         "5000/h"; burst: so many may start at once after a pause, by default the number in the rate.
         What waits for these holds no thread and no try. Both need a topic, and exclude batch and
-        group. See docs/limits.md.
+        group. See docs/guides/limits.md.
         on_done, on_dead: topics; when a message is done, or becomes dead, a message about it is
-        sent there in the same transaction, see docs/chains.md.
+        sent there in the same transaction, see docs/guides/chains.md.
         Raises HandlerError at once for bad functions and options.
         """
         if callable(topic):  # @app.handler without parentheses

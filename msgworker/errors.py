@@ -40,7 +40,7 @@ RETRY_LATER_MAX_SECONDS = 30 * 86_400.0
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of the command line; `means` is their text in --help and docs/cli.md."""
+    """Exit codes of the command line; `means` is their text in --help and docs/reference/cli.md."""
 
     means: str
 

@@ -20,7 +20,7 @@ FACTS = ("object_id", "topic")
 
 
 class Said(StrEnum):
-    """The stable names of what is logged: the attribute `event` of a record; see docs/logs.md."""
+    """The stable names of log records: the attribute `event`; see docs/operate/logs.md."""
 
     INSTANCE_STARTED = "instance.started"
     INSTANCE_STOPPED = "instance.stopped"

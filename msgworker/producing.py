@@ -264,7 +264,7 @@ def _check_keys(tables: Tables) -> None:
     if tables.dialect.partitioned:
         raise ConfigError(
             f"table {tables.spec.name} has partitions, and no index over all of them can keep keys "
-            "unique; send the message without one (docs/decisions/013-partitions.md)"
+            "unique; send the message without one (docs/project/decisions/013-partitions.md)"
         )
     if not able(tables):
         mend = (

@@ -41,7 +41,7 @@ _not_tested: dict[str, str] = {"mysql": "MariaDB stands in; MySQL 8's own SQL is
 if os.environ.get(VARIABLES["oracle"]):
     NAMES.append("oracle")
 else:
-    _not_tested["oracle"] = "no server; stand-ins run its SQL (docs/oracle.md)"
+    _not_tested["oracle"] = "no server; stand-ins run its SQL (docs/project/oracle.md)"
 
 
 keep_in_memory()

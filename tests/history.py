@@ -59,7 +59,7 @@ class Outcome(StrEnum):
 
 
 class Rule(StrEnum):
-    """What must hold in every history; for the promises P1 to P8 see docs/guarantees.md."""
+    """What must hold in every history; the promises P1 to P8: docs/reference/guarantees.md."""
 
     I1 = "I1"  # P1: handlers of one object do not overlap, between instances that hold their lease
     I2 = "I2"  # P2: an object's messages start in order, late commits and reruns aside

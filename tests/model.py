@@ -1,4 +1,4 @@
-"""Check the models in docs/model/ with Spin: `python -m tests.model [--quick] [NAME ...]`.
+"""Check the models in docs/project/model/ with Spin: `python -m tests.model [--quick] [NAME ...]`.
 
 What is right must find no error; each broken variant must give a counterexample. One line each;
 ends with 1 if any verdict is another than expected, with 2 if Spin cannot be had. Memory is capped
@@ -23,7 +23,7 @@ from tests.model_batches import BATCHES
 from tests.model_variants import BROKEN, HOLDS, PROTOCOL, Variant
 from tests.servers import CannotHave, install
 
-FOLDER = Path(__file__).parent.parent / "docs" / "model"
+FOLDER = Path(__file__).parent.parent / "docs" / "project" / "model"
 MEMORY_KB = 4_000_000
 STATES_MB = 3_000
 SECONDS = 240

@@ -735,7 +735,7 @@ _m(
 _m(
     "S16",
     "the page forgets a right",
-    "../docs/rights.md",
+    "../docs/operate/rights.md",
     "GRANT SELECT, INSERT, UPDATE, DELETE ON msgworker_lease, msgworker_item, msgworker_try TO crm_worker;",
     "GRANT SELECT, INSERT, UPDATE, DELETE ON msgworker_lease, msgworker_item TO crm_worker;",
     "test_each_role_of_the_page_does_its_work[postgresql]",

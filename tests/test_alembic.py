@@ -23,7 +23,7 @@ pytest.importorskip("alembic", reason="in the extra dev")
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(expression-based index|Unknown schema content|Did not recognize)"
 )
-PAGE = (Path(__file__).parent.parent / "docs" / "alembic.md").read_text()
+PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "alembic.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 OURS = {
     "msgworker_message",

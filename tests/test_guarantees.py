@@ -11,7 +11,7 @@ from tests.names import homes
 from tests.quick import NONE, QUICK
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "guarantees.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "guarantees.md").read_text()
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
 
 

@@ -284,7 +284,7 @@ def test_a_model_that_cannot_be_written_is_refused() -> None:
 def test_the_example_of_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "payloads.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "guides" / "payloads.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.S)
     monkeypatch.chdir(tmp_path)
     made: dict[str, Any] = {"__name__": "crm"}

@@ -54,4 +54,4 @@ class Keywords(TypedDict, total=False):
 
     tracing: bool
     """Spans of OpenTelemetry for what is sent and handled; needs the extra `otel`, see
-    docs/tracing.md. Default: False."""
+    docs/operate/tracing.md. Default: False."""

@@ -124,7 +124,7 @@ class Settings:
 
     tracing: bool = _declared(False, "flag", "spans of OpenTelemetry for what is sent and handled")
     """Spans of OpenTelemetry for what is sent and handled; needs the extra `otel`, see
-    docs/tracing.md."""
+    docs/operate/tracing.md."""
 
     def __post_init__(self) -> None:
         for one in fields(self):

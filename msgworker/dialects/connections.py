@@ -427,4 +427,6 @@ def _rights(error: BaseException) -> str:
     words = set(re.findall(r"\w+", str(error.statement).upper()))
     words |= {"UPDATE"} if "SHARE" in words else set()  # FOR SHARE locks, too
     needed = [right for right in _RIGHTS if right in words]
-    return f"; the statement needs {', '.join(needed)} there (docs/rights.md)" if needed else ""
+    if not needed:
+        return ""
+    return f"; the statement needs {', '.join(needed)} there (docs/operate/rights.md)"

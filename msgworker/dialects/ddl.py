@@ -58,7 +58,7 @@ UNPARTITIONED = {
     "mysql": "each unique key needs the partition key in it: a primary key with the object takes "
     "no message without one",
     "oracle": "indexes are over all partitions there, and stay as they are: add PARTITION BY HASH "
-    "to the CREATE TABLE of the script (docs/oracle.md)",
+    "to the CREATE TABLE of the script (docs/project/oracle.md)",
 }
 """Why no script has partitions."""
 

@@ -116,7 +116,7 @@ def _share(engine: sa.Engine, raw: Any, options: Mapping[str, Any]) -> None:
     _log.info(
         "a pooler is in front of %s: it is used without prepared statements, settings of a session "
         "and LISTEN, so messages of other processes are found by polling. If it pools by session "
-        "add pooler=session to the url, see docs/poolers.md",
+        "add pooler=session to the url, see docs/operate/poolers.md",
         url,
         extra={"event": Said.POOLER_FOUND},
     )

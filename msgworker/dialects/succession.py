@@ -161,7 +161,7 @@ class Succession(Generic[F]):
             _log.error(
                 "cannot use the database %s: %s. Nothing is handled until connections lead to the "
                 "newer one again; to go on with the old one, restart with a url that names no "
-                "other host, see docs/failover.md",
+                "other host, see docs/operate/failover.md",
                 where,
                 text,
                 extra={"event": Said.PRIMARY_OLD},

@@ -300,6 +300,6 @@ def tell_of_limit(log: logging.LoggerAdapter[logging.Logger], row: Row, reason: 
     text = (
         "message %s: a time limit of the server ended its handler, and would again, so that its "
         "try has failed: %s; raise the limit for this login, or make the handler's transaction "
-        "shorter, see docs/retries.md"
+        "shorter, see docs/guides/retries.md"
     )
     log.warning(text, row.msg_id, reason, extra=facts(row))

@@ -1,4 +1,4 @@
-"""All metrics. docs/metrics.md has the same table; a test compares them."""
+"""All metrics. docs/operate/metrics.md has the same table; a test compares them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ urgent  rows with a priority: priorities.py
 shard, flag  unfinished rows by slice, object and age, if scopes are used (`spec.slices`);
         the object comes before the age, so that a deep object is one step; or behind it, see
         `Dialect.slices_by_age`
-Finished rows are in none of them, so they cost nothing (P7; see docs/guarantees.md).
+Finished rows are in none of them, so they cost nothing (P7; see docs/reference/guarantees.md).
 """
 
 from __future__ import annotations

@@ -94,10 +94,10 @@ class MessageTable(_Names):
 
     priority, unique_key, unique_kept, scheduled_for and headers are columns of the default table;
     on a table of another name each is used only if it is named here, because a column of that name
-    may mean something else there. Of priorities higher comes first, see docs/priorities.md.
-    unique_key and unique_kept go together and need finished_at, see docs/unique.md.
-    scheduled_for is the tick of a schedule, see docs/timers.md. headers is JSON text with the trace
-    of the producer, see docs/tracing.md.
+    may mean something else there. Of priorities higher comes first, see docs/guides/priorities.md.
+    unique_key and unique_kept go together and need finished_at, see docs/guides/unique.md.
+    scheduled_for is the tick of a schedule, see docs/guides/timers.md. headers is JSON text with
+    the trace of the producer, see docs/operate/tracing.md.
 
     slices: which of shard and instance_type get an index of open messages, without which a scope
     also reads the messages of all others; default: those that are named here.
@@ -106,7 +106,7 @@ class MessageTable(_Names):
 
     on_dead and max_tries are the rule of the table, recorded in the database. If the recorded rule
     differs, all programs use it; it becomes this one at a `create_schema` or a start while no
-    instance is alive on the table. See docs/configuration.md.
+    instance is alive on the table. See docs/reference/configuration.md.
 
     on_dead: "continue" (the object of a dead message continues without it) or "block" (the object
     waits until an operator reruns or discards the dead message).
@@ -118,7 +118,7 @@ class MessageTable(_Names):
     max_payload: longest payload that is read, in characters (bytes on MariaDB and MySQL).
     time_zone: the zone of the local times in columns that keep none of their own, such as DATETIME
     and `timestamp`; the same for all programs. Rows of msgworker's own tables stay in UTC. See
-    docs/adopting.md.
+    docs/reference/adopting.md.
 
     Raises ConfigError for invalid names and for values out of range.
     """

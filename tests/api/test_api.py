@@ -21,7 +21,7 @@ from tests.support.rows import edit, send
 from tests.support.spans import PARENT
 from tests.support.waiting import until
 
-OPENAPI = Path(__file__).parents[2] / "docs" / "openapi.json"
+OPENAPI = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 
 
 def rows_of(client: Any, path: str, most: int = 50) -> list[Any]:
@@ -328,4 +328,6 @@ def test_the_openapi_document_has_the_event_stream_as_it_is(client, monkeypatch)
 
 def test_the_openapi_document_is_in_step():
     wanted = described.text(ENDPOINTS)
-    assert OPENAPI.read_text() == wanted, "run: python -m msgworker.web.api > docs/openapi.json"
+    assert OPENAPI.read_text() == wanted, (
+        "run: python -m msgworker.web.api > docs/reference/openapi.json"
+    )

@@ -60,7 +60,7 @@ def test_connections_and_bytes_are_shared_out_among_the_databases():
 
 
 def test_the_loads_in_the_docs_are_those_that_the_script_computes():
-    assert scale.loads(Fleet()) in (ROOT / "docs" / "scaling.md").read_text()
+    assert scale.loads(Fleet()) in (ROOT / "docs" / "project" / "scaling.md").read_text()
 
 
 def test_one_instance_wastes_no_claim_and_more_waste_more():

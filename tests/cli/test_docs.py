@@ -24,15 +24,15 @@ from msgworker.config import SETTINGS, load
 from msgworker.errors import ExitCode
 from tests.support.programs import ROOT
 
-CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+CLI = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+CONFIGURATION = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
 SHARED = {"--url", "--table", "--on-dead", "--max-tries", "--app", "--json"}
 EVERYWHERE = {"--config", "--log-level", "--log-format", "--debug", "--help"}
 
 
 def section(command: str) -> str:
     found = re.search(rf"^### `msgworker {command}\b.*?(?=^##|\Z)", CLI, re.M | re.S)
-    assert found, f"docs/cli.md has no section for {command}"
+    assert found, f"docs/reference/cli.md has no section for {command}"
     return found[0]
 
 
@@ -49,7 +49,7 @@ def test_command_is_documented_with_its_options(name: str) -> None:
     if name == "config":  # it takes the flags of all settings
         options -= {f"--{setting.replace('_', '-')}" for setting in SETTINGS} | {"--topic"}
     lacking = sorted(o for o in options - SHARED - EVERYWHERE if o not in text)
-    assert not lacking, f"docs/cli.md says nothing of {name} {lacking}"
+    assert not lacking, f"docs/reference/cli.md says nothing of {name} {lacking}"
     if "--json" in options:
         assert "--json" in text
 
@@ -125,7 +125,7 @@ def test_no_exit_code_is_used_that_is_not_in_the_table() -> None:
 
 # ---------------------------------------------------------------- logging
 
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs" / "operate" / "operations.md").read_text(encoding="utf-8")
 LOGGING = OPERATIONS.split("## Logging\n")[1].split("\n## ")[0]
 
 

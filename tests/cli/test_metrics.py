@@ -26,7 +26,7 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 GRAFANA = ROOT / "samples" / "grafana"
-METRICS = ROOT / "docs" / "metrics.md"
+METRICS = ROOT / "docs" / "operate" / "metrics.md"
 TOKEN = "a-token-of-the-tests-1234"
 
 

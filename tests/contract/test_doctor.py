@@ -467,7 +467,7 @@ def test_a_login_that_may_only_read(app, database, servers):
 
 
 def test_adopting_a_populated_foreign_table(make_app, database):
-    """docs/adopting.md, step by step: doctor, its statements, run."""
+    """docs/reference/adopting.md, step by step: doctor, its statements, run."""
     name = "tb_cus_msg"
     quote = "`" if database.name == "mariadb" else '"'
 

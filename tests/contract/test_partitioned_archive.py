@@ -1,4 +1,4 @@
-"""A purge into an archive with a partition per month, by the SQL of docs/operations.md."""
+"""A purge into an archive with a partition per month, by the SQL of docs/operate/operations.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SEPTEMBER, OCTOBER, NOVEMBER = (datetime(2026, month, 5, tzinfo=UTC) for month i
 @pytest.fixture
 def sql() -> list[list[str]]:
     """The statements of the page: PostgreSQL once, PostgreSQL by month, MariaDB."""
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "operations.md").read_text(
+        encoding="utf-8"
+    )
     section = page.partition("### An archive that is dropped by month")[2].partition("\n[Metr")[0]
     blocks = re.findall(r"```sql\n(.*?)```", section, re.S)
     return [[one for one in block.split(";\n") if one.strip()] for block in blocks]

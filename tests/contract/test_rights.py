@@ -1,4 +1,4 @@
-"""docs/rights.md, run as it stands: each role does all of its work, and is refused the rest."""
+"""docs/operate/rights.md as it stands: each role does all of its work, and is refused the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.timers import put_back
 from tests.support.waiting import until
 from tests.support.web import Browser
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "rights.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "rights.md"
 LACKING = ", shard, priority)"
 OF_OTHERS, OF_TRACES = ("unique_key", "(headers)"), "(headers)"
 """Of a table without these columns."""

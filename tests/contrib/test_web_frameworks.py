@@ -1,4 +1,4 @@
-"""The patterns of docs/frameworks.md with the real FastAPI, Flask-SQLAlchemy and async engines."""
+"""docs/guides/frameworks.md with the real FastAPI, Flask-SQLAlchemy and async engines."""
 
 from __future__ import annotations
 

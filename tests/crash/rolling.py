@@ -1,6 +1,6 @@
 """A fleet that shares out shards is scaled under load: 3 members, 4, 2, one of these killed.
 
-    python -m tests.crash.rolling [--database postgresql] [--plot docs/rolling-scale.svg]
+    python -m tests.crash.rolling [--database postgresql] [--plot docs/project/rolling-scale.svg]
     python -m tests.crash.rolling --handover
 
 Judged by the checker of the crash tests (order, nothing beside another, nothing lost), and by the

@@ -6,8 +6,8 @@ A PgBouncer in front of a server: killed, restarted, its sessions ended.
     python -m tests.crash.torture --seconds 60 --database postgresql --processes 8
 
 Without --database: PostgreSQL, MariaDB and SQLite, one after the other, each server our own.
-`--database oracle-mariadb`: the stand-in of Oracle (docs/oracle.md). `--database partitions`:
-PostgreSQL with eight partitions of the message table.
+`--database oracle-mariadb`: the stand-in of Oracle (docs/project/oracle.md).
+`--database partitions`: PostgreSQL with eight partitions of the message table.
 
 Exit code 0: no rule broken, every message done or dead. The seed is printed first; faults come at
 moments that the machine decides, so a seed repeats the plan, not the run.

@@ -1,5 +1,5 @@
-"""HAProxy with one writer in front of a cluster, in the form of docs/galera.md, and the check of a
-node that it asks: 200 if the node is synced, else 503, as `clustercheck` answers."""
+"""HAProxy with one writer in front of a cluster, as docs/operate/galera.md has it, and the check of
+a node that it asks: 200 if the node is synced, else 503, as `clustercheck` answers."""
 
 from __future__ import annotations
 

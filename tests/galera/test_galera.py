@@ -338,7 +338,7 @@ def test_doctor_says_what_order_means_where_ids_are_of_nodes(apps: list[App]) ->
 def test_doctor_has_no_advice_where_one_node_gives_out_all_ids(
     apps: list[App], cluster: Galera
 ) -> None:
-    """One writer, as docs/galera.md sets it up."""
+    """One writer, as docs/operate/galera.md sets it up."""
     node = cluster.nodes[0]
     node.query("SET GLOBAL wsrep_auto_increment_control = OFF")
     node.query("SET GLOBAL auto_increment_increment = 1")

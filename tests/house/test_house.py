@@ -294,7 +294,7 @@ TURNS = re.compile(
     r"to mend|with their mends|stood still|"
     r"(?<!--)[Nn]obody (else|can|could|may|would|had|did|\w+s))\b"
 )
-"""Turns of an idiom of our own, in place of which docs/glossary.md has a term of the field."""
+"""Turns of an idiom of our own; docs/reference/glossary.md has a term of the field for each."""
 
 
 def test_prose_uses_the_terms_of_the_glossary() -> None:
@@ -306,4 +306,4 @@ def test_prose_uses_the_terms_of_the_glossary() -> None:
         if path.suffix in (".md", ".py"):
             words = " ".join(path.read_text(encoding="utf-8").replace("#", " ").split())
             found += [f"{path.relative_to(ROOT)}: {m[0]}" for m in TURNS.finditer(words)]
-    assert found == [], "say it with a term of docs/glossary.md, or in plain words"
+    assert found == [], "say it with a term of docs/reference/glossary.md, or in plain words"

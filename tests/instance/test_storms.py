@@ -165,7 +165,7 @@ def test_a_line_of_json_has_the_event_and_no_secret(kit, caplog):
 
 
 def test_the_documented_events_are_those_of_the_code():
-    page = (ROOT / "docs" / "logs.md").read_text()
+    page = (ROOT / "docs" / "operate" / "logs.md").read_text()
     assert re.findall(r"^\| `([a-z.]+)` \|", page, re.M) == [str(one) for one in Said]
     code = "".join(p.read_text() for p in (ROOT / "msgworker").rglob("*.py"))
     assert set(re.findall(r"Said\.(\w+)", code)) == {one.name for one in Said}

@@ -19,7 +19,7 @@ from tests.matrix.running import Outcome, made, run
 from tests.servers import CannotHave
 
 HOME = bounds.ROOT / ".matrix"
-PAGE = bounds.ROOT / "docs" / "versions.md"
+PAGE = bounds.ROOT / "docs" / "project" / "versions.md"
 
 
 def attempt(cell: Cell, workers: int, chosen: list[str]) -> Outcome:
@@ -43,7 +43,9 @@ def main() -> int:
     parser.add_argument("cells", nargs="*", help="names of cells; without one, all of them")
     parser.add_argument("--tests", nargs="+", default=[], help="tests in the place of the cells'")
     parser.add_argument("--workers", type=int, default=min((os.cpu_count() or 2) + 2, 6))
-    parser.add_argument("--record", action="store_true", help="write the rows of docs/versions.md")
+    parser.add_argument(
+        "--record", action="store_true", help="write the rows of docs/project/versions.md"
+    )
     parser.add_argument(
         "--list", action="store_true", help="name the cells, and where each Python is"
     )

@@ -55,7 +55,7 @@ class Outcome:
         return f"{self.cell.name}: {count} in {self.seconds:.0f} s ({have})"
 
     def row(self) -> str:
-        """In docs/versions.md."""
+        """In docs/project/versions.md."""
         if self.missing:
             return f"| {self.cell.name} | {self.cell.python} | | | | not run: {self.missing} |"
         have, count = self.versions, f"{self.passed:,} passed"

@@ -201,7 +201,7 @@ def test_a_scrape_lists_exactly_the_documented_metrics():
     body = text(lambda: (told_of_all(),))[0].decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", body, re.M))
     assert kinds == {one.name: one.kind for one in METRICS.values()}
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "operate" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(msgworker_\w+)` \| (\w+) \| ([^|]*) \|", page, re.M)
     assert [(name, kind) for name, kind, _ in rows] == list(kinds.items())
     labels = {name: tuple(re.findall(r"`(\w+)`", told)) for name, _, told in rows}

@@ -1,6 +1,6 @@
 """What a stand-in cannot do, by the names of tests. A test that is listed and passes is an error.
 
-`python -m tests.oracle.cannot` prints the table of docs/oracle.md.
+`python -m tests.oracle.cannot` prints the table of docs/project/oracle.md.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def excused(items: list[pytest.Item]) -> None:
 
 
 def shown() -> str:
-    """The table of docs/oracle.md."""
+    """The table of docs/project/oracle.md."""
     lines = ["| test | with | on | why |", "|---|---|---|---|"]
     for test, excuses in sorted(CANNOT.items()):
         for excuse in excuses:

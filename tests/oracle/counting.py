@@ -1,7 +1,7 @@
 """Statements, round trips and parses per message, as the driver of a session counts them; the
 shapes of work are those of bench/counts.json.
 
-    python -m tests.oracle.counting            the table of docs/oracle.md
+    python -m tests.oracle.counting            the table of docs/project/oracle.md
     python -m tests.oracle.counting --record   write counts.json anew, the worst of three
 """
 
@@ -120,7 +120,7 @@ def kept() -> dict[str, dict[str, float]]:
 
 
 def shown() -> str:
-    """The table of docs/oracle.md."""
+    """The table of docs/project/oracle.md."""
     lines = [
         "| | statements | round trips | parses | round trips on PostgreSQL | times |",
         "|---|--:|--:|--:|--:|--:|",

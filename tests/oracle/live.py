@@ -60,7 +60,7 @@ def facts(url: str) -> None:
 
 def plans(url: str) -> None:
     """The plan of every statement of a drain, by EXPLAIN PLAN and DBMS_XPLAN, with statistics as
-    docs/oracle.md advises them."""
+    docs/project/oracle.md advises them."""
     emptied(url)
     app = App(url)
     app.create_schema()

@@ -38,5 +38,5 @@ def test_the_round_trips_recorded_are_within_the_aim(name: str) -> None:
 
 
 def test_the_document_shows_the_counts() -> None:
-    text = (DOCS / "oracle.md").read_text(encoding="utf-8")
+    text = (DOCS / "project" / "oracle.md").read_text(encoding="utf-8")
     assert counting.shown() in text, "write it anew with `python -m tests.oracle.counting`"

@@ -253,6 +253,6 @@ def test_another_url_goes_to_the_driver() -> None:
 
 
 def test_the_document_lists_what_the_stand_ins_cannot_do() -> None:
-    text = (DOCS / "oracle.md").read_text(encoding="utf-8")
+    text = (DOCS / "project" / "oracle.md").read_text(encoding="utf-8")
     shown = text.split("<!-- cannot -->\n")[1].split("<!-- /cannot -->")[0]
     assert shown == cannot.shown(), "write it anew with `python -m tests.oracle.cannot`"

@@ -151,7 +151,7 @@ class Context:
         its msg_id is returned. In a plain one it is kept until the handler has returned and then
         sent in the transaction that writes the message as done; None is returned. If the try fails,
         is postponed or loses its claim, nothing is sent, so that a retry sends nothing twice. Any
-        thread of the handler may call it, until the handler returns. See docs/chains.md.
+        thread of the handler may call it, until the handler returns. See docs/guides/chains.md.
 
         Raises what App.send raises for bad arguments; HandlerMisuse after the handler has returned,
         in an item of a fan-out, and for on_duplicate="raise" in a plain handler.

@@ -104,9 +104,7 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         history.table(t): "what instances did in each minute, for charts",
         cancelling.table(t): "running messages that operators want to end",
         locks.table(t): "locks (msgworker.coordination); rows are never deleted: tokens only rise",
-        schedules.table(
-            t
-        ): "schedules (docs/timers.md): what is sent when; any instance may fire them",
+        schedules.table(t): "schedules: what is sent when; any instance may fire them",
     }
     for table in (t.message, *own_tables(t)):
         yield CreateTable(table), about[table]

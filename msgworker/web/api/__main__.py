@@ -1,4 +1,4 @@
-"""`python -m msgworker.web.api > docs/openapi.json`."""
+"""`python -m msgworker.web.api > docs/reference/openapi.json`."""
 
 import sys
 

@@ -117,7 +117,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "info": {
             "title": "msgworker",
             "version": __version__,
-            "description": "What the dashboard shows and does, for programs. See docs/api.md.",
+            "description": "What the dashboard shows and does, for programs.",
         },
         "servers": [{"url": "/api/v1"}],
         "security": [{"token": []}],
@@ -236,5 +236,5 @@ def _in_header(one: Endpoint) -> list[dict[str, Any]]:
 
 
 def text(endpoints: Sequence[Endpoint]) -> str:
-    """The document as docs/openapi.json has it."""
+    """The document as docs/reference/openapi.json has it."""
     return json.dumps(document(endpoints), indent=1, sort_keys=True, ensure_ascii=True) + "\n"

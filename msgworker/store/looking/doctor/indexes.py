@@ -44,7 +44,7 @@ def partitions(p: Patient) -> list[Finding]:
         f"{plural(len(parts), 'partition')} by the hash of objects ({shown}): messages are handled "
         "at 0.6 to 0.9 of the speed of one table; no index keeps ids unique, which the identity "
         "does, and none can keep unique keys: App.send refuses them "
-        "(docs/decisions/013-partitions.md)"
+        "(docs/project/decisions/013-partitions.md)"
     )
     found = [fine("partitions", text)]
     if not (ids.get("identity") or {}).get("always"):

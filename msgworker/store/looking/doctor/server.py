@@ -60,7 +60,7 @@ def pooler(p: Patient) -> list[Finding]:
     text = (
         "a pooler is in front of the database: no prepared statements and no notifications are "
         "used, messages of other processes wait for the next look (poll_seconds); if it pools by "
-        "session, add pooler=session to the url (docs/poolers.md)"
+        "session, add pooler=session to the url (docs/operate/poolers.md)"
     )
     return [advised("server", text)]
 
@@ -76,7 +76,7 @@ def succession(p: Patient) -> list[Finding]:
         return [fine("server", text)]
     text += (
         ": it is an old primary, which was replaced; let connections lead to the new one "
-        "(docs/failover.md)"
+        "(docs/operate/failover.md)"
     )
     return [needed("server", text)]
 
@@ -96,7 +96,7 @@ def galera(p: Patient) -> list[Finding]:
             "each node gives out ids of its own: one that is taken here may be lower than one that "
             "was committed on another node a moment ago, and is then handled first; let all "
             "producers of an object write to one node, or set wsrep_sync_wait, or let one node "
-            "take all writes, with auto_increment_increment = 1 (docs/galera.md)"
+            "take all writes, with auto_increment_increment = 1 (docs/operate/galera.md)"
         )
         found.append(advised("server", text, "SET GLOBAL wsrep_sync_wait = 4"))
     return found
@@ -122,7 +122,7 @@ NEWEST = 100
 """So many of the newest messages are asked when they were made."""
 WHICH_ZONE = (
     'name the zone of its local times, MessageTable(time_zone="Asia/Shanghai") or `time_zone` in '
-    "msgworker.toml, in all programs (docs/adopting.md)"
+    "msgworker.toml, in all programs (docs/reference/adopting.md)"
 )
 
 

@@ -1,0 +1,45 @@
+"""The site: every public name is on a page, every page is in the order of reading."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import msgworker
+from msgworker import events
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+API = {path.stem: path.read_text() for path in (DOCS / "reference" / "python").glob("*.md")}
+DOCUMENTED = sorted(re.findall(r"^\.\. auto\w+:: ([\w.]+)$", "\n".join(API.values()), re.M))
+
+
+def found(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_every_public_name_has_a_place_in_the_reference() -> None:
+    wanted = {f"msgworker.{name}" for name in msgworker.__all__} - {"msgworker.__version__"}
+    wanted |= {f"msgworker.events.{name}" for name in events.EVENTS}
+    assert wanted - set(DOCUMENTED) == set()
+
+
+@pytest.mark.parametrize("path", DOCUMENTED)
+def test_nothing_in_the_reference_lacks_a_text(path: str) -> None:
+    assert inspect.getdoc(found(path))
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    listed = set()
+    for page in DOCS.rglob("*.md"):
+        for block in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.M | re.S):
+            names = [line for line in block.splitlines() if line and not line.startswith(":")]
+            listed |= {(page.parent / f"{name}.md").resolve() for name in names}
+    pages = {page.resolve() for page in DOCS.rglob("*.md")} - {(DOCS / "index.md").resolve()}
+    assert [str(p.relative_to(DOCS)) for p in sorted(pages ^ listed)] == []
