@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# What Sphinx needs stands in a dependency group, which pip reads from version 25.1 on.
-DOCS_NEEDS = $(shell $(PYTHON) -c "import tomllib; print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['docs']))")
+# The requirements of a dependency group of pyproject.toml.
+GROUP = $(shell $(PYTHON) -m tests.matrix.bounds $(1))
 # Many tests wait for something: two processes more than there are cores, six at most.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6)))
 # A test process that crashes ends the run: with groups xdist would wait for its tests without end.
@@ -35,11 +35,11 @@ $(VENV)/.web: $(VENV)/.made pyproject.toml
 	touch $@ $(VENV)/.run
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,postgresql,mysql,oracle,redis,zookeeper]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[postgresql,mysql,oracle,redis,zookeeper]' $(call GROUP,dev)
 	touch $@ $(VENV)/.run
 
 $(VENV)/.variants: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[variants]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . $(call GROUP,variants)
 	touch $@
 
 demo: $(VENV)/.run  ## real purchases through embedded SQLite: several processes, failures, one killed
@@ -84,7 +84,7 @@ keywords: $(VENV)/.dev  ## write the keywords of App anew from its settings
 	mkdir -p build && $(BIN)/python -m tests.keywords > build/keywords.py && mv build/keywords.py msgworker/config/keywords.py
 
 $(VENV)/.docs: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . $(DOCS_NEEDS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . $(call GROUP,docs)
 	touch $@
 
 docs: $(VENV)/.docs  ## build the site into build/docs; a broken link is an error

@@ -210,7 +210,7 @@ def test_few_packages_are_needed_and_nothing_runs_when_they_are_installed() -> N
         "uvicorn",
     }
     assert project["build-system"] == {
-        "requires": ["hatchling>=1.21"],
+        "requires": ["hatchling>=1.27"],
         "build-backend": "hatchling.build",
     }
     assert "hooks" not in str(project["tool"]["hatch"])

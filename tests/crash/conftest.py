@@ -98,7 +98,9 @@ def ahead(
     items = request.session.items
     grouped = any(item.nodeid.endswith("@ahead") for item in items)
     if getattr(request.config.option, "loadgroup", False) and not grouped:
-        pytest.fail("this pytest makes pytest-xdist forget its groups: take the one of '.[dev]'")
+        pytest.fail(
+            "this pytest makes pytest-xdist forget its groups: take the one of the group test"
+        )
     made = Ahead(items, servers, tmp_path_factory.mktemp("trials"))
     yield made
     made.close()

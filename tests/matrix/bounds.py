@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-NOT_OURS = ("dev", "variants", "cx-oracle")
-"""Extras that no user of the oldest versions installs: tools of the project, and a driver with one
-version only."""
+NOT_OURS = ("cx-oracle",)
+"""Extras without a lower bound: a driver with one version only."""
 TOOLS = (
     "hypothesis",
     "httpx",
@@ -22,12 +23,24 @@ TOOLS = (
     "pytest-xdist",
     "starlette",
 )
-"""Of the extra dev: what the contract suite itself imports."""
+"""Of the group test: what the contract suite itself imports."""
 _LOWER = re.compile(r"([\w.-]+)(\[[\w,-]+\])?>=([\w.]+)")
 
 
+def _declared(part: str) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())[part]
+    return found
+
+
 def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return _declared("project")
+
+
+def group(name: str) -> list[str]:
+    """The requirements of a dependency group, with those of the groups that it includes."""
+    found = []
+    for one in _declared("dependency-groups")[name]:
+        found += [one] if isinstance(one, str) else group(one["include-group"])
     return found
 
 
@@ -53,12 +66,15 @@ def oldest() -> list[str]:
 
 
 def tools() -> list[str]:
-    """The requirements of the suite itself, as the extra dev has them."""
-    dev = project()["optional-dependencies"]["dev"]
-    return [one for one in dev if re.split(r"[<>=]", one)[0] in TOOLS]
+    """The requirements of the contract suite itself, as the group test has them."""
+    return [one for one in group("test") if re.split(r"[<>=]", one)[0] in TOOLS]
 
 
 def pythons() -> list[str]:
     """The versions that the classifiers name."""
     found = re.findall(r"Python :: (3\.\d+)", "\n".join(project()["classifiers"]))
     return sorted(found, key=lambda one: int(one[2:]))
+
+
+if __name__ == "__main__":  # for the Makefile, since pip reads groups from version 25.1 on
+    print(shlex.join(one for name in sys.argv[1:] for one in group(name)))
