@@ -17,6 +17,8 @@ from uuid import UUID
 from msgworker.errors import PayloadError
 
 MAX_DIGITS = 4300
+BEGINNING = 2000
+"""The most characters of a name or an error that a look reads."""
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """An escaped NUL, not the text of one: behind an even number of backslashes."""
 
@@ -303,6 +305,13 @@ def without_url_secrets(text: str) -> str:
     if "://" in text:
         text = _LONE_KEY.sub("***@", _USER_PASSWORD.sub(r"\1:***@", text))
     return _QUERY.sub(r"\1***", text) if "=" in text else text
+
+
+def told(value: Any) -> Any:
+    """A value that was read by `dialects.beginning`: of a longer text, its beginning and a sign."""
+    if isinstance(value, str) and len(value) > BEGINNING:
+        return f"{value[:BEGINNING]}…"
+    return value[:BEGINNING] if isinstance(value, bytes) else value
 
 
 def quoted(value: Any) -> str:

@@ -461,13 +461,13 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     small = cursor_text([1, "a"])
     yield failures.failures, {"topic": "t", "since": datetime.now(UTC), "after": small}
     some = log.rows
-    log.rows = {"SELECT e.o, count": [("o", 2)], "u.p": []} | some
+    log.rows = {"GROUP BY e.o": [(1, "o", 2)], "u.p": []} | some
     yield waiting.by_object, {}
     yield waiting.by_object, {"after": cursor_text(["o"])}
     log.rows = some
     yield waiting.lanes, {}
     some = log.rows
-    log.rows = {"OFFSET": [("o",)], "u.p": []} | some  # more objects than are looked at
+    log.rows = {"OFFSET": [(1, "o")], "u.p": []} | some  # more objects than are looked at
     yield waiting.lanes, {}
     log.rows = some
     yield instances.instances, {}
@@ -581,7 +581,7 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield order.ran_later, {"ids": some}
     yield order.runs_later, {"ids": some}
     yield order.behind, {"ids": some}
-    yield order.done_above, {"msg_id": 1}
+    yield order.done_above, {"ids": [1, 2], "msg_id": 1}
     yield change.given_up, {"ids": some}
     log.rows = {"count(*)": [(0,)]}
     yield change.states, {"ids": some}

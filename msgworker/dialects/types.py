@@ -13,6 +13,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from msgworker.dialects.capabilities import DIALECTS
+from msgworker.payload import BEGINNING
 
 
 class KeyText(TypeDecorator[str]):
@@ -183,6 +184,45 @@ def _bytewise_sqlite(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str
 def _bytewise_mysql(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str:
     kept = DIALECTS["mariadb" if _is_mariadb(compiler.dialect) else "mysql"].key_collation
     return f"(CONVERT({compiler.process(element.clauses, **kw)} USING utf8mb4) COLLATE {kept})"
+
+
+class _beginning(FunctionElement[Any]):
+    inherit_cache = True
+
+
+def beginning(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """A text as a look reads it: its first BEGINNING characters, and a few more if it is longer,
+    see `payload.told`. What is no text, or cannot be as long, is left as it is."""
+    kind = column.type
+    length = getattr(kind, "length", None)
+    texts = sa.String | KeyText | AnyText | AnyId | sa.types.NullType
+    if isinstance(kind, sa.Enum) or not isinstance(kind, texts):
+        return column
+    if isinstance(kind, sa.CHAR) and length is not None:
+        return column
+    found = _beginning(column)
+    found.type = kind
+    return found
+
+
+@compiles(_beginning)
+def _substr(element: _beginning, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"substr({compiler.process(element.clauses, **kw)}, 1, {BEGINNING + 1})"
+
+
+@compiles(_beginning, "postgresql")
+def _substr_postgresql(element: _beginning, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"substr(CAST({compiler.process(element.clauses, **kw)} AS TEXT), 1, {BEGINNING + 1})"
+
+
+@compiles(_beginning, "sqlite")
+def _substr_sqlite(element: _beginning, compiler: SQLCompiler, **kw: Any) -> str:
+    # In bytes, since characters are counted up to a NUL there; and each value is loaded once, since
+    # it is loaded whole.
+    text, most = compiler.process(element.clauses, **kw), 4 * BEGINNING + 4
+    whole = f"CAST(substr(CAST({text} AS BLOB), 1, {most}) AS TEXT)"
+    part = f"substr({text}, 1, {most})"
+    return f"(CASE typeof({text}) WHEN 'text' THEN {whole} WHEN 'blob' THEN {part} ELSE {text} END)"
 
 
 class _place_of(FunctionElement[int]):

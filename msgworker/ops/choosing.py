@@ -133,7 +133,7 @@ class Choice:
             return None, {}
         # In this order: the second read sees messages that end between the two.
         behind = order.behind(conn, self.tables, ids)
-        ordered = [i for i in ids if i in behind.objects]
+        ordered = [i for i in ids if i in behind.ids]
         late = order.ran_later(conn, self.tables, ordered, wanted=wanted)
         return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
 
@@ -158,9 +158,11 @@ class Choice:
         # Read after that: a message that no longer runs has an outcome by now.
         firsts = sorted({behind.first[i] for i in ids if i in behind.first})
         seen = change.states(conn, t, firsts)
-        came = order.done_above(conn, t, behind.high)
+        came: dict[int, int] = {}
+        for start in range(0, len(ids), t.dialect.max_ids):
+            came |= order.done_above(conn, t, ids[start : start + t.dialect.max_ids], behind.high)
         for i in ids:
-            first, last = behind.first.get(i), came.get(behind.objects.get(i), i)
+            first, last = behind.first.get(i), came.get(i, i)
             why = None if first is None else self._went_on(seen.get(first))
             if why is not None:
                 found.setdefault(i, Skip(i, why, first))

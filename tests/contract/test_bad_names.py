@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
@@ -151,3 +154,113 @@ def test_a_long_table_name_of_many_bytes_can_be_notified(postgresql, name):
             until(lambda: worker.tally.done == 1, "the message is done")
     finally:
         app.engine.dispose()
+
+
+LONG = 1_000_000
+TEXTS = {"postgresql": "TEXT", "mariadb": "LONGTEXT", "mysql": "LONGTEXT", "sqlite": "TEXT"}
+KEYS = {"postgresql": "BIGSERIAL", "sqlite": "INTEGER"}
+
+
+@pytest.fixture
+def long_names(database: Any) -> App:
+    """A table of theirs with names of a megabyte in every column that takes such: new, running and
+    failed rows, each topic in three of them, and each object where ids may be so long."""
+    if database.name not in TEXTS:
+        pytest.skip("the table is written for the others")
+    engine, text = database.engine(), TEXTS[database.name]
+    wide = database.name == "sqlite"
+    key = KEYS.get(database.name, "BIGINT AUTO_INCREMENT")
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE theirs (id {key} PRIMARY KEY, obj {text if wide else 'VARCHAR(100)'},"
+            f" topic {text}, status SMALLINT NOT NULL DEFAULT 0, tries SMALLINT NOT NULL DEFAULT 0,"
+            f" body {text}, claimed_by {text}, last_error {text})"
+        )
+    names = {"msg_id": "id", "object_id": "obj", "error_try_times": "tries", "payload": "body"}
+    app = App(engine, table=MessageTable("theirs", **names))
+    app.create_schema()
+    rows = [
+        {"o": f"{n} {'o' * LONG if wide else ''}", "t": f"{n % 4} {'t' * LONG}"} | state
+        for n, state in enumerate(
+            [{"s": s, "w": w, "e": e, "x": x} for s, w, e, x in STATES for _ in range(4)]
+        )
+    ]
+    with engine.begin() as conn:
+        for row in rows:
+            for behind in (False, True):
+                values = row | ({"s": 0, "w": None, "e": None, "x": 0} if behind else {})
+                statement = "INSERT INTO theirs (obj, topic, status, claimed_by, last_error, tries)"
+                conn.execute(sa.text(f"{statement} VALUES (:o, :t, :s, :w, :e, :x)"), values)
+    return app
+
+
+STATES = [
+    (0, None, None, 0),
+    (1, "w" * LONG, None, 0),
+    (-1, None, f"Error: {'e' * LONG}", 3),
+    (-1, None, f"Error: {'e' * LONG}", 1),
+]
+"""Status, owner, error and tries."""
+MOST_READ = 4 * LONG
+"""Bytes that one look may hold in Python: there are 60 and more of a megabyte."""
+
+
+def _peak(look: Callable[[], Any]) -> int:
+    look()  # what it imports is not counted
+    tracemalloc.start()
+    try:
+        look()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_look_reads_the_beginning_of_very_long_names_only(long_names):
+    ops = long_names.ops
+    first = ops.find(limit=1)[0]
+    assert first.topic is not None
+    assert first.topic.startswith("0 tt")
+    assert (len(first.topic), first.topic[-1]) == (2001, "…")
+    (group,) = ops.failures()
+    assert (group.dead, group.failing, len(group.topics), group.waiting_objects) == (4, 4, 4, 4)
+    assert len(ops.messages(fingerprint=group.fingerprint)) == 8
+    assert len(ops.lanes()) == 16
+    by_object: list[int] = []
+    after = None
+    while True:
+        page = ops.lanes(by="object", limit=3, after=after)
+        by_object += [one.head.msg_id for one in page]
+        after = page.next_after
+        if after is None:
+            break
+    assert sorted(by_object) == sorted(one.head.msg_id for one in ops.lanes())
+    assert len({one.topic for one in ops.counts()}) == 4
+    running = ops.find(status="processing")[0].msg_id
+    looks = {
+        "counts": ops.counts,
+        "overview": ops.overview,
+        "find": lambda: ops.find(limit=100),
+        "messages": lambda: ops.messages(limit=100),
+        "failures": ops.failures,
+        "members": lambda: ops.messages(fingerprint=group.fingerprint),
+        "lanes": ops.lanes,
+        "lanes by object": lambda: ops.lanes(by="object"),
+        "instances": ops.instances,
+        "show": lambda: ops.show(running),
+        "explain": lambda: ops.explain(running),
+        "place": lambda: ops.place(first.msg_id),
+        "dry run": lambda: ops.rerun(fingerprint=group.fingerprint, dry_run=True),
+        "doctor": ops.doctor,
+    }
+    read = {name: _peak(look) for name, look in looks.items()}
+    assert {name: size for name, size in read.items() if size > MOST_READ} == {}
+
+
+def test_an_act_on_messages_of_an_owner_with_a_long_name_is_recorded(long_names):
+    owner = "foreign consumer " * 8
+    with long_names.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE theirs SET claimed_by = :w WHERE status = 1"), {"w": owner})
+    running = long_names.ops.find(status="processing")[0].msg_id
+    assert long_names.ops.cancel(running, reason="r") == 1
+    (act,) = long_names.ops.audit(running)
+    assert act.was_claimed_by == owner[:64]

@@ -26,6 +26,7 @@ from msgworker.table import Tables, lit
 MAX_ACTOR = 200
 MAX_REASON = 1000
 MAX_WAS_ERROR = 500
+MAX_WAS_OWNER = 64
 MAX_TABLE = 128
 MAX_KEY = 64
 SOURCE, REQUEST = "source", "request"
@@ -112,7 +113,7 @@ def lines(t: Tables) -> sa.Table:
             sa.Column("changed_at", UtcDateTime(), nullable=False),
             sa.Column("was_status", sa.SmallInteger(), nullable=False),
             sa.Column("was_tries", sa.SmallInteger(), nullable=False),
-            sa.Column("was_claimed_by", dialects.plain_text(64)),
+            sa.Column("was_claimed_by", dialects.plain_text(MAX_WAS_OWNER)),
             sa.Column("was_error", dialects.plain_text(MAX_WAS_ERROR)),
             schema=t.spec.schema,
             **dialects.engine_options(t.dialect.name),
@@ -287,7 +288,9 @@ def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
         # Said with its type: in a SELECT, a bare parameter has none.
         op = sa.cast(bindparam("mw_op", type_=sa.BigInteger()), sa.BigInteger())
         status = sa.func.coalesce(c.status, sa.literal_column("99"))
-        owner = nothing if c.claimed_by is None else c.claimed_by
+        owner = nothing
+        if c.claimed_by is not None:  # of a foreign consumer it may be longer
+            owner = sa.func.substr(c.claimed_by, 1, sa.literal_column(str(MAX_WAS_OWNER)))
         columns: list[Any] = [c.msg_id, op, now(), status, t.tries(c), owner, error]
         chosen = sa.select(*[x.label(f"a{i}") for i, x in enumerate(columns)])
         names = ["msg_id", "op_id", "changed_at", "was_status", "was_tries"]

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
-from msgworker.dialects import Trouble, UtcDateTime, now, trouble
+from msgworker.dialects import Trouble, UtcDateTime, beginning, now, trouble
 from msgworker.message import State, Status, ends_at, word_of
 from msgworker.store.changing import pause
 from msgworker.store.changing.audit import MAX_ACTOR, MAX_REASON, MAX_TABLE
@@ -146,7 +146,7 @@ def read(
 
     def build() -> sa.Select[Any]:
         r, c = table(t), t.cols()
-        owner = sa.null() if c.claimed_by is None else c.claimed_by
+        owner = sa.null() if c.claimed_by is None else beginning(c.claimed_by)
         own = (r.c.msg_id, r.c.actor, r.c.reason, r.c.requested_at, r.c.seen_owner, r.c.seen_tries)
         row = (c.msg_id.label("m"), c.status, t.tries(c).label("n"), owner.label("o"))
         query = sa.select(*own, *row).select_from(r.outerjoin(t.message, r.c.msg_id == c.msg_id))
@@ -194,7 +194,7 @@ def running(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, tuple[
 
     def build() -> sa.Select[Any]:
         c = t.cols()
-        owner = sa.null() if c.claimed_by is None else c.claimed_by
+        owner = sa.null() if c.claimed_by is None else beginning(c.claimed_by)
         query = sa.select(c.msg_id, owner.label("o"), t.tries(c).label("n"))
         return query.where(t.among(c.msg_id), t.stands_at(c, Status.PROCESSING))
 
@@ -223,7 +223,7 @@ def add(
             "msg_id": msg_id,
             "actor": actor,
             "reason": reason,
-            "seen_owner": owner,
+            "seen_owner": owner[:LONGEST_ID],
             "seen_tries": tries,
         }
         for msg_id, (owner, tries) in running.items()

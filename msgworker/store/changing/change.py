@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, now, trouble
+from msgworker.dialects import Trouble, beginning, now, trouble
 from msgworker.message import State, Status, ends_at
 from msgworker.store.changing import cancelling
 from msgworker.store.changing.cancelling import CANCELLED, Asked
@@ -89,10 +89,10 @@ def error_of(c: Cols, wanted: Filter | None) -> ColumnElement[Any]:
     """What tells the group of a message, if it is asked for."""
     if wanted is None or wanted.fingerprint is None or c.last_error is None:
         return sa.null()
-    return c.last_error
+    return beginning(c.last_error)
 
 
-def in_group(wanted: Filter | None, error: str | None) -> bool:
+def in_group(wanted: Filter | None, error: str | bytes | None) -> bool:
     """Whether a message with this error is of the group."""
     if wanted is None or wanted.fingerprint is None:
         return True

@@ -219,8 +219,12 @@ def _held(t: Tables, asked: Callable[[Cols], ColumnElement[bool]] | None = None)
     """Topic and owner of each message at 1."""
     parts = []
     for source, c, index, where in running_rows(t):
-        owner: ColumnElement[Any] = sa.null() if c.claimed_by is None else c.claimed_by
+        owner: ColumnElement[Any] = sa.null()
+        if c.claimed_by is not None:
+            owner = dialects.beginning(c.claimed_by)
         assert c.topic is not None
-        part = t.hinted(sa.select(c.topic.label("a"), owner.label("b")), source, index)
+        part = t.hinted(
+            sa.select(dialects.beginning(c.topic).label("a"), owner.label("b")), source, index
+        )
         parts.append(part.where(where, *([] if asked is None else [asked(c)])))
     return sa.union_all(*parts) if len(parts) > 1 else parts[0]

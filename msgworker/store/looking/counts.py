@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker import dialects
-from msgworker.dialects import bytewise, real_instant, seconds_since
+from msgworker.dialects import beginning, bytewise, real_instant, seconds_since
 from msgworker.message import State, Status, word_of
-from msgworker.payload import shown
+from msgworker.payload import shown, told
 from msgworker.store.looking import window
 from msgworker.table import Cols, Tables, lit
 
@@ -54,7 +54,8 @@ def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
     """
     c = t.cols()
     if window.last_of(conn, t, after=window.LEAST, rows=most + 1) is None:
-        every = sa.select(*_facts(t, c)).subquery("w")
+        # With an end, though there is none: else SQLite would sort the topics whole, however long.
+        every = sa.select(*_facts(t, c)).limit(10 * most).subquery("w")
         return _sorted(_grouped(conn, t, every))
     rows: list[Count] = []
     for parts in (_processing(t), _failing(t, most), _new(conn, t, most)):
@@ -89,7 +90,7 @@ def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
 
 def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     left = sa.case((t.tries_left(c), sa.literal_column("1")), else_=sa.literal_column("0"))
-    topic = sa.null() if c.topic is None else bytewise(c.topic)
+    topic = sa.null() if c.topic is None else bytewise(beginning(c.topic))
     created: Any = sa.null() if c.created_at is None else real_instant(c.created_at)
     failed = sa.case((c.status == lit(Status.FAILED), left), else_=sa.literal_column("0"))
     return [c.status.label("s"), failed.label("l"), topic.label("t"), created.label("c")]
@@ -110,8 +111,9 @@ def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
 
 
 def topic_text(topic: Any) -> str | None:
-    """A topic as it stands in a row; what is no text (a BLOB in SQLite) as one."""
-    return topic if topic is None or isinstance(topic, str) else shown(topic)
+    """A topic as it stands in a row, the beginning of a very long one; what is no text (a BLOB in
+    SQLite) as one."""
+    return told(topic) if topic is None or isinstance(topic, str) else shown(topic)
 
 
 _Parts = list[tuple[sa.Subquery, bool]]

@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import UtcDateTime, bytewise, real_instant, same_text
+from msgworker.dialects import UtcDateTime, beginning, bytewise, real_instant, same_text
 from msgworker.message import State
-from msgworker.payload import shown
+from msgworker.payload import shown, told
 from msgworker.store.looking import window
 from msgworker.store.looking.capped import cursor_place, cursor_text
 from msgworker.store.looking.find import in_state
@@ -82,7 +82,7 @@ class _Group:
         self.failing += count if left else 0
         self.dead += 0 if left else count
         if topic is not None:
-            self.topics.add(topic if isinstance(topic, str) else shown(topic))  # a BLOB (SQLite)
+            self.topics.add(told(topic) if isinstance(topic, str) else shown(topic))  # a BLOB
         self.first = min((x for x in (self.first, first) if x is not None), default=None)
         self.last = max((x for x in (self.last, last) if x is not None), default=None)
         self.sample = max(self.sample, self.sample if i is None else i)
@@ -116,10 +116,9 @@ def failures(
     if bare:
         statement = t.built(("failures_bare", asked), lambda: _bare(t, *asked))
         for text, *facts in conn.execute(statement, params).all():
-            text = text if text is None or isinstance(text, str) else shown(text, len(text))
             group = groups.setdefault(fingerprint(text or ""), _Group())
             group.add(*facts)
-            group.text = text
+            group.text = shown(told(text)) if isinstance(text, bytes) else told(text)
     ranked = sorted(groups.items(), key=lambda g: (-g[1].count, g[0]))
     if after is not None:
         count, last = cursor_place(after, int, str)
@@ -169,8 +168,8 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
 
 
 def _failed(t: Tables) -> sa.Subquery:
-    """The newest failed rows: i, t (topic), l (tries left), p (fingerprint), at, w (the object, if
-    a message waits behind the row), e (error)."""
+    """The newest failed rows: i, t (topic), l (tries left), p (fingerprint), at, w (if a message
+    waits behind the row: the first one of their object), e (error)."""
     source = t.message.alias("f")
     c = t.cols(source)
     null: Any = sa.null()
@@ -185,12 +184,12 @@ def _failed(t: Tables) -> sa.Subquery:
     last_at = sa.select(sa.func.max(x.ended_at)).where(x.table_name == table, x.msg_id == c.msg_id)
     columns = (
         c.msg_id.label("i"),
-        (null if c.topic is None else bytewise(c.topic)).label("t"),
+        (null if c.topic is None else bytewise(beginning(c.topic))).label("t"),
         sa.case((in_state(t, c, State.FAILED), 1), else_=0).label("l"),
         last_try.scalar_subquery().label("p"),
         last_at.scalar_subquery().label("at"),
         _waited_for(t, c).label("w"),
-        (null if c.last_error is None else c.last_error).label("e"),
+        (null if c.last_error is None else beginning(c.last_error)).label("e"),
         (null if c.finished_at is None else real_instant(c.finished_at)).label("f"),
     )
     query = t.hinted(sa.select(*columns), source, "failed").where(t.failed_rows(c))
@@ -207,7 +206,13 @@ def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:
         t.open_msg_id(behind) > c.msg_id,
     )
     waits = sa.and_(t.unfinished(c), c.object_id.is_not(None), sa.exists(later))
-    return sa.case((waits, c.object_id))
+    source = t.message.alias("h")
+    head = t.cols(source)
+    first = t.hinted(sa.select(t.open_msg_id(head)), source, "object").where(
+        t.open_object(head) == t.object_key(c), t.open_rows(head)
+    )
+    first = first.order_by(t.open_msg_id(head)).limit(sa.literal_column("1"))
+    return sa.case((waits, first.scalar_subquery()))
 
 
 def _asked(t: Tables, f: Any, topic: bool, since: bool) -> list[ColumnElement[bool]]:

@@ -11,9 +11,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement
 
-from msgworker.dialects import instant_text, kind_of, read_instant, text_length, whole_number
+from msgworker.dialects import (
+    beginning,
+    instant_text,
+    kind_of,
+    read_instant,
+    text_length,
+    whole_number,
+)
 from msgworker.message import LATER, State, word_of
-from msgworker.payload import is_text, quoted, shown
+from msgworker.payload import is_text, quoted, shown, told
 from msgworker.store.changing.cancelling import Request
 from msgworker.store.items import Items
 from msgworker.store.settling.tries import Try
@@ -54,7 +61,8 @@ class MessageInfo:
     settled; `show` reads it. trace_id: of the trace in which it was sent, 32 hexadecimal digits;
     None if its headers tell of none; `show` reads it.
     odd: by column (as in this class) what stands in the row and is no such value, as text; it
-    reads as None, a counter as 0, and a text that is not UTF-8 with escapes.
+    reads as None, a counter as 0, and a text that is not UTF-8 with escapes. Names and errors of
+    more than 2,000 characters are cut there, and end with "…".
     """
 
     msg_id: int
@@ -119,6 +127,7 @@ _NUMBERS = (
 _WHOLE_ONLY = ("payload", "headers")
 """What is read of one message, not of those of a list."""
 _FOR_PEOPLE = ("topic", "claimed_by", "last_error", "unique_key")
+_TEXTS = ("object_id", *_FOR_PEOPLE)
 
 
 def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
@@ -135,6 +144,8 @@ def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
             plain = isinstance(column.type, sa.String)
             text = column if plain else sa.cast(column, sa.Text())
             column = sa.case((text_length(text) <= sa.literal_column(str(MAX_HEADERS)), text))
+        elif role in _TEXTS:
+            column = beginning(column)
         columns.append(column.label(f"f{len(columns)}"))
     return columns
 
@@ -147,6 +158,8 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
     for role, value in values.items():
         if value is None or role == "status":
             continue
+        if role in _TEXTS:
+            value = values[role] = told(value)
         if role in _INSTANTS:
             values[role] = _instant(t, role, value)
         elif role in _NUMBERS:
@@ -155,8 +168,8 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
             odd[role] = f"{quoted(value)}, which is not a text"
             values[role] = shown(value, len(value))
         elif isinstance(value, str) and not is_text(value):
-            told = "a text" if role == "payload" else quoted(value)  # it is shown on request only
-            odd[role] = f"{told}, which is not UTF-8"
+            held = "a text" if role == "payload" else quoted(value)  # it is shown on request only
+            odd[role] = f"{held}, which is not UTF-8"
             values[role] = shown(value, len(value))
         if values[role] is None:
             odd[role] = quoted(value)

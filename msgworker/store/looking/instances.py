@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.dialects import bytewise, real_instant
-from msgworker.payload import shown
+from msgworker.dialects import beginning, bytewise, real_instant
+from msgworker.payload import shown, told
 from msgworker.store.looking import window
 from msgworker.store.looking.info import MessageInfo
 from msgworker.store.recovering import lease
@@ -32,6 +32,10 @@ class Life(enum.StrEnum):
 
 CLAIM_SECONDS = 1.0
 """A claim this short before a heartbeat may be missing in it."""
+
+
+MOST_HELD = 1_000_000
+"""Running messages are counted up to this number."""
 
 
 MARGIN_SECONDS = 1.0
@@ -256,19 +260,21 @@ def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime |
         c = t.cols()
         ids = window.running(t)
         joined = ids.join(t.message, ids.c.i == c.msg_id)
-        oldest: Any = sa.null()
-        if c.claimed_at is not None:
-            oldest = sa.func.min(real_instant(c.claimed_at))
+        nothing: Any = sa.null()
+        owner = nothing if c.claimed_by is None else bytewise(beginning(c.claimed_by))
+        claimed: Any = nothing if c.claimed_at is None else real_instant(c.claimed_at)
+        found = sa.select(owner.label("b"), claimed.label("a")).select_from(joined)
+        w = found.limit(MOST_HELD).subquery("w").c  # see counts.counts of the limit
+        oldest = nothing if c.claimed_at is None else sa.func.min(w.a)
         if c.claimed_by is None:
-            nobody: Any = sa.null()
-            return sa.select(nobody, sa.func.count(), oldest).select_from(joined)
-        owner = bytewise(c.claimed_by)
-        query = sa.select(owner, sa.func.count(), oldest).select_from(joined)
-        return query.group_by(owner)
+            return sa.select(nothing, sa.func.count(), oldest).select_from(w.b.table)
+        return sa.select(w.b, sa.func.count(), oldest).group_by(w.b)
 
     rows = conn.execute(t.built("held_by", build)).all()
     return {_name(owner): (int(count), oldest) for owner, count, oldest in rows if count}
 
 
 def _name(owner: Any) -> str | None:
-    return owner if owner is None or isinstance(owner, str) else shown(owner)  # a BLOB (SQLite)
+    if owner is None or isinstance(owner, str):
+        return owner if owner is None else str(told(owner))
+    return shown(owner)  # a BLOB (SQLite)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam
 
-from msgworker.dialects import bytewise, fetch, real_instant, seconds_since
+from msgworker.dialects import beginning, bytewise, fetch, real_instant, seconds_since
 from msgworker.message import Status, topic_of
 from msgworker.payload import shown
 from msgworker.store.changing import pause
@@ -254,8 +254,10 @@ def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> s
         "l": sa.case((t.tries_left(c), ONE), else_=no),
         "d": sa.case((t.due(c), ONE), else_=no),
         "h": here,
-        "t": nothing if c.topic is None else bytewise(c.topic),
-        "b": nothing if c.claimed_by is None else sa.case((t.running(c), bytewise(c.claimed_by))),
+        "t": nothing if c.topic is None else bytewise(beginning(c.topic)),
+        "b": nothing
+        if c.claimed_by is None
+        else sa.case((t.running(c), bytewise(beginning(c.claimed_by)))),
         "n": count,
         "i": c.msg_id,
         "a": nothing if c.available_at is None else c.available_at,

@@ -91,12 +91,12 @@ def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int
 class Behind(NamedTuple):
     """The messages behind others when they were read, to detect later whether one of them has run.
 
-    objects: of each message that has one. first: the lowest unfinished one behind it, of its
+    ids: the messages that have an object. first: the lowest unfinished one behind it, of its
     object; nothing behind that one starts before it has ended. high: rows above this msg_id may
     have come since.
     """
 
-    objects: dict[int, Any]
+    ids: set[int]
     first: dict[int, int]
     high: int
 
@@ -112,35 +112,38 @@ def behind(conn: Connection, t: Tables, ids: Sequence[int]) -> Behind:
             t.open_object(n) == t.object_key(c), t.open_msg_id(n) > c.msg_id, t.open_rows(n)
         )
         lowest = first.order_by(t.open_msg_id(n)).limit(sa.literal_column("1")).scalar_subquery()
-        columns: list[Any] = [c.msg_id, c.object_id, lowest.label("n")]
+        columns: list[Any] = [c.msg_id, lowest.label("n")]
         return sa.select(*columns).where(t.among(c.msg_id), c.object_id.is_not(None))
 
     last = window.ends(conn, t)
     # An id is given at the INSERT and shows at the COMMIT: a few below the highest may yet come.
-    seen = Behind({}, {}, window.LEAST if last is None else last[1] - window.SINCE_SLACK)
+    seen = Behind(set(), {}, window.LEAST if last is None else last[1] - window.SINCE_SLACK)
     for start in range(0, len(ids), t.dialect.max_ids):
         part = list(ids[start : start + t.dialect.max_ids])
-        for msg_id, object_id, first in conn.execute(t.built("behind", build), {"mw_ids": part}):
-            seen.objects[msg_id] = object_id
+        for msg_id, first in conn.execute(t.built("behind", build), {"mw_ids": part}):
+            seen.ids.add(msg_id)
             if first is not None:
                 seen.first[msg_id] = first
     return seen
 
 
-def done_above(conn: Connection, t: Tables, msg_id: int) -> dict[Any, int]:
-    """The highest done message of each object, among those above `msg_id`: object -> msg_id."""
+def done_above(conn: Connection, t: Tables, ids: Sequence[int], msg_id: int) -> dict[int, int]:
+    """Of these messages those of whose object a message above `msg_id` is done: the highest one. At
+    most `max_ids` ids. Which objects are the same says the database, as everywhere."""
 
     def build() -> sa.Select[Any]:
-        c = t.cols()
-        columns: list[Any] = [c.object_id, sa.func.max(c.msg_id)]
-        query = sa.select(*columns).group_by(c.object_id)
+        source = t.message.alias("d")
+        d, c = t.cols(source), t.cols()
         # With both ends: a planner that does not know the values takes an open range for a third
         # of the table and reads all of it.
         low, high = (sa.bindparam(name, type_=sa.BigInteger()) for name in ("low", "high"))
-        came = c.msg_id.between(low, high)
-        return query.where(came, c.status == lit(Status.DONE), c.object_id.is_not(None))
+        came = sa.select(d.object_id.label("o"), sa.func.max(d.msg_id).label("hi"))
+        came = came.where(d.msg_id.between(low, high), d.status == lit(Status.DONE))
+        g = came.where(d.object_id.is_not(None)).group_by(d.object_id).subquery("g")
+        query = sa.select(c.msg_id, g.c.hi).select_from(t.message.join(g, g.c.o == c.object_id))
+        return query.where(t.among(c.msg_id))
 
-    params = {"low": msg_id + 1, "high": window.MOST}
+    params = {"low": msg_id + 1, "high": window.MOST, "mw_ids": list(ids)}
     return {row[0]: row[1] for row in conn.execute(t.built("done_above", build), params)}
 
 

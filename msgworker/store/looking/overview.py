@@ -13,6 +13,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from msgworker.dialects import beginning
 from msgworker.message import State, topic_of
 from msgworker.store.changing import pause, purge
 from msgworker.store.changing.pause import Pause
@@ -131,7 +132,8 @@ def _newest(conn: Connection, t: Tables) -> set[str]:
     def build() -> sa.Select[tuple[str | None]]:
         c = t.cols()
         assert c.topic is not None
-        rows = sa.select(c.topic.label("t")).order_by(c.msg_id.desc()).limit(NEWEST).subquery("w")
+        names = sa.select(beginning(c.topic).label("t"))
+        rows = names.order_by(c.msg_id.desc()).limit(NEWEST).subquery("w")
         return sa.select(rows.c.t).distinct()
 
     found = conn.scalars(t.built("overview_newest", build))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.dialects import AnyText, instant_of, instant_text, read_instant
+from msgworker.dialects import AnyText, beginning, instant_of, instant_text, read_instant
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.store.looking import ending, find, window
@@ -308,7 +308,7 @@ def _group(
     )
     bound = t.hinted(sa.select(c.msg_id), source, "failed").where(*where).order_by(order)
     last = conn.scalar(bound.limit(1).offset(GROUP_WALK - 1))
-    error: Any = sa.null() if c.last_error is None else c.last_error
+    error: Any = sa.null() if c.last_error is None else beginning(c.last_error)
     conditions = _conditions(t, c, replace(wanted, fingerprint=None))
     inner = t.hinted(
         sa.select(c.msg_id.label("i"), last_try.label("p"), error.label("e")), source, "failed"

@@ -9,6 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
+from msgworker.dialects import beginning
+from msgworker.payload import told
 from msgworker.store.looking.capped import Capped
 from msgworker.table import Tables
 
@@ -30,14 +32,16 @@ class LanePlace:
 def place(conn: Connection, t: Tables, msg_id: int) -> LanePlace | None:
     """The place of a message; None if it has no object, has ended, or does not exist."""
     c = t.cols()
-    own = sa.select(c.object_id, t.object_key(c)).where(c.msg_id == msg_id, t.unfinished(c))
+    own = sa.select(beginning(c.object_id)).where(c.msg_id == msg_id, t.unfinished(c))
     row = conn.execute(own).first()
     if row is None or row[0] is None:
         return None
-    params = {"key": row[1], "id": msg_id}
+    params = {"id": msg_id}
     head, ahead = conn.execute(t.built("place_ahead", partial(_side, t, True)), params).one()
     _, behind = conn.execute(t.built("place_behind", partial(_side, t, False)), params).one()
-    return LanePlace(row[0], msg_id if head is None else int(head), _upto(ahead), _upto(behind))
+    return LanePlace(
+        told(row[0]), msg_id if head is None else int(head), _upto(ahead), _upto(behind)
+    )
 
 
 def _upto(count: int) -> Capped:
@@ -50,7 +54,9 @@ def _side(t: Tables, ahead: bool) -> sa.Select[Any]:
     order = t.open_msg_id(c)
     own = bindparam("id", type_=sa.BigInteger())
     query = t.hinted(sa.select(c.msg_id.label("i")), t.message, "object")
-    query = query.where(t.open_object(c) == bindparam("key", type_=t.key_type), t.open_rows(c))
+    m = t.cols(t.message.alias("m"))
+    key = sa.select(t.object_key(m)).where(m.msg_id == own).scalar_subquery()
+    query = query.where(t.open_object(c) == key, t.open_rows(c))
     query = query.where(order < own if ahead else order > own)
     w = query.order_by(order).limit(MOST + 1).subquery("w").c
     columns: list[Any] = [sa.func.min(w.i), sa.func.count()]

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import AnyText
+from msgworker.dialects import AnyId, AnyText, beginning
 from msgworker.errors import ConfigError
 from msgworker.message import State, topic_of
+from msgworker.payload import BEGINNING, is_text
 from msgworker.store.looking import find, limited, window
-from msgworker.store.looking.capped import NO_CURSOR, cursor_place, cursor_text
+from msgworker.store.looking.capped import MOST_CURSOR, NO_CURSOR, cursor_place, cursor_text
 from msgworker.store.looking.info import MessageInfo
 from msgworker.store.looking.instances import UNKNOWN, Started, leased
 from msgworker.store.looking.window import Found
@@ -58,17 +61,14 @@ def lanes(
 
     `complete` is False if there are more of them than were looked at.
     """
-    keys: dict[Any, None] = {}
     failing = _failing(conn, t, limit, scan)
-    for key in (*_running(conn, t, limit), *failing, *_oldest(conn, t, limit)):
-        keys.setdefault(key)
+    found = [*_running(conn, t, limit), *failing, *_oldest(conn, t, limit)]
     deepest, objects, entries = _deepest(conn, t, limit, scan)
-    for key in deepest:
-        keys.setdefault(key)
-    heads = _heads(conn, t, list(keys))
-    place = {key: number for number, key in enumerate(keys)}
-    ranked = sorted(heads.items(), key=lambda item: (-item[1][1], place[item[0]]))[:limit]
-    rows = _infos(conn, t, heads, [key for key, _ in ranked])
+    ids = [*_one_of_each(found), *deepest]
+    heads = _heads(conn, t, ids)
+    counts = dict(heads[one] for one in ids if one in heads)
+    ranked = sorted(counts, key=lambda head: -counts[head])[:limit]
+    rows = _infos(conn, t, {head: counts[head] for head in ranked})
     return Found(rows, complete=entries < scan and objects <= len(rows), looked_at=entries)
 
 
@@ -84,41 +84,96 @@ def by_object(
     One page goes over PAGE_SCAN unfinished messages at most: of more it has fewer objects.
     """
     scan = min(window.OPEN_SCAN, PAGE_SCAN)
-    last = None if after is None else _key_of(t, after)
+    last = None if after is None else _place_of(conn, t, after)
 
     def build() -> sa.Select[Any]:
         query, key, order = _entries(t)
         if last is not None:
-            query = query.where(key > bindparam("last", type_=t.key_type))
+            query = query.where(key > _bound(t, last))
         e = query.order_by(key, order).limit(bindparam("scan", type_=sa.Integer())).subquery("e").c
         most = bindparam("rows", type_=sa.Integer())
-        return sa.select(e.o, sa.func.count()).group_by(e.o).order_by(e.o).limit(most)
+        columns: list[Any] = [sa.func.min(e.i), beginning(e.o), sa.func.count()]
+        return sa.select(*columns).group_by(e.o).order_by(e.o).limit(most)
 
-    params = {"scan": scan, "rows": limit} | ({} if last is None else {"last": last})
-    statement = t.built(("lanes_by_object", last is None), build)
-    found = conn.execute(statement, params).all()
-    keys = [row[0] for row in found]
-    entries = sum(int(row[1]) for row in found)
-    rows = _infos(conn, t, _heads(conn, t, keys), keys)
-    more = len(keys) == limit or entries >= scan
-    return Found(rows, next_after=cursor_text([str(keys[-1])]) if more else None, looked_at=entries)
+    params = {"scan": scan, "rows": limit} | ({} if last is None else {"last": last.value})
+    by_key = None if last is None else last.by_key
+    found = conn.execute(t.built(("lanes_by_object", by_key), build), params).all()
+    ids = [int(row[0]) for row in found if row[0] is not None]
+    entries = sum(int(row[2]) for row in found)
+    heads = _heads(conn, t, ids)
+    rows = _infos(conn, t, dict(heads[one] for one in ids if one in heads))
+    more = len(found) == limit or entries >= scan
+    cursor = _cursor(t, found[-1][0], found[-1][1]) if more else None
+    return Found(rows, next_after=cursor, looked_at=entries)
 
 
-def _key_of(t: Tables, after: str) -> Any:
-    """The key in a cursor."""
-    (text,) = cursor_place(after, str)
+class _Place(NamedTuple):
+    """An object in the order of the object index: its key or, where that cannot be said, the msg_id
+    of one of its messages."""
+
+    value: Any
+    by_key: bool
+
+
+def _bound(t: Tables, place: _Place) -> ColumnElement[Any]:
+    """The key of a place, for the parameter `last`."""
+    if place.by_key:
+        return bindparam("last", type_=t.key_type)
+    c = t.cols(t.message.alias("p"))
+    own = c.msg_id == bindparam("last", type_=sa.BigInteger())
+    return sa.select(t.object_key(c)).where(own).scalar_subquery()
+
+
+def _text_key(t: Tables) -> bool:
+    return isinstance(t.key_type, sa.String | AnyText)
+
+
+def _is_whole(key: Any) -> bool:
+    """Whether a key that was read by `beginning` is all of it, and can be said as a text."""
+    if isinstance(key, str):
+        return len(key) <= BEGINNING and is_text(key)
+    return isinstance(key, int | Decimal | UUID)
+
+
+def _place(t: Tables, msg_id: Any, key: Any) -> _Place:
+    """The place of an object by its key as it was read, and one of its messages."""
+    said = isinstance(key, str) if _text_key(t) else not isinstance(t.key_type, AnyId)
+    return _Place(key, True) if said and _is_whole(key) else _Place(msg_id, False)
+
+
+def _cursor(t: Tables, msg_id: Any, key: Any) -> str:
+    place = _place(t, msg_id, key)
+    text = cursor_text([str(place.value) if place.by_key else place.value])
+    return text if len(text) <= MOST_CURSOR else cursor_text([msg_id])
+
+
+def _place_of(conn: Connection, t: Tables, after: str) -> _Place:
+    """The place in a cursor."""
+    (given,) = cursor_place(after, (str, int))
+    if isinstance(given, int):
+        c = t.cols()
+        query = sa.select(c.msg_id).where(c.msg_id == sa.literal(given, sa.BigInteger()))
+        if conn.scalar(query) is None:
+            raise ConfigError(NO_CURSOR)
+        return _Place(given, False)
     try:
-        text_key = isinstance(t.key_type, sa.String | AnyText)
-        return text if text_key else t.key_type.python_type(text)
-    except (ValueError, TypeError, ArithmeticError):
+        return _Place(given if _text_key(t) else t.key_type.python_type(given), True)
+    except (ValueError, TypeError, ArithmeticError, NotImplementedError):
         raise ConfigError(NO_CURSOR) from None
 
 
-def _infos(
-    conn: Connection, t: Tables, heads: Mapping[Any, tuple[int, int]], keys: Sequence[Any]
-) -> list[LaneInfo]:
-    """The objects of these keys, in this order."""
-    infos = find.by_ids(conn, t, [heads[key][0] for key in keys if key in heads])
+def _one_of_each(found: Iterable[Any]) -> list[int]:
+    """Of rows (msg_id, key) one of each object, as far as its key tells."""
+    seen: dict[Any, int] = {}
+    for msg_id, key in found:
+        if msg_id is not None:  # else it is no whole number
+            seen.setdefault(key if _is_whole(key) else (msg_id,), int(msg_id))
+    return list(seen.values())
+
+
+def _infos(conn: Connection, t: Tables, heads: Mapping[int, int]) -> list[LaneInfo]:
+    """The objects of these heads, with how many messages each has, in this order."""
+    infos = find.by_ids(conn, t, list(heads))
     started, full = _started(conn, t, infos.values()), limited.waiting(conn, t)
     return [
         LaneInfo(
@@ -129,7 +184,7 @@ def _infos(
             *started.get(head, UNKNOWN),
             limited=full.get(topic_of(infos[head].topic)) if infos[head].status in OPEN else None,
         )
-        for head, count in (heads[key] for key in keys if key in heads)
+        for head, count in heads.items()
         if head in infos
     ]
 
@@ -146,20 +201,21 @@ def _started(conn: Connection, t: Tables, heads: Iterable[MessageInfo]) -> dict[
 
 
 def _key(t: Tables, c: Cols) -> ColumnElement[Any]:
-    """The object as the object index names it."""
-    return t.object_key(c)
+    """The object as the object index names it, of a very long one the beginning."""
+    return beginning(t.object_key(c))
 
 
 def _running(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
     def build() -> sa.Select[Any]:
         c = t.cols()
         ids = window.running(t)
-        query = sa.select(_key(t, c)).select_from(ids.join(t.message, ids.c.i == c.msg_id))
+        columns: list[Any] = [c.msg_id, _key(t, c)]
+        query = sa.select(*columns).select_from(ids.join(t.message, ids.c.i == c.msg_id))
         order = c.msg_id if c.claimed_at is None else c.claimed_at
         rows = bindparam("rows", type_=sa.Integer())
         return query.where(c.object_id.is_not(None)).order_by(order).limit(rows)
 
-    return conn.scalars(t.built("lanes_running", build), {"rows": limit}).all()
+    return conn.execute(t.built("lanes_running", build), {"rows": limit}).all()
 
 
 def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any]:
@@ -182,21 +238,23 @@ def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any
         # Not all that wait have failed: a million may be delayed.
         most = bindparam("scan", type_=sa.Integer())
         w = waits.order_by(c.available_at, c.msg_id).limit(most).subquery("w").c
-        query = sa.select(w.o).where(w.f == 1, w.o.is_not(None)).order_by(w.a, w.i)
+        columns = [w.i, w.o]
+        query = sa.select(*columns).where(w.f == 1, w.o.is_not(None)).order_by(w.a, w.i)
         return query.limit(bindparam("rows", type_=sa.Integer()))
 
     params = {"rows": limit, "scan": scan}
-    return conn.scalars(t.built("lanes_failing", build), params).all()
+    return conn.execute(t.built("lanes_failing", build), params).all()
 
 
 def _failed(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
     def build() -> sa.Select[Any]:
         c = t.cols()
-        query = sa.select(_key(t, c)).where(c.object_id.is_not(None), t.unfinished(c))
+        columns: list[Any] = [c.msg_id, _key(t, c)]
+        query = sa.select(*columns).where(c.object_id.is_not(None), t.unfinished(c))
         query = t.hinted(query, t.message, "failed").where(t.failed_rows(c))
         return query.order_by(t.failed_key(c)).limit(bindparam("rows", type_=sa.Integer()))
 
-    return conn.scalars(t.built("lanes_failed", build), {"rows": limit}).all()
+    return conn.execute(t.built("lanes_failed", build), {"rows": limit}).all()
 
 
 def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
@@ -206,105 +264,114 @@ def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
     def build() -> sa.Select[Any]:
         c = t.cols()
         key = t.oldest_key(c)
-        query = t.hinted(sa.select(_key(t, c)), t.message, "oldest")
+        columns: list[Any] = [c.msg_id, _key(t, c)]
+        query = t.hinted(sa.select(*columns), t.message, "oldest")
         query = query.where(t.oldest_rows(c), key.is_not(None), c.object_id.is_not(None))
         return query.order_by(key).limit(bindparam("rows", type_=sa.Integer()))
 
-    return conn.scalars(t.built("lanes_oldest", build), {"rows": limit}).all()
+    return conn.execute(t.built("lanes_oldest", build), {"rows": limit}).all()
 
 
-def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[Any], int, int]:
-    """The objects with most entries; how many objects and how many entries were read."""
+def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[int], int, int]:
+    """A message of each of the objects with most entries; how many objects and how many entries
+    were read."""
     if t.dialect.index_hint is None:
         return _deepest_of_entries(conn, t, limit, scan)
 
     # Grouped as the index is walked: a copy of the entries, grouped, takes several times as long.
     def scanned() -> sa.Select[Any]:
         query, key, order = _entries(t)
+        query = query.with_only_columns(order.label("i"), beginning(key).label("k"))
         return query.order_by(key, order).limit(1).offset(bindparam("scan", type_=sa.Integer()))
 
-    def grouped(bounded: bool) -> sa.Select[Any]:
-        query, key, _ = _entries(t)
-        if bounded:
-            query = query.where(key < bindparam("last", type_=t.key_type))
-        return query.add_columns(sa.func.count().label("n")).group_by(key)
+    def grouped(last: _Place | None) -> sa.Select[Any]:
+        query, key, order = _entries(t)
+        columns: list[Any] = [sa.func.min(order).label("i"), sa.func.count().label("n")]
+        query = query if last is None else query.where(key < _bound(t, last))
+        return query.with_only_columns(*columns).group_by(key)
 
-    def deepest(bounded: bool) -> sa.Select[Any]:
-        g = grouped(bounded).subquery("g").c
-        query = sa.select(g.o).order_by(g.n.desc(), g.o)
+    def deepest(last: _Place | None) -> sa.Select[Any]:
+        g = grouped(last).subquery("g").c
+        query = sa.select(g.i).order_by(g.n.desc(), g.i)
         return query.limit(bindparam("rows", type_=sa.Integer()))
 
     def total() -> sa.Select[Any]:
-        g = grouped(False).subquery("g").c
+        g = grouped(None).subquery("g").c
         columns: list[Any] = [sa.func.count(), sa.func.sum(g.n)]
         return sa.select(*columns)
 
-    last = conn.scalar(t.built("lanes_scanned", scanned), {"scan": scan - 1})
-    bounded = last is not None
-    params: dict[str, Any] = {"rows": limit} | ({"last": last} if bounded else {})
-    statement = t.built(("lanes_deepest", bounded), partial(deepest, bounded))
-    keys = list(conn.scalars(statement, params))
-    if bounded:  # the last one is among them, however much of it was read
-        return [*keys, last], len(keys) + 1, scan
+    end = conn.execute(t.built("lanes_scanned", scanned), {"scan": scan - 1}).first()
+    last = None if end is None else _place(t, end[0], end[1])
+    params: dict[str, Any] = {"rows": limit} | ({} if last is None else {"last": last.value})
+    by_key = None if last is None else last.by_key
+    statement = t.built(("lanes_deepest", by_key), partial(deepest, last))
+    ids = [int(one) for one in conn.scalars(statement, params) if one is not None]
+    if end is not None:  # the last one is among them, however much of it was read
+        return [*ids, end[0]], len(ids) + 1, scan
     found = conn.execute(t.built("lanes_total", total)).first()
-    return (keys, int(found[0]), int(found[1] or 0)) if found else ([], 0, 0)
+    return (ids, int(found[0]), int(found[1] or 0)) if found else ([], 0, 0)
 
 
 def _deepest_of_entries(
     conn: Connection, t: Tables, limit: int, scan: int
-) -> tuple[list[Any], int, int]:
+) -> tuple[list[int], int, int]:
     """The same in one statement whose planner has no choice of the index."""
 
     def build() -> sa.Select[Any]:
         query, key, order = _entries(t)
         entries = query.order_by(key, order).limit(bindparam("scan", type_=sa.Integer()))
         e = entries.subquery("e")
-        grouped = sa.select(e.c.o.label("o"), sa.func.count().label("n")).group_by(e.c.o)
+        columns: list[Any] = [sa.func.min(e.c.i).label("i"), sa.func.count().label("n")]
+        grouped = sa.select(*columns).group_by(e.c.o)
         g = grouped.subquery("g")
         objects = sa.func.count().over()
         total = sa.func.sum(g.c.n).over()
-        query = sa.select(g.c.o, g.c.n, objects, total).order_by(g.c.n.desc(), g.c.o)
+        query = sa.select(g.c.i, g.c.n, objects, total).order_by(g.c.n.desc(), g.c.i)
         return query.limit(bindparam("rows", type_=sa.Integer()))
 
     params = {"scan": scan, "rows": limit}
     found = conn.execute(t.built("lanes_deepest", build), params).all()
     if not found:
         return [], 0, 0
-    return [row[0] for row in found], int(found[0][2]), int(found[0][3])
+    ids = [int(row[0]) for row in found if row[0] is not None]
+    return ids, int(found[0][2]), int(found[0][3])
 
 
 def _entries(t: Tables) -> tuple[sa.Select[Any], ColumnElement[Any], ColumnElement[int]]:
-    """Every entry of the object index that has an object, as `o`; and what it is ordered by."""
+    """Every entry of the object index that has an object, as `o` and `i`; and what it is ordered
+    by."""
     c = t.cols()
-    key = t.open_object(c)
-    query = t.hinted(sa.select(key.label("o")), t.message, "object").where(t.open_rows(c))
-    return query.where(t.between_objects(key)), key, t.open_msg_id(c)
+    key, order = t.open_object(c), t.open_msg_id(c)
+    query = t.hinted(sa.select(key.label("o"), order.label("i")), t.message, "object")
+    return query.where(t.open_rows(c), t.between_objects(key)), key, order
 
 
-def _heads(conn: Connection, t: Tables, keys: Sequence[Any]) -> dict[Any, tuple[int, int]]:
-    """By object: its head and its unfinished messages, counted up to BEHIND + 2."""
+def _heads(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """The head of the object of each of these messages, and how many are unfinished of it, counted
+    up to BEHIND + 2."""
 
     def build(branches: int) -> sa.Select[Any]:
         parts = []
         for i in range(branches):
-            source = t.message.alias("m")
-            c = t.cols(source)
+            source, one = t.message.alias("m"), t.message.alias("k")
+            c, k = t.cols(source), t.cols(one)
             place: ColumnElement[int] = sa.literal_column(str(i))
             columns: list[ColumnElement[Any]] = [place.label("p"), c.msg_id.label("i")]
-            query = t.hinted(sa.select(*columns), source, "object").where(
-                t.open_object(c) == bindparam(f"o{i}", type_=t.key_type), t.open_rows(c)
-            )
+            own = k.msg_id == bindparam(f"i{i}", type_=sa.BigInteger())
+            key = sa.select(t.object_key(k)).where(own).scalar_subquery()
+            query = t.hinted(sa.select(*columns), source, "object")
+            query = query.where(t.open_object(c) == key, t.open_rows(c))
             branch = query.order_by(t.open_msg_id(c)).limit(sa.literal_column(str(BEHIND + 2)))
             parts.append(branch if t.dialect.bare_unions else sa.select(branch.subquery(f"q{i}")))
         u = (sa.union_all(*parts) if branches > 1 else parts[0]).subquery("u")
         return sa.select(u.c.p, sa.func.min(u.c.i), sa.func.count()).group_by(u.c.p)
 
-    out: dict[Any, tuple[int, int]] = {}
-    for start in range(0, len(keys), LANES_PER_STATEMENT):
-        part = keys[start : start + LANES_PER_STATEMENT]
+    out: dict[int, tuple[int, int]] = {}
+    for start in range(0, len(ids), LANES_PER_STATEMENT):
+        part = ids[start : start + LANES_PER_STATEMENT]
         branches = 1 if len(part) == 1 else LANES_PER_STATEMENT
-        params: dict[str, Any] = {f"o{i}": None for i in range(branches)}
-        params |= {f"o{i}": key for i, key in enumerate(part)}
+        params: dict[str, Any] = {f"i{i}": None for i in range(branches)}
+        params |= {f"i{i}": one for i, one in enumerate(part)}
         statement = t.built(("lanes_heads", branches), partial(build, branches))
         for place, head, count in conn.execute(statement, params).all():
             if head is not None:  # else its id is no whole number

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from msgworker.message import SPENT
+from msgworker.payload import BEGINNING, shown, told
 
 MASKED_LENGTH = 300
 DIGITS = 12
@@ -68,6 +69,8 @@ def masked(error_text: str, *, names: bool = False) -> str:
     return (head + rest).strip()[:MASKED_LENGTH] + tail
 
 
-def fingerprint(error_text: str) -> str:
-    """12 hexadecimal digits, the same for all errors that are alike but for ids and values."""
-    return hashlib.sha256(masked(error_text).encode("utf-8", "replace")).hexdigest()[:DIGITS]
+def fingerprint(error: str | bytes) -> str:
+    """12 hexadecimal digits, the same for all errors that are alike but for ids and values; of a
+    very long one, of the beginning that looks read."""
+    text = error[:BEGINNING] if isinstance(error, str) else shown(told(error), BEGINNING)
+    return hashlib.sha256(masked(text).encode("utf-8", "replace")).hexdigest()[:DIGITS]

@@ -15,6 +15,7 @@ from msgworker.store.looking.doctor.finding import Finding, advised, fine
 from msgworker.store.looking.doctor.patient import Patient
 from msgworker.table import Tables
 
+LAST_KEY = "\uffff"
 WORTH_AN_INDEX = 10_000
 """In a table with fewer rows a planner may rightly read all of it."""
 
@@ -45,14 +46,14 @@ def plan(p: Patient) -> list[Finding]:
 
 
 def _candidates(p: Patient, t: Tables) -> tuple[Any, dict[str, Any], str]:
-    """The statement as the claim runs it; it is built by running it once."""
+    """The statement as the claim runs it; it is built by running it once, behind the last row."""
     if t.dialect.oldest_index:
-        candidates.oldest(p.conn, t, mark=window.LEAST, limit=1)
+        candidates.oldest(p.conn, t, mark=window.MOST, limit=1)
         index = t.spec.index_name("oldest")
         return t.built("oldest", _never), {"mark": window.LEAST, "rows": 100}, index
-    candidates.heads(p.conn, t, after=None, limit=1)
+    candidates.heads(p.conn, t, after=LAST_KEY, limit=1)
     index = t.spec.index_name("object")
-    return t.built(("page", True, None), _never), {"after": None, "rows": 100}, index
+    return t.built(("page", False, None), _never), {"after": "", "rows": 100}, index
 
 
 def _never() -> Any:

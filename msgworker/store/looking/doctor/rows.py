@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
 from msgworker.counted import plural
-from msgworker.dialects import Trouble, WholeId, is_overtime, trouble
+from msgworker.dialects import Trouble, WholeId, folded, is_overtime, trouble
 from msgworker.message import Status
 from msgworker.store.changing import audit
 from msgworker.store.looking import window
@@ -168,8 +168,11 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
     fine_ones = [Status.NEW, Status.DONE, Status.FAILED]
     fine_ones += [Status.PROCESSING] if guarded else []
     strange = schema.has_unknown_status(c, known=fine_ones)
-    owner = sa.null() if guarded or c.claimed_by is None else c.claimed_by
-    query = sa.select(c.msg_id, c.object_id, c.status, owner).where(strange)
+    none: sa.ColumnElement[Any] = sa.null()
+    owner = none if guarded or c.claimed_by is None else c.claimed_by
+    # As the guard compares them.
+    key = none if guarded else t.object_key(c) if t.fold is None else folded(c.object_id, t.fold)
+    query = sa.select(c.msg_id, key, c.status, owner).where(strange)
     query = query.order_by(c.msg_id.desc())
     top = window.MOST
     rows, seconds = (ROWS, SECONDS) if p.limit is None else (FEW_ROWS, FEW_SECONDS)
@@ -180,10 +183,10 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
         part = query.where(c.msg_id <= sa.literal(top, sa.BigInteger()))
         if low is not None:
             part = part.where(c.msg_id > sa.literal(int(low), sa.BigInteger()))
-        for msg_id, object_id, status, who in p.conn.execute(part.limit(10 * SHOWN)):
+        for msg_id, key, status, who in p.conn.execute(part.limit(10 * SHOWN)):
             if status == Status.PROCESSING:
-                if object_id is not None:
-                    seen.running[object_id].append(_Running(int(msg_id), who))
+                if key is not None:
+                    seen.running[key].append(_Running(int(msg_id), who))
             else:
                 seen.unknown += 1
                 seen.values.add(status)
