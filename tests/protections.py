@@ -469,8 +469,8 @@ _m(
     "S9",
     "what is odd of a payload is shown",
     "store/looking/info.py",
-    'told = "a text" if role == "payload" else quoted(value)',
-    "told = quoted(value)",
+    'held = "a text" if role == "payload" else quoted(value)',
+    "held = quoted(value)",
     "test_a_payload_of_odd_bytes_is_shown_on_request_only",
 )
 _m(
