@@ -35,6 +35,15 @@ def checked_host(name: str) -> str:
     return name.lower()
 
 
+def is_address(host: str) -> bool:
+    """Whether a header Host names an address, not a name; with a port or without."""
+    try:
+        ipaddress.ip_address(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
+    return True
+
+
 def networks_of(texts: Iterable[str]) -> tuple[Network, ...]:
     """Addresses and networks; raises ConfigError."""
     found = []

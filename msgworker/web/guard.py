@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from msgworker.logs import logger
 from msgworker.web.access import Door, Role, Viewer
-from msgworker.web.addresses import Network, checked_host, forwarded_for, is_of
+from msgworker.web.addresses import Network, checked_host, forwarded_for, is_address, is_of
 from msgworker.web.sessions import Session, Sessions, cookie_of, is_secure
 
 MOST_BODY = 64 * 1024
@@ -166,6 +166,8 @@ class Hosts:
         given = request.headers.getlist("host")
         if self._is_of_a_program(request):
             pass
+        elif route_of(scope) == "/metrics" and len(given) == 1 and is_address(given[0]):
+            pass  # of a scrape: a page of another site has a name, which would lead here
         elif len(given) != 1 or given[0].lower() not in self._allowed | _own(scope):
             text = "this name is not one of the dashboard; --allowed-host NAME[:PORT] adds one"
             await self._refuse(request, 421, text)(scope, receive, send)

@@ -156,10 +156,33 @@ def test_probes_and_programs_with_a_token_need_no_name(sqlite_app: App) -> None:
         assert asking.get(path, headers=other).status_code == 200
     for path in ("/metrics", "/api/v1/messages"):
         assert asking.get(path, headers=other | token).status_code == 200
-        assert asking.get(path, headers=other).status_code == 421
+    assert asking.get("/api/v1/messages", headers=other).status_code == 421
     assert asking.post("/api/v1/topics/t/pause", headers=other | token).status_code == 421
     open_to_all = browse(sqlite_app)  # whose peer is its proof, which any page of a browser has
-    assert open_to_all.get("/metrics", headers=other | token).status_code == 421
+    assert open_to_all.get("/api/v1/messages", headers=other | token).status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ("10.42.0.17:8080", 200),
+        ("10.42.0.17", 200),
+        ("[fd00::17]:8080", 200),
+        ("10.42.0.17.evil.example:8080", 421),
+        ("evil.example", 421),
+        ("10.42.0.17@evil.example", 421),
+        ("", 421),
+        ("[", 421),
+    ],
+)
+def test_a_scrape_names_an_address_and_a_page_of_a_browser_has_a_name(
+    sqlite_app: App, host: str, code: int
+) -> None:
+    assert browse(sqlite_app).get("/metrics", headers={"host": host}).status_code == code
+    assert browse(sqlite_app).get("/", headers={"host": host}).status_code == 421
+    unknown = Browser(dashboard_with(sqlite_app))
+    asked = unknown.get("/metrics", headers={"host": host}).status_code
+    assert asked == (303 if code == 200 else 421)  # to the log-in
 
 
 def test_a_body_is_read_up_to_its_limit_only(browser: Browser) -> None:
