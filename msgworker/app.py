@@ -79,6 +79,7 @@ TABLES_SECONDS = 10.0
 """Seconds that the first send has for each statement by which it reads the tables, beside the
 caller's transaction, which may have them locked."""
 RULE_SECONDS = 1.0
+HOOKS_SECONDS = 30.0
 """Seconds after which ops calls read the rule of the table again."""
 log = logger("msgworker.app")
 
@@ -124,6 +125,7 @@ class App(Declaring):
         self._lock = ProcessLock()
         self._tables: Tables | None = None
         self._fit = False
+        self._hooks_read_at = -HOOKS_SECONDS
         self._told_of_headers = False
         self._names_rule = True
         self._rule_read_at = 0.0  # on the monotonic clock
@@ -263,9 +265,21 @@ class App(Declaring):
         with dialects.reaching(self._own), dialects.connecting(self._own) as conn:
             found = rules.read(conn, tables)
         self._rule_read_at = time.monotonic()
-        if found in (None, Rule.of(tables.spec)):
+        if found not in (None, Rule.of(tables.spec)):
+            self._tables = None
+        return self._as_they_are_now(HOOKS_SECONDS)
+
+    def _as_they_are_now(self, age: float = 0.0) -> Tables:
+        """The tables, read anew where triggers or policies have changed since they were read. age:
+        the seconds for which that is known."""
+        tables = self.tables
+        if time.monotonic() - self._hooks_read_at < age:
             return tables
-        self._tables = None
+        self._hooks_read_at = time.monotonic()
+        with dialects.reaching(self._own):
+            changed = schema.hooks_changed(self._own, tables)
+        if changed:
+            self._tables, self._fit = None, False
         return self.tables
 
     def _recorded_rule(self) -> Rule:
@@ -702,7 +716,7 @@ class App(Declaring):
         chosen: bool = False,
         scope: Scope | None = None,
     ) -> Runtime:
-        tables = self.tables
+        tables = self._as_they_are_now()
         if scope is not None:
             self._check_scope(scope, tables)
         if self.settings.foreign_stale_after is not None and not tables.has("claimed_by"):

@@ -450,9 +450,30 @@ MUTANTS = (
     _m(
         "an outcome that commits itself beside the writes of its handler",
         "store/settling/settle.py",
-        "if s.sends or not alone_fits(t, s) or not has_sent_nothing(conn):",
-        "if s.sends or not alone_fits(t, s):",
+        "if s.sends or t.on_update or not alone_fits(t, s) or not has_sent_nothing(conn):",
+        "if s.sends or t.on_update or not alone_fits(t, s):",
         "test_a_settle_beside_other_writes_does_not_commit_itself[postgresql-something was sent]",
+    ),
+    _m(
+        "an outcome is judged by the count, where a trigger sets it back",
+        "store/rows.py",
+        "if t.on_update and (kept := _unlike(conn, t, wanted)):",
+        "if t.on_update and not wanted and (kept := _unlike(conn, t, wanted)):",
+        "test_an_outcome_that_is_set_back_is_a_failed_try[sqlite-plain-all]",
+    ),
+    _m(
+        "a claim is judged by the count, where a trigger sets it back",
+        "store/claiming/claim.py",
+        "if written == len(ids) and not t.dialect.rowcount_includes_ignored and not t.on_update:",
+        "if written == len(ids) and not t.dialect.rowcount_includes_ignored:",
+        "test_a_claim_that_is_set_back_is_a_refusal[sqlite-id]",
+    ),
+    _m(
+        "a drain whose outcome could not be written ends with 0",
+        "instance/runtime.py",
+        "me=(tenure.id, *tenure.left))",
+        "me=(tenure.id,))",
+        "test_a_failed_try_that_is_set_back_is_told_and_bounded[sqlite]",
     ),
     _m(
         "an outcome that commits itself leaves no doubt",
@@ -1203,9 +1224,9 @@ MUTANTS = (
     ),
     _m(
         "a batch: the next is taken for flagged without a look",
-        "store/settling/batch.py",
-        "return set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)",
-        "return set(nexts) if moved >= 0 else still_mine(conn, t, nexts, me=me)",
+        "store/settling/done.py",
+        "if moved == len(nexts) and not t.on_update:",
+        "if moved >= 0 and not t.on_update:",
         *_on("test_the_lane_ends_where_the_next_message_is_no_longer_free", "sqlite"),
     ),
     _m(

@@ -21,12 +21,12 @@ from msgworker.dialects.troubles import Trouble, trouble
 class Rule:
     """A property of a table beside columns and indexes.
 
-    text: the condition of a CHECK; when a trigger runs; the collation of the column `name`; the
-    type of a column that truncates texts; an ON UPDATE that changes ids; a layout in which the
-    table cannot be indexed (versions, partitions; parent: of partitions that are tables; heirs:
-    of tables that inherit from it; heir: it does so itself), or enforces the types of its columns
-    (strict), or is divided by the hash of the object (hash); the modulus of one of these parts;
-    the letters of what policies let this login do with rows (r, w, * = all), where row-level
+    text: the condition of a CHECK; when a trigger, or a rule, runs; the collation of the column
+    `name`; the type of a column that truncates texts; an ON UPDATE that changes ids; a layout in
+    which the table cannot be indexed (versions, partitions; parent: of partitions that are tables;
+    heirs: of tables that inherit from it; heir: it does so itself), or enforces the types of its
+    columns (strict), or is divided by the hash of the object (hash); the modulus of one of these
+    parts; the letters of what policies let this login do with rows (r, w, * = all), where row-level
     security decides it (policy); the character set of a column that does not take all of Unicode
     (name "" = of all columns); "" for the column that is SQLite's own number of rows (rowid).
     """
@@ -69,8 +69,12 @@ RULES: dict[str, tuple[str, ...]] = {
     "postgresql": (
         "SELECT 'check', conname::text, pg_get_expr(conbin, conrelid) FROM pg_constraint"
         " WHERE conrelid = to_regclass(:table) AND contype = 'c'",
-        "SELECT 'trigger', tgname::text, pg_get_triggerdef(oid) FROM pg_trigger"
-        " WHERE tgrelid = to_regclass(:table) AND NOT tgisinternal AND tgenabled <> 'D'",
+        # with those of partitions alone
+        "SELECT DISTINCT 'trigger', tgname::text, pg_get_triggerdef(oid) FROM pg_trigger"
+        " WHERE (tgrelid = to_regclass(:table) OR tgrelid IN (SELECT inhrelid FROM pg_inherits"
+        " WHERE inhparent = to_regclass(:table))) AND NOT tgisinternal AND tgenabled <> 'D'",
+        "SELECT 'trigger', rulename::text, pg_get_ruledef(oid) FROM pg_rewrite"
+        " WHERE ev_class = to_regclass(:table) AND rulename <> '_RETURN' AND ev_enabled <> 'D'",
         "SELECT 'compare', a.attname::text, CASE WHEN t.typname = 'citext' THEN 'citext'"
         " WHEN to_jsonb(c) ->> 'collisdeterministic' = 'false' THEN c.collname::text ELSE '' END"
         " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
@@ -136,19 +140,40 @@ RULES: dict[str, tuple[str, ...]] = {
 }
 
 
+def hooks_of(conn: sa.Connection, name: str, table: sa.Table) -> list[Rule]:
+    """Of a table's rules its triggers, and the policies for this login: they may be added at any
+    time, without a word to those who work on it."""
+    return [
+        rule
+        for rule in rules_of(conn, name, table, object_id="", guard="", only=HOOKS)
+        if rule.kind in HOOKS
+    ]
+
+
+HOOKS = ("trigger", "policy")
+
+
 def rules_of(
-    conn: sa.Connection, name: str, table: sa.Table, *, object_id: str, guard: str
+    conn: sa.Connection,
+    name: str,
+    table: sa.Table,
+    *,
+    object_id: str,
+    guard: str,
+    only: Sequence[str] = (),
 ) -> list[Rule]:
     """The CHECKs and triggers of a table that this login may see, and the collation of its ids.
 
-    name: of the database's Dialect. object_id: the column of the ids; guard: its index.
+    name: of the database's Dialect. object_id: the column of the ids; guard: its index. only: the
+    kinds that are looked for, () = all.
     """
+    asked = [q for q in RULES[name] if not only or any(f"'{kind}'" in q for kind in only)]
     bare = table.name.upper() if name == "oracle" and table.name.islower() else table.name
     known = {"table": _quoted(table), "schema": table.schema, "name": bare}
     known |= {"object": object_id, "guard": guard}
-    found = _rows(conn, " UNION ALL ".join(RULES[name]), known)
+    found = _rows(conn, " UNION ALL ".join(asked), known)
     if found is None:  # an older server lacks some: query each separately
-        found = [row for part in RULES[name] for row in _rows(conn, part, known) or ()]
+        found = [row for part in asked for row in _rows(conn, part, known) or ()]
     rules = []
     for kind, of, text in found:
         if kind == "table":  # its CREATE TABLE

@@ -144,6 +144,7 @@ class Runtime:
     paused: topics of which no handler starts; limits: of topics, over all instances; apart: the
     topics of both; written by the housekeeper (`hold`), read by the fetcher, by handler threads and
     settling threads.
+    unreleased: messages that the database does not let us release, told once; by any thread.
     slot, slots: our place among the live instances, and their number; written by the
     housekeeper, read by the fetcher.
     left_for: why the instance leaves by itself; written by any thread (`leave_for`), read by the
@@ -182,6 +183,7 @@ class Runtime:
     paused: frozenset[str] = frozenset()
     limits: Mapping[str, Limit] = field(default_factory=dict)
     apart: frozenset[str] = frozenset()
+    unreleased: set[int] = field(default_factory=set)
     slot: int = 0
     slots: int = 1
     left_for: MsgworkerError | None = None
@@ -207,8 +209,10 @@ class Runtime:
 
     @property
     def asked(self) -> Asked:
-        """The instance for which messages left are counted."""
-        return Asked(topics=self.topics, chosen=self.chosen, me=(self.identity.id,))
+        """The instance for which messages left are counted; those whose outcome it could not write
+        are its own."""
+        tenure = self.identity.tenure
+        return Asked(topics=self.topics, chosen=self.chosen, me=(tenure.id, *tenure.left))
 
     def link(self, *, tuned: bool = False, urgent: bool = False, lends: bool = False) -> Link:
         """New connections for a role; tuned: for the claim's statements. urgent: where writers

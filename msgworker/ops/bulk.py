@@ -41,6 +41,7 @@ from msgworker.ops.asking import Who
 from msgworker.ops.results import Progress, Repaired, Skip, Skips, Tell, Why
 from msgworker.store.changing import audit
 from msgworker.store.changing.audit import Operation
+from msgworker.store.rows import RowKept
 from msgworker.store.tables import rule
 from msgworker.table import Tables
 from msgworker.table.uniqueness import index_name
@@ -176,7 +177,7 @@ class Bulk:
             except TooMany:
                 most = len(part) // 2
                 continue
-            except (DBAPIError, Unchanged) as error:
+            except (DBAPIError, Unchanged, RowKept) as error:
                 if len(part) > 1:
                     most = len(part) // 2
                     continue

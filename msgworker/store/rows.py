@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from msgworker.dialects import (
     text_length,
     whole_number,
 )
+from msgworker.errors import MsgworkerError
 from msgworker.message import Status
 from msgworker.payload import is_text, quoted
 from msgworker.table import MAX_HEADERS, Cols, Tables, lit
@@ -222,6 +223,78 @@ def mine_among(t: Tables) -> Select[Any]:
         return sa.select(c.msg_id).where(t.among(c.msg_id), t.mine(c, ME))
 
     return t.built("mine_among", build)
+
+
+class RowKept(MsgworkerError):
+    """The database has not kept what was written to a row, and said nothing, although the row is
+    ours as before."""
+
+    def __init__(self, t: Tables, msg_id: int, what: str = "its outcome") -> None:
+        names = f" ({t.on_update})" if t.on_update else ""
+        super().__init__(
+            f"the database kept the row of message {msg_id} as it was, in whole or in part, when "
+            f"{what} was written, without an error: see the triggers, rules and policies of the "
+            f"table{names}"
+        )
+        self.msg_id = msg_id
+
+
+class Wanted(NamedTuple):
+    """What a row holds after a change that takes it out of 1, or leaves it out; None = anything.
+
+    status: None = any but 1. waits: `available_at` is set.
+    """
+
+    status: Status | None
+    tries: int | None = None
+    later_times: int | None = None
+    waits: bool = False
+
+
+def check_written(
+    conn: Connection, t: Tables, wanted: Mapping[int, Wanted], what: str = "its outcome"
+) -> None:
+    """Raise RowKept if a row does not hold what was just written to it in this transaction.
+
+    The count of an UPDATE says what was sent: a trigger, or a rule, may have set it back. One more
+    statement, on tables that have such ones only. A row that is gone is none of them.
+    """
+    if t.on_update and (kept := _unlike(conn, t, wanted)):
+        raise RowKept(t, min(kept), what)
+
+
+def _unlike(conn: Connection, t: Tables, wanted: Mapping[int, Wanted]) -> list[int]:
+    def build() -> Select[Any]:
+        c = t.cols()
+        zero: ColumnElement[int] = sa.literal_column("0")
+        one: ColumnElement[int] = sa.literal_column("1")
+        owned: ColumnElement[Any] = zero
+        if c.claimed_by is not None:
+            owned = sa.case((c.claimed_by.is_(None), zero), else_=one)
+        waits: ColumnElement[Any] = zero
+        if c.available_at is not None:
+            waits = sa.case((c.available_at.is_(None), zero), else_=one)
+        values = (c.msg_id, c.status, t.tries(c), or_zero(c.later_times), owned, waits)
+        columns = [value.label(f"k{i}") for i, value in enumerate(values)]
+        return sa.select(*columns).where(t.among(c.msg_id))
+
+    statement, ids, kept = t.built("written", build), list(wanted), list[int]()
+    for start in range(0, len(ids), t.dialect.max_ids):
+        part = ids[start : start + t.dialect.max_ids]
+        for msg_id, status, tries, times, owned, waits in fetch(conn, statement, {"mw_ids": part}):
+            want = wanted[msg_id]
+            is_out = status != Status.PROCESSING if want.status is None else status == want.status
+            same = (
+                is_out
+                and (want.tries is None or tries == want.tries)
+                and (want.later_times is None or times == want.later_times)
+                and (not want.waits or waits == 1)
+                # a flag that comes from elsewhere would look like ours
+                and (owned == 0 or want.status is Status.DONE)
+            )
+            if not same:
+                kept.append(msg_id)
+    return kept
 
 
 def changed(

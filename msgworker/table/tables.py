@@ -40,6 +40,10 @@ class Tables(ABC):
     error_room: how many characters of an error are stored; error_codec: see `error_text`.
     header_room: of headers; 0 = they are neither read nor written: tracing is off, or there is no
     column for them. instants: the range of `available_at`.
+    on_update, on_delete: the triggers and rules that run when rows are changed or deleted, which
+    may set back what is written: then the rows are read again, see `rows.check_written`. "" = none
+    that this login may see. policies: those of row-level security that decide which rows this
+    login sees and changes, and what they let it do; None = it does not.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `dialects.folded`.
@@ -67,6 +71,9 @@ class Tables(ABC):
     error_room: int = MAX_ERROR
     error_codec: str = ""
     instants: Instants = field(default_factory=Instants)
+    on_update: str = ""
+    on_delete: str = ""
+    policies: tuple[str, str] | None = None
     header_room: int = 0
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)

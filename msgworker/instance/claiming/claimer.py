@@ -188,7 +188,7 @@ class Claimer:
         self, topic: str, candidates: list[Candidate], me: str, *, apart: bool
     ) -> tuple[list[Row], list[Candidate]]:
         """apart: so that one that is refused affects no other; more statements."""
-        tables, rows, refused = self._runtime.tables, list[Row](), dict[int, DBAPIError]()
+        tables, rows, refused = self._runtime.tables, list[Row](), dict[int, Exception]()
         kept: Collection[int] = ()
         with self._link.transaction() as conn:
             free = limits.lock(conn, tables, topic)
@@ -210,7 +210,7 @@ class Claimer:
     def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
         tables = self._runtime.tables
         try:
-            if tables.dialect.arrays:
+            if tables.dialect.arrays and not tables.on_update:
                 with self._link.statement() as conn:
                     return claim.flag(conn, tables, candidates, me=me)
             with self._link.transaction() as conn:
@@ -225,7 +225,7 @@ class Claimer:
     def _flag_apart(self, parts: list[list[Candidate]], me: str) -> list[Row]:
         """Flag one by one, so that one that cannot be flagged does not block the others."""
         rows: list[Row] = []
-        refused: dict[int, DBAPIError] = {}
+        refused: dict[int, Exception] = {}
         with self._link.transaction() as conn:
             claim.refuse_at_once(conn, self._runtime.tables)
             for part in parts:
@@ -253,7 +253,7 @@ class Claimer:
     def _hear(
         self,
         tried: Sequence[Candidate],
-        refused: Mapping[int, DBAPIError],
+        refused: Mapping[int, Exception],
         kept: Collection[int] = (),
     ) -> None:
         """Remember which rows the database refuses to flag."""
@@ -374,10 +374,27 @@ def release(
     transaction. Returns how many. tries: as in `recover.release`."""
     released = 0
     for begin in range(0, len(ids), recover.BATCH):
-        part = ids[begin : begin + recover.BATCH]
-        with link.transaction() as conn:
-            released += recover.release(conn, runtime.tables, part, me=me, tries=tries)
+        released += _release(runtime, link, ids[begin : begin + recover.BATCH], me, tries)
     return released
+
+
+def _release(runtime: Runtime, link: Link, ids: Sequence[int], me: str, tries: int | None) -> int:
+    """In halves, down to a row that the database does not let us release: it is told once, left
+    flagged, and holds up no other."""
+    try:
+        with link.transaction() as conn:
+            return recover.release(conn, runtime.tables, ids, me=me, tries=tries)
+    except Exception as error:
+        if trouble(error) not in claim.OF_A_ROW:
+            raise
+        why = reason_of(error)
+    half = len(ids) // 2
+    if half:
+        return sum(_release(runtime, link, part, me, tries) for part in (ids[:half], ids[half:]))
+    if ids[0] not in runtime.unreleased:
+        runtime.unreleased.add(ids[0])
+        runtime.log.error("message %s cannot be released: %s", ids[0], why)
+    return 0
 
 
 def nothing_flagged(runtime: Runtime, link: Link) -> bool:

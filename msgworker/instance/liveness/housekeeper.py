@@ -251,7 +251,7 @@ class Housekeeper(Role):
                 trusted_until = self._lease.register(self._link, new)
             except DatabaseUnavailable:  # the rule is locked now: retry in the next round
                 return
-            renamed = identity.become(old, new, trusted_until, begun)
+            renamed = identity.become(old, new, trusted_until, begun, has_stuck=bool(left))
         if not renamed:  # lost meanwhile
             self._lease.drop(self._link, new)
             return

@@ -77,7 +77,8 @@ class Tenure:
     table without `claimed_by`.
     stuck: messages whose outcome could not be written, which stay flagged by this id until its
     lease expires. doubtful: messages of an abandoned settle that may still arrive, so that they
-    are not claimed under this id. Settling threads add to both.
+    are not claimed under this id. Settling threads add to both. left: our former ids that have
+    stuck messages.
     """
 
     id: str
@@ -87,6 +88,7 @@ class Tenure:
     renewed_at: float = 0.0
     late: bool = False
     carried: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
     stuck: set[int] = field(default_factory=set)
     doubtful: set[int] = field(default_factory=set)
 
@@ -248,11 +250,13 @@ class Identity:
         begun: float,
         *,
         carried: frozenset[str] = frozenset(),
+        has_stuck: bool = False,
     ) -> bool:
         """LOST or RETIRING: take another id, whose registration began then (monotonic). False if
         the id is not `old` any more.
 
-        carried: ids under which in-flight messages were claimed that we keep.
+        carried: ids under which in-flight messages were claimed that we keep. has_stuck: the old
+        one has messages whose outcome could not be written.
         """
         with self._step:
             if old != self.tenure.id:
@@ -265,6 +269,7 @@ class Identity:
                 trusted_until=trusted_until,
                 renewed_at=begun,
                 carried=carried,
+                left=self.tenure.left | ({old} if has_stuck else frozenset()),
             )
             return True
 

@@ -41,6 +41,8 @@ NOT_RENEWED = (
     ", or did not renew its lease in time: its process still runs, so it was suspended, or a call "
     "of a handler kept Python's GIL for as long as a lease"
 )
+GiveBack = Callable[[list[int], str, bool], int]
+"""Gives messages back in a transaction, with this text; True: and tells of those that are dead."""
 FORBEAR_LEASES = 2.0
 """Who was late with its own renewal takes over nobody who is silent for less than so many leases:
 what has kept it from the database may have kept them."""
@@ -197,10 +199,7 @@ class Recovery:
         for tries in set(stale.values()):
             ids = [i for i in stale if stale[i] == tries]
             text = f"a foreign consumer held this message for more than {patience:g} s"
-            with self._link.transaction() as conn:
-                given_back += recover.recover_foreign(
-                    conn, tables, ids, seen_tries=tries, text=text
-                )
+            given_back += self._all_or_each(ids, partial(self._try_foreign, tries), text)
         if given_back:
             self._log.warning("recovered %s of a foreign consumer", plural(given_back, "message"))
         return given_back
@@ -260,7 +259,7 @@ class Recovery:
             begun = time.monotonic()
             with self._link.transaction() as conn:
                 ids = recover.flagged_by(conn, tables, dead_id, after=after, limit=recover.BATCH)
-            done = self._give_back_rows(ids, dead_id, text)
+            done = self._all_or_each(ids, partial(self._try_to, dead_id), text)
             given_back += done
             all_of_them &= done == len(ids)
             if done:
@@ -277,13 +276,13 @@ class Recovery:
             self._runtime.events.emit(event)
         return given_back, all_of_them
 
-    def _give_back_rows(self, ids: list[int], dead_id: recover.Owner, text: str) -> int:
-        """Give back one by one, so that a row that cannot be does not block the others; how
-        many."""
+    def _all_or_each(self, ids: list[int], give_back: GiveBack, text: str) -> int:
+        """Give back together, else one by one, so that a row that cannot be does not block the
+        others; how many."""
         if not ids:
             return 0
         try:
-            return self._try_to(ids, dead_id, text)
+            return give_back(ids, text, True)
         except Exception as error:
             if trouble(error) not in OF_A_ROW:
                 raise
@@ -291,14 +290,14 @@ class Recovery:
         for one in random.sample(ids, len(ids)):
             if self._out_of_time():
                 break
-            done += self._give_back_one(one, dead_id, text)
+            done += self._each(one, give_back, text)
         return done
 
-    def _give_back_one(self, msg_id: int, dead_id: recover.Owner, text: str) -> int:
+    def _each(self, msg_id: int, give_back: GiveBack, text: str) -> int:
         # The table may refuse the text, or a message about it.
         for words, tell in ((text, True), (text, False), (UNWRITABLE, False)):
             try:
-                return self._try_to([msg_id], dead_id, words, tell=tell)
+                return give_back([msg_id], words, tell)
             except Exception as error:
                 if trouble(error) not in OF_A_ROW:
                     raise
@@ -308,9 +307,12 @@ class Recovery:
             self._log.error("message %s cannot be recovered: %s", msg_id, why)
         return 0
 
-    def _try_to(
-        self, ids: list[int], dead_id: recover.Owner, text: str, *, tell: bool = True
-    ) -> int:
+    def _try_foreign(self, tries: int, ids: list[int], text: str, tell: bool) -> int:
+        with self._link.transaction() as conn:
+            tables = self._runtime.tables
+            return recover.recover_foreign(conn, tables, ids, seen_tries=tries, text=text)
+
+    def _try_to(self, dead_id: recover.Owner, ids: list[int], text: str, tell: bool) -> int:
         tables, given_back = self._runtime.tables, list[int]()
         with self._link.transaction() as conn:
             done = recover.recover(conn, tables, ids, dead_id=dead_id, text=text, into=given_back)

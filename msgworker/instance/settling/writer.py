@@ -16,6 +16,7 @@ from msgworker.instance.runtime import Runtime, facts
 from msgworker.instance.settling.settlements import settlement, settlements, unsent, what_became
 from msgworker.instance.settling.untilknown import Fate, until_known
 from msgworker.message import UNWRITABLE, Outcome, Settled, Settlement
+from msgworker.store.rows import RowKept
 from msgworker.store.send import notify
 from msgworker.store.settling import done
 from msgworker.store.settling import settle as store
@@ -141,7 +142,7 @@ class Writer:
             self.on_leaving()
         plain = {s.outcome for s in batch} == {Outcome.DONE}
         sending = any([s.sends for s in batch])
-        alone = tables.dialect.arrays and plain and not sending
+        alone = tables.dialect.arrays and plain and not sending and not tables.on_update
         for in_steps in (False, True):
             try:
                 with self._statement() if alone else self.link.transaction() as conn:
@@ -201,15 +202,15 @@ class Writer:
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
+            if isinstance(error, RowKept) and one.outcome is Outcome.DONE:
+                log.error("message %s: %s", row.msg_id, error, extra=facts(row))
+                lane.result = unsent(self._runtime, row, str(error))  # so that the try counts
+                return self._write_alone(lane, settlement(lane, self._runtime), me)
             if one.sends:
                 if whole is None and one.error not in (None, UNWRITABLE):
                     bare = one._replace(error=UNWRITABLE, trace=None)
                     return self._write_alone(lane, bare, me, one)
                 return self._write_unsent(lane, whole or one, me, error)
-            if isinstance(error, done.RowKept) and one.outcome is Outcome.DONE:
-                log.error("message %s: %s", row.msg_id, error, extra=facts(row))
-                lane.result = unsent(self._runtime, row, str(error))  # so that the try counts
-                return self._write_alone(lane, settlement(lane, self._runtime), me)
             if one.error in (None, UNWRITABLE) and one.trace is None:
                 text = "message %s: its outcome is not written: %s"
                 # Without the driver's own text, which may show the row.

@@ -20,6 +20,7 @@ from msgworker.message import State, Status, ends_at
 from msgworker.store.changing import cancelling
 from msgworker.store.changing.cancelling import CANCELLED, Asked
 from msgworker.store.looking.find import conditions, in_state
+from msgworker.store.rows import Wanted, check_written
 from msgworker.store.settling.fingerprint import fingerprint
 from msgworker.table import Cols, Tables, lit
 
@@ -198,6 +199,7 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
     if not ids:
         return 0
     rerun = int(conn.execute(t.built(("rerun", done_too), build), {"mw_ids": list(ids)}).rowcount)
+    check_written(conn, t, dict.fromkeys(ids, Wanted(Status.NEW, 0)), "the rerun")
     cancelling.drop(conn, t, ids)
     return rerun
 
@@ -254,12 +256,17 @@ def _give_up(conn: Connection, t: Tables, ids: Sequence[int], text: str, prefix:
     if not ids:
         return 0
     statement, params = t.built("discard", build), {"mw_ids": list(ids)}
+    dead = dict.fromkeys(ids, Wanted(Status.FAILED, ends_at(t.spec.max_tries, t.spec.on_dead)))
     if not t.has("last_error"):
-        return int(conn.execute(statement, params).rowcount)
+        given_up = int(conn.execute(statement, params).rowcount)
+        check_written(conn, t, dead, "its end")
+        return given_up
     for fitting in _shorter(t.error_text(text), prefix):
         try:
             with conn.begin_nested():
-                return int(conn.execute(statement, params | {"mw_text": fitting}).rowcount)
+                given_up = int(conn.execute(statement, params | {"mw_text": fitting}).rowcount)
+            check_written(conn, t, dead, "its end")
+            return given_up
         except DBAPIError as error:
             if fitting is None or trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise

@@ -94,16 +94,26 @@ def lock(
 
 
 def delete(conn: Connection, t: Tables, ids: Sequence[int], beside: Sequence[sa.Table]) -> int:
-    """Delete messages that are locked, and what stands about them in our tables `beside` it."""
+    """Delete messages that are locked, and what stands about them in our tables `beside` it.
+
+    Returns how many are gone: a trigger may keep some, or put them back, without an error.
+    """
 
     def build() -> sa.Delete:
         return sa.delete(t.message).where(t.among(t.cols().msg_id))
+
+    def still() -> sa.Select[Any]:
+        return sa.select(sa.func.count()).where(t.among(t.cols().msg_id))
 
     names = sorted({t.spec.name, t.message.name, items.label(t.spec)})
     for table in beside:
         where = (table.c.table_name.in_(names), t.among(table.c.msg_id))
         conn.execute(sa.delete(table).where(*where), {"mw_ids": list(ids)})
-    return int(conn.execute(t.built("purge", build), {"mw_ids": list(ids)}).rowcount)
+    deleted = int(conn.execute(t.built("purge", build), {"mw_ids": list(ids)}).rowcount)
+    if not t.on_delete:
+        return deleted
+    there = conn.scalar(t.built("purge still", still), {"mw_ids": list(ids)})
+    return min(deleted, len(ids) - int(there or 0))
 
 
 def beside(conn: Connection, t: Tables) -> list[sa.Table]:

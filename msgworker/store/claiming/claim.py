@@ -26,6 +26,7 @@ from msgworker.message import Status
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.rows import (
     Row,
+    RowKept,
     array_param,
     array_text,
     changed,
@@ -48,7 +49,7 @@ def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: st
     change a row for any other reason: roll back and call `flag_apart`.
     """
     if t.dialect.arrays:
-        return _flag_arrays(conn, t, candidates, me)
+        return _flag_arrays(conn, t, candidates, me, loud=False)
     won: list[Row] = []
     for start in range(0, len(candidates), t.dialect.max_ids):
         part = candidates[start : start + t.dialect.max_ids]
@@ -57,7 +58,8 @@ def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: st
 
 
 class LeftAlone(Exception):
-    """Free rows have not been flagged, by a statement that suppresses the reason."""
+    """Free rows have not been flagged, by a statement that suppresses the reason, or by a database
+    that tells none: a trigger or a rule has set back what was written."""
 
 
 OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
@@ -73,7 +75,7 @@ def refuse_at_once(conn: Connection, t: Tables) -> None:
 
 def flag_apart(
     conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str
-) -> tuple[list[Row], dict[int, DBAPIError]]:
+) -> tuple[list[Row], dict[int, Exception]]:
     """`flag` in halves, each in its savepoint, down to single rows, so that a refused row affects
     no other. Returns the rows won and, by msg_id, why others were refused; the guard may be a
     reason."""
@@ -82,9 +84,9 @@ def flag_apart(
     try:
         with conn.begin_nested():
             if t.dialect.arrays:
-                return _flag_arrays(conn, t, candidates, me), {}
+                return _flag_arrays(conn, t, candidates, me, loud=True), {}
             return _flag_locked(conn, t, candidates, me, loud=True), {}
-    except DBAPIError as error:
+    except (DBAPIError, RowKept) as error:
         if trouble(error) not in OF_A_ROW:
             raise
         if len(candidates) == 1:
@@ -150,18 +152,29 @@ def _flag_locked(
     key = ("flag_update", loud)
     change = t.built(key, partial(update, loud))
     written = changed(conn, t, key, change, {"mw_ids": ids, "mw_me": me})
-    if written == len(ids) and not t.dialect.rowcount_includes_ignored:
+    if written == len(ids) and not t.dialect.rowcount_includes_ignored and not t.on_update:
         return rows
     back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
     if len(back) < len(rows) and t.dialect.update_ignore and not loud:
         raise LeftAlone
+    if len(back) < written:
+        _refuse_kept(t, ids, back, loud)
     return [row for row in rows if row.msg_id in back]
 
 
+def _refuse_kept(t: Tables, ids: Sequence[int], back: set[int], loud: bool) -> None:
+    """Raise for rows of which the count says that they were changed, and which are not ours: some
+    of what was written may stand in them."""
+    if not loud:
+        raise LeftAlone
+    raise RowKept(t, next(i for i in ids if i not in back), "the flag")
+
+
 def _flag_arrays(
-    conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str
+    conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str, *, loud: bool
 ) -> list[Row]:
-    """The same in one statement and one round trip."""
+    """The same in one statement and one round trip, and another one where triggers or rules may set
+    back what it writes."""
 
     def build() -> Any:
         seen = (
@@ -212,4 +225,10 @@ def _flag_arrays(
             "mw_me": me,
         },
     )
-    return sorted(rows_of(t, found), key=itemgetter(0))
+    rows = sorted(rows_of(t, found), key=itemgetter(0))
+    if rows and t.on_update:
+        ids = [row.msg_id for row in rows]
+        back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
+        if len(back) < len(ids):
+            _refuse_kept(t, ids, back, loud)
+    return rows

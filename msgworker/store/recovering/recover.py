@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 from msgworker.dialects import UtcDateTime, fetch, now, utc_of, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
-from msgworker.store.rows import ME, Row, or_zero, row_columns, rows_of
+from msgworker.store.rows import ME, Row, Wanted, check_written, or_zero, row_columns, rows_of
 from msgworker.store.settling import tries
 from msgworker.store.settling.settle import back_to
 from msgworker.table import Cols, Tables, lit
@@ -136,13 +136,30 @@ def _recover(
     mine = _locked(conn, t, key, ids, whose, params)
     if not mine:
         return 0
+    wanted = _wanted(conn, t, mine) if t.on_update else {}
     params |= {"mw_ids": mine, "mw_text": t.error_text(text)}
     given_back = int(conn.execute(t.built(key, build), params).rowcount)
+    check_written(conn, t, wanted, "its recovery")
     crashes = [tries.Failure(i, tries.Kind.CRASH, text) for i in mine]
     tries.keep(conn, t, crashes, instance=by)
     if into is not None:
         into += mine
     return given_back
+
+
+def _wanted(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Wanted]:
+    """What these rows will hold: one more try, or all."""
+
+    def build() -> Any:
+        c = t.cols()
+        return sa.select(c.msg_id, t.tries(c).label("n")).where(t.among(c.msg_id))
+
+    found = fetch(conn, t.built("recover_tries", build), {"mw_ids": list(ids)})
+    seen = {row[0]: whole_number(row[1]) for row in found}
+    most = t.spec.max_tries
+    return {
+        i: Wanted(Status.FAILED, None if n is None else min(n + 1, most)) for i, n in seen.items()
+    }
 
 
 def died(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Row]:
@@ -290,7 +307,9 @@ def release(
     if not free:
         return 0
     update = t.built(("release", counted), build)
-    return int(conn.execute(update, params | {"mw_ids": free}).rowcount)
+    released = int(conn.execute(update, params | {"mw_ids": free}).rowcount)
+    check_written(conn, t, dict.fromkeys(free, Wanted(None)), "its release")
+    return released
 
 
 class Found(NamedTuple):

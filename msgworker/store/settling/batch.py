@@ -17,13 +17,15 @@ from msgworker.dialects import now
 from msgworker.message import Status
 from msgworker.store.rows import (
     ME,
+    Wanted,
     array_param,
     array_text,
     changed,
+    check_written,
     flagged_values,
     in_guard_order,
 )
-from msgworker.store.settling.done import done_values, may_follow, still_mine
+from msgworker.store.settling.done import FlagMissing, done_values, may_follow, moved_on
 from msgworker.table import Cols, Tables, lit
 
 _Change = tuple[Any, sa.Update]
@@ -49,8 +51,8 @@ def settle_batch(
     """Write that all messages are done; return the next ones that are flagged by us now.
 
     In the caller's transaction, after the handler. tries: of the heads, as they were claimed; one
-    with a try behind it is alone. Raises OutOfDate, or IntegrityError if the guard forbids a next
-    message: then nothing may be committed.
+    with a try behind it is alone. Raises OutOfDate, IntegrityError if the guard forbids a next
+    message, or RowKept: then nothing may be committed.
     """
     heads = [share.head for share in shares]
     followers = [msg_id for share in shares for msg_id in share.followers]
@@ -64,8 +66,13 @@ def settle_batch(
         raise OutOfDate
     if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):
         raise OutOfDate
+    done = Wanted(Status.DONE)
+    check_written(conn, t, dict.fromkeys((*heads, *followers), done))
     moved = _changed(conn, t, _advance(t), nexts, {"mw_me": me})
-    return set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)
+    try:
+        return moved_on(conn, t, nexts, moved, me=me)
+    except FlagMissing:
+        raise OutOfDate from None
 
 
 def _changed(

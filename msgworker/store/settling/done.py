@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
 from msgworker.dialects import now
-from msgworker.errors import MsgworkerError
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store.rows import (
     ME,
+    RowKept,
     array_param,
     array_text,
     changed,
@@ -29,20 +29,10 @@ class FlagMissing(Exception):
     one."""
 
 
-class RowKept(MsgworkerError):
-    """The database has changed nothing and said nothing, although the row is ours as before."""
-
-    def __init__(self, msg_id: int) -> None:
-        super().__init__(
-            f"the database kept the row of message {msg_id} as it was when its outcome was "
-            "written, without an error: see the triggers, rules and policies of the table"
-        )
-
-
 def check_not_kept(conn: Connection, t: Tables, msg_id: int, *, me: str) -> None:
     """Where a settle has changed nothing: raise RowKept if the message is still ours."""
     if t.has("claimed_by") and still_mine(conn, t, [msg_id], me=me):
-        raise RowKept(msg_id)
+        raise RowKept(t, msg_id)
 
 
 def look(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
@@ -66,6 +56,17 @@ def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> s
         part = wanted[start : start + t.dialect.max_ids]
         found |= set(conn.scalars(mine_among(t), {"mw_ids": part, "mw_me": me}))
     return found
+
+
+def moved_on(conn: Connection, t: Tables, nexts: Sequence[int], moved: int, *, me: str) -> set[int]:
+    """Those of the next messages that are flagged by us now. moved: how many were to be. Raises
+    FlagMissing if the database has kept some of those as they were, in whole or in part."""
+    if moved == len(nexts) and not t.on_update:
+        return set(nexts)
+    flagged = still_mine(conn, t, nexts, me=me)
+    if t.on_update and len(flagged) < moved:
+        raise FlagMissing
+    return flagged
 
 
 def write_done(
@@ -92,7 +93,7 @@ def write_done(
     moved = 0
     for part in _parts(t, nexts):
         moved += changed(conn, t, "advance", advance(t), {"mw_ids": part, "mw_me": me})
-    flagged = set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)
+    flagged = moved_on(conn, t, nexts, moved, me=me)
     return {s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain}
 
 

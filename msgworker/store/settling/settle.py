@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.dialects import committing_each, has_sent_nothing, now, now_plus, saving, trouble
 from msgworker.message import Outcome, Settled, Settlement, Status, ends_at
 from msgworker.store.claiming.claim import OF_A_ROW, refuse_at_once
-from msgworker.store.rows import ME, changed
+from msgworker.store.rows import ME, Wanted, changed, check_written
 from msgworker.store.settling import tries
 from msgworker.store.settling.done import (
     FlagMissing,
@@ -26,6 +26,7 @@ from msgworker.store.settling.done import (
     done_arrays,
     finish,
     locking,
+    moved_on,
     write_done,
 )
 from msgworker.store.settling.together import NotTogether, done_together, fits
@@ -46,8 +47,9 @@ def settle(
     messages to be sent with them.
 
     In the caller's transaction. Each settlement is of another lane.
-    Raises FlagMissing if a flag is gone, IntegrityError if the guard forbids a next message: then
-    nothing of the batch may be committed; settle each lane on its own with `settle_one`.
+    Raises FlagMissing if a flag is gone, IntegrityError if the guard forbids a next message,
+    RowKept if the database keeps a row as it was: then nothing of the batch may be committed;
+    settle each lane on its own with `settle_one`.
     NotTogether, a FlagMissing: call this again first, with in_steps.
     """
     done = Outcome.DONE
@@ -63,6 +65,8 @@ def settle(
         _write(conn, t, settlement, me)
         settled[settlement.msg_id] = Settled.ENDED
     _keep_tries(conn, t, others, me)
+    if t.on_update:
+        _check_settled(conn, t, batch, settled, me)
     if sending:
         # Last: only now is known whose flag was ours, and the keys of those that have ended are
         # free.
@@ -89,7 +93,7 @@ def settle_one(
 def settle_at_once(conn: Connection, t: Tables, s: Settlement, *, me: str) -> Settled | None:
     """Write one settlement by a statement that commits itself, in a transaction of the caller that
     has sent nothing. None: nothing was written, and it must be settled in that transaction."""
-    if s.sends or not alone_fits(t, s) or not has_sent_nothing(conn):
+    if s.sends or t.on_update or not alone_fits(t, s) or not has_sent_nothing(conn):
         return None
     try:
         with committing_each(conn):
@@ -115,6 +119,7 @@ def _settle_alone(
         _write(conn, t, settlement, me)
     except FlagMissing:
         return Settled.LOST
+    check_written(conn, t, {settlement.msg_id: _wanted(t, settlement)})
     _keep_tries(conn, t, [settlement], me)
     if settlement.next_id is None:
         return Settled.ENDED
@@ -122,6 +127,9 @@ def _settle_alone(
         with conn.begin_nested():
             next_one = {"mw_ids": [settlement.next_id], "mw_me": me}
             moved = changed(conn, t, "advance", advance(t), next_one)
+            moved_on(conn, t, [settlement.next_id], moved, me=me)
+    except FlagMissing:
+        moved = 0
     except DBAPIError as error:
         if trouble(error) not in OF_A_ROW:
             raise
@@ -131,6 +139,8 @@ def _settle_alone(
 
 def _settle_in_one(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled | None:
     """In one statement; None where that cannot be, or if the next message cannot be flagged."""
+    if t.on_update:
+        return None
     alone = alone_fits(t, s)
     if alone and s.next_id is None:
         return done_alone(conn, t, s, me)
@@ -175,6 +185,41 @@ _KINDS = {
     Outcome.SPENT: tries.Kind.FAILED,
     Outcome.DEAD: tries.Kind.REJECTED,
 }
+
+
+def _check_settled(
+    conn: Connection,
+    t: Tables,
+    batch: Sequence[Settlement],
+    settled: dict[int, Settled],
+    me: str,
+) -> None:
+    """Raise if a row does not hold what was written."""
+    written = [s for s in batch if settled[s.msg_id] is not Settled.LOST]
+    check_written(conn, t, {s.msg_id: _wanted(t, s) for s in written})
+    went_on = [s.next_id for s in written if settled[s.msg_id] is Settled.WENT_ON]
+    nexts = [msg_id for msg_id in went_on if msg_id is not None]
+    moved_on(conn, t, nexts, len(nexts), me=me)
+
+
+def _wanted(t: Tables, s: Settlement) -> Wanted:
+    """What the row of a message holds after this."""
+    most, seen = t.spec.max_tries, s.tries
+    if s.outcome is Outcome.DONE:
+        return Wanted(Status.DONE)
+    if s.outcome is Outcome.FAILED:
+        failed = None if seen is None else min(seen + 1, most)
+        waits = failed is not None and failed < most and t.has("available_at")
+        return Wanted(Status.FAILED, failed, waits=waits)
+    if s.outcome in (Outcome.DEAD, Outcome.SPENT):
+        return Wanted(Status.FAILED, most)
+    if s.outcome is Outcome.CANCELLED:
+        return Wanted(Status.FAILED, ends_at(most, t.spec.on_dead))
+    back = None if seen is None else Status.FAILED if seen else Status.NEW
+    if s.outcome is Outcome.LATER:
+        times = s.later_times + 1 if t.has("later_times") else None
+        return Wanted(back, seen, times, waits=t.has("available_at"))
+    return Wanted(back, seen)
 
 
 def _keep_tries(conn: Connection, t: Tables, written: Sequence[Settlement], me: str) -> None:

@@ -8,7 +8,7 @@ One file, because it is one list: all requirements of a table are here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -30,6 +30,7 @@ from msgworker.table import (
     OWN_PREFIX,
     REQUIRED,
     MessageTable,
+    Tables,
     tables_for,
 )
 
@@ -86,8 +87,8 @@ class Live:
     """The live message table. name: as SQL writes it. columns: by role; all: by name, as given.
 
     fold: how ids that differ may be one to the database, see `dialects.fold_of`. checks: those that
-    refuse what we write; rules: name and text of all. triggers: name and when, of those that run
-    when rows are updated. layouts: those of the table that take no index of ours, by `LAYOUTS`.
+    refuse what we write; rules: name and text of all. triggers: name and when, of all, and of
+    rules of PostgreSQL. layouts: those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
     database where they need not. error_codec: see `dialects.codec_of`. policies: row-level security
@@ -180,6 +181,32 @@ def is_doubtful(live: Live) -> bool:
     ids = live.columns.get("msg_id")
     unnumbered = ids is not None and ids.nullable and ids.default is None and not ids.counts
     return unnumbered or live.policies is not None
+
+
+def hooks(live: Live) -> dict[str, Any]:
+    """What the database does with rows by itself, as fields of Tables."""
+    return _hooks(live.triggers, live.policies)
+
+
+def hooks_now(conn: Connection, t: Tables) -> dict[str, Any]:
+    """The same, as it is now."""
+    rules = dialects.hooks_of(conn, t.dialect.name, t.message)
+    return _hooks(_triggers_of(rules), _policies_of(rules))
+
+
+def _hooks(triggers: Iterable[tuple[str, str]], policies: tuple[str, str] | None) -> dict[str, Any]:
+    def on(event: str) -> str:
+        return ", ".join(sorted({name for name, when in triggers if event in when.upper()}))
+
+    return {"on_update": on("UPDATE"), "on_delete": on("DELETE"), "policies": policies}
+
+
+def _triggers_of(rules: Iterable[dialects.Rule]) -> tuple[tuple[str, str], ...]:
+    return tuple((r.name, " ".join(r.text.split())) for r in rules if r.kind == "trigger")
+
+
+def _policies_of(rules: Iterable[dialects.Rule]) -> tuple[str, str] | None:
+    return next(((r.name, r.text) for r in rules if r.kind == "policy"), None)
 
 
 def instants(live: Live) -> Instants:
@@ -566,9 +593,11 @@ _EXEMPT = "; give it all rows (a policy FOR ALL with USING (true)), or BYPASSRLS
 
 def _triggers(live: Live) -> Iterator[Fault]:
     for name, when in live.triggers:
+        if "UPDATE" not in when.upper():
+            continue
         text = (
-            f"trigger {name} runs when rows are updated ({when}): what it refuses or changes may "
-            "keep a message from running"
+            f"trigger {name} runs when rows are updated ({when[:100]}): what it refuses or changes "
+            "may keep a message from running"
         )
         yield Fault("triggers", False, text)
 
@@ -747,7 +776,6 @@ def read(
     for rule in rules:
         if rule.kind == "changes" and rule.name in every:
             every[rule.name] = replace(every[rule.name], changes=True)
-    triggers = [(r.name, r.text) for r in rules if r.kind == "trigger"]
     for rule in rules:
         if rule.kind == "rowid" and rule.name in every:
             every[rule.name] = replace(every[rule.name], counts=True)
@@ -766,15 +794,13 @@ def read(
         all=every,
         checks=tuple(_refusing(conn, spec, columns, rules, _error_room(dialect, columns))),
         rules=tuple((rule.name, rule.text) for rule in rules if rule.kind == "check"),
-        triggers=tuple(
-            (n, " ".join(t.split())[:100]) for n, t in triggers if "UPDATE" in t.upper()
-        ),
+        triggers=_triggers_of(rules),
         fold=dialects.fold_of(dialect.name, rules),
         layouts=tuple(text for text in layouts if text in LAYOUTS),
         partitions=parts if "hash" in layouts else None,
         strict="strict" in layouts,
         error_codec=dialects.codec_of(dialect, rules, names.get("last_error", "")),
-        policies=next(((r.name, r.text) for r in rules if r.kind == "policy"), None),
+        policies=_policies_of(rules),
     )
     return replace(live, tried=_dry_runs(conn, live))
 

@@ -315,6 +315,7 @@ def resolve(
         fold=as_is.fold,
         doubtful=requirements.is_doubtful(as_is),
         counts_ids=ids is not None and ids.counts,
+        **requirements.hooks(as_is),
     )
     problems = _column_problems(t, as_is) + storage
     if not problems and not unique:
@@ -376,6 +377,13 @@ def _own_problems(
         if lacking:
             problems.append(f"table {table.name} has no column {', '.join(lacking)}")
     return problems, frozenset(without)
+
+
+def hooks_changed(engine: Engine, t: Tables) -> bool:
+    """Whether triggers, rules or policies have been added or dropped since the tables were read."""
+    with connecting(engine) as conn:
+        now = requirements.hooks_now(conn, t)
+    return any(getattr(t, name) != value for name, value in now.items())
 
 
 def check_fit(engine: Engine, t: Tables) -> list[str]:
