@@ -109,7 +109,7 @@ def _child(job: Job, ready: Any, stop: Any, results: Any) -> None:
     app = App(job.url, **dict(job.settings))
     app.add_handler(TOPIC, make_handler(job.handler, seen.log))
     with app.worker(threads=job.threads) as worker:
-        watch(app.engine, seen.counts, worker)
+        watch(app, seen.counts, worker)
         worker.start()
         stop.wait(2.0)  # the first beat, and pauses grown to their full length
         cpu, statements = time.process_time(), seen.counts.statements

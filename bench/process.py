@@ -1,7 +1,8 @@
 """One process of a scenario: an App with one handler, drained; what it saw goes back to the parent.
 
-Public interface only. Each process keeps its own log of (object, message, start, end) in
-nanoseconds of CLOCK_MONOTONIC, which is the same clock for all processes of a machine.
+Public interface only, but for what is counted. Each process keeps its own log of (object, message,
+start, end) in nanoseconds of CLOCK_MONOTONIC, which is the same clock for all processes of a
+machine.
 """
 
 from __future__ import annotations
@@ -119,24 +120,28 @@ def _work(job: Job, barrier: Any, seen: Seen) -> None:
     worker = app.worker(threads=job.threads)
     assert app.topics is not None
     assert app.tables is not None  # connects and reads the schema before the clock starts
-    tallies = watch(app.engine, seen.counts, worker)
+    tallies = watch(app, seen.counts, worker)
     gc.freeze()  # as `msgworker run` does
     barrier.wait(START_SECONDS)
     cpu = time.process_time()
     worker.drain(linger=0, time_limit=job.time_limit)
     seen.cpu_seconds = time.process_time() - cpu
     seen.max_rss_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if seen.log and not seen.counts.statements:
+        raise RuntimeError("messages were handled, but no statement was counted")
     for tally in tallies[-1:]:
         for name in ("claims", "offered", "won", "settles", "retried", "lost"):
             setattr(seen, name, getattr(tally, name))
 
 
-def watch(engine: sa.Engine, counts: Counts, worker: Worker) -> list[Any]:
-    """Count statements and round trips; the list returned gets the worker's tally.
+def watch(app: App, counts: Counts, worker: Worker) -> list[Any]:
+    """Count statements and round trips, on all connections of the App; the list returned gets the
+    worker's tally.
 
     A round trip: each statement, and BEGIN and COMMIT where they go over the wire by themselves.
     """
     tallies: list[Any] = []
+    engine = app.engine  # what is sent by the engines beside it is told to its listeners, too
     psycopg = engine.dialect.driver == "psycopg"  # sends BEGIN itself, before a first statement
     wire = engine.dialect.name != "sqlite"
 
@@ -161,7 +166,8 @@ def watch(engine: sa.Engine, counts: Counts, worker: Worker) -> list[Any]:
             counts.round_trips += wire and not alone(conn)
 
     if psycopg:
-        _note_at_the_driver(engine, note)
+        for one in app._engines:  # each has a pool of its own
+            _note_at_the_driver(one, note)
     else:
         event.listen(engine, "before_cursor_execute", statement)
     event.listen(engine, "commit", end)

@@ -110,7 +110,7 @@ def _work(
     worker = mine.worker(threads=THREADS)
     assert mine.tables is not None
     counts = Counts()
-    watch(mine.engine, counts, worker)
+    watch(mine, counts, worker)
     with _counting(Search, "look") as looks:
         begun, before = time.monotonic(), server.cpu()
         report = worker.drain(linger=0)
@@ -139,7 +139,7 @@ def _idle(app: App, server: Server) -> tuple[float, float]:
     mine = App(app.engine.url, lease_seconds=3000)
     mine.add_handler(TOPIC, lambda msg: None)
     worker, counts = mine.worker(threads=THREADS), Counts()
-    watch(mine.engine, counts, worker)
+    watch(mine, counts, worker)
     with worker:
         worker.start()
         time.sleep(3)

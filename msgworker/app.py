@@ -5,6 +5,7 @@ One file, because it is the user's view: half of it is the documentation of its 
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import time
@@ -163,6 +164,11 @@ class App(Declaring):
     def _own(self) -> sa.Engine:
         # Connections that no user code has, for all statements of ours.
         return self._engine_beside(lends=False)
+
+    @property
+    def _engines(self) -> tuple[sa.Engine, ...]:
+        # For whoever counts or listens: all by which it connects, each with a pool of its own.
+        return self.engine, self._own, self._engine_beside(lends=True)
 
     def _engine_beside(self, *, lends: bool) -> sa.Engine:
         with self._lock:
@@ -599,6 +605,10 @@ class App(Declaring):
             log.warning(text)
         some = topics is not None
         scope = self._scope(scope)
+        # SQLAlchemy looks at it in each statement as soon as it is half imported: a handler that
+        # was the first to import it would fail the statements of other threads. Not at the start,
+        # which others may wait for.
+        importlib.import_module("sqlalchemy.orm")
         worker = Worker(
             lambda: self._state(chosen, chosen=some, scope=scope),
             look=lambda: self._new_state(self._tables_now(), chosen, chosen=some),

@@ -29,7 +29,7 @@ from msgworker.table import MAX_KEY, MAX_OBJECT_ID, MOST_PRIORITY, Tables
 from msgworker.table.uniqueness import able, enforced, index_name
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
-    from sqlalchemy.orm import Session
+    from sqlalchemy.orm import Session, scoped_session
 
 
 FAR_SECONDS = 100 * 366 * 86_400.0
@@ -141,8 +141,12 @@ class Borrowed:
 
 def is_session(target: object) -> TypeGuard[Session]:
     """Whether it is a Session of the ORM, checked without importing the ORM."""
-    orm = sys.modules.get("sqlalchemy.orm")
-    return orm is not None and isinstance(target, orm.Session)
+    return _is_of_orm(target, "Session")
+
+
+def _is_of_orm(target: object, name: str) -> bool:
+    # Another thread may be importing the ORM now: nothing is an instance of what is not there yet.
+    return isinstance(target, getattr(sys.modules.get("sqlalchemy.orm"), name, ()))
 
 
 def connection_of(target: object, engine: sa.Engine | None = None) -> Connection:
@@ -150,9 +154,8 @@ def connection_of(target: object, engine: sa.Engine | None = None) -> Connection
     another database than that of `engine`."""
     if isinstance(target, Borrowed):
         return cast(Connection, target)
-    orm = sys.modules.get("sqlalchemy.orm")
-    if orm is not None and isinstance(target, orm.scoped_session):
-        target = target()
+    if _is_of_orm(target, "scoped_session"):
+        target = cast("scoped_session[Session]", target)()
     found = target.connection() if is_session(target) else target
     if not isinstance(found, Connection):
         raise ConfigError(

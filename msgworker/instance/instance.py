@@ -8,7 +8,6 @@ One file, because the order of the stop is read beside the parts that it stops.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 import time
@@ -214,9 +213,6 @@ class Instance:
             raise
 
     def _start(self) -> None:
-        # SQLAlchemy looks at it in each statement as soon as it is half imported: a handler that
-        # was the first to import it would fail the statements of other threads.
-        importlib.import_module("sqlalchemy.orm")
         chains.check(self.runtime.registry, self.runtime.tables)
         with reaching(self.runtime.engine):
             if self.timer is not None:

@@ -76,9 +76,9 @@ class Carried(Exception):
         self.error = error
 
 
-def call_user(fn: Callable[..., T], *arguments: Any) -> T:
+def call_user(pid: int, fn: Callable[..., T], *arguments: Any) -> T:
     """Call the user's code in a copy of this thread's context, so that what it sets there ends with
-    it. Raises what that raises, or Carried."""
+    it. Raises what that raises, or Carried. pid: a child that comes back from it ends."""
     try:
         return copy_context().run(fn, *arguments)
     except BaseException as error:
@@ -87,6 +87,9 @@ def call_user(fn: Callable[..., T], *arguments: Any) -> T:
         if usual and kind.__getattribute__ is BaseException.__getattribute__:
             raise
         raise Carried(error) from None
+    finally:
+        if _here != pid:
+            end_if_forked(pid)
 
 
 def carried(error: BaseException) -> BaseException:

@@ -131,6 +131,7 @@ def test_statements_per_message_stay_as_recorded(database: Database, shape: str)
         counted = counts.count(database.url, shape)
         assert counted.verdict.handled == counts.SHAPES[shape].rows.count
         assert (counted.verdict.order_faults, counted.verdict.overlaps) == (0, 0)
+        assert 0 < counted.statements <= counted.round_trips
         found = {"statements": counted.statements, "round_trips": counted.round_trips}
         if all(found[name] <= most[name] for name in most):
             return

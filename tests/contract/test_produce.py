@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -117,6 +119,14 @@ def test_postgresql_gets_many_messages_by_one_statement(app, database):
         app.send_many(conn, "t", [(i, f"o{i}") for i in range(100)])
     assert len(statements) == 1
     assert statements[0] is (database.name != "postgresql")
+
+
+def test_a_producer_sends_while_another_thread_imports_the_orm(app, table, monkeypatch):
+    """Its module is there before what it defines."""
+    monkeypatch.setitem(sys.modules, "sqlalchemy.orm", types.ModuleType("sqlalchemy.orm"))
+    with app.engine.begin() as conn:
+        app.send(conn, "t", 0)
+    assert table.statuses == [0]
 
 
 def test_send_many_of_nothing_sends_nothing(app, table):

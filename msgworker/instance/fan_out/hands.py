@@ -30,7 +30,7 @@ from msgworker.instance.fan_out.inside import ITEM_OF, AsItem
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Stage, lent, misled, missed
 from msgworker.instance.runtime import tell_of_limit
 from msgworker.instance.settling.untilknown import Failures, Fate, repeatable, until_known
-from msgworker.instance.usercode import call_user, carried, end_if_forked, no_child_returns
+from msgworker.instance.usercode import call_user, carried, end_if_forked
 from msgworker.payload import encode
 from msgworker.store import items as store
 
@@ -102,8 +102,7 @@ class Plain:
 
     def __call__(self, task: Task) -> Ended:
         try:
-            with no_child_returns(self._pid):
-                value = call_user(self._fn, task.item)
+            value = call_user(self._pid, self._fn, task.item)
             return Ended(task, value_text(value))
         except BaseException as error:  # the thread survives any exception
             return Ended(task, error=carried(error))
@@ -192,8 +191,8 @@ class Transactional:
     def _in_one_transaction(self, task: Task, stage: Stage) -> str | None:
         fence, tables = self._fence, self._fence.runtime.tables
         with self._link.transaction() as conn:
-            with lent(conn, stage, _WHOSE), no_child_returns(fence.runtime.pid):
-                text = value_text(call_user(self._fn, task.item, conn))
+            with lent(conn, stage, _WHOSE):
+                text = value_text(call_user(fence.runtime.pid, self._fn, task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
             owner = fence.owner
             wrote = store.record_one(

@@ -165,7 +165,9 @@ class Identity:
     def trusted(self) -> bool:
         """Whether we may claim and start handlers: TRUSTED or RETIRING, and renewed recently."""
         tenure = self.tenure
-        return clock() < tenure.trusted_until and not self._doubts(tenure)
+        whose, since = self._doubt  # as in `_doubts`: asked for each message
+        doubts = since > tenure.renewed_at and whose == tenure.id
+        return not doubts and clock() < tenure.trusted_until
 
     def is_ours(self, owner: str) -> bool:
         """Whether this id is or was ours, and its in-flight messages are kept."""

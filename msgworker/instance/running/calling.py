@@ -108,7 +108,8 @@ class Caller:
         handler."""
         self._runtime = runtime
         self.before_settle = before_settle
-        self._loop = LoopThread(runtime.pid)
+        self._pid = runtime.pid
+        self._loop = LoopThread(self._pid)
         self.budget = PayloadBudget(runtime.settings.payload_budget)
         self.judge = Judge(runtime)
         self.transacting = Transacting(runtime)
@@ -249,12 +250,12 @@ class Caller:
 
     def call(self, handler: Handler, running: Running, *arguments: Any) -> Any:
         """Call the function of a handler."""
+        if not handler.is_async:
+            return call_user(self._pid, handler.fn, *arguments)
         try:
-            if handler.is_async:
-                return self._loop.run(handler.fn(*arguments), handler.timeout, running)
-            return call_user(handler.fn, *arguments)
+            return self._loop.run(handler.fn(*arguments), handler.timeout, running)
         finally:
-            end_if_forked(self._runtime.pid)
+            end_if_forked(self._pid)
 
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Running) -> Result:
         attempt = lane.row.tries + 1

@@ -101,35 +101,34 @@ class HandlerThreads:
         return False
 
     def _take_lanes(self) -> None:
-        lanes = self._lanes
-        while (lane := lanes.next()) is not None:
-            try:
-                ended = self._handled(lane)
-            except BaseException as error:
-                ended = self._failed(lane, error)
-            for one in ended:
-                self._settle(one, one is ended[-1] and not lanes.ready)
-
-    def _handled(self, lane: Lane) -> Sequence[Lane]:
-        """Run a lane, or those of a batch, unless it may not start now; returns those that have a
-        result."""
         runtime, lanes, identity = self._runtime, self._lanes, self._runtime.identity
-        trusted = identity.trusted()  # by the id of the lane, if that has not changed since
-        if lane.owner != identity.id and not lanes.may_start(lane):
-            return ()
-        if not trusted:  # wait until the heartbeat knows whether the lease is live
-            lanes.put_back(lane)
-            if runtime.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
-                time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
-            return ()
-        if runtime.paused and runtime.is_paused(lane.row):  # since it was claimed
-            lane.result = lane.result or Result(Outcome.RELEASED)
-            lane.finished_at = time.monotonic()
-        elif runtime.registry.most > 1 and (ended := self._handle_batch(lane)) is not None:
-            return ended
-        else:
-            self.run(lane)
-        return (lane,)
+        while (lane := lanes.next()) is not None:
+            ended: Sequence[Lane] | None = None
+            try:
+                trusted = identity.trusted()  # by the id of the lane, if that is the same since
+                if lane.owner != identity.tenure.id and not lanes.may_start(lane):
+                    continue
+                if not trusted:  # wait until the heartbeat knows whether the lease is live
+                    lanes.put_back(lane)
+                    if runtime.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
+                        time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
+                    continue
+                if runtime.paused and runtime.is_paused(lane.row):  # since it was claimed
+                    lane.result = lane.result or Result(Outcome.RELEASED)
+                    lane.finished_at = time.monotonic()
+                elif runtime.registry.most > 1:
+                    ended = self._handle_batch(lane)
+                    if ended is None:
+                        self.run(lane)
+                else:
+                    self.run(lane)
+            except BaseException as error:
+                self._failed(lane, error)
+            if ended is None:
+                self._settle(lane, not lanes.ready)
+            else:
+                for one in ended:
+                    self._settle(one, one is ended[-1] and not lanes.ready)
 
     def run(self, lane: Lane) -> None:
         """Run the handler of a lane, and record for how long."""
@@ -139,11 +138,10 @@ class HandlerThreads:
         lane.started_at, lane.ran_seconds = begin, end - begin
         self._lanes.took(end - begin)
 
-    def _failed(self, lane: Lane, error: BaseException) -> Sequence[Lane]:
+    def _failed(self, lane: Lane, error: BaseException) -> None:
         """An error of ours, round the handler: a failed try, so that its object is not blocked."""
         text = "message %s: an error round its handler"
         self._runtime.log.error(text, lane.row.msg_id, exc_info=error, extra=facts(lane.row))
         self._runtime.hand.running.pop(threading.get_ident(), None)
         lane.result = lane.result or fault(error)
         lane.finished_at = time.monotonic()
-        return (lane,)

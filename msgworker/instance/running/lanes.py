@@ -37,7 +37,7 @@ class Lanes:
         self._housekeep_now = housekeep_now
         self.ready: deque[Lane] = deque()
         self._gate = threading.Condition()
-        self._idle = 0
+        self._idle = 0  # threads that wait and that nobody has woken; written under the gate
         self._closed = False
         self._ended = 0
         self.mean_seconds: float | None = None
@@ -55,8 +55,7 @@ class Lanes:
         with self._gate:
             if self._idle:
                 worth = len(self.ready) * self.pace() / WORTH_A_THREAD_SECONDS
-                wanted = min(self._idle, len(self.ready), int(worth) + 1) - takes_one
-                self._gate.notify(max(0, wanted))
+                self._wake(min(self._idle, len(self.ready), int(worth) + 1) - takes_one)
 
     def put_back(self, lane: Lane) -> None:
         """Queue a lane that its thread may not start yet."""
@@ -79,7 +78,7 @@ class Lanes:
         if passed:
             self.ready.extendleft(reversed(passed))
             with self._gate:  # a thread may have found nothing meanwhile
-                self._gate.notify(min(self._idle, len(passed)))
+                self._wake(len(passed))
         return taken
 
     def next(self) -> Lane | None:
@@ -101,7 +100,6 @@ class Lanes:
                     break
                 self._idle += 1
                 self._gate.wait()
-                self._idle -= 1
         return None
 
     def taken_dry(self) -> bool:
@@ -114,7 +112,15 @@ class Lanes:
         the mean."""
         if self.ready and self._idle:
             with self._gate:
-                self._gate.notify(1)
+                self._wake(1)
+
+    def _wake(self, threads: int) -> None:
+        """Under the gate. They count as idle no more: one that was woken takes some time to come,
+        and all who look meanwhile would wake others."""
+        threads = min(threads, self._idle)
+        if threads > 0:
+            self._idle -= threads
+            self._gate.notify(threads)
 
     def take_back(self, most: int | None = None) -> list[Lane]:
         """Lanes that no thread has taken, to be released: all of them, or so many of the newest
@@ -131,7 +137,7 @@ class Lanes:
         if kept:
             self.ready.extend(kept)
             with self._gate:  # a thread may have found nothing meanwhile
-                self._gate.notify(min(self._idle, len(kept)))
+                self._wake(len(kept))
         unsure = self._runtime.hand.unsure
         while most is None and unsure:
             with suppress(IndexError):
