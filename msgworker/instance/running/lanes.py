@@ -37,7 +37,7 @@ class Lanes:
         self._housekeep_now = housekeep_now
         self.ready: deque[Lane] = deque()
         self._gate = threading.Condition()
-        self._idle = 0  # threads that wait and that nobody has woken; written under the gate
+        self._idle = 0  # threads that wait and were not woken yet; written under the gate
         self._closed = False
         self._ended = 0
         self.mean_seconds: float | None = None
