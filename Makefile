@@ -16,7 +16,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 LIMIT = 40m
 RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests; PYTHONNODEBUGRANGES=1 timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo demo-web test test-long test-variants matrix check format ddl keywords docs bench bench-peers performance torture rolling model mutants clean
+.PHONY: help demo demo-web quick lint test dist release test-long test-variants matrix check format ddl keywords docs bench bench-peers performance torture rolling model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -66,11 +66,18 @@ test-variants: $(VENV)/.variants  ## the contract suite with psycopg2 and over p
 matrix: $(VENV)/.dev  ## the contract suite with other versions, down to the oldest (MATRIX_ARGS="python-3.14", --list, --speed)
 	timeout --foreground -k 60 4h $(BIN)/python -m tests.matrix $(MATRIX_ARGS)
 
-check: $(VENV)/.dev  ## format, lint, types, tests
+quick: $(VENV)/.dev  ## the inner loop: lint, types, and the unit tests on SQLite; half a minute, no server
+	$(MAKE) --no-print-directory lint
+	$(RUN_TESTS) -m "not long" -k "not postgresql and not mariadb" $(UNITS) $(PYTEST_ARGS)
+
+UNITS = tests/instance tests/dialects tests/config tests/store tests/test_events.py tests/test_message.py tests/test_payload.py tests/test_public_names.py
+
+lint: $(VENV)/.dev  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(MAKE) test
+
+check: lint test  ## format, lint, types, tests
 
 format: $(VENV)/.dev  ## put the code in shape
 	$(BIN)/ruff format .
@@ -113,6 +120,18 @@ model:  ## check the models of the protocol with Spin, capped at 4 GB (MODEL_ARG
 
 mutants: $(VENV)/.dev  ## break the code on purpose, one place at a time: the tests must notice each
 	$(BIN)/python -m tests.servers -- $(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
+
+dist: $(VENV)/.dev  ## build the wheel and the source distribution, and check them
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
+release: $(VENV)/.dev  ## write the version VERSION=X.Y.Z and cut the changelog; see CONTRIBUTING.md
+	test -n "$(VERSION)"
+	sed -i 's/^version = .*/version = "$(VERSION)"/' pyproject.toml
+	sed -i 's/^__version__ = .*/__version__ = "$(VERSION)"/' msgworker/__init__.py
+	sed -i "s/^## \[Unreleased\]$$/&\n\n## [$(VERSION)] - $$(date +%F)/" CHANGELOG.md
+	$(BIN)/python -m msgworker.web.api > docs/reference/openapi.json
 
 clean:  ## remove what was built
 	rm -rf $(VENV) .peers .matrix build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache

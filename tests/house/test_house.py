@@ -166,6 +166,15 @@ def test_readme_commands_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
+def test_what_contributors_are_told_to_touch_and_to_run_is_there() -> None:
+    text, makefile = (ROOT / "CONTRIBUTING.md").read_text(), (ROOT / "Makefile").read_text()
+    paths = set(re.findall(r"(?<![\w/.-])((?:msgworker|tests|docs|samples)/[\w/.]*\w)", text))
+    assert [path for path in sorted(paths) if not (ROOT / path.replace("NN", "12")).exists()] == []
+    for target in set(re.findall(r"`?make ([a-z-]+)", text)):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+    assert "- run: .ci/run\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+
+
 def test_links_in_the_documents_lead_somewhere() -> None:
     for page in [
         *ROOT.glob("*.md"),
