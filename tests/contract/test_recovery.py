@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 
+import pytest
 import sqlalchemy as sa
 
 from msgworker import MessageTable
 from msgworker.instance.liveness import recovery
+from msgworker.instance.liveness.chronicle import Chronicle
+from msgworker.instance.liveness.housekeeper import Housekeeper
+from msgworker.instance.liveness.requests import Requests
 from msgworker.store.recovering import lease, recover
 from tests.support.leases import dead_holds, leases, renewed
 from tests.support.refusing import refuse
@@ -287,3 +292,47 @@ def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(make_app):
         until(lambda: table.statuses == [2, 2, 2], "recovered and done")
     rows = table.rows("error_try_times", "crash_times", "claimed_by")
     assert rows == [(1, 1, None), (0, 0, None), (0, 0, None)]
+
+
+@pytest.mark.parametrize("part", ["_make_sure", "_rename", "_release_unknown", "read"])
+def test_an_error_of_one_part_of_the_housekeeping_keeps_no_other_from_its_own(
+    make_app, part, monkeypatch
+):
+    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
+    app.create_schema()
+    table, ran, wrote = Table(app), list[int](), list[bool]()
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    (first,) = send(app, "a")
+    dead_holds(app, table)
+
+    def fail(*_: object) -> None:
+        if threading.current_thread() is not threading.main_thread():  # which prepares the start
+            raise ValueError("not today")
+
+    monkeypatch.setattr(Requests if part == "read" else Housekeeper, part, fail)
+    monkeypatch.setattr(Chronicle, "write", lambda self, last=False: wrote.append(last))
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: ran == [first], "it is recovered all the same")
+        until(lambda: False in wrote, "and the history written")
+
+
+def test_a_dead_instance_that_cannot_be_recovered_holds_up_no_other(make_app, monkeypatch):
+    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
+    app.create_schema()
+    table, ran = Table(app), list[int]()
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    first, second, third = send(app, "a", "b", "c")
+    for name, msg_id in (("dead-1", first), ("dead-2", second), ("dead-3", third)):
+        dead_holds(app, table, name, where=sa.text(f"msg_id = {msg_id}"))
+    take_over = lease.take_over
+
+    def refused(conn, t, seen, **options):
+        if seen.name == "dead-2":
+            raise ValueError("not this one")
+        return take_over(conn, t, seen, **options)
+
+    monkeypatch.setattr(recovery.lease, "take_over", refused)
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: sorted(ran) == [first, third], "the others are recovered", seconds=6)

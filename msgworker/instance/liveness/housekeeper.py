@@ -94,19 +94,39 @@ class Housekeeper(Role):
             return self._keep_house()
 
     def _keep_house(self) -> int:
+        """Each part by itself: what one may not do, or cannot, keeps no other from its own. The
+        first error counts for the round; without the database no further part is tried."""
         self._link.check_server()
-        try:
-            self._make_sure()
-            self._rename()
-        except RuleChanged as changed:  # our statements are built for the old one
-            self.log.error("%s", changed)
-            self._runtime.leave_for(changed)
-            return 0
-        self.requests.read()
-        self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)
-        did = self.recovery.run(self._begun)
-        self.chronicle.write()
+        failed: Exception | None = None
+        parts: tuple[Callable[[], int | None], ...] = (
+            self._make_sure,
+            self._rename,
+            self.requests.read,
+            self._release_unknown,
+            self._recover,
+            self.chronicle.write,
+        )
+        did = 0
+        for part in parts:
+            try:
+                did += part() or 0
+            except RuleChanged as changed:  # our statements are built for the old one
+                self.log.error("%s", changed)
+                self._runtime.leave_for(changed)
+                return 0
+            except Exception as error:
+                if trouble(error) is Trouble.LOST:
+                    raise
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return did
+
+    def _release_unknown(self) -> None:
+        self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)
+
+    def _recover(self) -> int:
+        return self.recovery.run(self._begun)
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the beginning of the round."""

@@ -18,7 +18,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.dialects import reason_of, trouble
+from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.events import Recovered
 from msgworker.instance.links import Link
 from msgworker.instance.runtime import Runtime
@@ -112,21 +112,33 @@ class Recovery:
         self._note_slots(leases)
         self._until = max(begun + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
         self._restart_ttls([one for one in leases if one.ahead and one.name != runtime.identity.id])
-        given_back = 0
+        given_back, failed = 0, list[Exception]()
+
+        def tried(work: Callable[[], int]) -> int:
+            try:
+                return work()
+            except Exception as error:
+                if trouble(error) is Trouble.LOST:
+                    raise
+                failed.append(error)
+                return 0
+
         try:
             for work in self._due(leases, holders):
                 self.under_way = True
                 self.begun += 1
-                given_back += work()
+                given_back += tried(work)
                 if self._out_of_time():
                     self.more = True
                     break
-            given_back += self._recover_foreign()
+            given_back += tried(self._recover_foreign)
             self.more = (
                 self.more and self._moved
             )  # rows that cannot be given back wait for the next beat
         finally:
             self.under_way = self.more
+        if failed:  # the others are recovered
+            raise failed[0]
         return given_back
 
     def _out_of_time(self) -> bool:
