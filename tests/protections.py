@@ -736,8 +736,8 @@ _m(
     "S16",
     "the page forgets a right",
     "../docs/operate/rights.md",
-    "GRANT SELECT, INSERT, UPDATE, DELETE ON msgworker_lease, msgworker_item, msgworker_try TO crm_worker;",
-    "GRANT SELECT, INSERT, UPDATE, DELETE ON msgworker_lease, msgworker_item TO crm_worker;",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON public.msgworker_lease, public.msgworker_item, public.msgworker_try TO crm_worker;",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON public.msgworker_lease, public.msgworker_item TO crm_worker;",
     "test_each_role_of_the_page_does_its_work[postgresql]",
 )
 

@@ -290,10 +290,9 @@ def dropping_check(
 
 
 def plain_layout(dialect: sa.Dialect, table: str, layout: str) -> str:
-    """The statement that turns a table with a `layout` (see Rule) into a plain one; "" if there is
-    none."""
-    change = {"versions": "DROP SYSTEM VERSIONING", "partitions": "REMOVE PARTITIONING"}
-    return f"ALTER TABLE {table} {change[layout]}" if layout in change else ""
+    """The statement that turns a table with a `layout` (see Rule) into a plain one with all that it
+    holds; "" if there is none."""
+    return f"ALTER TABLE {table} REMOVE PARTITIONING" if layout == "partitions" else ""
 
 
 def zone_is_lost(dialect: sa.Dialect, kind: TypeEngine[Any]) -> bool:

@@ -180,7 +180,6 @@ MENDED_THERE = {
         {"object_id": "TIMESTAMP NULL DEFAULT NULL ON UPDATE CURRENT_TIMESTAMP"},
         "object_id (object_id) changes whenever its row is updated",
     ),
-    "old versions": ({"whole": "WITH SYSTEM VERSIONING"}, "keeps the old versions of its rows"),
     "partitions": ({"whole": "PARTITION BY KEY(msg_id) PARTITIONS 2"}, "has partitions"),
     "no transactions": ({"whole": "ENGINE=MyISAM"}, "its storage engine MyISAM"),
 }
@@ -198,6 +197,17 @@ def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, case)
     run(mariadb, *mends.split("; "))
     app.create_schema()
     assert needed(app) == []
+    app.engine.dispose()
+
+
+def test_no_statement_is_printed_that_deletes_what_a_table_keeps(mariadb):
+    make_table(mariadb, whole="WITH SYSTEM VERSIONING")
+    app = App(mariadb.url, table=TABLE)
+    with pytest.raises(SchemaError, match="deletes all of them, for good") as refused:
+        app.create_schema()
+    assert ". To fix it: " not in str(refused.value)
+    mends = [statement for one in app.ops.doctor() for statement in one.mend]
+    assert not [statement for statement in mends if "VERSIONING" in statement]
     app.engine.dispose()
 
 

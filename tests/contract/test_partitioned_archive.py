@@ -31,7 +31,7 @@ def sql() -> list[list[str]]:
 def _run(app: App, *statements: str) -> None:
     with app.engine.begin() as conn:
         for statement in statements:
-            conn.exec_driver_sql(statement)
+            conn.exec_driver_sql(statement.replace("crm.", f"{app.engine.url.database}."))
 
 
 def _archived(app: App) -> list[int]:
