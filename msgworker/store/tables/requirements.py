@@ -230,7 +230,7 @@ def told(found: Sequence[Fault]) -> str:
 LAYOUTS = {
     "versions": (
         "keeps the old versions of its rows, and so allows no index of ours: copy its rows into a "
-        "table that `msgworker ddl` prints. Where nobody needs the old versions, `ALTER TABLE ... "
+        "table that `msgworker ddl` prints. Where the old versions are of no use, `ALTER TABLE ... "
         "DROP SYSTEM VERSIONING` deletes all of them, for good"
     ),
     "partitions": "has partitions, and no index over all of them that keeps its messages apart",
