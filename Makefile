@@ -97,7 +97,7 @@ $(VENV)/.docs: $(VENV)/.made pyproject.toml
 docs: $(VENV)/.docs  ## build the site into build/docs; a broken link is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -j auto -b html docs build/docs
 
-screens: $(VENV)/.dev  ## take the pictures in docs/screens anew (needs Chromium)
+screens: $(VENV)/.dev  ## take the pictures of the dashboard in docs/_static anew (needs Chromium)
 	$(BIN)/python -m tests.web.screens
 
 bench: $(VENV)/.dev  ## the scenarios, beside their limits, as one table (BENCH_ARGS=...)

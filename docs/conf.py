@@ -8,6 +8,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+
+from tests.names import homes  # noqa: E402 - found by the line above
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 project = "msgworker"
@@ -60,6 +63,9 @@ def _read(app: Any, page: str, source: list[str]) -> None:
             return
         source[0] = where.read_text(encoding="utf-8")
 
+    if page == "project/promises":
+        source[0] = re.sub(r"`(test_\w+)`", _with_file, source[0])
+
     def led(match: re.Match[str]) -> str:
         text, link = match.groups()
         path, mark, part = link.partition("#")
@@ -81,6 +87,12 @@ def _read(app: Any, page: str, source: list[str]) -> None:
         return f"[{text}]({address}/{kind}/v{version}/{name}{mark}{part})"
 
     source[0] = _LINK.sub(led, source[0])
+
+
+def _with_file(match: re.Match[str]) -> str:
+    """A test, with the file that it is in."""
+    (file,) = homes()[match[1]]
+    return f"`{file}::{match[1]}`"
 
 
 def _docstring(app: Any, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:

@@ -150,7 +150,7 @@ class At(StrEnum):
 
 
 class Crashed(BaseException):
-    """Raised by `drain(crash=...)` in place of a crash of the instance.
+    """Raised by `drain(crash=...)` instead of a crash of the instance.
 
     Its messages stay flagged until its lease expires: `clock.advance(app.settings.lease_seconds)`.
     Then another drain recovers them, with a try counted for each.

@@ -1,4 +1,4 @@
-"""The guarantees page names tests, and they are there."""
+"""The page of promises names tests, and they are there; pages for users name none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.names import homes
 from tests.quick import NONE, QUICK
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "reference" / "guarantees.md").read_text()
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "project" / "promises.md").read_text()
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
 
 
@@ -37,3 +38,13 @@ def test_every_promise_names_a_test() -> None:
     silent = [row for row in rows if "`test_" not in row and "tests |" not in row]
     assert len(rows) > 15
     assert silent == []
+
+
+def test_pages_for_users_name_no_test() -> None:
+    found = [
+        f"{page.relative_to(DOCS)}: {name}"
+        for folder in ("start", "guides", "operate", "reference")
+        for page in (DOCS / folder).rglob("*.md")
+        for name in re.findall(r"`(test_\w+|tests/[\w/.]+)`", page.read_text())
+    ]
+    assert [line for line in found if "test_crm" not in line] == []

@@ -218,7 +218,7 @@ def tell_result(
             click.echo(f"  ... and {done.changed - len(done.sample):,} more")
     elif done.requested:
         click.echo(f"{word} {done.changed - done.requested:,}, requested {done.requested:,}")
-        note("running ones end when their handlers do; `msgworker explain` tells more")
+        note("running ones end when their handlers do; `msgworker explain` says more")
     else:
         click.echo(f"{word} {done.changed:,}")
     _tell_skips(done)

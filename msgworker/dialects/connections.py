@@ -117,7 +117,7 @@ def fetch_text(
 ) -> Sequence[Any]:
     """All rows of a query, as the driver gives them. For the most frequent queries: SQLAlchemy
     converts nothing, which takes as long as the driver and the network. Its errors, its events
-    of a cursor and its connections are as ever.
+    of a cursor and its connections do not change.
 
     kept: by a cursor that is kept for this query, which is cheaper; its last rows stay in memory.
     rows: False = it gives none.

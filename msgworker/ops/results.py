@@ -89,7 +89,7 @@ ADVICE = {
     Why.UNDATED: "--any-age (any_age=True) gives it back, if no consumer works on it",
     Why.FOREIGN: "stop that consumer, give the message back (`release --nobody`), then cancel it",
     Why.NO_REQUESTS: "run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`",
-    Why.REQUESTED: "`msgworker explain` tells whether its instance has seen it",
+    Why.REQUESTED: "`msgworker explain` says whether its instance has seen it",
 }
 """The advice for each reason."""
 

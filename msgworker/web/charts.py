@@ -1,5 +1,5 @@
 """Pictures as SVG, from numbers. Each has a title and a description for screen readers, and classes
-in place of styles. Pure.
+instead of styles. Pure.
 
 Texts get into the markup by `Markup.format` only, which escapes them.
 """

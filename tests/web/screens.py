@@ -1,7 +1,7 @@
-"""Pictures of every page: `python -m tests.web.screens [--only NAME]... [FOLDER]`, by default
-docs/screens; --only: pages whose pictures are taken anew, beside those that are there.
+"""Pictures of the dashboard: `python -m tests.web.screens [--only NAME]... [--all] [FOLDER]`.
 
-In light and dark, 1440 and 390 px wide, with a palette of 64 colours. Needs Chromium, which is
+By default those that the site shows, into docs/_static/screens: in light and dark, 1440 px wide.
+--all: of every page, 390 px wide too. With a palette of 64 colours. Needs Chromium, which is
 installed where that is possible, and the packages playwright and pillow.
 """
 
@@ -28,6 +28,8 @@ from tests.web.sample import sample
 
 WIDTHS = (1440, 390)
 COLOURS = ("light", "dark")
+SHOWN = ("overview", "failures", "message", "lanes", "rerun", "schedules")
+"""The pages whose pictures the site has, at the first width."""
 MOST_HEIGHT = 1600
 PALETTE, VIVID = 64, 16
 SETTLED_MS = 300
@@ -77,9 +79,9 @@ def small(png: bytes) -> bytes:
     return out.getvalue()
 
 
-def take(folder: Path, only: Sequence[str] = ()) -> int:
-    """Take all pictures, in place of those that are there, or those of some pages; returns their
-    size in bytes."""
+def take(folder: Path, only: Sequence[str] = (), widths: Sequence[int] = WIDTHS) -> int:
+    """Take the pictures of all pages, or of some, and remove the others; returns their size in
+    bytes."""
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, bytes] = {}
@@ -88,7 +90,7 @@ def take(folder: Path, only: Sequence[str] = ()) -> int:
         app.create_schema()
         pages = sample(app)
         for look in (_seen, _written):
-            for width, colours in itertools.product(WIDTHS, COLOURS):
+            for width, colours in itertools.product(widths, COLOURS):
                 how: dict[str, Any] = {
                     "viewport": {"width": width, "height": 900},
                     "color_scheme": colours,
@@ -98,9 +100,10 @@ def take(folder: Path, only: Sequence[str] = ()) -> int:
                     for name, png in look(app, context.new_page(), pages):
                         if only and name not in only:
                             continue
-                        pictures[f"{name}-{width}-{colours}.png"] = small(png)
+                        size = f"-{width}" if len(widths) > 1 else ""
+                        pictures[f"{name}{size}-{colours}.png"] = small(png)
         app.engine.dispose()
-    for old in () if only else folder.glob("*.png"):
+    for old in folder.glob("*.png"):
         old.unlink()
     for name, png in pictures.items():
         (folder / name).write_bytes(png)
@@ -141,6 +144,10 @@ def _written(app: App, page: Any, _: dict[str, str]) -> Iterator[tuple[str, byte
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.web.screens", description=__doc__)
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
-    parser.add_argument("folder", nargs="?", default="docs/screens", type=Path)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("folder", nargs="?", default="docs/_static/screens", type=Path)
     asked = parser.parse_args()
-    print(take(asked.folder, asked.only), "bytes")
+    if asked.all:
+        print(take(asked.folder), "bytes")
+    else:
+        print(take(asked.folder, asked.only or SHOWN, WIDTHS[:1]), "bytes")

@@ -1,7 +1,7 @@
 """Look for the next heads while there is no room for them yet.
 
 Handlers and settles run meanwhile, so that the next claim need not wait for its look. The heads are
-candidates as ever: hints, which the claim decides about. Where lanes hold runs, or handlers take
+candidates: hints, which the claim decides about. Where lanes hold runs, or handlers take
 their time, they would be old by then, and nothing is looked for ahead.
 """
 

@@ -158,7 +158,7 @@ class Claimer:
     def _flag_by_limits(
         self, candidates: list[Candidate], me: str
     ) -> tuple[list[Row], list[Candidate]]:
-        """Flag each candidate of a limited topic with a permit, and the others as ever; returns the
+        """Flag each candidate of a limited topic with a permit, and the others; returns the
         rows, and the candidates that were tried."""
         limited: dict[str, list[Candidate]] = {}
         tried: list[Candidate] = []

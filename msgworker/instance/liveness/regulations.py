@@ -80,7 +80,7 @@ class Regulations:
             runtime.hold(runtime.paused, by_topic)
 
     def _declare(self, topic: str, limit: Limit) -> Recorded:
-        """Record the limits of a handler in place of others."""
+        """Record the limits of a handler instead of others."""
         tables, me = self._runtime.tables, self._runtime.identity.id
         for _ in range(RACES):
             with self._link.transaction() as conn:

@@ -59,7 +59,7 @@ class Explanation:
 
     since: of a running message, or of one that has ended. until: when it becomes due.
     started, running_seconds: of a claimed message, whether its handler has started and how long it
-    has run, as far as the instance's last heartbeat tells; None = not known.
+    has run, as far as the instance's last heartbeat says; None = not known.
     behind: the message it waits for, with that one's own reason. items: of its fan-outs. cancel: a
     request to cancel it that is not settled.
     """

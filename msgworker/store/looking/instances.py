@@ -249,7 +249,7 @@ def _told(text: str | None) -> _Told:
 
 
 def _process(told: Any) -> dict[str, Any]:
-    """What an instance tells of its process; 0.1.0 tells nothing."""
+    """What an instance reports of its process; 0.1.0 reports nothing."""
     told = told if isinstance(told, dict) else {}
     kinds = {"host": str, "pid": int, "threads": int, "version": str}
     return {k: told[k] for k, kind in kinds.items() if type(told.get(k)) is kind}

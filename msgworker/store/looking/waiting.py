@@ -41,7 +41,7 @@ class LaneInfo:
     `at_least`.
 
     started, running_seconds: of a head that an instance has claimed, whether its handler has
-    started and how long it has run, as far as the last heartbeat tells; None = not known.
+    started and how long it has run, as far as the last heartbeat says; None = not known.
     limited: the permit or token for which a head that is not running waits, None = none.
     """
 

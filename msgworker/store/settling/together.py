@@ -1,5 +1,5 @@
 """The settle of messages that are done, in one statement: it ends the old rows and flags the next
-ones. A statement and the COMMIT, in place of a lock, two statements and the COMMIT.
+ones. A statement and the COMMIT, instead of a lock, two statements and the COMMIT.
 
 Where an UPDATE keeps to an order of rows it is one UPDATE. Rows are read and locked by msg_id, as
 everywhere, since the ids are given; then they are changed in the order of the guard

@@ -222,7 +222,7 @@ def _in_query(one: Endpoint) -> list[dict[str, Any]]:
 def _in_header(one: Endpoint) -> list[dict[str, Any]]:
     if not one.write:
         return []
-    text = "The same key again, with the same request, tells what the first one did."
+    text = "The same key again, with the same request, returns what the first one did."
     schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
     return [
         {
