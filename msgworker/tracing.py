@@ -277,7 +277,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def trace_id_of(headers: Any) -> str | None:
-    """The trace that headers tell of, 32 hexadecimal digits; None if they hold no traceparent."""
+    """The trace that headers carry, 32 hexadecimal digits; None if they hold no traceparent."""
     if headers is None:
         return None
     found = TRACEPARENT.fullmatch(_carrier(headers).get("traceparent", ""))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +45,30 @@ def test_every_page_is_in_a_table_of_contents() -> None:
             listed |= {(page.parent / f"{name}.md").resolve() for name in names}
     pages = {page.resolve() for page in DOCS.rglob("*.md")} - {(DOCS / "index.md").resolve()}
     assert [str(p.relative_to(DOCS)) for p in sorted(pages ^ listed)] == []
+
+
+IDIOMS = re.compile(
+    r"\b(in place of|as ever(?= [,.;:]|[,.;:])|machine alone|mended|mends|to mend|tells? of|"
+    r"is told that|stood still|in like manner|whilst|shall)\b"
+)
+"""Words that must not come back into what users read; short, because reviews do the rest."""
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Pages, docstrings and texts of the program, each with its place."""
+    pages = [*DOCS.rglob("*.md"), *(ROOT / f"{name}.md" for name in ("README", "SECURITY"))]
+    for page in pages:
+        yield str(page.relative_to(ROOT)), page.read_text(encoding="utf-8")
+    for path in (ROOT / "msgworker").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
+
+
+def test_idioms_of_our_own_do_not_come_back() -> None:
+    found = [
+        f"{place}: {match[0]}"
+        for place, text in texts()
+        for match in IDIOMS.finditer(" ".join(text.split()))
+    ]
+    assert found == [], "say it in plain English"

@@ -26,7 +26,7 @@ def columns_there(
     inspector: Inspector, names: Sequence[str], schema: str | None
 ) -> dict[str, list[Any]]:
     """The columns of tables and views that are there, by name; one statement where the database
-    tells of many tables in one."""
+    describes many tables in one."""
     if type(inspector.dialect).get_multi_columns is DefaultDialect.get_multi_columns:
         return {name: list(inspector.get_columns(name, schema=schema)) for name in names}
     found = inspector.get_multi_columns(

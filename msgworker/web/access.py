@@ -44,7 +44,7 @@ FORWARDED = (
     "x-remote-user",
     "x-scheme",
 )
-"""Headers by which a proxy tells of the client behind it; X-Forwarded-... and X-Envoy-... do so
+"""Headers by which a proxy names the client behind it; X-Forwarded-... and X-Envoy-... do so
 too."""
 
 

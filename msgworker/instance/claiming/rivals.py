@@ -1,4 +1,4 @@
-"""What lost claims tell of other instances: they look for the same heads at the same time.
+"""What lost claims say about other instances: they look for the same heads at the same time.
 
 Each instance prefers the objects of its share, so little is lost while all of them count the same
 instances. Where much was lost they are counted again. And an instance whose share gives too little

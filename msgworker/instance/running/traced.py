@@ -196,6 +196,6 @@ class TracedBatchCaller(BatchCaller):
 
 
 def _worst(results: Sequence[Result | None]) -> Result | None:
-    """The result that tells of a whole batch: None if messages run again, else a failure."""
+    """The result of a whole batch: None if messages run again, else a failure."""
     bad = [result for result in results if result is None or result.outcome not in GOOD]
     return bad[0] if bad else results[0]

@@ -20,7 +20,7 @@ DEAD = (Outcome.DEAD, Outcome.SPENT)
 
 
 def check(registry: Registry, tables: Tables) -> None:
-    """Raise SchemaError if handlers tell of their messages and the table cannot hold that: found
+    """Raise SchemaError if handlers send about their messages and the table cannot hold that: found
     out when an outcome is written, it would strand the message."""
     telling = [h for h in list(registry.handlers.values()) if h.on_done or h.on_dead]
     if not telling:

@@ -59,7 +59,7 @@ class MessageInfo:
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not. ending: of a dead one. cancel: a request to cancel it that is not
     settled; `show` reads it. trace_id: of the trace in which it was sent, 32 hexadecimal digits;
-    None if its headers tell of none; `show` reads it.
+    None if its headers have none; `show` reads it.
     odd: by column (as in this class) what stands in the row and is no such value, as text; it
     reads as None, a counter as 0, and a text that is not UTF-8 with escapes. Names and errors of
     more than 2,000 characters are cut there, and end with "…".

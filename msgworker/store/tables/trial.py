@@ -1,5 +1,5 @@
 """A message sent, claimed, settled and purged in a transaction that is rolled back: what the
-catalogue does not tell of a table, its ids, its triggers and this login.
+catalogue does not say about a table, its ids, its triggers and this login.
 
 Nothing of it is ever seen by another session, and no id of the database is used up where the
 database counts them: the message brings one of its own, below zero. Triggers do run.

@@ -1,4 +1,4 @@
-"""The live schema, rows and server against what is needed, and the SQL that mends each.
+"""The live schema, rows and server against what is needed, and the SQL that fixes each.
 
 Nothing is changed: rights are tried with statements that match no row, and a message is sent,
 claimed, settled and purged, all of which is rolled back. The statements of all findings, run in the
