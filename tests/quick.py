@@ -36,6 +36,8 @@ NONE = r"(?!)"
 """For QUICK: with all its parameters; none of them, the test is long."""
 
 QUICK = {
+    "test_a_page_shows_what_its_commands_print": "quickstart|testing|flag-table|troubleshooting",
+    "test_a_page_with_tabs_is_run_on_servers": "postgresql",
     "test_local_times_are_due_when_their_clock_shows_them": r"0-.*Shanghai-1",
     "test_what_we_write_is_read_back_as_the_same_instants": r"0-.*Shanghai|2-mariadb",
     "test_doctor_finds_a_table_of_another_zone": r"0-.*Shanghai",
