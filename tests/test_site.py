@@ -48,8 +48,8 @@ def test_every_page_is_in_a_table_of_contents() -> None:
 
 
 IDIOMS = re.compile(
-    r"\b(in place of|as ever(?= [,.;:]|[,.;:])|machine alone|mended|mends|to mend|tells? of|"
-    r"is told that|stood still|in like manner|whilst|shall)\b"
+    r"\b(in place of|as ever(?= [,.;:]|[,.;:])|machine alone|mended|mends|tells? of|"
+    r"is told that|in like manner|whilst|shall)\b"
 )
 """Words that must not come back into what users read; short, because reviews do the rest."""
 
