@@ -115,6 +115,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A MySQL in MariaDB's place has its own name."""
+    return "mysql" if val == "mariadb" and variants.is_mysql() else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A skip for want of what MSGWORKER_TEST_NEEDS names is a failure. And write out what is no

@@ -14,6 +14,7 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -279,15 +280,22 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
             continue
         pattern = QUICK.get(test)
         if pattern is not None:
-            if not re.search(pattern, given.id if given else ""):
+            if not re.search(pattern, _id(given) if given else ""):
                 yield item
         elif given and given.params.get("database") in DATABASES and not file.startswith(ON_ALL):
             name = str(given.params["database"])
-            rest = "-".join(part for part in given.id.split("-") if part != name)
+            rest = "-".join(part for part in _id(given).split("-") if part != name)
             twins[f"{test}[{rest}]"][name] = item
     for test, same in ones.items():  # of a stand-in that is the variant each test is quick once
         kept = [] if QUICK.get(test) == NONE else [same[zlib.crc32(test.encode()) % len(same)]]
         yield from (item for item in same if item not in kept)
     for key, found in twins.items():
         quick = sorted(found)[zlib.crc32(key.encode()) % len(found)]
+        if variants.name() in variants.VERSIONS:
+            quick = variants.VARIANTS[variants.name()].server
         yield from (item for name, item in found.items() if name != quick)
+
+
+def _id(given: Any) -> str:
+    """The id of a parametrized test, as it is where MariaDB has its place."""
+    return re.sub(r"\bmysql\b", "mariadb", given.id) if variants.is_mysql() else given.id

@@ -1,7 +1,8 @@
 """Real database servers for tests and benchmarks: found or installed, started on loopback, stopped.
 
 `python -m tests.servers -- COMMAND` runs a command with servers up and the variables
-MSGWORKER_TEST_POSTGRESQL_URL and MSGWORKER_TEST_MYSQL_URL set. Where these are set already, the
+MSGWORKER_TEST_POSTGRESQL_URL and MSGWORKER_TEST_MYSQL_URL set; `python -m tests.servers NAME ...`
+starts those of other versions, too, and says where they are. Where these are set already, the
 servers they point at are used and nothing is started. Redis, ZooKeeper and H2 are started by the
 process that asks for them: few tests do.
 """
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,9 @@ VARIABLES = {
     "redis": "MSGWORKER_TEST_REDIS_URL",
     "zookeeper": "MSGWORKER_TEST_ZOOKEEPER_URL",
 }
+CHOSEN = "MSGWORKER_TEST_SERVERS"
+"""Servers in the place of those of this machine's system, unpacked from a later Debian: names of
+`tests.matrix.debian.SERVERS`, such as "mysql-9.7 postgresql-18"."""
 MISSING = "MSGWORKER_TEST_MISSING"
 """JSON, server -> why it cannot be had: what a process that tried it tells those it starts."""
 START_SECONDS = 60.0
@@ -90,6 +94,19 @@ def _install(*packages: str) -> None:
     finally:
         if made:
             deny.unlink()
+
+
+def chosen(kind: str) -> Path | None:
+    """Where the server of this kind that CHOSEN names is unpacked; None = the system's own."""
+    for name in os.environ.get(CHOSEN, "").split():
+        if name.partition("-")[0] == kind:
+            from tests.matrix import debian
+
+            if name not in debian.SERVERS:
+                known = ", ".join(debian.SERVERS)
+                raise CannotHave(f"{CHOSEN} names {name}; there are {known}")
+            return debian.server(name)
+    return None
 
 
 def unprivileged(*names: str) -> str | None:
@@ -195,6 +212,9 @@ class PostgreSQL(Server):
 
     @staticmethod
     def programs() -> Path | None:
+        root = chosen("postgresql")
+        if root is not None:
+            return next((root / "usr/lib/postgresql").glob("*/bin"))
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: p.parts[-3])
         if found:
             return found[-1].parent
@@ -240,6 +260,7 @@ class PostgreSQL(Server):
 
 class MariaDB(Server):
     name = "mariadb"
+    root: Path | None = None
 
     @property
     def url(self) -> str:
@@ -251,21 +272,31 @@ class MariaDB(Server):
         return next((found for name in names if (found := shutil.which(name, path=path))), None)
 
     def prepare(self) -> None:
-        if self.program("mariadbd") is None:
-            install("mariadb-server")
         self.user = unprivileged("mysql")
-        server = self.program("mariadbd")
-        maker = self.program("mariadb-install-db", "mysql_install_db")
-        if server is None or maker is None:
+        self.root = chosen("mariadb")
+        if self.root is not None:
+            self.server = str(self.root / "usr/sbin/mariadbd")
+            maker: str | None = str(self.root / "usr/bin/mariadb-install-db")
+        else:
+            if self.program("mariadbd") is None:
+                install("mariadb-server")
+            self.server = self.program("mariadbd") or ""
+            maker = self.program("mariadb-install-db", "mysql_install_db")
+        if not self.server or maker is None:
             raise CannotHave("no mariadbd found")
-        self.server = server
         self.give_folder()
         arguments = [*self.folders(), "--skip-test-db"]
         run(maker, *arguments, "--auth-root-authentication-method=normal", user=self.user)
 
     def folders(self) -> list[str]:
         """Its own folder for temporary tables, too: a server that starts removes all it finds."""
-        return ["--no-defaults", f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"]
+        base = [] if self.root is None else [f"--basedir={self.root / 'usr'}"]
+        return [
+            "--no-defaults",
+            *base,
+            f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self.folder}",
+        ]
 
     def command(self) -> list[str]:
         return [
@@ -320,6 +351,22 @@ class MariaDB(Server):
         """A value of SHOW STATUS; "" while it does not answer."""
         row = self.query(f"SHOW GLOBAL STATUS LIKE '{name}'", quiet=True)
         return str(row[0][1]) if row else ""
+
+
+class MySQL(MariaDB):
+    """It takes MariaDB's place in what tests both."""
+
+    def prepare(self) -> None:
+        self.root = chosen("mysql")
+        if self.root is None:
+            raise CannotHave(f"{CHOSEN} names no MySQL")
+        self.user = unprivileged("mysql")
+        self.server = str(self.root / "usr/sbin/mysqld")
+        self.give_folder()
+        run(self.server, *self.folders(), "--initialize-insecure", user=self.user)
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--mysqlx=OFF", "--secure-file-priv=NULL"]
 
 
 class GaleraNode(MariaDB):
@@ -599,9 +646,15 @@ CENTRES: dict[str, type[Server]] = {"redis": Redis, "zookeeper": ZooKeeper, "h2"
 """What few tests need besides: those of locks, and of the second stand-in of Oracle."""
 
 
+def kind(name: str) -> type[Server]:
+    """of KINDS or CENTRES; a MySQL in MariaDB's place where CHOSEN names one."""
+    is_mysql = name == "mariadb" and "mysql-" in os.environ.get(CHOSEN, "")
+    return MySQL if is_mysql else (KINDS | CENTRES)[name]
+
+
 def start(name: str, *, durable: bool = True) -> Server:
     """A new, running server of this kind; raises CannotHave."""
-    server = (KINDS | CENTRES)[name](durable=durable)
+    server = kind(name)(durable=durable)
     try:
         server.prepare()
         server.start()
@@ -688,8 +741,37 @@ def session(*, durable: bool = True) -> Iterator[Fleet]:
         fleet.stop()
 
 
+def up(names: Sequence[str]) -> int:
+    """Start these servers, say where each is, and keep them until Ctrl-C. A name alone, such as
+    "mariadb", is the one of this machine's system."""
+    began: list[Server] = []
+    try:
+        for name in names:
+            what = name.partition("-")[0]
+            os.environ[CHOSEN] = name if "-" in name else ""
+            try:
+                server = start("mariadb" if what == "mysql" else what, durable=False)
+            except CannotHave as reason:
+                print(f"{name}: not to be had: {reason}", flush=True)
+                continue
+            began.append(server)
+            print(f"{name}: {VARIABLES[server.name]}={server.url}", flush=True)
+        print("Ctrl-C stops them and removes their data", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+        return 0 if began else 1
+    finally:
+        for server in began:
+            server.remove()
+
+
 def main() -> int:
-    command = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else sys.argv[1:]
+    """`-- COMMAND`, or names of servers."""
+    if "--" not in sys.argv:
+        from tests.matrix import debian
+
+        return up(sys.argv[1:] or ["postgresql", "mariadb", *debian.SERVERS])
+    command = sys.argv[sys.argv.index("--") + 1 :]
     with session() as fleet:
         fleet.offer()
         for name, reason in fleet.missing.items():
@@ -698,4 +780,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

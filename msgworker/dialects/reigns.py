@@ -1,5 +1,6 @@
-"""The primaries of MariaDB by what they wrote: each transaction in the binary log has the id of the
-server that first committed it, and a number that ascends over all of them (GTID).
+"""The primaries of MariaDB and MySQL by what they wrote: each transaction in the binary log has the
+id of the server that first committed it, and a number (GTID). On MariaDB the numbers ascend over
+all servers; on MySQL each server counts its own.
 
 What a server wrote since it became the primary is its reign. An old primary that comes back lacks
 the whole reign of the one that replaced it. Who has a part of it has followed that one, even if an
@@ -14,7 +15,8 @@ from typing import Any
 
 _ASK = (
     "SHOW GLOBAL VARIABLES WHERE variable_name IN"
-    " ('server_id', 'gtid_domain_id', 'gtid_binlog_state', 'gtid_slave_pos', 'wsrep_on')"
+    " ('server_id', 'gtid_domain_id', 'gtid_binlog_state', 'gtid_slave_pos', 'wsrep_on',"
+    " 'server_uuid', 'gtid_executed', 'group_replication_group_name')"
 )
 """So that one without such a variable can be asked, too."""
 
@@ -23,17 +25,19 @@ _ASK = (
 class Reign:
     """What this server wrote after the number `after`."""
 
-    writer: int
+    writer: int | str
     after: int
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What a server has: the last number of each server that wrote in its own domain."""
+    """What a server has: the last number of each server that wrote in its own domain. apart: each
+    of them counts its own."""
 
-    server: int
+    server: int | str
     domain: int
-    last: Mapping[int, int] = field(hash=False)
+    last: Mapping[int | str, int] = field(hash=False)
+    apart: bool = False
 
     def latest(self) -> Reign:
         """The reign of the server that wrote last."""
@@ -44,6 +48,11 @@ class Log:
         """Whether it has any of it."""
         return self.last.get(reign.writer, 0) > reign.after
 
+    def is_behind(self, other: Log) -> bool:
+        """Whether the other one has all that this one has, and wrote more itself."""
+        missed = other.last.get(other.server, 0) > self.last.get(other.server, 0)
+        return missed and all(other.last.get(s, 0) >= n for s, n in self.last.items())
+
 
 class Reigns:
     """The latest one that was seen, and who ever wrote."""
@@ -52,9 +61,13 @@ class Reigns:
         self.tells = True
         self._domain = 0
         self._latest: Reign | None = None
-        self._writers: frozenset[int] = frozenset()
-        self._primary: int | None = None
-        self._server: int | None = None  # the one that was asked last
+        self._writers: frozenset[int | str] = frozenset()
+        self._primary: int | str | None = None
+        self._server: int | str | None = None  # the one that was asked last
+        # Where each counts its own: what the last one had, since when it reigns, other servers.
+        self._had: Mapping[int | str, int] = {}
+        self._began: Reign | None = None
+        self._heard: dict[int | str, Log] = {}
 
     def ask(self, cursor: Any) -> Log | None:
         told = _variables(cursor)
@@ -62,6 +75,10 @@ class Reigns:
         return _log_of(told)
 
     def is_old(self, found: Log) -> bool:
+        ahead = next((one for one in self._heard.values() if found.is_behind(one)), None)
+        if ahead is not None and found.last.get(found.server):
+            self._latest = Reign(ahead.server, found.last.get(ahead.server, 0))
+            self._writers |= {found.server, ahead.server}
         seen = self._latest
         if seen is None or found.domain != self._domain or found.server == seen.writer:
             return False
@@ -71,19 +88,33 @@ class Reigns:
     def sees(self, found: Log) -> bool:
         if found.domain != self._domain:
             self._latest, self._writers = None, frozenset()
-        seen, latest, before = self._latest, found.latest(), self._primary
+        seen, latest, before = self._latest, self._latest_of(found), self._primary
         if seen is None or found.has_of(seen) or found.server in (seen.writer, latest.writer):
             self._latest = latest
-        if found.server not in self._writers or latest.writer == found.server:
+        new = found.server not in self._writers or latest.writer == found.server
+        if new or found.apart:
             self._primary = found.server
         self._writers |= {found.server, *found.last}
+        self._had = found.last
         self._domain, self._server = found.domain, found.server
         return before not in (None, self._primary)
+
+    def _latest_of(self, found: Log) -> Reign:
+        if not found.apart:
+            return found.latest()
+        if self._began is None or found.server != self._primary:
+            before = found.last if self._primary is None else self._had
+            self._began = Reign(found.server, before.get(found.server, 0))
+        # Until it has written it may yet be the one before that reigns.
+        return self._began if found.has_of(self._began) else self._latest or self._began
 
     def ask_other(self, cursor: Any) -> Log | None:
         return _log_of(_variables(cursor))
 
     def hears(self, found: Log) -> None:
+        if found.apart:
+            self._heard[found.server] = found
+            return
         if self._latest is None:
             self._domain = found.domain
         elif found.domain != self._domain or not found.has_of(self._latest):
@@ -114,14 +145,24 @@ def _variables(cursor: Any) -> dict[str, str]:
 
 
 def _compares(told: dict[str, str]) -> bool:
-    """Not without a log, on MySQL, and in a Galera cluster, whose nodes all write."""
+    """Not without a log, and in a cluster, whose nodes may all write: Galera, Group Replication."""
+    if told.get("gtid_executed"):
+        return not told.get("group_replication_group_name")
     return bool(told.get("gtid_binlog_state")) and told.get("wsrep_on") != "ON"
 
 
 def _log_of(told: dict[str, str]) -> Log | None:
     if not _compares(told):
         return None
-    domain, last = int(told["gtid_domain_id"]), dict[int, int]()
+    last: dict[int | str, int] = {}
+    if told.get("gtid_executed"):
+        for text in told["gtid_executed"].split(","):
+            server, *parts = text.strip().split(":")
+            # A part with letters is a tag: what has one is counted apart by the server, too.
+            numbers = [int(part.split("-")[-1]) for part in parts if part[:1].isdigit()]
+            last[server] = max([*numbers[-1:], last.get(server, 0)])
+        return Log(told["server_uuid"], 0, last, apart=True)
+    domain = int(told["gtid_domain_id"])
     for text in f"{told['gtid_binlog_state']},{told['gtid_slave_pos']}".split(","):
         of, _, rest = text.partition("-")
         if rest and int(of) == domain:

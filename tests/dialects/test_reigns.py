@@ -33,6 +33,57 @@ ON_A = log(A, a=100)
 ON_B = log(B, a=100, b=150)
 
 
+def apart(one: Log) -> Log:
+    """The same of MySQL, whose servers count their own."""
+    return Log(one.server, one.domain, one.last, apart=True)
+
+
+APART_A, APART_B = apart(log(A, a=100)), apart(log(B, a=100, b=50))
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        pytest.param(log(A, a=120), ["old"], id="the old one, with what it wrote alone"),
+        pytest.param(log(A, a=100), ["old"], id="the old one, which wrote nothing more"),
+        pytest.param(log(B, a=100, b=60), ["same"], id="the new one"),
+        pytest.param(log(A, a=100, b=50), ["newer"], id="back to the old one, in order"),
+        pytest.param(log(A, a=160, b=40), ["newer"], id="the same, and an end was lost"),
+        pytest.param(log(C, a=100, b=40), ["newer"], id="a third, and an end was lost"),
+        pytest.param(log(C, a=100, c=1), ["newer"], id="a third that has nothing of the second"),
+    ],
+)
+def test_who_lacks_the_reign_of_its_heir_is_old_where_each_counts_its_own(
+    last: Log, words: list[str]
+) -> None:
+    assert judged(APART_A, APART_B, apart(last)) == ["same", "newer", *words]
+
+
+def test_a_second_reign_of_a_server_is_not_its_first_where_each_counts_its_own() -> None:
+    again = apart(log(A, a=130, b=50))  # it reigned until 100, then followed, then wrote 30
+    old_b = apart(log(B, a=100, b=70))
+    assert judged(APART_A, APART_B, apart(log(A, a=100, b=50)), again, old_b)[-2:] == [
+        "same",
+        "old",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("other", "old"),
+    [
+        pytest.param(log(B, a=100, b=1), True, id="one that has more"),
+        pytest.param(log(B, a=90, b=1), False, id="one that lacks something"),
+        pytest.param(log(B, a=90), False, id="a standby"),
+    ],
+)
+def test_a_process_that_is_new_takes_the_word_of_a_server_that_has_all_and_more(
+    other: Log, old: bool
+) -> None:
+    past = Reigns()
+    past.hears(apart(other))
+    assert past.is_old(APART_A) == old
+
+
 @pytest.mark.parametrize(
     ("last", "words"),
     [

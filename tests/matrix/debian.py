@@ -1,4 +1,5 @@
-"""Pythons that this Debian does not have: from the packages of a later one, or from its sources.
+"""Pythons and servers that this Debian does not have: from the packages of a later one, or from its
+sources.
 
 Nothing is installed: a package is unpacked into a folder, with its C library and all others that it
 needs, and its program is told to load those. The servers of this machine's Debian are asked, with
@@ -7,10 +8,14 @@ its keys.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.servers import CannotHave, install, run
@@ -19,6 +24,28 @@ _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _LISTS = (Path("/etc/apt/sources.list"), Path("/etc/apt/sources.list.d"))
 RELEASES = {"3.14": "sid", "3.13t": "trixie"}
 """Version -> the Debian that it is taken from."""
+HOME = Path(__file__).parents[2] / ".matrix"
+"""What is unpacked is kept here."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """of a server. names: the packages; programs: the folders of its programs, in the unpacked
+    tree."""
+
+    names: tuple[str, ...]
+    programs: tuple[str, ...]
+    release: str = "sid"
+
+
+SERVERS = {
+    "postgresql-18": Package(("postgresql-18",), ("usr/lib/postgresql/18/bin",)),
+    "mariadb-11.8": Package(
+        ("mariadb-server-core", "mariadb-client-core", "galera-4"), ("usr/sbin", "usr/bin")
+    ),
+    "mysql-9.7": Package(("mysql-server-core", "mysql-client-core"), ("usr/sbin", "usr/bin")),
+}
+"""The servers that are unpacked."""
 
 
 class Apt:
@@ -84,13 +111,43 @@ def _release(version: str) -> str:
 
 
 def unpacked(version: str, home: Path) -> Path:
-    """From packages, under `home`, which keeps it."""
-    root = home / "root"
-    program = root / "usr" / "bin" / f"python{version}"
-    if (home / "made").exists():
-        return program
-    apt = Apt(home, "deb", _release(version))
+    """A Python from packages, under `home`, which keeps it."""
+    program = home / "root" / "usr" / "bin" / f"python{version}"
     wanted = (f"python{version}", f"python{version}-venv", "libstdc++6")
+    if not (home / "made").exists():
+        _unpack(_release(version), wanted, home, [program])
+        run(program, "-c", "import ctypes, sqlite3, ssl, venv")
+        (home / "made").touch()
+    return program
+
+
+def server(name: str) -> Path:
+    """The unpacked tree of one of SERVERS, where its programs run from; CannotHave."""
+    package, home = SERVERS[name], HOME / name
+    root = home / "root"
+    if (home / "made").exists():
+        return root
+    HOME.mkdir(exist_ok=True)
+    with (HOME / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (home / "made").exists():
+            return root
+        print(
+            f"{name}: unpacking {', '.join(package.names)} and the libraries of Debian "
+            f"{package.release} into {root.relative_to(HOME.parent)}; nothing is installed",
+            file=sys.stderr,
+            flush=True,
+        )
+        _unpack(package.release, package.names, home, [root / one for one in package.programs])
+        (home / "made").touch()
+    return root
+
+
+def _unpack(release: str, wanted: Sequence[str], home: Path, programs: Sequence[Path]) -> None:
+    """Packages with all that they need, under `home`/root; the programs, or those in these folders,
+    load the C library and the others that stand there."""
+    root = home / "root"
+    apt = Apt(home, "deb", release)
     apt.do("install", "-y", "--download-only", "--no-install-recommends", *wanted)
     for package in apt.packages:
         run("dpkg", "-x", package, root)
@@ -98,11 +155,20 @@ def unpacked(version: str, home: Path) -> Path:
         install("patchelf")
     libraries = next((root / "usr" / "lib").glob("*/libc.so.6")).parent
     loader = next(libraries.glob("ld-linux*"))
-    run("patchelf", "--set-interpreter", loader, program)
-    run("patchelf", "--force-rpath", "--set-rpath", libraries, program)
-    run(program, "-c", "import ctypes, sqlite3, ssl, venv")
-    (home / "made").touch()
-    return program
+    paths = [libraries, *(one for one in libraries.glob("*/private") if one.is_dir())]
+    rpath = ":".join(str(path) for path in paths)
+    for program in _elf(programs):
+        run("patchelf", "--set-interpreter", loader, program)
+        run("patchelf", "--force-rpath", "--set-rpath", rpath, program)
+
+
+def _elf(programs: Sequence[Path]) -> Iterator[Path]:
+    for path in programs:
+        for one in sorted(path.iterdir()) if path.is_dir() else [path]:
+            if one.is_file() and not one.is_symlink():
+                with one.open("rb") as file:
+                    if file.read(4) == b"\x7fELF":
+                        yield one
 
 
 def built(version: str, home: Path) -> Path:

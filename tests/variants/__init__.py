@@ -1,6 +1,7 @@
-"""Another way to a server of the tests: another driver, a pooler between, a cluster in its place,
-or a stand-in of Oracle of which few tests run otherwise; or a table with partitions. The variable
-MSGWORKER_TEST_VARIANT names one; the contract suite is then all that runs, and on that alone."""
+"""Another way to a server of the tests: another version of it, another driver, a pooler between, a
+cluster in its place, or a stand-in of Oracle of which few tests run otherwise; or a table with
+partitions. The variable MSGWORKER_TEST_VARIANT names one; the contract suite is then all that runs,
+and on that alone. Of a version of a server more runs: see `files`."""
 
 from __future__ import annotations
 
@@ -11,14 +12,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Engine, NullPool, create_engine, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import MessageTable
 from msgworker.dialects import Dialect
 from msgworker.store.tables import ddl_script, schema
-from tests.servers import VARIABLES, Fleet, PgBouncer, Server
+from tests.matrix.debian import SERVERS
+from tests.servers import CHOSEN, VARIABLES, Fleet, PgBouncer, Server
 
 VARIABLE = "MSGWORKER_TEST_VARIANT"
 NODES = "MSGWORKER_TEST_NODES"
@@ -46,12 +48,49 @@ VARIANTS = {
     "galera": Variant("mariadb"),
     "partitions": Variant("postgresql", partitions=4),
     "oracle-h2": Variant("oracle-h2"),
+    "postgresql": Variant("postgresql"),
+    "mariadb": Variant("mariadb"),
+    **{name: Variant("postgresql" if "postgresql" in name else "mariadb") for name in SERVERS},
 }
+VERSIONS = ("postgresql", "mariadb", *SERVERS)
+"""Those that are a server and nothing else: first those of this machine's system."""
+CONTRACT = ("tests/contract/",)
+OF_A_VERSION = (
+    *CONTRACT,
+    "tests/store/",
+    "tests/upgrade/",
+    "tests/coordination/",
+    "tests/crash/",
+    "tests/cli/test_doctor",
+    "tests/test_alembic.py",
+    "tests/test_ddl.py",
+)
 
 
 def name() -> str:
     """The one that was asked for; "" = none."""
     return os.environ.get(VARIABLE, "")
+
+
+def files() -> tuple[str, ...]:
+    """How the paths of the tests begin that run on the one that was asked for."""
+    return OF_A_VERSION if name() in VERSIONS else CONTRACT
+
+
+def is_mysql() -> bool:
+    """Whether what is called mariadb in the tests is a MySQL: the server that was asked for, or the
+    one that its variable points at."""
+    if name() in VERSIONS:
+        return name().startswith("mysql")
+    url = os.environ.get(VARIABLES["mariadb"])
+    return url is not None and _is_mysql(url)
+
+
+@cache
+def _is_mysql(url: str) -> bool:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as conn:
+        return "MariaDB" not in str(conn.exec_driver_sql("SELECT VERSION()").scalar())
 
 
 def offer(fleet: Fleet) -> None:
@@ -95,7 +134,10 @@ def way_to(url: URL, fleet: Fleet) -> URL:
 
 
 def install() -> None:
-    """Where partitions are asked for, `create_schema` makes the default message table with them."""
+    """Where a version of a server is asked for, it is what is started; where partitions are,
+    `create_schema` makes the default message table with them."""
+    if name() in SERVERS:
+        os.environ[CHOSEN] = name()
     variant = VARIANTS.get(name())
     if variant is None or not variant.partitions:
         return

@@ -86,8 +86,8 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
 
 
 def only(items: list[pytest.Item]) -> None:
-    """Where a variant is asked for, leave the contract suite on its server; expect a failure of
-    those that are listed."""
+    """Where a variant is asked for, leave what runs on it (`variants.files`), on its server; expect
+    a failure of those that are listed."""
     name = variants.name()
     if not name:
         return
@@ -95,9 +95,9 @@ def only(items: list[pytest.Item]) -> None:
     left = []
     for item in items:
         given = getattr(item, "callspec", None)
-        on = given.params.get("database") if given else None
+        on = given.params.values() if given else ()
         fixtures = getattr(item, "fixturenames", ())
-        if item.nodeid.startswith("tests/contract/") and (on == server or server in fixtures):
+        if item.nodeid.startswith(variants.files()) and (server in on or server in fixtures):
             test = getattr(item, "originalname", None) or item.name
             for excuse in (*CANNOT.get(test, ()), *CANNOT.get(item.path.name, ())):
                 if re.fullmatch(excuse.variants, name) and re.search(excuse.which, item.name):
