@@ -14,6 +14,7 @@ from msgworker import App, Context, Message, MessageTable, SchemaError
 from msgworker.app import runtime_of
 from msgworker.instance.instance import Instance
 from msgworker.store.looking.doctor import Severity
+from tests import variants
 from tests.support.doctor import needed, run
 from tests.support.rounds import register
 from tests.support.rows import Table, send
@@ -60,6 +61,13 @@ TWO = {
 }
 
 
+OF_MYSQL = {
+    "utf8mb4_nopad_bin": "utf8mb4_0900_bin",
+    "utf8mb4_general_nopad_ci": "utf8mb4_0900_ai_ci",
+}
+"""Its collations in the place of MariaDB's."""
+
+
 def cases(given: dict[str, dict[str, tuple[str, ...]]]) -> list[Any]:
     return [
         pytest.param(name, kind, ids, id=f"{name}-{kind.split('COLLATE ')[-1]}-{len(kind)}")
@@ -80,6 +88,9 @@ def made(request: pytest.FixtureRequest) -> Any:
                 run(database, "CREATE EXTENSION citext")
             except sa.exc.DBAPIError:
                 pytest.skip("citext is not there")
+        if variants.is_mysql():
+            for ours, theirs in OF_MYSQL.items():
+                kind = kind.replace(ours, theirs)
         make_table(database, object_id=kind)
         apps.append(App(database.url, table=TABLE, poll_seconds=0.05))
         apps[-1].create_schema()

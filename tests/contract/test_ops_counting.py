@@ -23,7 +23,9 @@ def _endless(conn: sa.Connection) -> None:
     """A query that only a deadline ends."""
     steps = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 999999999)"
     text = {"postgresql": "SELECT pg_sleep(60)", "sqlite": f"{steps} SELECT max(i) FROM n"}
-    conn.exec_driver_sql(text.get(conn.dialect.name, "SELECT SLEEP(60)")).all()
+    conn.exec_driver_sql(
+        text.get(conn.dialect.name, "SELECT SLEEP(60) FROM (SELECT 1 UNION SELECT 2) a")
+    ).all()
 
 
 def _never(conn: sa.Connection, *_: Any, **__: Any) -> None:

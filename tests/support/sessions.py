@@ -9,7 +9,7 @@ from msgworker import App
 
 SLEEP = {
     "postgresql": "SELECT pg_sleep(60)",
-    **dict.fromkeys(("mysql", "mariadb"), "SELECT sleep(60)"),
+    **dict.fromkeys(("mysql", "mariadb"), "SELECT sleep(60) FROM (SELECT 1 UNION SELECT 2) a"),
 }
 
 

@@ -277,11 +277,13 @@ def _shorter(text: str, prefix: str) -> Iterator[str | None]:
     """A text, and its replacements if the table refuses it because of its character set or length:
     first only the prefix of discarded or cancelled messages, then NULL.
     """
-    yield text
+    if text.startswith(prefix):  # else the column is too short to tell it
+        yield text
     plain = text.encode("ascii", "backslashreplace").decode()
     length = len(plain)
     while length > len(prefix):
         yield plain[:length]
         length //= 2
-    yield prefix
+    if text.startswith(prefix):
+        yield prefix
     yield None
