@@ -277,13 +277,12 @@ def _shorter(text: str, prefix: str) -> Iterator[str | None]:
     """A text, and its replacements if the table refuses it because of its character set or length:
     first only the prefix of discarded or cancelled messages, then NULL.
     """
-    if text.startswith(prefix):  # else the column is too short to tell it
+    if text.startswith(prefix):  # else the column is too short for it
         yield text
-    plain = text.encode("ascii", "backslashreplace").decode()
-    length = len(plain)
-    while length > len(prefix):
-        yield plain[:length]
-        length //= 2
-    if text.startswith(prefix):
+        plain = text.encode("ascii", "backslashreplace").decode()
+        length = len(plain)
+        while length > len(prefix):
+            yield plain[:length]
+            length //= 2
         yield prefix
     yield None
