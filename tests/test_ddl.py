@@ -58,6 +58,7 @@ from msgworker.store.sharing import deal, locks, scopes
 from msgworker.store.tables import additions, ddl_script
 from msgworker.table import Tables, tables_for
 from msgworker.table.uniqueness import able
+from tests import variants
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
 
@@ -110,7 +111,7 @@ def test_ddl_has_short_names_only(name):
 
 
 def test_the_script_makes_what_create_schema_makes(database):
-    name = "mariadb" if database.name in ("mysql", "mariadb") else database.name
+    name = "mysql" if variants.is_mysql() else database.name
     script = statements((DDL / f"{name}.sql").read_text(encoding="utf-8"))
     with database.engine().connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         for sql in script:

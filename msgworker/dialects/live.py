@@ -331,6 +331,11 @@ def takes_any_text(kind: Any) -> bool:
     return isinstance(kind, sa.String) and not listed
 
 
+def is_lob(kind: Any) -> bool:
+    """Whether a column of this type is stored beside its row: TEXT, BLOB, CLOB and their like."""
+    return str(kind.__visit_name__).upper().endswith(("TEXT", "BLOB", "CLOB"))
+
+
 def holds_json(kind: Any) -> bool:
     """Whether a column of this type can hold any JSON, or only a number, and returns it unchanged:
     BINARY is padded, and a number with leading zeros is not JSON."""

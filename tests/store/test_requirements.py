@@ -118,6 +118,22 @@ def test_a_padded_id_is_not_what_was_written(name, is_needed):
     assert [f.needed for f in requirements.faults(live)] == [True] * is_needed
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "works"),
+    [
+        ("oracle", sa.CLOB(), False),
+        ("mysql", mysql.LONGTEXT(), False),
+        ("mariadb", mysql.LONGTEXT(), True),
+        ("postgresql", sa.Text(), True),
+    ],
+)
+def test_a_lob_is_no_object_where_an_expression_of_it_is_indexed(
+    name: str, kind: Any, works: bool
+) -> None:
+    live = changed(described(name), "object_id", kind=kind)
+    assert (not any("object_id" in one.text for one in requirements.needed(live))) == works
+
+
 @pytest.mark.parametrize("name", ["mariadb", "mysql"])
 def test_ids_of_bytes_cannot_be_kept_in_generated_columns(name):
     live = changed(described(name), "object_id", kind=mysql.BINARY(16))

@@ -8,6 +8,12 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.store.looking.doctor import Finding, Severity
+from tests import variants
+
+OF_MYSQL = {
+    "utf8mb4_nopad_bin": "utf8mb4_0900_bin",
+    "utf8mb4_general_nopad_ci": "utf8mb4_0900_ai_ci",
+}
 
 
 def needed(app: App) -> list[Finding]:
@@ -15,8 +21,11 @@ def needed(app: App) -> list[Finding]:
 
 
 def run(on: Any, *statements: str) -> None:
-    """Each in a transaction of its own; on an App or a Database."""
+    """Each in a transaction of its own; on an App or a Database. What is written for MariaDB names
+    collations that a MySQL in its place does not have."""
     engine: sa.Engine = on.engine() if callable(on.engine) else on.engine
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         for statement in statements:
+            for ours, theirs in OF_MYSQL.items() if variants.is_mysql() else ():
+                statement = statement.replace(ours, theirs)
             conn.execute(sa.text(statement.replace(":", r"\:")))

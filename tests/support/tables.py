@@ -69,8 +69,7 @@ def foreign_table(database: Any, **changed: str) -> None:
         "errorTryTimes": "INTEGER DEFAULT 0",
     } | changed
     text = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-    with database.engine().begin() as conn:
-        conn.exec_driver_sql(f"CREATE TABLE tb_cus_msg ({text})")
+    run(database, f"CREATE TABLE tb_cus_msg ({text})")
 
 
 def insert(database: Any, columns: str, *values: str) -> None:

@@ -366,6 +366,18 @@ def _topics(live: Live) -> Iterator[Fault]:
     yield _typed(live, "topic", column, text)
 
 
+def _objects(live: Live) -> Iterator[Fault]:
+    """The guard is an index on an expression of the object where no column is made for it."""
+    column = live.columns.get("object_id")
+    if column is None or live.dialect.guard_case != "function" or not dialects.is_lob(column.kind):
+        return
+    text = (
+        f"column {column.name} (object_id) is {_said(column.kind)}, of which there is no index "
+        "that keeps two messages of an object from running at once"
+    )
+    yield _typed(live, "object_id", column, text)
+
+
 def _payloads(live: Live) -> Iterator[Fault]:
     column = live.columns.get("payload")
     if column is None or live.dialect.loose_types or dialects.holds_json(column.kind):
@@ -609,6 +621,7 @@ def _triggers(live: Live) -> Iterator[Fault]:
 JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
     _numbers,
     _topics,
+    _objects,
     _payloads,
     _headers,
     _cut,
