@@ -14,6 +14,8 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 # recursion depth mismatch") if the garbage collector logs an error of a lost connection meanwhile.
 # A run that does not end is interrupted, as by Ctrl-C: what failed until then is shown.
 LIMIT = 40m
+SERVERS = postgresql mariadb postgresql-18 mariadb-11.8 mysql-9.7
+OF_A_VERSION = tests/contract tests/store tests/upgrade tests/coordination tests/crash tests/cli tests/test_alembic.py tests/test_ddl.py
 RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests; PYTHONNODEBUGRANGES=1 timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 .PHONY: help demo demo-web quick lint test dist release test-long test-variants matrix check format ddl keywords docs bench bench-peers performance torture rolling model mutants clean
@@ -62,6 +64,14 @@ test-variants: $(VENV)/.variants  ## the contract suite with psycopg2 and over p
 	  export MSGWORKER_TEST_VARIANT=$$variant; $(RUN_TESTS) tests/contract || exit 1; done
 	for variant in mysqldb pgbouncer-transaction pgbouncer-session galera oracle-h2; do \
 	  export MSGWORKER_TEST_VARIANT=$$variant; $(RUN_TESTS) tests/contract -m "not long" || exit 1; done
+
+test-matrix: LIMIT = 2h
+test-matrix: $(VENV)/.dev  ## contract, statements, upgrade, crashes and a short torture on each version of the servers (SERVERS="mysql-9.7")
+	for version in $(SERVERS); do \
+	  export MSGWORKER_TEST_VARIANT=$$version; $(RUN_TESTS) $(OF_A_VERSION) -m "not long" || exit 1; done
+
+servers: $(VENV)/.dev  ## start servers on free ports, say where, keep them until Ctrl-C (SERVERS="postgresql-18 mysql-9.7")
+	$(BIN)/python -m tests.servers $(SERVERS)
 
 matrix: $(VENV)/.dev  ## the contract suite with other versions, down to the oldest (MATRIX_ARGS="python-3.14", --list, --speed)
 	timeout --foreground -k 60 4h $(BIN)/python -m tests.matrix $(MATRIX_ARGS)
