@@ -42,7 +42,7 @@ NOT_RENEWED = (
     "of a handler kept Python's GIL for as long as a lease"
 )
 GiveBack = Callable[[list[int], str, bool], int]
-"""Gives messages back in a transaction, with this text; True: and tells of those that are dead."""
+"""Gives messages back in a transaction, with this text; True: and names those that are dead."""
 FORBEAR_LEASES = 2.0
 """Who was late with its own renewal takes over nobody who is silent for less than so many leases:
 what has kept it from the database may have kept them."""
