@@ -17,7 +17,15 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
 from msgworker import dialects
-from msgworker.dialects import UtcDateTime, instant_text, kind_of, now, read_instant, real_instant
+from msgworker.dialects import (
+    UtcDateTime,
+    instant_text,
+    kind_of,
+    now,
+    read_instant,
+    real_instant,
+    same_text,
+)
 from msgworker.errors import SchemaError
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.store.send import insert_many, row_values
@@ -171,7 +179,7 @@ def waits(conn: Connection, t: Tables, of: Stored) -> bool:
         )
         query = query.where(c.status != lit(Status.PROCESSING))
         if c.topic is not None:
-            query = query.where(c.topic == bindparam("mw_topic", type_=c.topic.type))
+            query = query.where(same_text(c.topic, bindparam("mw_topic", type_=c.topic.type)))
         return query.limit(sa.literal_column("1"))
 
     params = {"mw_object": t.key(object_of(t, of.object_id))}

@@ -16,12 +16,12 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
 from msgworker.dialects import (
     AnyText,
+    bytewise,
     fetch,
     has_come,
     instant_of,
     instant_text,
     now,
-    recollated,
     whole_number,
 )
 from msgworker.message import DEFAULT_TOPIC, Status, topic_of
@@ -120,9 +120,7 @@ TOPIC = Candidate._fields.index("topic")
 
 def topic_among(t: Tables, topic: ColumnElement[Any], *, but: bool) -> ColumnElement[bool]:
     """The topic of a row is one of `mw_topics` (but: none of them), compared exactly."""
-    name: ColumnElement[Any] = sa.func.coalesce(topic, text_lit(DEFAULT_TOPIC))
-    if t.dialect.key_collation is not None:
-        name = recollated(name, t.dialect.key_collation)
+    name: ColumnElement[Any] = bytewise(sa.func.coalesce(bytewise(topic), text_lit(DEFAULT_TOPIC)))
     names: Any = bindparam("mw_topics", expanding=True)
     return name.not_in(names) if but else name.in_(names)
 
