@@ -115,6 +115,7 @@ from msgworker.dialects.instants import (
     read_instant,
 )
 from msgworker.dialects.live import (
+    Policies,
     Rule,
     codec_of,
     cutting,
@@ -128,6 +129,7 @@ from msgworker.dialects.live import (
     longer_than,
     not_whole,
     number_room,
+    policies_of,
     refused_by,
     refused_by_domain,
     rules_of,
@@ -241,6 +243,7 @@ __all__ = [
     "JsonList",
     "KeyText",
     "Left",
+    "Policies",
     "QueryText",
     "Rule",
     "Trouble",
@@ -344,6 +347,7 @@ __all__ = [
     "plain_layout",
     "plain_text",
     "plan_of",
+    "policies_of",
     "reaching",
     "read_instant",
     "real_instant",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -65,6 +65,13 @@ _MYSQL_REST = (
     " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
     " AND column_name = :object AND extra LIKE '%on update%'",
 )
+_POLICIES = (
+    "coalesce(string_agg(polname::text, ', ' ORDER BY polname), ''),"
+    " coalesce(string_agg(polcmd::text, '') FILTER (WHERE polpermissive AND (polroles = '{0}'"
+    " OR EXISTS (SELECT FROM unnest(polroles) r WHERE r <> 0"
+    " AND pg_has_role(current_user, r, 'USAGE')))), '')"
+    " FROM pg_class c LEFT JOIN pg_policy ON polrelid = c.oid"
+)
 RULES: dict[str, tuple[str, ...]] = {
     "postgresql": (
         "SELECT 'check', conname::text, pg_get_expr(conbin, conrelid) FROM pg_constraint"
@@ -95,11 +102,7 @@ RULES: dict[str, tuple[str, ...]] = {
         " WHERE inhparent = to_regclass(:table) AND p.relkind <> 'p' GROUP BY inhparent",
         "SELECT 'layout', min(inhparent::regclass::text), 'heir' FROM pg_inherits"
         " WHERE inhrelid = to_regclass(:table) GROUP BY inhrelid",
-        "SELECT 'policy', coalesce(string_agg(polname::text, ', ' ORDER BY polname), ''),"
-        " coalesce(string_agg(polcmd::text, '') FILTER (WHERE polpermissive AND (polroles = '{0}'"
-        " OR EXISTS (SELECT FROM unnest(polroles) r WHERE r <> 0"
-        " AND pg_has_role(current_user, r, 'USAGE')))), '')"
-        " FROM pg_class c LEFT JOIN pg_policy ON polrelid = c.oid"
+        f"SELECT 'policy', {_POLICIES}"
         " WHERE c.oid = to_regclass(:table) AND row_security_active(c.oid) GROUP BY c.oid",
         # one that is being detached is not read any more
         "SELECT 'part', c.oid::regclass::text,"
@@ -151,6 +154,29 @@ def hooks_of(conn: sa.Connection, name: str, table: sa.Table) -> list[Rule]:
 
 
 HOOKS = ("trigger", "policy")
+
+
+class Policies(NamedTuple):
+    """Row-level security that decides which rows of a table this login sees and changes. names: of
+    its policies. may: what they let it do: r, a, w, d, or * for all."""
+
+    table: str
+    names: str
+    may: str
+
+
+def policies_of(conn: sa.Connection, name: str, tables: Sequence[sa.Table]) -> tuple[Policies, ...]:
+    """Those of the tables over which row-level security decides; no statement where there is no
+    such thing."""
+    if not any("'policy'" in query for query in RULES[name]):
+        return ()
+    query = sa.text(
+        f"SELECT c.relname::text, {_POLICIES} WHERE c.oid IN (SELECT to_regclass(x)"
+        " FROM unnest(CAST(:tables AS text[])) AS x) AND row_security_active(c.oid)"
+        " GROUP BY c.oid, c.relname ORDER BY 1"
+    )
+    found = conn.execute(query, {"tables": [_quoted(table) for table in tables]})
+    return tuple(Policies(*map(str, row)) for row in found)
 
 
 def rules_of(

@@ -43,7 +43,8 @@ class Tables(ABC):
     on_update, on_delete: the triggers and rules that run when rows are changed or deleted, which
     may set back what is written: then the rows are read again, see `rows.check_written`. "" = none
     that this login may see. policies: those of row-level security that decide which rows this
-    login sees and changes, and what they let it do; None = it does not.
+    login sees and changes, and what they let it do; None = it does not. own_policies: the same of
+    the tables that instances need beside it.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `dialects.folded`.
@@ -74,6 +75,7 @@ class Tables(ABC):
     on_update: str = ""
     on_delete: str = ""
     policies: tuple[str, str] | None = None
+    own_policies: tuple[dialects.Policies, ...] = ()
     header_room: int = 0
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)

@@ -335,3 +335,60 @@ def test_a_view_is_refused_in_its_own_words(database, make_app):
     with pytest.raises(SchemaError, match="is a view"):
         app.create_schema()
     assert "is a view" in " ".join(one.text for one in needed(app))
+
+
+SEEN_WHOLE = "CREATE POLICY whole ON msgworker_message USING (true)"
+
+
+def test_row_level_security_switched_on_since_the_tables_were_read_ends_no_drain_with_0(
+    postgresql, role, open_app
+):
+    app = open_app(postgresql.url)
+    run(app, SEEN_WHOLE)
+    worker = open_app(sa.make_url(postgresql.url).set(username=role))
+    worker.add_handler("t", lambda msg: None)
+    send(app, "a")
+    assert worker.drain(linger=0).done == 1
+    run(app, "DROP POLICY whole ON msgworker_message")
+    send(app, "a")
+    with pytest.raises(SchemaError, match="no policy lets it see a row"):
+        worker.drain(linger=0)
+    run(app, SEEN_WHOLE)  # mended: the same App works again
+    assert worker.drain(linger=0).done == 1
+
+
+def test_row_level_security_switched_on_during_a_drain_is_told(postgresql, role, open_app):
+    app = open_app(postgresql.url)
+    run(app, "ALTER TABLE msgworker_message DISABLE ROW LEVEL SECURITY")
+    worker = open_app(sa.make_url(postgresql.url).set(username=role))
+    first, _ = send(app, "a", "b")
+
+    @worker.handler("t")
+    def handle(msg: Any) -> None:
+        if msg.msg_id == first:
+            run(
+                app,
+                "ALTER TABLE msgworker_message ENABLE ROW LEVEL SECURITY",
+                "CREATE POLICY some ON msgworker_message USING (status <> 0)",
+            )
+            send(app, "c")
+
+    with pytest.raises(SchemaError, match="was switched on, or changed, while this drain ran"):
+        worker.drain(linger=0, threads=1)
+
+
+@pytest.mark.parametrize("table", ["msgworker_lease", "msgworker_item", "msgworker_pause"])
+def test_row_level_security_of_our_own_tables_is_told(postgresql, role, open_app, table):
+    app = open_app(postgresql.url)
+    run(app, SEEN_WHOLE, f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+    worker = open_app(sa.make_url(postgresql.url).set(username=role))
+    worker.add_handler("t", lambda msg: None)
+    words = f"row-level security of table {table} is on for this login: no policy lets it see a row"
+    if table == "msgworker_pause":  # instances run without it
+        assert words in " ".join(one.text for one in worker.ops.doctor())
+        return
+    with pytest.raises(SchemaError, match=words):
+        worker.drain(linger=0)
+    assert words in " ".join(one.text for one in needed(worker))
+    run(app, f"CREATE POLICY ours ON {table} USING (true)")
+    assert worker.drain(linger=0).exit_code == 0

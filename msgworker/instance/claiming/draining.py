@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgworker.errors import SchemaError
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drainend import Drain, DrainEnd, Next, Seen
 from msgworker.instance.claiming.finder import Finder
@@ -87,4 +88,13 @@ class Draining:
         found = self._finder.left()
         due, refused = found.due_heads, len(self._runtime.refusals)
         self.undone = found.by[Waits.DUE] if due > refused else 0
+        if self._finder.hides_rows():
+            name = self._runtime.tables.spec.name
+            self._runtime.leave_for(
+                SchemaError(
+                    f"row-level security of table {name} was switched on, or changed, while this "
+                    "drain ran: what it may not see is not counted. See `msgworker doctor`, and "
+                    "start it again"
+                )
+            )
         return self.end.judge(due=due, refused=refused)

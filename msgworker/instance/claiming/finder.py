@@ -22,6 +22,7 @@ from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.looking.instances import leases_ending
 from msgworker.store.looking.left import Left, left
 from msgworker.store.recovering.lease import Lease
+from msgworker.store.tables import schema
 from msgworker.table import Slice
 
 
@@ -171,6 +172,12 @@ class Finder:
         runtime = self._runtime
         with self._link.statement() as conn:
             return left(conn, runtime.tables, replace(runtime.asked, within=self.reach))
+
+    def hides_rows(self) -> bool:
+        """Whether row-level security of the messages was switched on, or changed, since the tables
+        were read."""
+        with self._link.statement() as conn:
+            return schema.policies_changed(conn, self._runtime.tables)
 
     def leases_ending(self, seconds: float) -> list[Lease]:
         """The leases of other instances with messages that end within so many seconds."""

@@ -604,6 +604,19 @@ def _policies(live: Live) -> Iterator[Fault]:
     yield Fault("rights", False, f"{text} object unseen{_EXEMPT}")
 
 
+def of_own_policies(found: Iterable[dialects.Policies]) -> Iterator[Fault]:
+    """The same of our own tables: who does not see the leases of others takes them for dead."""
+    for table, names, may in found:
+        lacking = [what for letter, what in _ACTS.items() if not {letter, "*"} & set(may)]
+        text = f"row-level security of table {table} is on for this login: "
+        if lacking:
+            yield Fault("rights", True, f"{text}no policy lets it {', '.join(lacking)}{_EXEMPT}")
+        else:
+            text += f"what the policies ({names}) hide is not there for its instances"
+            yield Fault("rights", False, f"{text}{_EXEMPT}")
+
+
+_ACTS = {"r": "see a row", "a": "insert one", "w": "change one", "d": "delete one"}
 _EXEMPT = "; give it all rows (a policy FOR ALL with USING (true)), or BYPASSRLS"
 
 

@@ -291,6 +291,7 @@ def resolve(
         is_key = ids is not None and is_primary(inspector, live, spec.schema, ids.name)
         if not own:
             versions.check(conn, ideal)
+        own_policies = dialects.policies_of(conn, dialect.name, run_tables(ideal))
         if recorded and not own:
             spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
@@ -316,6 +317,7 @@ def resolve(
         doubtful=requirements.is_doubtful(as_is),
         counts_ids=ids is not None and ids.counts,
         **requirements.hooks(as_is),
+        own_policies=own_policies,
     )
     problems = _column_problems(t, as_is) + storage
     if not problems and not unique:
@@ -383,7 +385,15 @@ def hooks_changed(engine: Engine, t: Tables) -> bool:
     """Whether triggers, rules or policies have been added or dropped since the tables were read."""
     with connecting(engine) as conn:
         now = requirements.hooks_now(conn, t)
+        now["own_policies"] = dialects.policies_of(conn, t.dialect.name, run_tables(t))
     return any(getattr(t, name) != value for name, value in now.items())
+
+
+def policies_changed(conn: Connection, t: Tables) -> bool:
+    """Whether row-level security decides otherwise than when the tables were read."""
+    found = dialects.policies_of(conn, t.dialect.name, [t.message])
+    now = [(one.names, one.may) for one in found]
+    return now != ([] if t.policies is None else [t.policies])
 
 
 def check_fit(engine: Engine, t: Tables) -> list[str]:
@@ -391,10 +401,13 @@ def check_fit(engine: Engine, t: Tables) -> list[str]:
     the guard index is missing, which enforces exclusion. Returns what is wrong besides."""
     if t.unfit:
         raise SchemaError(f"table {t.spec.name} cannot be used: {t.unfit}")
+    hidden = list(requirements.of_own_policies(t.own_policies))
+    if stop := [fault for fault in hidden if fault.needed]:
+        raise SchemaError(f"table {t.spec.name} cannot be used: {requirements.told(stop)}")
     with connecting(engine) as conn:
         enforced = dialects.is_enforced(conn, t.message, t.guard_name)
         if enforced:
-            notes = _odd_ids(conn, t)
+            notes = [fault.text for fault in hidden] + _odd_ids(conn, t)
         if enforced and t.doubtful:  # else nothing is written at a start
             as_is = requirements.read(conn, sa.inspect(conn), t.spec, t.dialect)
             notes += [f.text for f in requirements.faults(as_is) if f.check == "rights"]

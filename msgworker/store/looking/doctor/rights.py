@@ -13,7 +13,7 @@ from msgworker import dialects
 from msgworker.dialects import Trouble, is_overtime, reason_of, trouble
 from msgworker.store.looking.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.looking.doctor.patient import Patient
-from msgworker.store.tables import ddl_script
+from msgworker.store.tables import ddl_script, requirements
 
 NEVER = sa.literal_column("1") == sa.literal_column("0")
 
@@ -32,6 +32,13 @@ def rights(p: Patient) -> list[Finding]:
             told = needed if is_needed else advised
             found.append(told("rights", text, *mend))
         found += _headers(p, conn, whom)
+        runs = ddl_script.run_tables(p.ideal)
+        beside = (*ddl_script.ops_tables(p.ideal), *ddl_script.feature_tables(p.ideal))
+        for tables, is_run in ((runs, True), (beside, False)):
+            policies = dialects.policies_of(conn, p.dialect.name, tables)
+            for fault in requirements.of_own_policies(policies):
+                told = needed if fault.needed and is_run else advised
+                found.append(told("rights", fault.text))
     return found or [fine("rights", f"{whom or 'this process'} may read and write all it needs to")]
 
 
