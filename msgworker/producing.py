@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypedDict, TypeGuard, cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -107,7 +107,7 @@ def row_of(
         )
     if not tables.has("payload") and payload is not None:
         raise ConfigError(f"table {tables.spec.name} has no payload column; send None")
-    return store.row_values(
+    row = store.row_values(
         tables,
         topic=topic,
         object_id=checked_object_id(object_id, tables),
@@ -118,6 +118,20 @@ def row_of(
         unique_key=checked_key(unique_key, rule, tables),
         kept=rule.unique == "kept",
     )
+    for room in tables.rooms:
+        value = row.get(f"b_{room.role}")
+        if value is not None and (taken := room.taken(value)) > room.most:
+            _refuse_long(tables, room, value, taken)
+    return row
+
+
+def _refuse_long(tables: Tables, room: dialects.Room, value: Any, taken: int) -> NoReturn:
+    column = tables.names[room.role]
+    what = f"{room.role} has {taken} {room.unit}" if room.unit else f"{room.role} is {value!r:.60}"
+    text = f"the {what}, column {column} of table {tables.spec.name} takes {room.most} at most"
+    if room.role == "payload":
+        raise PayloadError(f"{text}; store it elsewhere and send a reference, or widen the column")
+    raise ConfigError(f"{text}; nothing was sent. Widen the column, or send a shorter one")
 
 
 def refuse_topic(tables: Tables, topic: object) -> None:

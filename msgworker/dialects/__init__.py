@@ -116,6 +116,7 @@ from msgworker.dialects.instants import (
 )
 from msgworker.dialects.live import (
     Policies,
+    Room,
     Rule,
     codec_of,
     cutting,
@@ -132,6 +133,7 @@ from msgworker.dialects.live import (
     policies_of,
     refused_by,
     refused_by_domain,
+    room_of,
     rules_of,
     takes_any_text,
     text_room,
@@ -245,6 +247,7 @@ __all__ = [
     "Left",
     "Policies",
     "QueryText",
+    "Room",
     "Rule",
     "Trouble",
     "UtcDateTime",
@@ -365,6 +368,7 @@ __all__ = [
     "retypes_values",
     "retyping",
     "rolled_back",
+    "room_of",
     "row_estimate",
     "rules_of",
     "same_database",

@@ -381,6 +381,51 @@ def text_room(kind: TypeEngine[Any]) -> int | None:
     return length
 
 
+_BYTES = {"TINYTEXT": 255, "TINYBLOB": 255, "TEXT": 65_535, "BLOB": 65_535}
+_BYTES |= {"MEDIUMTEXT": 16_777_215, "MEDIUMBLOB": 16_777_215}
+
+
+class Room(NamedTuple):
+    """What a column takes. unit: of `most`: characters, bytes, or "" of a number its size. charset:
+    of the bytes."""
+
+    role: str
+    most: int
+    unit: str
+    charset: str = ""
+
+    def taken(self, value: Any) -> int:
+        """How much of it a value takes at least."""
+        if not self.unit:
+            number = int(value) if isinstance(value, int) else 0
+            return number if number >= 0 else -1 - number
+        text = str(value)
+        if self.unit == "characters" or self.charset not in _UTF_8:
+            return len(text)
+        return len(text.encode())
+
+
+_UTF_8 = ("", "utf8", "utf8mb3", "utf8mb4")
+
+
+def room_of(dialect: Dialect, role: str, kind: TypeEngine[Any], charset: str) -> Room | None:
+    """The room of a column for what a producer sends; None = not known, or no end."""
+    if dialect.loose_types or isinstance(kind, sa.Enum | sa.JSON):
+        return None
+    if isinstance(kind, sa.Integer):
+        most = whole_room(kind)
+        return Room(role, whole_end(kind) if most is None else most, "")
+    in_bytes = _BYTES.get(kind.__visit_name__) if dialect.name in ("mysql", "mariadb") else None
+    if in_bytes is not None:
+        return Room(role, in_bytes, "bytes", charset)
+    length: int | None = getattr(kind, "length", None)
+    if length is None:
+        return None
+    if isinstance(kind, sa.LargeBinary | sa.BINARY | sa.VARBINARY):
+        return Room(role, length, "bytes")
+    return Room(role, length, "characters") if isinstance(kind, sa.String) else None
+
+
 _KEY_BYTES = 3072 - 8
 """The bytes of an InnoDB index key, without the msg_id in it."""
 _CHARACTER_BYTES = {"latin1": 1, "ascii": 1, "ucs2": 2, "utf8mb3": 3, "utf8": 3}

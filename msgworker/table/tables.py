@@ -44,7 +44,8 @@ class Tables(ABC):
     may set back what is written: then the rows are read again, see `rows.check_written`. "" = none
     that this login may see. policies: those of row-level security that decide which rows this
     login sees and changes, and what they let it do; None = it does not. own_policies: the same of
-    the tables that instances need beside it.
+    the tables that instances need beside it. rooms: of the columns that a producer fills, where
+    that is less than may be sent.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `dialects.folded`.
@@ -76,6 +77,7 @@ class Tables(ABC):
     on_delete: str = ""
     policies: tuple[str, str] | None = None
     own_policies: tuple[dialects.Policies, ...] = ()
+    rooms: tuple[dialects.Room, ...] = ()
     header_room: int = 0
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)

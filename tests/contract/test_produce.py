@@ -95,7 +95,7 @@ def test_an_id_too_long_for_its_column_is_refused_in_bulk_and_not_cut_off(make_a
     make_table(database, object_id="VARCHAR(4)")
     app = make_app(table=TABLE)
     app.create_schema()
-    with pytest.raises(sa.exc.DBAPIError), app.engine.begin() as conn:
+    with pytest.raises(ConfigError, match="takes 4 at most"), app.engine.begin() as conn:
         app.send_many(conn, "default", [(None, "abcd"), (None, "abcde")])
 
 

@@ -22,11 +22,13 @@ from sqlalchemy.types import NullType
 from msgworker import dialects
 from msgworker.dialects import Dialect, Instants, UtcDateTime
 from msgworker.message import UNWRITABLE, ends_at
+from msgworker.store.changing.pause import MAX_TOPIC
 from msgworker.table import (
     LEAST_HEADERS,
     LONGEST_ID,
     MAX_ERROR,
     MAX_HEADERS,
+    MAX_OBJECT_ID,
     OWN_PREFIX,
     REQUIRED,
     MessageTable,
@@ -94,7 +96,7 @@ class Live:
     database where they need not. error_codec: see `dialects.codec_of`. policies: row-level security
     decides which rows this login sees and changes: the names of the policies, and what they let it
     do; None = it does not. tried: what a change of the type would do to the values of a role's
-    column, see `DryRun`.
+    column, see `DryRun`. charsets: of the columns that do not take all of Unicode.
     """
 
     spec: MessageTable
@@ -113,6 +115,7 @@ class Live:
     error_codec: str = ""
     policies: tuple[str, str] | None = None
     tried: dict[str, DryRun] = field(default_factory=dict)
+    charsets: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,24 @@ def _error_room(dialect: Dialect, columns: dict[str, Column]) -> int:
     column = columns.get("last_error")
     room = None if column is None else dialects.text_room(column.kind)
     return MAX_ERROR if room is None or dialect.loose_types else min(MAX_ERROR, room)
+
+
+def rooms(live: Live) -> tuple[dialects.Room, ...]:
+    """Of what a producer sends, the columns that take less than that: some databases cut it off,
+    without an error."""
+    ours = {"topic": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "payload": live.spec.max_payload}
+    found = []
+    for role, most in ours.items():
+        column = live.columns.get(role)
+        if column is None or column.generated:
+            continue
+        charset = live.charsets.get(column.name, "")
+        room = dialects.room_of(live.dialect, role, column.kind, charset)
+        whole = room is not None and not room.unit
+        in_bytes = room is not None and room.unit == "bytes"
+        if room is not None and (whole or room.most < (4 * most if in_bytes else most)):
+            found.append(room)
+    return tuple(found)
 
 
 def header_room(live: Live) -> int:
@@ -831,6 +852,7 @@ def read(
         strict="strict" in layouts,
         error_codec=dialects.codec_of(dialect, rules, names.get("last_error", "")),
         policies=_policies_of(rules),
+        charsets={rule.name: rule.text for rule in rules if rule.kind == "charset"},
     )
     return replace(live, tried=_dry_runs(conn, live))
 

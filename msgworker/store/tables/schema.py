@@ -318,6 +318,7 @@ def resolve(
         counts_ids=ids is not None and ids.counts,
         **requirements.hooks(as_is),
         own_policies=own_policies,
+        rooms=requirements.rooms(as_is),
     )
     problems = _column_problems(t, as_is) + storage
     if not problems and not unique:
