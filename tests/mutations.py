@@ -873,7 +873,7 @@ MUTANTS = (
         "no sweep of unknown rows",
         "instance/liveness/housekeeper.py",
         "        self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)\n",
-        "",
+        "        pass\n",
         *_on("test_rows_of_ours_that_no_lane_knows_are_given_back", "sqlite"),
     ),
     _m(
