@@ -17,6 +17,10 @@ LOOKS = 15
 
 def made(app: App, why: str) -> Search:
     """A search that leaves out the topic "slow"."""
+    if why == "limited":  # the other one has a search of its own
+        search = Search(app.tables, frozenset(["fast"]))
+        search.only = frozenset(["fast"])
+        return search
     chosen = why == "not chosen"
     search = Search(app.tables, frozenset(["fast"]) if chosen else frozenset(["fast", "slow"]))
     search.paused = frozenset() if chosen else frozenset(["slow"])
@@ -33,7 +37,7 @@ def look(app: App, search: Search, want: int = 10) -> list[Any]:
         return search.look(conn, want=want, in_hand=0).candidates
 
 
-@pytest.mark.parametrize("why", ["not chosen", "paused"])
+@pytest.mark.parametrize("why", ["not chosen", "paused", "limited"])
 @pytest.mark.parametrize("name", [None, "o1"], ids=["no object", "an object"])
 def test_a_message_behind_many_of_other_topics_is_found_by_the_next_look(app, why, name):
     sent(app, "slow", [None] * IN_FRONT)

@@ -147,7 +147,7 @@ class Search:
                 round_over = self._ring.step(conn, pick, left, idle=self.idle)
                 if not by_age:
                     self._is_crowded(pick, self._ring.rows)
-            elif self._crowded and not by_age:
+            elif not by_age and (self._crowded or self.only):  # the ring is by object
                 over = self._look_window_among(conn, pick, WINDOW, enough, those)
                 round_over = self._look_ring_among(conn, pick, enough, those, rows=False) and over
             else:
