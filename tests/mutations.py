@@ -706,7 +706,7 @@ MUTANTS = (
         "instance/liveness/ownlease.py",
         'if not tables.has("claimed_by") or not self._extend(link, name, tells, over=True):',
         "if True:",
-        *_on("test_a_lease_that_nobody_has_taken_over_is_renewed_however_late[True", "sqlite"),
+        *_on("test_a_lease_that_nobody_has_taken_over_is_renewed_however_late", "sqlite-True"),
     ),
     _m(
         "who was late takes over who was late, too",
