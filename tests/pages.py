@@ -54,6 +54,8 @@ VARIES = [
     (r"\bpid \d+|\[\d+\] \d+", "PID"),
     (r"[ \t]+", " "),
 ]
+OTHERS = re.compile(r"^\S+ warning table \S+: it is new here; .*\n", re.M)
+"""Said of the databases that other tests have on the same server."""
 END = "--- end of a command ---"
 
 
@@ -122,6 +124,7 @@ def run(block: Block, folder: Path, url: str | None, shown: str | None) -> list[
     printed = done.stdout.split(f"{END}\n")[: len(given)]
     if url and shown:
         printed = [text.replace(url, shown) for text in printed]
+    printed = [OTHERS.sub("", text) for text in printed]
     return [text.replace(str(folder), ".") for text in printed]
 
 
