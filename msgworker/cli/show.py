@@ -125,7 +125,9 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     if info.trace_id is not None:
         lines.append(("trace", info.trace_id))
     if info.crash_times:
-        lines.append(("crashes", f"{info.crash_times} of the tries ended with their process"))
+        lines.append(
+            ("crashes", f"its process died {info.crash_times} times while it was in flight")
+        )
     if info.later_times:
         lines.append(("later", _later(info)))
     times = {

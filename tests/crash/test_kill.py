@@ -239,12 +239,10 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
     assert not trial.seen(late, Kind.CLAIMED)
     consumer.send(signal.SIGTERM)
     assert consumer.wait() == -signal.SIGTERM
-    heir = trial.spawn().ready()
-    until(lambda: trial.seen(held, Kind.STARTED, by=heir), "the heir has started it")
-    heir.kill()
-    last = trial.spawn().ready()
-    until(lambda: trial.seen(held, Kind.STARTED, by=last), "so has the last")
-    last.kill()
+    for _ in range(4):  # the second crash that counts no try, and three alone
+        heir = trial.spawn().ready()
+        until(lambda: trial.seen(held, Kind.STARTED, by=heir), "the heir has started it")  # noqa: B023
+        heir.kill()
     trial.spawn()
     verdict = finish(trial)
     assert verdict.row(held).error_try_times == 3
@@ -252,9 +250,28 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
 
 
 @pytest.mark.ahead(spare=True)
+def test_kills_from_outside_cost_no_try_of_what_was_not_alone(trial: Trial) -> None:
+    """F25: who is in flight, begun or not, is no cause; of who is alone nobody can tell."""
+    numbers = trial.send_many([(f"o{i}", "plain", {"work": 0.2}) for i in range(40)])
+    for _ in range(4):
+        consumer = trial.spawn(threads=2).ready()
+
+        def has_claimed() -> bool:
+            return any(trial.seen(n, Kind.CLAIMED, by=consumer) for n in numbers)  # noqa: B023
+
+        until(has_claimed, "it has claimed")
+        consumer.kill()
+    trial.spawn(threads=2)
+    verdict = finish(trial)
+    assert {verdict.row(n).status for n in numbers} == {2}
+    # Alone, one at a time, from the third kill on.
+    assert sum(verdict.row(n).error_try_times for n in numbers) <= 2
+
+
+@pytest.mark.ahead(spare=True)
 @pytest.mark.parametrize("how", [points.IN_HANDLER, points.EXIT, points.SEGV])
-def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how: str) -> None:
-    """F25: it kills its process in every try; quarantine keeps it from killing others with it."""
+def test_poison_dies_after_five_starts_and_takes_nobody_along(trial: Trial, how: str) -> None:
+    """F25: it kills its process in every try: twice beside others, then alone."""
     poison = trial.send("p", crash=how, crashes=99)
     behind = trial.send("p")
     innocents = trial.send_many(
@@ -270,10 +287,11 @@ def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how
             consumer = trial.spawn(threads=4)
         trial.pauses(pause)
     verdict = finish(trial)
-    assert lives == 3
-    assert verdict.count(poison, Kind.STARTED) == 3
+    assert lives == 5
+    assert verdict.count(poison, Kind.STARTED) == 5
     assert verdict.row(poison).status == -1
-    assert {verdict.row(n).status for n in (behind, *innocents)} == {2}
+    others = [verdict.row(n) for n in (behind, *innocents)]
+    assert {(row.status, row.error_try_times) for row in others} == {(2, 0)}
     exact = [n for n in innocents if trial.sent[n].topic == "exact"]
     assert {verdict.count(n, Kind.EFFECT) for n in exact} == {1}
 
@@ -329,7 +347,8 @@ def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
         assert len(trial.consumers) < 30, "it goes on killing"
         trial.pauses(0.05)
     verdict = finish(trial)
-    assert {verdict.row(n).status for n in innocents} == {2}
+    ended = {(verdict.row(n).status, verdict.row(n).error_try_times) for n in innocents}
+    assert ended == {(2, 0)}
     assert [verdict.row(n).status for n in poisons] == [-1, -1, -1]
 
 
