@@ -143,6 +143,13 @@ BATCHES = (
     *_bound(3, "... today", "DEATHS", "NOBATCH MAXT=3 NOFAIL NA=4 POISON=16"),
     *_bound(4, "starts of poison M4", "STARTS", "MAXT=3 NOFAIL NA=4 POISON=16"),
     *_bound(5, "deaths by poison M3, a stop", "DEATHS", "MAXT=3 NOFAIL POISON=8 STOPS=1"),
+    *_bound(6, "deaths by poison M4, as built", "DEATHS", "BESIDE MAXT=3 NOFAIL NA=4 POISON=16"),
+    *_bound(
+        7,
+        "deaths by poison M3, a stop, as built",
+        "DEATHS",
+        "BESIDE MAXT=3 NOFAIL POISON=8 STOPS=1",
+    ),
     *_bound(5, "deaths by poison M3, short runs", "DEATHS", "MAXT=3 NOFAIL POISON=8 SHORTRUNS"),
     *_bound(1, "innocent tries", "BLAME", "MAXT=3 NOFAIL NA=4 POISON=16"),
     *_bound(1, "innocent tries, two poisons", "BLAME", "MAXT=3 NOFAIL NA=4 POISON=20"),

@@ -337,6 +337,7 @@ def test_items_that_end_or_hang_their_threads_fail_alone(trial: Trial) -> None:
     assert [ran[name] for name in ("exit2", "interrupt2")] == [3, 3]
 
 
+@pytest.mark.ahead(spare=True)
 def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
     """I10: also where two of them meet in one instance, more than once."""
     poisons = [trial.send(f"p{i}", crash=points.IN_HANDLER, crashes=99) for i in range(3)]
