@@ -157,7 +157,7 @@ def test_crash_and_recovery(
     assert states(app) == [("done", 0), ("done", 0)]
     crashes = 0 if crash == "settled" else 1
     # What was flagged when it died has a crash counted: the second, where the first was settled.
-    counted_crashes = [app.ops.show(i).message.crash_times for i in (first, second)]
+    counted_crashes = [app.ops.show(i).crash_times for i in (first, second)]
     assert counted_crashes == [crashes, 1 - crashes]
     with app.engine.connect() as conn:
         counted = dict(

@@ -229,7 +229,8 @@ def _recovered_values(t: Tables, *, always: bool) -> dict[str, Any]:
 
 def _in_quarantine(t: Tables, c: Cols) -> ColumnElement[bool]:
     """`message.in_quarantine`, asked of the row."""
-    crashes, last = or_zero(c.crash_times), sa.literal_column(str(t.spec.max_tries - 1))
+    crashes = or_zero(c.crash_times)
+    last: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries - 1))
     return sa.or_(
         crashes >= sa.literal_column(str(CRASHES_BESIDE)),
         sa.and_(crashes > sa.literal_column("0"), t.tries(c) >= last),

@@ -303,7 +303,8 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
 def back_to(t: Tables) -> ColumnElement[int]:
     """The status of a row given back without a try: new, or failed if it has failed before, or was
     in a crash: a suspect is in no run, which holds new ones."""
-    c, zero = t.cols(), sa.literal_column("0")
+    c = t.cols()
+    zero: ColumnElement[int] = sa.literal_column("0")
     failed = t.tries(c) > zero
     if c.crash_times is not None:
         failed = sa.or_(failed, c.crash_times > zero)
