@@ -251,7 +251,7 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
 
 @pytest.mark.ahead(spare=True)
 def test_kills_from_outside_cost_no_try_of_what_was_not_alone(trial: Trial) -> None:
-    """F25: who is in flight, begun or not, is no cause; of who is alone nobody can tell."""
+    """F25: who is in flight, begun or not, is no cause; one that is alone may be."""
     numbers = trial.send_many([(f"o{i}", "plain", {"work": 0.2}) for i in range(40)])
     for _ in range(4):
         consumer = trial.spawn(threads=2).ready()

@@ -3,8 +3,8 @@
 Only after its lease was taken over (lease.py), so that it can never renew again; each row only
 while it is still flagged by the id that was read.
 
-Who held many messages may have started few of them, and one of those was the cause at most; which,
-nobody has written down. So a crash beside others is counted as a crash only, and makes a suspect;
+Who held many messages may have started few of them, and one of those was the cause at most; which one,
+is not recorded. So a crash beside others is counted as a crash only, and makes a suspect;
 a suspect runs alone (`in_quarantine`), and then a crash counts as a try too: otherwise a message
 that kills its process would kill one process after the other.
 """
@@ -205,7 +205,7 @@ def _locked(
 
 
 def _recovered_values(t: Tables, *, always: bool) -> dict[str, Any]:
-    """always: each counts a try, as where nobody counts crashes. What a foreign consumer holds is
+    """always: each counts a try, as where crashes are not counted. What a foreign consumer holds is
     known by its tries, and no quarantine is kept there."""
     c = t.cols()
     most: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries))
