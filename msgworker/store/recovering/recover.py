@@ -3,10 +3,10 @@
 Only after its lease was taken over (lease.py), so that it can never renew again; each row only
 while it is still flagged by the id that was read.
 
-Who held many messages may have started few of them, and one of those was the cause at most; which one,
-is not recorded. So a crash beside others is counted as a crash only, and makes a suspect;
-a suspect runs alone (`in_quarantine`), and then a crash counts as a try too: otherwise a message
-that kills its process would kill one process after the other.
+Who held many messages may have started few of them, and one of those was the cause at most, which
+is not recorded. So a crash beside others is counted as a crash only, and makes a suspect; a suspect
+runs alone (`in_quarantine`), and then a crash counts as a try too: otherwise a message that kills
+its process would kill one process after the other.
 """
 
 from __future__ import annotations
