@@ -718,8 +718,8 @@ MUTANTS = (
     _m(
         "old handlers are not waited for",
         "instance/running/hand.py",
-        "lost = [r for r in list(self.running.values()) if not is_ours(r.owner)]",
-        "lost = [r for r in list(self.running.values()) if r.owner is None]",
+        "return [r for r in list(self.running.values()) if not is_ours(r.owner)]",
+        "return [r for r in list(self.running.values()) if r.owner is None]",
         *_on("test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
     ),
     _m(
