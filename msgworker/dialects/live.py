@@ -72,6 +72,11 @@ _POLICIES = (
     " AND pg_has_role(current_user, r, 'USAGE')))), '')"
     " FROM pg_class c LEFT JOIN pg_policy ON polrelid = c.oid"
 )
+_POLICIES_OF_TABLES = (
+    f"SELECT c.relname::text, {_POLICIES} WHERE c.oid IN (SELECT to_regclass(x)"
+    " FROM unnest(CAST(:tables AS text[])) AS x) AND row_security_active(c.oid)"
+    " GROUP BY c.oid, c.relname ORDER BY 1"
+)
 RULES: dict[str, tuple[str, ...]] = {
     "postgresql": (
         "SELECT 'check', conname::text, pg_get_expr(conbin, conrelid) FROM pg_constraint"
@@ -170,12 +175,8 @@ def policies_of(conn: sa.Connection, name: str, tables: Sequence[sa.Table]) -> t
     such thing."""
     if not any("'policy'" in query for query in RULES[name]):
         return ()
-    query = sa.text(
-        f"SELECT c.relname::text, {_POLICIES} WHERE c.oid IN (SELECT to_regclass(x)"
-        " FROM unnest(CAST(:tables AS text[])) AS x) AND row_security_active(c.oid)"
-        " GROUP BY c.oid, c.relname ORDER BY 1"
-    )
-    found = conn.execute(query, {"tables": [_quoted(table) for table in tables]})
+    named = {"tables": [_quoted(table) for table in tables]}
+    found = conn.execute(sa.text(_POLICIES_OF_TABLES), named)
     return tuple(Policies(*map(str, row)) for row in found)
 
 
