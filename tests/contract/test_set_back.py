@@ -89,7 +89,7 @@ def test_a_trigger_made_since_the_tables_were_read_is_seen_by_the_next_drain(app
 
 
 def test_a_trigger_after_the_update_of_the_row_is_noticed_too(postgresql):
-    app = App(postgresql.url)
+    app = App(postgresql.url, backoff_seconds=0)
     app.create_schema()
     app.add_handler("t", lambda msg: None, wait=wait_none())
     bad, *_ = send(app, "bad", "good", "good")

@@ -414,7 +414,7 @@ def test_items_have_spans_in_that_of_the_try_on_whatever_thread(
 
 
 def test_the_function_of_items_is_sent_to_another_process_without_its_span(sqlite_traced, spans):
-    fn = pickle.loads(pickle.dumps(sqlite_traced.tracer.around_items("t", str)))
+    fn = pickle.loads(pickle.dumps(sqlite_traced._tracer.around_items("t", str)))
     assert fn(5) == "5"
     assert spans.all() == []
 
