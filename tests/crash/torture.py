@@ -331,15 +331,24 @@ class Torture:
 
     # ------------------------------------------------------------ the end
 
+    def _has_ticked(self) -> bool:
+        message = self.trial.app.tables.message
+        with self.trial.reader.connect() as conn:
+            query = sa.select(message.c.msg_id).where(message.c.topic == TICK).limit(1)
+            return conn.scalar(query) is not None
+
     def _peace(self) -> Verdict:
         if self.mending is not None:
             self.mending.join()
         for life in self.lives:
             if life.running:
                 life.resume()
+        deadline = time.monotonic() + PEACE_SECONDS
+        while not self._has_ticked() and time.monotonic() < deadline:  # nobody had a calm second
+            self.trial.pauses(0.2)
+            self._replace_dead()
         # Otherwise one that stops last may send a tick that no instance handles any more.
         self.trial.app.ops.pause_schedule(TICK, reason="peace")
-        deadline = time.monotonic() + PEACE_SECONDS
         while self.trial.unfinished() and time.monotonic() < deadline:
             self.trial.pauses(0.2)
             self._replace_dead()  # the last deadly messages
