@@ -108,15 +108,9 @@ def ends_at(max_tries: int, on_dead: str) -> int:
     return max_tries + (on_dead == "block")
 
 
-CRASHES_BESIDE = 2
-"""So many crashes beside others make a message a suspect: from then on it runs alone."""
-
-
 def in_quarantine(crash_times: int, tries: int, max_tries: int) -> bool:
-    """Whether a message must run alone: after crashes beside others that it may have caused, or on
-    its last try after one. Only then does a crash count a try: store/recovering/recover.py asks
-    the row the same."""
-    return crash_times >= CRASHES_BESIDE or (crash_times > 0 and tries >= max_tries - 1)
+    """Whether a message must run alone: on its last try, after a crash that it may have caused."""
+    return crash_times > 0 and tries >= max_tries - 1
 
 
 def topic_of(topic: str | None) -> str:

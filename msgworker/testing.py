@@ -153,7 +153,7 @@ class Crashed(BaseException):
     """Raised by `drain(crash=...)` instead of a crash of the instance.
 
     Its messages stay flagged until its lease expires: `clock.advance(app.settings.lease_seconds)`.
-    Then another drain recovers them, with a crash counted for each.
+    Then another drain recovers them, with a try counted for each.
     """
 
 

@@ -64,13 +64,13 @@ class Rule(StrEnum):
     I1 = "I1"  # P1: handlers of one object do not overlap, between instances that hold their lease
     I2 = "I2"  # P2: an object's messages start in order, late commits and reruns aside
     I3 = "I3"  # P3: every message is one row, at the end done or dead
-    I4 = "I4"  # P6: at most max_tries + 2 starts between reruns, each counted to its claim
+    I4 = "I4"  # P6: at most max_tries starts between reruns, each counted to its claim
     I5 = "I5"  # P5: a settle of a row that was recovered changes nothing
     I6 = "I6"  # P4: what commits with the outcome is there once each time the message got done
     I7 = "I7"  # P1: four statuses, their moves; at most one row of an object at 1 at any time
     I8 = "I8"  # an orderly stop leaves no row at 1 and counts no try
     I9 = "I9"  # P3: rows of a killed instance can be claimed within a lease and two heartbeats
-    I10 = "I10"  # P6: no message dies but of failures of its own and crashes in which it was alone
+    I10 = "I10"  # P6: no message dies that never failed or crashed on its own
     I11 = "I11"  # limits of topics hold: max_running here, more in tests/simulation/permits.py
     FINAL = "FINAL"  # done and dead are final, but for a rerun
 
@@ -312,8 +312,6 @@ class _Try:
     recovered: _Mark | None = None
     generation: int = 0  # how many reruns went before
     attempt: int = 1
-    quarantined: bool = False  # it must be alone
-    may_be_alone: bool = False  # so it may have been, if crashes went before that are not recorded
 
     @property
     def written(self) -> _Mark | None:
@@ -327,15 +325,8 @@ class _Try:
         return written.event.detail if written and self.claim and not self.recovered else None
 
     @property
-    def crashed(self) -> bool:
-        """Whether it ended in a recovery. One without a known outcome may have."""
-        return self.recovered is not None or self.outcome is None
-
-    @property
     def counts(self) -> bool:
-        """Whether it used a try up: as a crash only if it was alone."""
-        if self.crashed:
-            return self.may_be_alone
+        """Whether it used a try up. One without a known outcome may have."""
         return self.outcome not in (Outcome.DONE, Outcome.LATER, Outcome.RELEASED)
 
     @property
@@ -510,7 +501,7 @@ def _write_book(events: Iterable[Event], final: Final, settings: _Settings) -> _
         if mark.event.kind == Kind.RECOVERED:
             _file_recovery(book, book.story(mark.event), mark)
     for story in book.stories.values():
-        _number(story, settings.max_tries)
+        _number(story)
         story.closes = list(_closes(story, settings.max_tries))
     return book
 
@@ -585,38 +576,22 @@ _FILE: dict[Kind, Callable[[_Book, _Story, _Mark], None]] = {
 }
 
 
-def _number(story: _Story, max_tries: int) -> None:
-    """Give every try its generation, its attempt, as recorded, else counted, and whether it must
-    be alone."""
-    generation = counted = crashes = perhaps = 0
+def _number(story: _Story) -> None:
+    """Give every try its generation and its attempt: as recorded, else counted."""
+    generation = counted = 0
     story.tries.sort(key=attrgetter("begun"))
     for t in story.tries:
         t.generation = story.generation_of(t)
         if t.generation != generation:
-            generation = t.generation
-            counted = crashes = perhaps = 0
+            generation, counted = t.generation, 0
         t.attempt = t.seen_attempt or counted + 1
-        t.quarantined = _must_be_alone(crashes, t.attempt, max_tries)
-        t.may_be_alone = _must_be_alone(perhaps, t.attempt, max_tries)
         counted = t.attempt - 1 + t.counts
-        crashes += t.recovered is not None
-        perhaps += t.crashed
-
-
-CRASHES_BESIDE = 2
-"""So many crashes beside others count no try; then a message is alone."""
-
-
-def _must_be_alone(crashes: int, attempt: int, max_tries: int) -> bool:
-    return crashes >= CRASHES_BESIDE or (crashes > 0 and attempt >= max_tries)
 
 
 def _closes(story: _Story, max_tries: int) -> Iterator[_Close]:
     """Everything in the history that finished the message, for good or until a rerun."""
-    ends = {t.generation: t for t in story.tries}
     for t in story.tries:
         last = t.attempt >= max_tries
-        alone = t.quarantined or (t.may_be_alone and ends[t.generation] is t)
         mark = t.recovered or t.written
         if mark is None:
             continue
@@ -624,9 +599,7 @@ def _closes(story: _Story, max_tries: int) -> Iterator[_Close]:
             yield _Close(mark, "done", t.generation, t)
         elif t.outcome == Outcome.CANCELLED:
             yield _Close(mark, "discarded", t.generation, t)
-        elif t.outcome == Outcome.DEAD or (
-            last and ((t.recovered and alone) or t.outcome == Outcome.FAILED)
-        ):
+        elif t.outcome == Outcome.DEAD or (last and (t.recovered or t.outcome == Outcome.FAILED)):
             yield _Close(mark, "dead", t.generation, t)
     for discard in story.discards:
         yield _Close(discard, "discarded", story.generation_at(discard.late))
@@ -927,8 +900,8 @@ def _blocked_behind(book: _Book) -> dict[str | None, int]:
 
 
 def _bounded_tries(book: _Book) -> Iterator[Violation]:
-    """I4: at most max_tries starts between reruns, and two more that ended in crashes beside
-    others, one for each claim, and only while the row is at 1 for that claim (flag first)."""
+    """I4: at most max_tries starts between reruns, one for each claim, and only while the row is
+    at 1 for that claim (flag first)."""
     for story in book.stories.values():
         for t in story.tries:
             yield from _flag_first(book, story, t)
@@ -941,21 +914,14 @@ def _too_many_starts(book: _Book, story: _Story) -> Iterator[Violation]:
     counted = [t for t in story.tries if t.claim and t.outcome != Outcome.LATER]
     starts = Counter(t.generation for t in counted for _ in t.runs)
     for generation, count in starts.items():
-        if _starts([t for t in counted if t.generation == generation]) > book.set.max_tries:
+        if count > book.set.max_tries:
             runs = [r.start for t in story.tries_of(generation) for r in t.runs]
             text = f"{story} was started {count} times between reruns, max_tries is "
             yield _violation(Rule.I4, text + str(book.set.max_tries), *runs)
     for t in story.tries:
-        most = book.set.max_tries
-        if t.seen_attempt and t.seen_attempt > most >= starts[t.generation] - CRASHES_BESIDE:
+        if t.seen_attempt and t.seen_attempt > book.set.max_tries >= starts[t.generation]:
             text = f"{story} was claimed by {t.instance} for try {t.seen_attempt}"
             yield _violation(Rule.I4, text, t.claim)
-
-
-def _starts(tries: list[_Try]) -> int:
-    """The starts, but for two that ended in crashes beside others."""
-    free = sum(len(t.runs) for t in tries if t.crashed and not t.quarantined)
-    return sum(len(t.runs) for t in tries) - min(free, CRASHES_BESIDE)
 
 
 def _flag_first(book: _Book, story: _Story, t: _Try) -> Iterator[Violation]:
@@ -1134,9 +1100,8 @@ def _late_recovery(book: _Book, story: _Story, t: _Try, limit: float) -> Iterato
 
 
 def _own_death(book: _Book) -> Iterator[Violation]:
-    """I10: a message dies only of failures of its own and of crashes in which it was alone; after
-    two crashes, or on its last try after one, it is the only one its instance holds, so that it
-    cannot die for another (P6, quarantine)."""
+    """I10: a message dies only of tries of its own; on its last try after a crash it is the only
+    one its instance holds, so that it cannot die for another (P6, quarantine)."""
     for story in book.stories.values():
         for t in story.tries:
             if t.outcome in (Outcome.FAILED, Outcome.DEAD) and not t.runs:
@@ -1193,9 +1158,13 @@ def _broken_quarantine(book: _Book) -> Iterator[Violation]:
 
 def _holds(book: _Book) -> Iterator[_Hold]:
     for story in book.stories.values():
+        crashed = -1  # the generation in which the message last saw a crash
         for t in story.tries:
             if t.claim:
-                yield _Hold(t.claim.late, _held_until(book, t), t.quarantined, story, t)
+                last = t.attempt == book.set.max_tries and crashed == t.generation
+                yield _Hold(t.claim.late, _held_until(book, t), last, story, t)
+            if t.recovered:
+                crashed = t.generation
 
 
 def _held_until(book: _Book, t: _Try) -> float:
@@ -1212,7 +1181,7 @@ def _not_alone(holds: list[_Hold]) -> Iterator[Violation]:
             if hold.quarantined or other.quarantined:
                 last, beside = (hold, other) if hold.quarantined else (other, hold)
                 text = (
-                    f"{hold.t.instance} held {last.story}, which must be alone, beside "
+                    f"{hold.t.instance} held {last.story} on its last try, after a crash, beside "
                     f"{beside.story}: it could die for the other"
                 )
                 yield _violation(Rule.I10, text, other.t.claim, hold.t.claim)
@@ -1259,7 +1228,7 @@ def _finality(book: _Book) -> Iterator[Violation]:
 def _again(book: _Book, story: _Story, close: _Close) -> Iterator[tuple[_Try, _Mark]]:
     """Starts after the close in its generation, but those that I4 speaks of and zombies'."""
     tries = story.tries_of(close.generation)
-    if close.state == "dead" and _starts(tries) > book.set.max_tries:
+    if close.state == "dead" and sum(len(t.runs) for t in tries) > book.set.max_tries:
         return
     for t in tries:
         start = t.runs[0].start if t.runs and t.claim and t is not close.by else None

@@ -68,7 +68,7 @@ MUTANTS = (
     _m(
         "flagged whatever was seen",
         "store/claiming/claim.py",
-        "if seen[r[1]] == (r[0], r[5], r[6])]",
+        "if seen[r[1]] == (r[0], r[5])]",
         "if r[1] in seen]",
         *_on("test_flag_refuses_what_has_changed_since_it_was_seen", "sqlite"),
     ),
@@ -502,7 +502,7 @@ MUTANTS = (
         "store/recovering/recover.py",
         "t.tries(c) + 1), else_=most)",
         "t.tries(c) + 0), else_=most)",
-        *_on("test_recover_counts_a_crash_and_a_try_of_what_ran_alone", "sqlite"),
+        *_on("test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
     ),
     _m(
         "a try too many",
@@ -550,37 +550,9 @@ MUTANTS = (
     _m(
         "quarantine off",
         "message.py",
-        "return crash_times >= CRASHES_BESIDE or (crash_times > 0 and tries >= max_tries - 1)",
-        "return crash_times > 99",
+        "return crash_times > 0 and tries >= max_tries - 1",
+        "return crash_times > 99 and tries >= max_tries - 1",
         *_on("test_a_message_in_quarantine_runs_alone", "sqlite"),
-    ),
-    _m(
-        "a crash beside others counts a try",
-        "store/recovering/recover.py",
-        "counted = always or c.crash_times is None",
-        "counted = True",
-        *_on("test_recover_counts_a_crash_and_a_try_of_what_ran_alone", "sqlite"),
-    ),
-    _m(
-        "no crash counts a try",
-        "store/recovering/recover.py",
-        "sa.and_(sa.not_(_in_quarantine(t, c)), t.tries_left(c))",
-        "t.tries_left(c)",
-        *_on("test_recover_counts_a_crash_and_a_try_of_what_ran_alone", "sqlite"),
-    ),
-    _m(
-        "a claim does not ask for the crashes",
-        "store/claiming/claim.py",
-        "if seen[r[1]] == (r[0], r[5], r[6])]",
-        "if seen[r[1]][:2] == (r[0], r[5])]",
-        *_on("test_what_was_in_a_crash_since_it_was_read_is_not_claimed", "sqlite"),
-    ),
-    _m(
-        "a suspect that is given back joins runs",
-        "store/settling/settle.py",
-        "failed = sa.or_(failed, c.crash_times > zero)",
-        "pass",
-        *_on("test_release_gives_back_without_a_try", "sqlite"),
     ),
     _m(
         "others claimed beside a quarantined one",
@@ -626,7 +598,7 @@ MUTANTS = (
         "store/recovering/recover.py",
         "        return [t.mine(c, _who(dead_id))]\n",
         f"        return [sa.or_(t.mine(c, _who(dead_id)), {ANY_ROW})]\n",
-        *_on("test_recover_counts_a_crash_and_a_try_of_what_ran_alone", "sqlite"),
+        *_on("test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
     ),
     _m(
         "heartbeat stopped before handlers end",
@@ -718,8 +690,8 @@ MUTANTS = (
     _m(
         "old handlers are not waited for",
         "instance/running/hand.py",
-        "return [r for r in list(self.running.values()) if not is_ours(r.owner)]",
-        "return [r for r in list(self.running.values()) if r.owner is None]",
+        "lost = [r for r in list(self.running.values()) if not is_ours(r.owner)]",
+        "lost = [r for r in list(self.running.values()) if r.owner is None]",
         *_on("test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
     ),
     _m(

@@ -197,7 +197,7 @@ QUICK = {
     "test_killed_at_a_point_is_recovered_and_loses_nothing": "sqlite-in-settle-plain|postgresql-in-claim-plain|mariadb-after-effect-exact",
     "test_killed_when_the_clock_of_the_database_was_put_back": NONE,
     "test_object_of_a_killed_process_goes_on_with_the_heir": NONE,
-    "test_poison_dies_after_five_starts_and_takes_nobody_along": "mariadb-segv",
+    "test_poison_dies_after_three_starts_and_takes_nobody_along": "mariadb-segv",
     "test_second_sigterm_stops_at_once_and_recovery_follows": NONE,
     "test_several_poisons_never_kill_an_innocent": NONE,
     "test_told_to_stop_under_load_leaves_nothing_behind": "mariadb-15",

@@ -125,9 +125,7 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     if info.trace_id is not None:
         lines.append(("trace", info.trace_id))
     if info.crash_times:
-        lines.append(
-            ("crashes", f"its process died {info.crash_times} times while it was in flight")
-        )
+        lines.append(("crashes", f"{info.crash_times} of the tries ended with their process"))
     if info.later_times:
         lines.append(("later", _later(info)))
     times = {

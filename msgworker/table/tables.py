@@ -263,15 +263,13 @@ class Tables(ABC):
         known = {self.message.c[self.names[r]]: v for r, v in roles.items() if r in self.names}
         return {column.name: written(value, column.type) for column, value in known.items()}
 
-    def counters_last(self, values: dict[str, Any]) -> list[tuple[str, Any]]:
-        """`values` of an UPDATE in which other columns depend on the tries, and these on the
-        crashes, for `ordered_values`.
+    def tries_last(self, values: dict[str, Any]) -> list[tuple[str, Any]]:
+        """`values` of an UPDATE in which other columns depend on the tries, for `ordered_values`.
 
         MariaDB and MySQL assign from left to right: later assignments would see the new number.
         """
-        last = [self.names.get(role) for role in ("error_try_times", "crash_times")]
-        place = {name: i for i, name in enumerate(last) if name is not None}
-        return sorted(values.items(), key=lambda item: place.get(item[0], -1))
+        last = self.names["error_try_times"]
+        return sorted(values.items(), key=lambda item: item[0] == last)
 
     # -- the guard
 

@@ -344,7 +344,7 @@ def test_on_dead_is_sent_also_where_the_table_refuses_the_text_of_the_error(app,
 def test_a_crash_on_the_last_try_sends_on_dead_in_recovery(app, table):
     app.add_handler("t", lambda msg: None, on_dead="t.dead")
     (msg_id,) = send(app, "a", payload=5)
-    last = {"status": 1, "error_try_times": 2, "claimed_by": "gone-1", "crash_times": 1}
+    last = {"status": 1, "error_try_times": 2, "claimed_by": "gone-1", "crash_times": 0}
     table.edit(table.where(msg_id=msg_id), **last)
     app.drain(linger=0, threads=1, topics=["t"])
     (one,) = about(app, "t.dead")

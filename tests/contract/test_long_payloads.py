@@ -171,7 +171,7 @@ def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
     go_on.set()
     assert worker.stop(grace=20)
     assert len(ran) == 1
-    assert Table(app).rows("status", "crash_times") == [(-1, 1), (-1, 1)]
+    assert Table(app).rows("status", "error_try_times") == [(-1, 1), (-1, 1)]
 
 
 def test_the_wait_for_the_budget_is_no_time_of_the_handler(make_app):

@@ -120,7 +120,7 @@ def test_recovery_into_a_column_that_is_too_short_for_its_words(make_app):
         worker.start()
         until(lambda: table.statuses == [2] * len(ids), "recovered and done")
     cut = "instance dead-1 died while it held this message"[:35]
-    assert set(table.rows("crash_times", "last_error")) == {(1, cut)}
+    assert set(table.rows("error_try_times", "last_error")) == {(1, cut)}
 
 
 def test_recovery_on_a_table_with_a_small_key(make_app):
@@ -176,7 +176,7 @@ def test_a_beat_that_has_taken_long_recovers_all_the_same(one, app, table):
     send(app, "a", "b")
     table.edit(None, status=1, claimed_by="dead-1")
     assert one.housekeeper.recovery.run(time.monotonic() - 100.0) == 2
-    assert table.rows("status", "crash_times") == [(-1, 1)] * 2
+    assert table.rows("status", "error_try_times") == [(-1, 1)] * 2
 
 
 def test_a_dead_lease_is_taken_over_and_then_goes(one, app, table):
@@ -194,7 +194,7 @@ def test_a_dead_lease_is_taken_over_and_then_goes(one, app, table):
         conn.execute(dead.values(expires_at=past))
     assert beat(one) == 1
     rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
-    assert rows == [(-1, 0, 1, None)]
+    assert rows == [(-1, 1, 1, None)]
     assert list(leases(app)) == [one.runtime.identity.id]
 
 
@@ -239,7 +239,7 @@ def test_rows_of_an_id_without_a_lease_are_recovered(one, app, table):
     table.edit(table.where(object_id="b"), status=1)  # a foreign consumer's
     assert beat(one) == 1
     rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
-    assert rows == [(-1, 0, 1, None), (1, 0, 0, None)]
+    assert rows == [(-1, 1, 1, None), (1, 0, 0, None)]
 
 
 def test_each_death_is_told_also_of_an_instance_with_empty_hands(one, app, table, caplog):
@@ -275,10 +275,10 @@ def test_an_outage_longer_than_the_lease_costs_what_others_have_taken_over(one, 
     assert one.runtime.identity.id != old
     assert not one.runtime.hand.lanes
     rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
-    assert rows == [(-1, 0, 1, None), (0, 0, 0, None)]
+    assert rows == [(-1, 1, 1, None), (0, 0, 0, None)]
 
 
-def test_what_a_dead_instance_held_is_recovered_with_a_crash_counted(make_app):
+def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(make_app):
     app = make_app()
     app.create_schema()
     table = Table(app)
@@ -291,7 +291,7 @@ def test_what_a_dead_instance_held_is_recovered_with_a_crash_counted(make_app):
         worker.start()
         until(lambda: table.statuses == [2, 2, 2], "recovered and done")
     rows = table.rows("error_try_times", "crash_times", "claimed_by")
-    assert rows == [(0, 1, None), (0, 0, None), (0, 0, None)]
+    assert rows == [(1, 1, None), (0, 0, None), (0, 0, None)]
 
 
 @pytest.mark.parametrize("part", ["_make_sure", "_rename", "_release_unknown", "read"])

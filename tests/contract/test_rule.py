@@ -312,7 +312,7 @@ def test_what_was_before_a_rerun_is_not_counted_in_how_it_has_ended(crm):
     assert app.ops.show(one).ending.text == "rejected at its first try"
     app.ops.rerun(one)
     assert app.ops.show(one).ending is None
-    table.edit(status=1, claimed_by="host-1-gone", error_try_times=2, crash_times=1)
+    table.edit(status=1, claimed_by="host-1-gone", error_try_times=2)
     drain(app)
     assert app.ops.show(one).ending.text == "dead after 1 failed try, 1 of them by a crash"
 

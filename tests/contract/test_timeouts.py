@@ -137,7 +137,7 @@ def test_instance_leaves_for_a_handler_that_hangs_and_others_recover(hangs, make
     with other.worker(threads=1) as heir:
         heir.start()
         until(lambda: table.statuses == [2], "the heir has done it")
-    assert table.one("error_try_times", "crash_times") == (0, 1)
+    assert table.one("error_try_times", "crash_times") == (1, 1)
     end.set()
 
 

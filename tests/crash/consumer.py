@@ -8,7 +8,7 @@ its payload:
     "fails": 2                   its handler raises in two tries; "reject": true: at once dead
     "later": 1                   its handler asks to be called later, with this chance out of two
     "counts": ["x", "y"]         a transactional one counts these up, in this order
-    "crash": "in-handler"        the process dies, see points.py; "crashes": N: N times
+    "crash": "in-handler"        the process dies, see points.py; "crashes": N: in N tries
     "hogs": 3                    its handler takes all memory that there is, in so many tries
     "items": ["x", "hang"]       items of a fan-out, counted up; in "fails" tries: see `misbehave`
 

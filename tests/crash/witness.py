@@ -5,7 +5,7 @@ after what it tells has been committed and before anything can follow from it, a
 before the deciding statement was sent (tests/history.py).
 
 Crash points stand in the message itself: {"crash": POINT, "crashes": N} ends the process at that
-point in its first N lives. In claims and in settles of plain messages PostgreSQL has one statement
+point in its first N tries. In claims and in settles of plain messages PostgreSQL has one statement
 that commits by itself, so "in-claim" and "in-settle" are before the commit only where there is a
 transaction.
 """
@@ -42,7 +42,6 @@ from tests.crash.points import (
     IN_SETTLE,
     die_at,
     die_if,
-    life,
     now,
     now_in_settle,
     wants,
@@ -91,8 +90,8 @@ class Witness:
 
         def flagged(self: Claimer, rows: Any, me: str) -> None:
             for row in rows:
-                die_at(AFTER_CLAIM, row.payload, life(row))
-                if wants(FREEZE, row.payload, life(row)):
+                die_at(AFTER_CLAIM, row.payload, row.tries + 1)
+                if wants(FREEZE, row.payload, row.tries + 1):
                     with (
                         self._runtime.turns or contextlib.nullcontext()
                     ):  # no other thread is writing
@@ -110,7 +109,7 @@ class Witness:
         def watched_store_flag(*args: Any, **kw: Any) -> Any:
             rows = store_flag(*args, **kw)
             for row in rows:
-                die_at(IN_CLAIM, row.payload, life(row))
+                die_at(IN_CLAIM, row.payload, row.tries + 1)
             return rows
 
         witness = self
@@ -145,7 +144,7 @@ class Witness:
             now.again = handler.transactional
             detail = "raised"
             try:
-                die_at(IN_HANDLER, msg.payload, life(running.row))
+                die_at(IN_HANDLER, msg.payload, context.attempt)
                 value = call(self, handler, running, msg, context)
                 detail = "returned"
             except Reject:
@@ -153,26 +152,22 @@ class Witness:
                 raise
             finally:
                 witness._tell.record(Kind.ENDED, *facts, instance=me, detail=detail)
-            die_at(AFTER_EFFECT, msg.payload, life(running.row))
+            die_at(AFTER_EFFECT, msg.payload, context.attempt)
             return value
-
-        def life_of(msg: Any, running: Any) -> int:
-            alone = msg.msg_id == running.row.msg_id
-            return life(running.row) if alone else msg.error_try_times + 1
 
         def mortal_call(self: Caller, handler: Any, running: Any, asked: Any, context: Any) -> Any:
             messages = asked if isinstance(asked, list) else [asked]
             for msg in messages:
-                die_at(IN_HANDLER, msg.payload, life_of(msg, running))
+                die_at(IN_HANDLER, msg.payload, msg.error_try_times + 1)
             value = call(self, handler, running, asked, context)
             for msg in messages:
-                die_at(AFTER_EFFECT, msg.payload, life_of(msg, running))
+                die_at(AFTER_EFFECT, msg.payload, msg.error_try_times + 1)
             return value
 
         def watched_settle(self: Caller, conn: Any, lane: Lane, *args: Any) -> Any:
             now.sent_at = witness._tell.now()
             fate = committing(self, conn, lane, *args)
-            die_at(IN_SETTLE, lane.row.payload, life(lane.row))
+            die_at(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
             return fate
 
         def watched_was_committed(self: Caller, lane: Lane, *args: Any) -> bool:
@@ -188,7 +183,7 @@ class Witness:
                 now.again = False
                 if lane.settled is not None:
                     fate = Settled.WENT_ON if lane.settled else Settled.ENDED
-                    die_at(AFTER_SETTLE, lane.row.payload, life(lane.row))
+                    die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
                     witness._settled(lane, fate, now.sent_at, guessed=now.guessed)
 
         witness = self
@@ -208,7 +203,7 @@ class Witness:
             now.guesses = set()
             became = write(self, lanes, *args)
             for msg_id, lane in lanes.items():
-                die_at(AFTER_SETTLE, lane.row.payload, life(lane.row))
+                die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
                 if became.get(msg_id, Settled.LOST) is not Settled.LOST:
                     guessed = msg_id in now.guesses
                     witness._settled(lane, became[msg_id], since, guessed=guessed)
@@ -238,7 +233,7 @@ class Witness:
             now_in_settle.update(
                 lane.row.msg_id
                 for lane in lanes
-                if wants(IN_SETTLE, lane.row.payload, life(lane.row))
+                if wants(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
             )
             return write_once(self, lanes, *args)
 

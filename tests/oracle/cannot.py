@@ -33,7 +33,7 @@ QUICK = CORE | SETTLE
 """The tests that `make test` runs on the first of them; the others are long."""
 SMOKE = {
     "oracle-h2": CORE - {"test_order_and_exclusion_over_two_workers_and_apps"}
-    | {"test_what_a_dead_instance_held_is_recovered_with_a_crash_counted"}
+    | {"test_what_a_dead_instance_held_is_recovered_with_a_try_counted"}
 }
 """Of stand-ins of which this is all that runs unless MSGWORKER_TEST_VARIANT names them."""
 _SUITE = ("tests/contract/", "tests/store/test_settle.py")

@@ -239,11 +239,6 @@ def crash_is_no_try() -> AbstractContextManager[None]:
     return replaced(recover, "recover", back)
 
 
-def crash_beside_others_is_a_try() -> AbstractContextManager[None]:
-    """A recovery counts a try of all that a process held, whether it ran alone or not."""
-    return replaced(recover, "_in_quarantine", lambda t, c: sa.true())
-
-
 def owner_kept() -> AbstractContextManager[None]:
     """What leaves status 1 keeps its `claimed_by`."""
     values = Tables.values
@@ -544,9 +539,6 @@ PLANTS = {
         _plant("any status claimed", "plain", "FINAL I4", patch=seen_and_status_ignored),
         _plant("recover whoever holds it", "zombies", "I1 I4 I5", patch=recover_anybody, rare=True),
         _plant("crash counts no try", "crashes", "I4", patch=crash_is_no_try),
-        _plant(
-            "crash beside others counts", "quarantine", "I10", patch=crash_beside_others_is_a_try
-        ),
         _plant("claimed_by kept", "foreign", "I1 I5", patch=owner_kept),
         _plant("no take-over", "crashes", "I1 I5", patch=no_take_over),
         _plant("orphans never given back", "zombies", "I3", patch=no_orphans, rare=True),

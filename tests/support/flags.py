@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.store.claiming import claim
 from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.rows import Row, or_zero
+from msgworker.store.rows import Row
 
 ME = "me-1"
 
@@ -17,11 +17,10 @@ ME = "me-1"
 def seen(app: App, *ids: Any) -> list[Candidate]:
     """Candidates as the rows stand now."""
     c = app.tables.cols()
-    columns = (c.msg_id, c.object_id, c.status, c.error_try_times, or_zero(c.crash_times), c.topic)
-    query = sa.select(*columns)
+    query = sa.select(c.msg_id, c.object_id, c.status, c.error_try_times, c.topic)
     with app.engine.connect() as conn:
         rows = {row[0]: row for row in conn.execute(query)}
-    return [Candidate(i, *rows[i][1:], 1, None) for i in ids]
+    return [Candidate(i, *rows[i][1:4], 0, rows[i][4], 1, None) for i in ids]
 
 
 def flagged(app: App, *ids: Any, me: str = ME) -> list[Row]:

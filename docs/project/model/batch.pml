@@ -363,7 +363,7 @@ inline claimed_from(m, l) {     /* the others who have it in their run, or in th
                       :: else fi; m_++
      :: else -> break od;
   m_=0 }
-inline give_back(m) { st[m]=(tries[m]+crashes[m]>0 -> FAILED : NEW); due[m]=true; CLEAR(m) }
+inline give_back(m) { st[m]=(tries[m]>0 -> FAILED : NEW); due[m]=true; CLEAR(m) }
 inline lane_ends(l) { forget(l) }
 inline read_run(l, o) {         /* new and due ones, up to the first that is not */
   v[l].behind=0; k=1; stopread=false;
@@ -772,13 +772,8 @@ end:
   od }
 #endif
 
-#ifdef BESIDE                   /* a crash beside others counts no try, as built: see batch_blame.pml */
-#define CHARGE(m) if :: crashes[m]>=2 || (crashes[m]>0 && tries[m]>=MAXT-1) -> tries[m]++ :: else fi
-#else
-#define CHARGE(m) tries[m]=tries[m]+CRASHTRY
-#endif
 inline recovered(m) {
-  st[m]=FAILED; CHARGE(m); crashes[m]++; due[m]=true; CLEAR(m);
+  st[m]=FAILED; tries[m]=tries[m]+CRASHTRY; crashes[m]++; due[m]=true; CLEAR(m);
   printf("M%d is recovered\n", m);
 #ifdef MARK
   k=m+1; x=1;

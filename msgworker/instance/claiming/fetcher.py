@@ -107,8 +107,8 @@ class Fetcher(Role):
             last_try = look.quarantined or self._last_try
             if last_try is None:
                 self._emptying.no_quarantine()
-            elif self._emptying.for_quarantine(beside := held + self._lost_handlers()):
-                if beside > 0:
+            elif self._emptying.for_quarantine(held):
+                if held > 0:
                     return self._nothing(look)
                 self._last_try = None
                 if self.claim([last_try], me, alone=True):
@@ -126,10 +126,6 @@ class Fetcher(Role):
             self._full = found >= room
             self._appetite.fed(dry=dry, full=self._full)
             return found + won or self._nothing(look)
-
-    def _lost_handlers(self) -> int:
-        """A handler under a lost id may end this process too."""
-        return len(self._hand.lost(self._identity.is_ours))
 
     def answered(self) -> bool:
         """A round without room asks nothing."""

@@ -131,7 +131,7 @@ class Pick:
         if not self.could_go(row):
             return
         self._taken.add(row.msg_id)
-        if in_quarantine(row.crashes, row.tries, self._max_tries):
+        if in_quarantine(row.crash_times, row.tries, self._max_tries):
             self.quarantined = self.quarantined or row
         elif self._is_own(row):
             self.own.append(row)

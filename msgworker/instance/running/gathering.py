@@ -1,7 +1,7 @@
 """Which messages share a batch: those that wait at this moment, of one handler.
 
 Only a message without a try or a crash behind it leads a lane into a batch; any other runs alone,
-and so does the rest of its lane. So a poison message costs those beside it no try.
+and so does the rest of its lane. So a poison message costs those beside it one try at most.
 """
 
 from __future__ import annotations

@@ -182,13 +182,10 @@ class Hand:
         """How many lanes have an object."""
         return sum(lane.head.object_id is not None for lane in list(self.lanes))
 
-    def lost(self, is_ours: Callable[[str], bool]) -> list[Running]:
-        """The handlers that still run under a lost id."""
-        return [r for r in list(self.running.values()) if not is_ours(r.owner)]
-
     def running_under_lost_ids(self, is_ours: Callable[[str], bool]) -> ObjectsAndIds:
         """The objects and ids of handlers that still run under a lost id."""
-        old = [row for running in self.lost(is_ours) for row in running.rows()]
+        lost = [r for r in list(self.running.values()) if not is_ours(r.owner)]
+        old = [row for running in lost for row in running.rows()]
         return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}
 
     def flagged(self) -> set[int]:

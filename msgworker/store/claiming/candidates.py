@@ -25,7 +25,7 @@ from msgworker.dialects import (
     whole_number,
 )
 from msgworker.message import DEFAULT_TOPIC, Status, topic_of
-from msgworker.store.rows import INT, key_column, or_zero, sent_often
+from msgworker.store.rows import INT, key_column, or_zero, sent_often, types_of
 from msgworker.table import Cols, Tables, lit, text_lit
 
 PAGE = 1000
@@ -35,8 +35,7 @@ MIN_ID = -(1 << 63)
 class Candidate(NamedTuple):
     """A row that may be a head; only `due_after` fills `waits_until`, as `instant_text` reads it.
 
-    status, tries, crash_times: as the driver gives them, which need not be whole numbers: `flag`
-    compares them.
+    status, tries: as the driver gives them, which need not be whole numbers: `flag` compares them.
     key: of the object, where ids that differ may be one to the database.
     """
 
@@ -44,7 +43,7 @@ class Candidate(NamedTuple):
     object_id: str | None
     status: int
     tries: Any
-    crash_times: Any
+    crash_times: int
     topic: str | None
     due: int
     waits_until: Any = None
@@ -56,23 +55,25 @@ class Candidate(NamedTuple):
         as equal; None without an object."""
         return self.object_id if self.key is None else self.key
 
-    @property
-    def crashes(self) -> int:
-        """The crashes, where both counters are numbers: a message with another one becomes dead
-        before its quarantine matters."""
-        counted = whole_number(self.tries) is not None
-        return (whole_number(self.crash_times) or 0) if counted else 0
 
-
-_CANDIDATE_ID = itemgetter(0)
+_CANDIDATE_NUMBERS = itemgetter(0, 3, 4)
 
 
 def as_candidates(found: Sequence[Any]) -> list[Candidate]:
-    """Rows with usable ids: a row whose id is not a whole number cannot be claimed."""
+    """Rows with usable ids: a row whose id is not a whole number cannot be claimed.
+
+    The counters may hold any value. A message with an invalid counter becomes dead before its
+    quarantine matters.
+    """
     made = [Candidate(*row) for row in found]
-    if not set(map(type, map(_CANDIDATE_ID, made))) - INT:
+    if not types_of(map(_CANDIDATE_NUMBERS, made)) - INT:
         return made
-    return [c._replace(msg_id=i) for c in made if (i := whole_number(c.msg_id)) is not None]
+    return [_countable(c, i) for c in made if (i := whole_number(c.msg_id)) is not None]
+
+
+def _countable(c: Candidate, msg_id: int) -> Candidate:
+    crashes = whole_number(c.crash_times) if whole_number(c.tries) is not None else 0
+    return c._replace(msg_id=msg_id, crash_times=crashes or 0)
 
 
 def hint_columns(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:

@@ -1,8 +1,8 @@
 """Flag candidates.
 
 Candidates are only hints: they may be stale, filtered or wrong. `flag` decides: it takes a row
-only with the status, tries and crashes that were read, if it is the head of its object, and if the
-guard allows it. The crashes decide whether it must be alone, and change without the tries.
+only with the status and tries that were read, if it is the head of its object, and if the guard
+allows it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from msgworker.store.rows import (
     flagged_values,
     in_guard_order,
     mine_among,
-    or_zero,
     row_columns,
     rows_of,
     sent_often,
@@ -104,11 +103,9 @@ def kept(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> set[in
 
     def build() -> Any:
         c = t.cols()
-        return sa.select(c.msg_id, c.status, t.tries(c), or_zero(c.crash_times)).where(
-            t.among(c.msg_id), *_is_head(t, c)
-        )
+        return sa.select(c.msg_id, c.status, t.tries(c)).where(t.among(c.msg_id), *_is_head(t, c))
 
-    seen = {(one.msg_id, one.status, one.tries, one.crash_times) for one in candidates}
+    seen = {(one.msg_id, one.status, one.tries) for one in candidates}
     ids = [one.msg_id for one in candidates]
     rows = conn.execute(t.built("flag_kept", build), {"mw_ids": ids}).all()
     return {row[0] for row in rows if tuple(row) in seen}
@@ -145,9 +142,9 @@ def _flag_locked(
         ignore = None if loud else t.dialect.update_ignore
         return change.prefix_with(ignore) if ignore else change
 
-    seen = {c.msg_id: (c.status, c.tries, c.crash_times) for c in candidates}
+    seen = {c.msg_id: (c.status, c.tries) for c in candidates}
     found = fetch(conn, t.built("flag_lock", lock), {"mw_ids": list(seen)})
-    same = [r for r in found if seen[r[1]] == (r[0], r[5], r[6])]
+    same = [r for r in found if seen[r[1]] == (r[0], r[5])]
     rows = rows_of(t, Escaped(same) if isinstance(found, Escaped) else same, 1)
     if not rows:
         return []
@@ -186,9 +183,8 @@ def _flag_arrays(
                 # Of a type that can hold the value of any numeric column, also NaN.
                 array_param("mw_statuses", sa.Numeric()),
                 array_param("mw_tries", sa.Numeric()),
-                array_param("mw_crashes", sa.Numeric()),
             )
-            .table_valued("msg_id", "status", "tries", "crashes")
+            .table_valued("msg_id", "status", "tries")
             .render_derived(name="seen")
         )
         target = t.message.alias("m")
@@ -206,7 +202,6 @@ def _flag_arrays(
             sa.select(c.msg_id.label("msg_id"))
             .select_from(target.join(seen, c.msg_id == seen.c.msg_id))
             .where(c.status == seen.c.status, t.tries(c) == seen.c.tries, claimable)
-            .where(or_zero(c.crash_times) == seen.c.crashes)
             .where(*_is_head(t, c)[1:])
             .order_by(c.msg_id)
             .with_for_update(skip_locked=True, of=target)
@@ -227,7 +222,6 @@ def _flag_arrays(
             "mw_ids": array_text([c.msg_id for c in candidates]),
             "mw_statuses": array_text([c.status for c in candidates]),
             "mw_tries": array_text([c.tries for c in candidates]),
-            "mw_crashes": array_text([c.crash_times for c in candidates]),
             "mw_me": me,
         },
     )

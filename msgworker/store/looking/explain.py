@@ -329,8 +329,8 @@ def _unclaimed(
             return Explanation(info, Reason.REFUSED, text, instance=one)
     if in_quarantine(info.crash_times or 0, info.error_try_times, t.spec.max_tries):
         text = (
-            "its process died while it was in flight, so it may be the cause and runs alone: an "
-            "instance takes it when it has no other message in flight"
+            "it is on its last try after a crash, so it runs alone: an instance takes it when it "
+            "has no other message in flight"
         )
         return Explanation(info, Reason.QUARANTINE, text)
     return Explanation(info, Reason.NEXT, _next_text(conn, t, info))

@@ -1,12 +1,8 @@
 """Give back what a dead instance had flagged.
 
 Only after its lease was taken over (lease.py), so that it can never renew again; each row only
-while it is still flagged by the id that was read.
-
-Who held many messages may have started few of them, and one of those was the cause at most, which
-is not recorded. So a crash beside others is counted as a crash only, and makes a suspect; a suspect
-runs alone (`in_quarantine`), and then a crash counts as a try too: otherwise a message that kills
-its process would kill one process after the other.
+while it is still flagged by the id that was read. A crash counts as a try: otherwise a message that
+kills its process would kill one process after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 
 from msgworker.dialects import UtcDateTime, fetch, now, utc_of, whole_number
-from msgworker.message import CRASHES_BESIDE, Status
+from msgworker.message import Status
 from msgworker.payload import shown
 from msgworker.store.rows import ME, Row, Wanted, check_written, or_zero, row_columns, rows_of
 from msgworker.store.settling import tries
@@ -89,8 +85,8 @@ def recover(
     text: str,
     into: list[int] | None = None,
 ) -> int:
-    """Give these rows back, each with a crash counted, and with a try where it ran alone; return
-    how many were still flagged by `dead_id` and free to be changed. into: gets their ids.
+    """Give these rows back, each with a try counted; return how many were still flagged by
+    `dead_id` and free to be changed. into: gets their ids.
 
     In the caller's transaction; at most BATCH ids. Rows that were settled meanwhile, or are locked,
     are left.
@@ -134,8 +130,7 @@ def _recover(
     def build() -> sa.Update:
         c = t.cols()
         change = sa.update(t.message).where(t.among(c.msg_id), *whose(c))
-        values = _recovered_values(t, always=by == FOREIGN)
-        return change.ordered_values(*t.counters_last(values))
+        return change.ordered_values(*t.tries_last(_recovered_values(t)))
 
     # Locked, so that exactly the rows that are given back get a try in their history.
     mine = _locked(conn, t, key, ids, whose, params)
@@ -204,17 +199,12 @@ def _locked(
     return list(conn.scalars(t.built((key, "held"), build), params | {"mw_ids": list(ids)}))
 
 
-def _recovered_values(t: Tables, *, always: bool) -> dict[str, Any]:
-    """always: each counts a try, as where crashes are not counted. What a foreign consumer holds is
-    known by its tries, and no quarantine is kept there."""
+def _recovered_values(t: Tables) -> dict[str, Any]:
     c = t.cols()
     most: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries))
-    crashes = or_zero(c.crash_times)
     # No more than that: a row may stand at 1 with any number, the highest its column holds, too.
-    one_more = sa.case((t.tries_left(c), t.tries(c) + 1), else_=most)
-    beside_others = sa.and_(sa.not_(_in_quarantine(t, c)), t.tries_left(c))
-    counted = always or c.crash_times is None
-    failed = one_more if counted else sa.case((beside_others, t.tries(c)), else_=one_more)
+    failed = sa.case((t.tries_left(c), t.tries(c) + 1), else_=most)
+    crashes = or_zero(c.crash_times)
     dead = failed >= most
     return t.values(
         status=lit(Status.FAILED),
@@ -224,16 +214,6 @@ def _recovered_values(t: Tables, *, always: bool) -> dict[str, Any]:
         finished_at=sa.case((dead, now())),
         available_at=sa.null(),
         claimed_by=sa.null(),
-    )
-
-
-def _in_quarantine(t: Tables, c: Cols) -> ColumnElement[bool]:
-    """`message.in_quarantine`, asked of the row."""
-    crashes = or_zero(c.crash_times)
-    last: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries - 1))
-    return sa.or_(
-        crashes >= sa.literal_column(str(CRASHES_BESIDE)),
-        sa.and_(crashes > sa.literal_column("0"), t.tries(c) >= last),
     )
 
 

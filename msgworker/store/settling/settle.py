@@ -251,7 +251,7 @@ def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
             times = sa.func.coalesce(c.later_times, sa.literal_column("0"))
             same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))
         mine = (t.among(c.msg_id), t.mine(c, ME), *same_claim)
-        values = t.counters_last(_outcome_values(t, outcome))
+        values = t.tries_last(_outcome_values(t, outcome))
         return sa.update(t.message).where(*mine).ordered_values(*values)
 
     return t.built(("outcome", outcome, counted), build)
@@ -301,11 +301,6 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
 
 
 def back_to(t: Tables) -> ColumnElement[int]:
-    """The status of a row given back without a try: new, or failed if it has failed before, or was
-    in a crash: a suspect is in no run, which holds new ones."""
-    c = t.cols()
-    zero: ColumnElement[int] = sa.literal_column("0")
-    failed = t.tries(c) > zero
-    if c.crash_times is not None:
-        failed = sa.or_(failed, c.crash_times > zero)
-    return sa.case((failed, lit(Status.FAILED)), else_=lit(Status.NEW))
+    """The status of a row given back without a try: new, or failed if it has failed before."""
+    failed = t.tries(t.cols())
+    return sa.case((failed > sa.literal_column("0"), lit(Status.FAILED)), else_=lit(Status.NEW))
