@@ -48,11 +48,6 @@ class Log:
         """Whether it has any of it."""
         return self.last.get(reign.writer, 0) > reign.after
 
-    def is_behind(self, other: Log) -> bool:
-        """Whether the other one has all that this one has, and wrote more itself."""
-        missed = other.last.get(other.server, 0) > self.last.get(other.server, 0)
-        return missed and all(other.last.get(s, 0) >= n for s, n in self.last.items())
-
 
 class Reigns:
     """The latest one that was seen, and who ever wrote."""
@@ -64,10 +59,9 @@ class Reigns:
         self._writers: frozenset[int | str] = frozenset()
         self._primary: int | str | None = None
         self._server: int | str | None = None  # the one that was asked last
-        # Where each counts its own: what the last one had, since when it reigns, other servers.
+        # Where each counts its own: what the last one had, and its reign.
         self._had: Mapping[int | str, int] = {}
         self._began: Reign | None = None
-        self._heard: dict[int | str, Log] = {}
 
     def ask(self, cursor: Any) -> Log | None:
         told = _variables(cursor)
@@ -75,10 +69,6 @@ class Reigns:
         return _log_of(told)
 
     def is_old(self, found: Log) -> bool:
-        ahead = next((one for one in self._heard.values() if found.is_behind(one)), None)
-        if ahead is not None and found.last.get(found.server):
-            self._latest = Reign(ahead.server, found.last.get(ahead.server, 0))
-            self._writers |= {found.server, ahead.server}
         seen = self._latest
         if seen is None or found.domain != self._domain or found.server == seen.writer:
             return False
@@ -112,8 +102,7 @@ class Reigns:
         return _log_of(_variables(cursor))
 
     def hears(self, found: Log) -> None:
-        if found.apart:
-            self._heard[found.server] = found
+        if found.apart:  # replicas there often have transactions of their own, from their set-up
             return
         if self._latest is None:
             self._domain = found.domain
