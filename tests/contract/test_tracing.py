@@ -17,6 +17,7 @@ from opentelemetry.trace import StatusCode
 from msgworker import App, MessageTable, Reject, RetryLater, testing
 from msgworker.errors import ConfigError
 from msgworker.store.looking.doctor import Severity
+from msgworker.tracing import tracer
 from tests.support.rows import Table, edit
 from tests.support.spans import PARENT, Spans, ids, linked, recorded
 from tests.support.timers import put_back
@@ -413,8 +414,8 @@ def test_items_have_spans_in_that_of_the_try_on_whatever_thread(
     assert "secret" not in str(failed.to_json())
 
 
-def test_the_function_of_items_is_sent_to_another_process_without_its_span(sqlite_traced, spans):
-    fn = pickle.loads(pickle.dumps(sqlite_traced._tracer.around_items("t", str)))
+def test_the_function_of_items_is_sent_to_another_process_without_its_span(spans):
+    fn = pickle.loads(pickle.dumps(tracer(True).around_items("t", str)))
     assert fn(5) == "5"
     assert spans.all() == []
 

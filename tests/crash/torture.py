@@ -344,7 +344,7 @@ class Torture:
             if life.running:
                 life.resume()
         deadline = time.monotonic() + PEACE_SECONDS
-        while not self._has_ticked() and time.monotonic() < deadline:  # nobody had a calm second
+        while not self._has_ticked() and time.monotonic() < deadline:  # kills may have left no time
             self.trial.pauses(0.2)
             self._replace_dead()
         # Otherwise one that stops last may send a tick that no instance handles any more.
