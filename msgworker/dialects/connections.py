@@ -318,6 +318,12 @@ def doubt_sessions(engine: sa.Engine) -> None:
     """After an error that may be one of its session a connection of this engine is spoilt, also
     where the error is caught at the statement and others follow."""
     event.listen(engine, "handle_error", _note_error)
+    engine.update_execution_options(**{_OURS: True})
+
+
+def is_ours_alone(conn: sa.Connection) -> bool:
+    """Whether only the package uses this connection, so that its settings are known."""
+    return _OURS in conn.get_execution_options()
 
 
 def watch_sessions(engine: sa.Engine) -> None:
@@ -328,6 +334,7 @@ def watch_sessions(engine: sa.Engine) -> None:
 
 
 _WATCHED = "msgworker_watched"
+_OURS = "msgworker_ours"
 
 
 @contextmanager

@@ -248,15 +248,13 @@ def open_engine(source: object) -> sa.Engine:
             raise ConfigError(
                 f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed"
             )
-        engine = engine.execution_options()
-        engine.hide_parameters = True
+        engine = _ours(engine, given)
         event.listen(engine, "begin", _begin_immediate)
         if not given:
             engine.dialect.statement_compiler = _hinting_compiler()
             _set_sessions(engine, engine)
         return engine
-    engine = engine.execution_options(isolation_level=ISOLATION)
-    engine.hide_parameters = True
+    engine = _ours(engine, given, isolation_level=ISOLATION)
     if engine.dialect.name in ("postgresql", "mysql", "mariadb"):
         notice_standby(engine)
     event.listen(engine, "handle_error", _note_rollback)
@@ -269,6 +267,17 @@ def open_engine(source: object) -> sa.Engine:
         event.listen(engine, "before_cursor_execute", _fetch_at_once)
     if not given:
         _set_sessions(engine, engine)
+    return engine
+
+
+def _ours(engine: sa.Engine, given: bool, **options: Any) -> sa.Engine:
+    """An Engine with these execution options and events of its own. One that we have created needs
+    no other beside it, whose events would be looked up in both at each statement."""
+    if given:
+        engine = engine.execution_options(**options)
+    else:
+        engine.update_execution_options(**options)
+    engine.hide_parameters = True
     return engine
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from msgworker.dialects.attempts import attempt
-from msgworker.dialects.connections import connecting
+from msgworker.dialects.connections import connecting, is_ours_alone
 from msgworker.errors import HandlerMisuse
 from msgworker.logs import logger
 
@@ -77,7 +77,9 @@ def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
     mine = attempt()
     rest = None if mine is None else mine.check()
     cursor = raw.cursor()
-    before = cursor.execute("PRAGMA busy_timeout").fetchone()[0]
+    after = _BUSY_TIMEOUT
+    if not is_ours_alone(conn):
+        after = f"PRAGMA busy_timeout={cursor.execute('PRAGMA busy_timeout').fetchone()[0]}"
     cursor.execute("PRAGMA busy_timeout=0")
     try:
         deadline = time.monotonic() + (BUSY_SECONDS if rest is None else rest)
@@ -91,7 +93,7 @@ def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
             time.sleep(random.uniform(0.25, 1) * BUSY_LOOK_SECONDS)
         conn.exec_driver_sql("BEGIN IMMEDIATE")  # raises SQLAlchemy's errors
     finally:
-        cursor.execute(f"PRAGMA busy_timeout={before}")
+        cursor.execute(after)
         cursor.close()
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, RootTransaction
@@ -328,14 +328,13 @@ class Link:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """A connection in a transaction of its own."""
-        with self._opened() as conn, self._turn_of_ours(), conn.begin():
+        turn = self._turn_of_ours() if self._turns is not None else nullcontext()
+        with self._opened() as conn, turn, conn.begin():
             yield conn
 
     @contextmanager
     def _turn_of_ours(self) -> Iterator[None]:
-        if self._turns is None:
-            yield
-            return
+        assert self._turns is not None
         self.waits = True
         try:
             self._turns.__enter__()

@@ -154,8 +154,9 @@ class Pick:
         name, topics = topic_of(row.topic), self._search.topics
         if name in self._search.paused:
             return True
-        is_name = isinstance(name, str) and is_text(name)  # SQLite also keeps bytes
-        return topics is not None and name not in topics and is_name
+        if topics is None or name in topics:
+            return False
+        return isinstance(name, str) and is_text(name)  # SQLite also keeps bytes
 
     def _handled(self, topic: str | None) -> bool:
         topics, paused = self._search.topics, self._search.paused
