@@ -3,10 +3,12 @@
 A page is run in a folder of its own, from its top:
 
 * a block whose first line is `# file: NAME` (`-- file: NAME` in SQL) is that file;
+  `# file: NAME (continued)` goes on with it;
 * a block of `console` is run, command by command, and the page shows what it prints. Times,
   durations, ids of instances and process ids may differ, and `...` stands for any text;
-* other blocks of Python are compiled, and of `sh` (what changes the machine: pip, systemctl) only
-  what follows `msgworker` is checked: the command and its options exist;
+* what is not run (SHOWN says why) is read: Python is compiled, YAML, JSON, TOML and INI are parsed,
+  and each command of ours, in blocks of any kind and in the text, is given to the real command
+  line, which must take its arguments;
 * of tabs, those of one database are run.
 
 --write puts what is printed into the page.
@@ -16,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import configparser
+import json
 import os
 import re
 import shlex
@@ -23,14 +27,16 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import yaml
 
 from msgworker.cli import main as command_line
-from msgworker.cli.group import COMMANDS
+from msgworker.cli.group import Invocation
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -46,17 +52,57 @@ URLS = {
 FENCE = re.compile(r"^( *)(`{3,})(\w+)?([^\n]*)\n(.*?)^\1\2 *$", re.M | re.S)
 TAB = re.compile(r"^:::\{tab-item\} ([^\n]+)\n(.*?)^:::$", re.M | re.S)
 VARIES = [
-    (r"[\w.-]+-\d+-[0-9a-f]{16}", "INSTANCE"),
+    (r"[\w.-]+([-:])\d+\1[0-9a-f]{16}", "INSTANCE"),
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|\+00:00)?", "TIME"),
     (r"\b\d\d:\d\d:\d\d(?:[.,]\d+)?", "TIME"),
     (r"\b\d+(?:\.\d+)? ?(?:ms|us|s|min|h|d)\b", "DURATION"),
     (r"\b\d+ (?:second|minute|hour)s?\b", "DURATION"),
+    (r"\b(?:DURATION ago|in DURATION|just now)\b", "DURATION"),
     (r"\bpid \d+|\[\d+\] \d+", "PID"),
     (r"[ \t]+", " "),
 ]
 OTHERS = re.compile(r"^\S+ warning table \S+: it is new here; .*\n", re.M)
 """Said of the databases that other tests have on the same server."""
 END = "--- end of a command ---"
+SHOWN = {
+    (
+        "start/quickstart.md",
+        "sql",
+    ): "of the client of each database; INSERTs are run by the contract",
+    ("start/quickstart.md", "sh"): "stays until it is stopped",
+    ("guides/alembic.md", "python"): "run by tests/test_alembic.py on each database",
+    ("guides/batches.md", "python"): "a part of the handler above it",
+    ("guides/chains.md", "json"): "a payload",
+    ("guides/coordination.md", "sql"): "run by samples/contract_lease.py",
+    ("guides/deploy.md", "ini"): "systemd",
+    ("guides/deploy.md", "sh"): "a crontab",
+    ("guides/deploy.md", "dockerfile"): "Docker",
+    ("guides/deploy.md", "yaml"): "Kubernetes",
+    ("guides/frameworks.md", "python"): "run as samples/django_crm, samples/fastapi_crm and by "
+    "tests/contrib",
+    ("guides/frameworks.md", "sh"): "run by tests/contrib/test_django.py",
+    ("guides/from-cron.md", "sh"): "a crontab",
+    ("guides/payloads.md", "python"): "run by tests/test_payload.py",
+    ("guides/priorities.md", "python"): "columns of a table of the reader's",
+    ("guides/retries.md", ""): "a drawing",
+    ("guides/uninstall.md", "sql"): "one of many statements",
+    ("guides/unique.md", "python"): "columns of a table of the reader's",
+    ("operate/logs.md", ""): "a line of a log",
+    ("operate/metrics.md", "sh"): "stays until it is stopped",
+    ("operate/metrics.md", "yaml"): "Prometheus",
+    ("operate/operations.md", "sql"): "run by tests/contract/test_partitioned_archive.py",
+    ("operate/operations.md", "python"): "run by tests/cli/test_docs.py",
+    ("operate/rights.md", "sql"): "run by tests/contract/test_rights.py",
+    ("operate/tracing.md", "sh"): "installs packages",
+    ("operate/tracing.md", "sql"): "headers of INSERTs are read by tests/contract/test_tracing.py",
+    ("operate/web.md", "sh"): "installs packages; stays until it is stopped",
+    ("operate/web.md", "nginx"): "nginx",
+    ("operate/web.md", "apache"): "Apache",
+    ("operate/web.md", ""): "Caddy",
+    ("operate/web.md", "yaml"): "Traefik",
+    ("operate/web.md", "python"): "mounted by tests/web/test_site.py",
+}
+"""Blocks that are not run: page and kind, and why."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +130,31 @@ def tabs(page: str) -> list[str]:
     ]
 
 
-def named(block: Block) -> tuple[str, str] | None:
-    """The file that a block is."""
-    head = re.match(r"(?:#|--) file: (\S+)\n", block.text)
-    return (head[1], block.text[head.end() :]) if head else None
+def is_file(block: Block) -> re.Match[str] | None:
+    return re.match(r"(?:#|--) file: (\S+)( \(continued\))?\n", block.text)
+
+
+def only_shown(page: str) -> set[str]:
+    """The kinds of its blocks that are not run."""
+    return {
+        block.kind
+        for block in blocks(page, None)
+        if block.kind != "console" and not block.text.startswith(":") and not is_file(block)
+    }
+
+
+def put(block: Block, folder: Path, url: str | None, shown: str | None) -> bool:
+    """Write the file that a block is, if it is one."""
+    head = is_file(block)
+    if not head:
+        return False
+    text = block.text[head.end() :]
+    target = folder / head[1]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("a" if head[2] else "w", encoding="utf-8") as file:
+        file.write("\n\n" * bool(head[2]))
+        file.write(text.replace(shown, url) if url and shown else text)
+    return True
 
 
 def commands(text: str) -> list[tuple[str, str]]:
@@ -105,7 +172,7 @@ def run(block: Block, folder: Path, url: str | None, shown: str | None) -> list[
     """What each command prints, in one shell."""
     given = commands(block.text)
     after = f"\nkept=$?; echo '{END}'; (exit $kept)\n"
-    script = "set -m\n" + "".join(c + after for c, _ in given)
+    script = "".join(c + after for c, _ in given)
     if url and shown:
         script = script.replace(shown, url)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -128,6 +195,19 @@ def run(block: Block, folder: Path, url: str | None, shown: str | None) -> list[
     return [text.replace(str(folder), ".") for text in printed]
 
 
+def _ini(text: str) -> None:
+    configparser.ConfigParser(interpolation=None, strict=False).read_string(text)
+
+
+PARSERS: dict[str, Callable[[str], object]] = {
+    "python": ast.parse,
+    "yaml": yaml.safe_load,
+    "json": json.loads,
+    "toml": tomllib.loads,
+    "ini": _ini,
+}
+
+
 def same(expected: str, printed: str) -> bool:
     """Whether this was printed, but for what differs from run to run."""
 
@@ -144,21 +224,64 @@ def same(expected: str, printed: str) -> bool:
     return re.fullmatch(pattern, found) is not None
 
 
-def unknown_options(line: str) -> list[str]:
-    """Options in a command line that its command does not have."""
-    words = shlex.split(line, comments=True)
-    words = words[words.index("msgworker") + 1 :] if "msgworker" in words else []
-    names = [word for word in words if word in COMMANDS]
-    if not names:
-        return []
-    context = click.Context(command_line)
-    command = command_line.get_command(context, names[0])
-    assert command is not None
-    known = {"--help", *(o for p in [*command_line.params, *command.params] for o in p.opts)}
-    known |= {o for p in command.params for o in p.secondary_opts}
-    for inner in getattr(command, "commands", {}).values():
-        known |= {o for p in inner.params for o in p.opts}
-    return [w for w in words if w.startswith("--") and w.partition("=")[0] not in known]
+def calls(line: str) -> Iterator[list[str]]:
+    """The words behind each `msgworker` in a line of a shell."""
+    line = re.sub(r" \d>(&\d|\S+)", " ", line)  # 2>&1
+    found = shlex.shlex(line, posix=True, punctuation_chars=True)
+    found.whitespace_split = True
+    words: list[str] | None = None
+    for word in [*found, ";"]:
+        if set(word) <= set("();<>|&"):
+            if words is not None:
+                yield words
+            words = None
+        elif words is not None:
+            words.append(word)
+        elif word.rsplit("/")[-1] == "msgworker":
+            words = []
+
+
+def refused(line: str, whole: bool = True) -> list[str]:
+    """What the real command line refuses of the commands in a line.
+
+    Words in capitals stand for what the reader puts there. whole: what is missing counts too.
+    """
+    line = re.sub(r'\[("msgworker"[^]]*)\]', lambda m: m[1].replace(",", " "), line)
+    wrong = []
+    for words in calls(line):
+        if not words or not words[0].islower() or words[0].startswith("-"):
+            continue
+        given = ["8" if re.fullmatch(r"[A-Z]+|\.\.\.", word) else word for word in words]
+        context = click.Context(command_line, obj=Invocation())
+        try:
+            name, command, rest = command_line.resolve_command(context, given)
+            assert command is not None
+            command.make_context(name, rest, parent=context)
+        except click.exceptions.Exit:  # --help
+            continue
+        except (click.MissingParameter, click.BadOptionUsage) as error:
+            wrong += [f"msgworker {' '.join(words)}: {error.format_message()}"] if whole else []
+        except click.ClickException as error:
+            wrong.append(f"msgworker {' '.join(words)}: {error.format_message()}")
+    return wrong
+
+
+def unknown(page: str) -> list[str]:
+    """What the real command line refuses of all commands of a page."""
+    wrong = []
+    for block in blocks(page, None):
+        if block.kind == "console":
+            lines = [command for command, _ in commands(block.text)]
+        elif block.kind in ("python", "sql", "json", "toml"):
+            continue
+        else:
+            lines = block.text.replace("\\\n", " ").splitlines()
+        for line in lines:
+            if "msgworker" in line:
+                wrong += refused(line)
+    for inline in re.findall(r"`(msgworker [^`]+)`", FENCE.sub("", page)):
+        wrong += refused(" ".join(inline.split()), whole=False)
+    return wrong
 
 
 def check(path: Path, tab: str | None = None, url: str | None = None) -> list[str]:
@@ -168,20 +291,9 @@ def check(path: Path, tab: str | None = None, url: str | None = None) -> list[st
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home).resolve()
         for block in blocks(page, tab):
-            if file := named(block):
-                target = folder / file[0]
-                target.parent.mkdir(parents=True, exist_ok=True)
-                text = file[1].replace(shown, url) if url and shown else file[1]
-                target.write_text(text, encoding="utf-8")
-            if block.kind == "python":
-                ast.parse(block.text)
-            elif block.kind == "sh":
-                joined = block.text.replace("\\\n", " ")
-                wrong += [
-                    f"{line}: {o}"
-                    for line in joined.splitlines()
-                    for o in (unknown_options(line) if "msgworker" in line else [])
-                ]
+            put(block, folder, url, shown)
+            if parse := PARSERS.get(block.kind):
+                parse(block.text)
             elif block.kind == "console":
                 given = commands(block.text)
                 for (command, expected), printed in zip(
@@ -200,11 +312,7 @@ def write(path: Path, tab: str | None = None, url: str | None = None) -> None:
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home).resolve()
         for block in blocks(page, tab):
-            if file := named(block):
-                target = folder / file[0]
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(file[1].replace(shown, url) if url and shown else file[1])
-            elif block.kind == "console":
+            if not put(block, folder, url, shown) and block.kind == "console":
                 given, text = commands(block.text), ""
                 for (command, expected), printed in zip(
                     given, run(block, folder, url, shown), strict=True

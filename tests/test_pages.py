@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -47,25 +46,28 @@ def test_a_page_that_says_something_else_is_found(tmp_path: Path) -> None:
 
 def test_times_and_ids_may_differ_and_numbers_may_not() -> None:
     assert pages.same("took 0.4s, by vm-1-0123456789abcdef", "took 2s, by h-22-fedcba9876543210")
+    assert pages.same("done just now (in 3 seconds)", "done 1 second ago (just now)")
     assert pages.same("created a\n...", "created a\ncreated b\n")
     assert not pages.same("done=3", "done=4")
 
 
-def test_an_option_that_is_not_there_is_found() -> None:
-    assert pages.unknown_options("msgworker run jobs:app --thread 8") == ["--thread"]
-    assert pages.unknown_options("venv/bin/python x && msgworker drain --threads 8 --quiet") == []
+def test_a_command_that_is_not_there_is_found() -> None:
+    assert "--thread" in pages.refused("msgworker run jobs:app --thread 8")[0]
+    assert "missing" in pages.refused("cd x && venv/bin/msgworker show jobs:app")[0].lower()
+    assert pages.refused("venv/bin/python x && msgworker drain jobs:app --threads 8 || a b") == []
+    assert pages.refused('CMD ["msgworker", "run", "jobs:app", "--grac", "x"]') != []
+    assert pages.refused("msgworker show", whole=False) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+TEXTS = sorted([*pages.DOCS.rglob("*.md"), pages.ROOT / "README.md"])
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_every_command_of_ours_on_a_page_exists(page: Path) -> None:
-    """Also in blocks that are not run."""
-    text = page.read_text(encoding="utf-8")
-    wrong = []
-    for block in pages.blocks(text, None):
-        for line in block.text.replace("\\\n", " ").splitlines():
-            if re.match(r"[$>\w/. ]*msgworker [a-z]", line) and "`" not in line:
-                try:
-                    wrong += pages.unknown_options(line.removeprefix("$ "))
-                except ValueError:  # no line of a shell
-                    continue
-    assert wrong == []
+    """Also in blocks that are not run, and in the text."""
+    assert pages.unknown(page.read_text(encoding="utf-8")) == []
+
+
+def test_what_is_not_run_is_listed_with_the_reason() -> None:
+    found = {(name(p), kind) for p in PAGES for kind in pages.only_shown(p.read_text("utf-8"))}
+    assert found == set(pages.SHOWN)

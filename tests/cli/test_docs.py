@@ -22,6 +22,7 @@ from msgworker.cli.target import settings_of
 from msgworker.cli.work import unused
 from msgworker.config import SETTINGS, load
 from msgworker.errors import ExitCode
+from msgworker.table import VERSIONS
 from tests.support.programs import ROOT
 
 CLI = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
@@ -112,6 +113,14 @@ def test_exit_codes_are_in_one_table_of_code_and_page() -> None:
         assert text.startswith(ExitCode(int(code)).means), code
     help_text = " ".join(CliRunner().invoke(main, ["--help"]).stdout.split())
     assert all(f"{code} {code.means}" in help_text for code in ExitCode)
+
+
+def test_every_version_of_the_schema_is_documented() -> None:
+    page = (ROOT / "docs" / "operate" / "upgrading.md").read_text(encoding="utf-8")
+    table = page.partition("\n| version |")[2].partition("\n\n")[0]
+    numbers = re.findall(r"^\| (\d+) \|", table, re.M)
+    assert numbers == [str(version.number) for version in VERSIONS]
+    assert f'"version": {numbers[-1]},' in page
 
 
 def test_no_exit_code_is_used_that_is_not_in_the_table() -> None:
