@@ -22,9 +22,18 @@ def test_named_test_exists(name: str) -> None:
 
 
 def promises() -> list[str]:
-    """The rows of the table of promises."""
+    """The rows of the table of promises, and of that of failures."""
     after = PAGE.partition("## Which test is for which promise")[2]
     return [line for line in after.splitlines() if line.startswith("| ") and "---" not in line]
+
+
+def test_each_promise_to_users_has_its_line_here_in_its_own_words() -> None:
+    made = (DOCS / "reference" / "guarantees.md").read_text().partition("| promise |")[2]
+    rows = made.partition("\n\n")[0].splitlines()[2:]
+    words = [re.sub(r"\| (?:P\d )?\*\*(.+?)\*\*.*", r"\1", row) for row in rows]
+    words = [re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", one) for one in words]
+    held = [row.removeprefix("| ").partition(" | ")[0] for row in promises()]
+    assert held[1 : len(words) + 1] == words
 
 
 def test_the_first_test_of_each_promise_is_quick() -> None:
