@@ -82,16 +82,22 @@ ANY: dict[str, tuple[str, ...]] = {
     ),
 }
 
+PARENTS = "CREATE TABLE parents (id VARCHAR(100) PRIMARY KEY)"
 TYPES_MADE = {
+    "sqlite": (PARENTS,),
+    "mariadb": (PARENTS, "INSERT INTO parents VALUES ('a'), ('b')"),
     "postgresql": (
+        PARENTS,
+        "INSERT INTO parents VALUES ('a'), ('b')",
+        "CREATE SCHEMA elsewhere",
         "CREATE TYPE msg_state AS ENUM ('0', '1', '2', '-1')",
         "CREATE DOMAIN small_domain AS integer CHECK (VALUE BETWEEN 0 AND 2)",
         "CREATE DOMAIN text_domain AS text CHECK (length(VALUE) < 60)",
         "CREATE COLLATION folds"
         " (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
-    )
+    ),
 }
-"""What types are made from, once in a database."""
+"""What types and keys are made from, once in a database."""
 
 SAID = (
     *("NOT NULL", "NULL", "DEFAULT NULL", "UNIQUE"),
@@ -123,3 +129,74 @@ WHOLE = {
                 "CHARACTER SET utf8mb3", "COLLATE utf8mb4_unicode_ci"),
 }  # fmt: skip
 """What may stand behind the columns."""
+
+KEYS = ("", "", "", "UNIQUE ({id}, {object})", "FOREIGN KEY ({object}) REFERENCES parents (id)")
+"""Constraints that may stand among the columns."""
+
+ACTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "sqlite": {
+        "refuses": (
+            "CREATE TRIGGER act BEFORE UPDATE ON {t} WHEN {when} BEGIN "
+            "SELECT RAISE(ABORT, 'not so'); END",
+        ),
+        "passes over": (
+            "CREATE TRIGGER act BEFORE UPDATE ON {t} WHEN {when} BEGIN SELECT RAISE(IGNORE); END",
+        ),
+        "sets back": (
+            "CREATE TRIGGER act AFTER UPDATE ON {t} WHEN {when} BEGIN "
+            "UPDATE {t} SET {status} = OLD.{status} WHERE {id} = NEW.{id}; END",
+        ),
+        "is unique": ("CREATE UNIQUE INDEX once{n} ON {t} ({object}) WHERE {status} = {value}",),
+    },
+    "postgresql": {
+        deed: (
+            "CREATE OR REPLACE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN {does}; RETURN {gives}; END $$",
+            "CREATE TRIGGER act BEFORE UPDATE ON {t} FOR EACH ROW WHEN ({when}) "
+            "EXECUTE FUNCTION act()",
+        )
+        for deed, does, gives in (
+            ("refuses", "RAISE EXCEPTION 'not so'", "NEW"),
+            ("passes over", "NULL", "NULL"),
+            ("sets back", "NEW.{status} := OLD.{status}", "NEW"),
+        )
+    }
+    | {
+        "is ruled": ("CREATE RULE act AS ON UPDATE TO {t} WHERE {when} DO INSTEAD NOTHING",),
+        "is unique": ("CREATE UNIQUE INDEX once{n} ON {t} ({object}) WHERE {status} = {value}",),
+    },
+    "mariadb": {
+        deed: (
+            "CREATE TRIGGER act BEFORE UPDATE ON {t} FOR EACH ROW "
+            f"BEGIN IF {{when}} THEN {does}; END IF; END",
+        )
+        for deed, does in (
+            ("refuses", "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not so'"),
+            ("sets back", "SET NEW.{status} = OLD.{status}"),
+        )
+    },
+}
+"""What may be done to an UPDATE, and how."""
+
+SESSIONS: dict[str, tuple[dict[str, str], ...]] = {
+    "sqlite": ({}, {}, {"pool": "NullPool"}, {"pool": "StaticPool"}, {"isolation": "SERIALIZABLE"}),
+    "postgresql": (
+        *({}, {}, {"pool": "NullPool"}, {"pool": "StaticPool"}, {"isolation": "AUTOCOMMIT"}),
+        *({"isolation": "SERIALIZABLE"}, {"isolation": "REPEATABLE READ"}, {"pool": "of one"}),
+        {"session": "SET TIME ZONE 'Asia/Shanghai'"},
+        {"session": "SET TIME ZONE 'America/New_York'"},
+        {"session": "SET search_path TO elsewhere, public"},
+        {"session": "SET DateStyle TO 'SQL, DMY'"},
+        {"session": "SET default_transaction_isolation TO 'serializable'"},
+    ),
+    "mariadb": (
+        *({}, {}, {"pool": "NullPool"}, {"pool": "StaticPool"}, {"isolation": "AUTOCOMMIT"}),
+        *({"isolation": "SERIALIZABLE"}, {"isolation": "READ UNCOMMITTED"}, {"pool": "of one"}),
+        {"session": "SET time_zone = '+08:00'"},
+        {"session": "SET time_zone = '-05:00'"},
+        {"session": "SET sql_mode = 'ANSI_QUOTES,PIPES_AS_CONCAT,NO_UNSIGNED_SUBTRACTION'"},
+        {"session": "SET sql_mode = ''"},
+        {"session": "SET tx_isolation = 'SERIALIZABLE'"},
+    ),
+}
+"""Of the Engine that an App is given: pool, isolation level, a statement at each connect."""

@@ -10,46 +10,69 @@ from typing import Any
 
 import sqlalchemy as sa
 from hypothesis import strategies as st
-from tenacity.wait import wait_none
+from tenacity.wait import wait_fixed
 
 from msgworker import App, ConfigError, Message, MessageTable, SchemaError
 from msgworker.store.looking.doctor import Severity
+from tests.engines import plain_engine
 from tests.fuzz.kinds import (
+    ACTS,
     ANY,
     FINE,
     GENERATED,
     INSTANTS,
+    KEYS,
     NAMES,
     NUMBERS,
     OF_NUMBERS,
     OF_TEXTS,
     OPTIONAL,
     SAID,
+    SESSIONS,
     WHOLE,
 )
 
 OBJECTS = ("a", "b", "a", "a", "b")
-FAILS_ONCE = 2
+ACTED_ON = 2
+"""The message to which something is done, if not to each."""
+MOST_STARTS = 4
 SECONDS = 30.0
 VALUES = ("'a'", "'b'", "1", "2", "'2024-01-01'", "'1c0ffee0-0000-4000-8000-00000000000a'", "true")
 """Of a column that must be given, tried in turn."""
-WHOLE_SAID = ("storage engine", "has partitions", "old versions")
+WHOLE_SAID = ("storage engine", "has partitions", "old versions", "pool", "isolation level")
 """Refusals that name no column."""
 MENDS = re.compile(
-    r"ALTER TABLE|create the table again|MessageTable\(|primary key|init-db|columns? "
+    r"ALTER TABLE|create the table again|MessageTable\(|primary key|init-db|columns? |QueuePool"
 )
+POOLS: Mapping[str, Mapping[str, Any]] = {
+    "NullPool": {"poolclass": sa.NullPool},
+    "StaticPool": {"poolclass": sa.StaticPool},
+    "of one": {"poolclass": sa.QueuePool, "pool_size": 1, "max_overflow": 0},
+}
 
 
 @dataclass(frozen=True)
 class Described:
-    """A table as a DBA has made it: role -> type and what else is said of the column."""
+    """A table as a DBA has made it: role -> type and what else is said of the column.
+
+    key: a constraint among the columns. act: what is done to an UPDATE that writes which status,
+    and of which message, None = each. session: see SESSIONS.
+    """
 
     columns: Mapping[str, str]
     rest: str = ""
+    key: str = ""
+    act: tuple[str, int, int | None] | None = None
+    session: Mapping[str, str] = field(default_factory=dict)
 
 
 def described(database: str) -> st.SearchStrategy[Described]:
     """Tables of which up to three columns are of any type, or say something odd."""
+    acts = st.tuples(
+        st.sampled_from(list(ACTS[database])),
+        st.sampled_from([1, 2, -1]),
+        st.sampled_from([None, ACTED_ON]),
+    )
     some = st.lists(st.sampled_from(list(OPTIONAL)), unique=True)
     odd = st.lists(st.sampled_from(list(NAMES)), max_size=3, unique=True)
     return some.flatmap(
@@ -64,6 +87,9 @@ def described(database: str) -> st.SearchStrategy[Described]:
                     }
                 ),
                 st.sampled_from(WHOLE[database]),
+                st.sampled_from(KEYS),
+                st.one_of(st.none(), st.none(), acts),
+                st.sampled_from(SESSIONS[database]),
             )
         )
     )
@@ -122,15 +148,19 @@ class Adoption:
             self.figures["refused by the database"] += 1
             return self.figures
         self.figures["tables"] += 1
+        self.figures["with an act"] += table.act is not None
+        self.figures["with a session"] += bool(table.session)
         try:
             self._adopt(table)
         except Stuck as stuck:
             self.engine.dispose()
-            raise Stuck(f"{stuck}\n{statement}") from stuck
+            raise Stuck(f"{stuck}\n{statement}\n{table.act} {table.session}") from stuck
         except Exception as error:
             self.engine.dispose()
             said = f"{type(error).__name__}: {error!s:.700}"
-            raise Stuck(f"another exception: {said}\n{statement}") from error
+            raise Stuck(
+                f"another exception: {said}\n{statement}\n{table.act} {table.session}"
+            ) from error
         finally:
             self._try(f"DROP TABLE {self._quoted(self.name)}")
         return self.figures
@@ -138,7 +168,12 @@ class Adoption:
     def _adopt(self, table: Described) -> None:
         refused: list[str] = []
         for _ in range(4):
-            app = self._app(table)
+            try:
+                app = self._app(table)
+            except ConfigError as error:
+                self._judge_refusal(str(error), table)
+                self.figures["refused, mended by hand"] += 1
+                return
             try:
                 ran = self._work(app, table)
             except (SchemaError, ConfigError) as error:
@@ -152,7 +187,7 @@ class Adoption:
                 self.engine.dispose()  # what its connections have prepared is of the old types
                 continue
             finally:
-                if self.database == "sqlite":
+                if app.engine.pool is not self.engine.pool:
                     app.engine.dispose()
             self.figures["works, mended" if refused else ran] += 1
             return
@@ -166,16 +201,20 @@ class Adoption:
             if len(ids) > 1 and msg.msg_id == ids[1] and ran.count(msg.msg_id) == 1:
                 raise ValueError("once, and in \u4e2d\u6587 too")
 
-        app.add_handler(None, handle, wait=wait_none())
+        app.add_handler(None, handle, wait=wait_fixed(0.01))
         app.create_schema()
         ids: list[int] = []
         self._try(f"DELETE FROM {self._quoted(self.name)}")
         given = self._put(app, table)
         ids += given
+        if not self._act(table):
+            return "works, the act is refused"
         report = app.drain(threads=2, linger=0, retry_linger=5, time_limit=SECONDS)
         if not ids:
             return "works, takes no rows"
         statuses = self._statuses(app)
+        if table.act is not None or table.key:
+            return self._hindered(statuses, ran, ids, report)
         expected = [s for i in ids for s in ([i, i] if i == ids[1] else [i])]
         if statuses != [2] * len(OBJECTS) or sorted(ran) != sorted(expected):
             raise Stuck(f"statuses {statuses}, ran {ran}, {report}")
@@ -187,14 +226,46 @@ class Adoption:
             raise Stuck(f"the report is not so: {report}")
         return "works"
 
+    def _hindered(self, statuses: list[Any], ran: list[int], ids: list[int], report: Any) -> str:
+        """What the database does to our statements is told, and bounded."""
+        said = f"statuses {statuses}, ran {ran}, {report}"
+        if any(ran.count(i) > MOST_STARTS for i in ids):
+            raise Stuck(f"started again and again: {said}")
+        if report.stopped:
+            raise Stuck(f"did not end: {said}")
+        if (statuses == [2] * len(OBJECTS)) != (report.exit_code == 0):
+            raise Stuck(f"the exit code is not so: {said}")
+        return "works, hindered" if report.exit_code else "works"
+
     # ------------------------------------------------------------ the table
 
     def _quoted(self, name: str) -> str:
         return quoted(self.database, name)
 
     def _statement(self, table: Described) -> str:
-        columns = (f"{self._quoted(NAMES[r])} {kind}".strip() for r, kind in table.columns.items())
+        columns = [f"{self._quoted(NAMES[r])} {kind}".strip() for r, kind in table.columns.items()]
+        if table.key:
+            columns.append(table.key.format(**self._names()))
         return f"CREATE TABLE {self._quoted(self.name)} ({', '.join(columns)}) {table.rest}".strip()
+
+    def _names(self) -> dict[str, str]:
+        named = {"id": "msg_id", "object": "object_id", "status": "status"}
+        return {"t": self._quoted(self.name), "n": self.name} | {
+            name: self._quoted(NAMES[role]) for name, role in named.items()
+        }
+
+    def _act(self, table: Described) -> bool:
+        """Make what does something to our statements; false if the database refuses it."""
+        if table.act is None:
+            return True
+        deed, status, which = table.act
+        names = self._names()
+        when = (
+            f"NEW.{names['status']} = {status} AND NEW.{names['status']} <> OLD.{names['status']}"
+        )
+        when += "" if which is None else f" AND OLD.{names['id']} = {which}"
+        names |= {"when": when, "value": str(status)}
+        return all(self._try(one.format(**names)) for one in ACTS[self.database][deed])
 
     def _try(self, statement: str) -> bool:
         try:
@@ -210,8 +281,26 @@ class Adoption:
         names |= {role: None for role in OPTIONAL if role not in table.columns}
         spec = MessageTable(self.name, shard=None, instance_type=None, **names)
         # SQLite's must be ours: connections of a plain engine do not wait for a lock.
-        source = self.engine.url if self.database == "sqlite" else self.engine
+        source: Any = self.engine.url if self.database == "sqlite" else self.engine
+        if table.session:
+            source = self._engine(table.session)
         return App(source, table=spec, lease_seconds=60)
+
+    def _engine(self, session: Mapping[str, str]) -> sa.Engine:
+        options = dict(POOLS.get(session.get("pool", ""), {}))
+        if "isolation" in session:
+            options["isolation_level"] = session["isolation"]
+        engine = plain_engine(self.engine.url, **options)
+        if "session" in session:
+
+            @sa.event.listens_for(engine, "connect")
+            def connect(raw: Any, _: Any) -> None:
+                cursor = raw.cursor()
+                cursor.execute(session["session"])
+                cursor.close()
+                raw.commit()
+
+        return engine
 
     def _put(self, app: App, table: Described) -> list[int]:
         """Five messages as a plain producer inserts them; [] if the table takes none."""
