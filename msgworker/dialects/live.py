@@ -531,6 +531,39 @@ def longer_than(conn: sa.Connection, table: str, column: str, length: int) -> in
     return int(conn.scalar(_plain(f"SELECT count(*) FROM {table} WHERE {text} > {length}")))
 
 
+_HOLDERS_OF_MYSQL = (
+    "SELECT concat('foreign key ', constraint_name, ' of ', table_name) "
+    "FROM information_schema.key_column_usage WHERE referenced_table_name IS NOT NULL AND ("
+    "table_schema = coalesce(:schema, DATABASE()) AND table_name = :bare AND column_name = :column "
+    "OR referenced_table_schema = coalesce(:schema, DATABASE()) AND referenced_table_name = :bare "
+    "AND referenced_column_name = :column) ORDER BY 1"
+)
+_HOLDERS = {
+    "postgresql": "SELECT DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid) "
+    "FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_attribute a "
+    "ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid "
+    "LEFT JOIN pg_catalog.pg_attrdef g "
+    "ON d.classid = CAST('pg_attrdef' AS regclass) AND g.oid = d.objid "
+    "WHERE d.refclassid = CAST('pg_class' AS regclass) AND d.refobjid = to_regclass(:full) "
+    "AND a.attname = :column AND (d.classid IN (CAST('pg_rewrite' AS regclass), "
+    "CAST('pg_policy' AS regclass), CAST('pg_trigger' AS regclass)) OR g.adnum <> a.attnum) "
+    "ORDER BY 1",
+    "mysql": _HOLDERS_OF_MYSQL,
+    "mariadb": _HOLDERS_OF_MYSQL,
+}
+
+
+def holders(
+    conn: sa.Connection, full: str, schema: str | None, bare: str, column: str
+) -> list[str]:
+    """What uses a column so that the database refuses to change its type. full: the name of the
+    table as SQL has it."""
+    query = _HOLDERS[conn.dialect.name]
+    given = {"full": full, "schema": schema, "bare": bare, "column": column}
+    named = {name: value for name, value in given.items() if f":{name}" in query}
+    return [str(_text(found)) for found in conn.scalars(sa.text(query), named)]
+
+
 def filled(conn: sa.Connection, table: str, column: str) -> int:
     """How many rows have a value in a column."""
     quoted = conn.dialect.identifier_preparer.quote(column)

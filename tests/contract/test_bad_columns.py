@@ -200,14 +200,41 @@ def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, case)
     app.engine.dispose()
 
 
+HOLDERS = {
+    "postgresql": ("seen", "CREATE VIEW seen AS SELECT topic FROM tb", "DROP VIEW seen"),
+    "mariadb": (
+        "of_topic",
+        "ALTER TABLE tb ADD CONSTRAINT of_topic FOREIGN KEY (topic) REFERENCES topics (id)",
+        "ALTER TABLE tb DROP FOREIGN KEY of_topic",
+    ),
+}
+
+
+@pytest.mark.parametrize("on", HOLDERS)
+def test_no_statement_is_printed_that_what_uses_a_column_keeps_from_running(request, on):
+    server = request.getfixturevalue(on)
+    name, hold, drop = HOLDERS[on]
+    make_table(server, topic="INTEGER")
+    run(server, "CREATE TABLE topics (id INTEGER PRIMARY KEY)", hold)
+    with pytest.raises(
+        SchemaError, match=rf"used by [\w ]*\b{name}\b.*: drop that first"
+    ) as refused:
+        App(server.url, table=TABLE).create_schema()
+    assert ". To fix it: " not in str(refused.value)
+    run(server, drop)
+    refused_until_mended(
+        lambda **given: App(server.url, **given), server, "topic (topic) is INTEGER"
+    )
+
+
 def test_no_statement_is_printed_that_deletes_what_a_table_keeps(mariadb):
-    make_table(mariadb, whole="WITH SYSTEM VERSIONING")
+    make_table(mariadb, topic="INTEGER", whole="WITH SYSTEM VERSIONING")
     app = App(mariadb.url, table=TABLE)
     with pytest.raises(SchemaError, match="deletes all of them, for good") as refused:
         app.create_schema()
     assert ". To fix it: " not in str(refused.value)
     mends = [statement for one in app.ops.doctor() for statement in one.mend]
-    assert not [statement for statement in mends if "VERSIONING" in statement]
+    assert not [one for one in mends if "VERSIONING" in one or "MODIFY" in one]
     app.engine.dispose()
 
 

@@ -39,10 +39,11 @@ MOST_STARTS = 4
 SECONDS = 30.0
 VALUES = ("'a'", "'b'", "1", "2", "'2024-01-01'", "'1c0ffee0-0000-4000-8000-00000000000a'", "true")
 """Of a column that must be given, tried in turn."""
-WHOLE_SAID = ("storage engine", "has partitions", "old versions", "pool", "isolation level")
+WHOLE_SAID = ("storage engine", "has partitions", "old versions", "pool", "isolation level", "act")
 """Refusals that name no column."""
 MENDS = re.compile(
     r"ALTER TABLE|create the table again|MessageTable\(|primary key|init-db|columns? |QueuePool"
+    r"|\(act\)"
 )
 POOLS: Mapping[str, Mapping[str, Any]] = {
     "NullPool": {"poolclass": sa.NullPool},
@@ -385,7 +386,7 @@ class Adoption:
 def _counts_up(column: Any) -> bool:
     """Whether a row without it gets no value, or one after the other."""
     default = column.get("default")
-    return default is None or "nextval" in str(default)
+    return default in (None, "NULL") or "nextval" in str(default)
 
 
 def _plain(value: Any) -> Any:

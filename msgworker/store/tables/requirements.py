@@ -142,11 +142,15 @@ class Fault:
 
 
 def faults(live: Live) -> list[Fault]:
-    """Everything that is not as it must or should be."""
-    found = [*_layouts(live), *_partitions(live), *_generated(live)]
+    """Everything that is not as it must or should be. Where the rows have to move to another table
+    no statement mends this one: some databases refuse to change it as it is."""
+    layouts = list(_layouts(live))
+    found = [*layouts, *_partitions(live), *_generated(live)]
     kept = {role: c for role, c in live.columns.items() if not _stays_generated(live, role, c)}
     as_written = replace(live, columns=kept)  # nothing else of the others can be changed
-    return found + [fault for judge in JUDGES for fault in judge(as_written)]
+    found += [fault for judge in JUDGES for fault in judge(as_written)]
+    moves = any(not fault.mend for fault in layouts)
+    return [replace(fault, mend=()) for fault in found] if moves else found
 
 
 def _stays_generated(live: Live, role: str, column: Column) -> bool:
@@ -697,6 +701,12 @@ def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
     ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]].type
     length = getattr(ours, "length", None) or getattr(getattr(ours, "impl", None), "length", None)
     try:
+        spec = live.spec
+        held = dialects.holders(conn, live.name, spec.schema, spec.bare_name, column.name)
+        if held:
+            return DryRun(
+                f"its type cannot be changed while it is used by {', '.join(held)}: drop that first"
+            )
         if role == "status":
             return _statuses(dialects.values_as_numbers(*at, limit=20))
         if role in NUMBERS:
