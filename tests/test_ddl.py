@@ -355,6 +355,8 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
         log.rows["count(*) AS n, max("] = [(3, 7)]
         for but in (False, True):
             yield candidates.oldest_among, {"topics": ["a", "b"], "but": but, **steps}
+        yield candidates.newest, {}
+        yield candidates.of_ids, {"ids": [1, 2]}
         log.rows["count(*) AS n, max("] = [(3, "o")]
         for after in (None, "o"):
             those = candidates.Those(["a", "b"], but=True)

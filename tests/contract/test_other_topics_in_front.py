@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from msgworker import App
-from msgworker.instance.claiming.search import Search
+from msgworker.instance.claiming import search as searching
+from msgworker.instance.claiming.search import RING_SECONDS, Search
+from msgworker.store.claiming import candidates
 
 IN_FRONT = 6_000
 LOOKS = 15
 """By then a new instance has come past what stands in front."""
+WHY = ["not chosen", "paused", "limited"]
 
 
 def made(app: App, why: str) -> Search:
@@ -37,16 +40,61 @@ def look(app: App, search: Search, want: int = 10) -> list[Any]:
         return search.look(conn, want=want, in_hand=0).candidates
 
 
-@pytest.mark.parametrize("why", ["not chosen", "paused", "limited"])
+@pytest.mark.parametrize("why", WHY)
 @pytest.mark.parametrize("name", [None, "o1"], ids=["no object", "an object"])
-def test_a_message_behind_many_of_other_topics_is_found_by_the_next_look(app, why, name):
-    sent(app, "slow", [None] * IN_FRONT)
+@pytest.mark.parametrize("looks", [1, LOOKS], ids=["start", "later"])
+def test_a_message_behind_many_of_other_topics_is_found_by_the_next_look(
+    app, why, name, looks, monkeypatch
+):
+    if looks == 1:  # as if many more stood there
+        monkeypatch.setattr(searching, "MOST_STEPS", 1)
+    sent(app, "slow", [None, "o2"] * (IN_FRONT // 2))
     search = made(app, why)
-    for _ in range(LOOKS):
+    for _ in range(looks):
         assert look(app, search) == []
     sent(app, "fast", [name])
-    found = look(app, search) or look(app, search) or look(app, search)
+    found = look(app, search) or look(app, search)
     assert [one.topic for one in found] == ["fast"]
+
+
+@pytest.mark.parametrize("why", WHY)
+@pytest.mark.parametrize("names", [lambda i: None, "o{}".format], ids=["no object", "an object"])
+def test_a_look_past_others_ends_after_20_ms(app, why, names, monkeypatch):
+    """The rest after it is a multiple of its time: all in one look keeps the next one waiting."""
+    sent(app, "slow", [names(i) for i in range(IN_FRONT)])
+    search = made(app, why)
+    clock, read = [1000.0], []
+
+    def slow(name: str) -> None:
+        real = getattr(candidates, name)
+
+        def reads(*given: Any, **named: Any) -> Any:
+            clock[0] += 1.5 * RING_SECONDS
+            read.append(name)
+            return real(*given, **named)
+
+        monkeypatch.setattr(candidates, name, reads)
+
+    class Clock:
+        monotonic = perf_counter = staticmethod(lambda: clock[0])
+
+    monkeypatch.setattr(searching, "time", Clock)
+    for name in ("oldest", "oldest_among", "heads", "without_object"):
+        slow(name)
+    for _ in range(3):
+        read.clear()
+        assert look(app, search) == []
+        assert len(read) <= 3
+
+
+def test_what_waits_for_a_permit_behind_others_is_found_again_by_the_next_look(app):
+    for first in (0, IN_FRONT):
+        sent(app, "slow", [f"o{first + i:05}" for i in range(IN_FRONT)])
+        sent(app, "fast", [f"o{first + i:05}f" for i in range(3)])
+    search = made(app, "limited")
+    assert any(look(app, search, want=1) for _ in range(3 * LOOKS))
+    for _ in range(5):
+        assert look(app, search, want=1)
 
 
 def test_a_message_that_stood_there_before_is_found_within_a_few_looks(app):

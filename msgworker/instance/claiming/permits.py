@@ -30,8 +30,8 @@ GROWTH = 1.5
 RACE_SECONDS = 0.01
 TOKENS_SECONDS = 0.1
 """Tokens are taken in portions that come in this time, if the bucket is large enough for them."""
-LEFT_TO_OTHERS = 20.0
-"""The rest after a look that found nothing, as a multiple of its time."""
+LEFT_TO_OTHERS, LEFT_TO_OTHERS_IDLE = 20.0, 4.0
+"""The rest after a look that found nothing, as a multiple of its time; where threads are idle."""
 
 
 class Waits(enum.Enum):
@@ -121,7 +121,9 @@ class Permits:
     def looked(self, topic: str, look: Look) -> None:
         """After a look for a topic that found nothing."""
         now, of = self._clock(), self._of(topic)
-        rest = min(LEFT_TO_OTHERS * look.seconds, LONGEST_REST_SECONDS)
+        busy = len(self._runtime.hand.lanes) >= self._threads
+        rest = LEFT_TO_OTHERS if busy else LEFT_TO_OTHERS_IDLE
+        rest = min(rest * look.seconds, LONGEST_REST_SECONDS)
         longest = self._runtime.settings.poll_seconds
         waits = Waits.NOTHING if look.saw_all else Waits.NO
         of.again(now, waits, max(rest, min(longest, of.longer())))

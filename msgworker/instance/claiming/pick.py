@@ -127,6 +127,10 @@ class Pick:
                 self.offer(row)
         return len(self.own) - before
 
+    def oldest_first(self) -> None:
+        """Heads of several sources were offered, not by age."""
+        self.own.sort(key=lambda row: row.msg_id)
+
     def _take(self, row: Candidate) -> None:
         if not self.could_go(row):
             return

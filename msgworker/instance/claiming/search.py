@@ -26,7 +26,7 @@ from msgworker.instance.claiming.pick import WHOLE_REACH, Pick
 from msgworker.instance.claiming.ring import IDLE_OBJECTS, WINDOW, Ring
 from msgworker.instance.claiming.urgency import Urgent
 from msgworker.store.claiming import candidates, urgent
-from msgworker.store.claiming.candidates import MIN_ID, Candidate, Those
+from msgworker.store.claiming.candidates import MIN_ID, PAGE, Candidate, Those
 from msgworker.store.claiming.urgent import Ranked
 from msgworker.table import Tables
 
@@ -87,8 +87,9 @@ class Search:
         self.unknown_topics: dict[str, int] = {}
         self._mark = MIN_ID
         self._at = MIN_ID
-        self._reached: int | None = None
+        self._end: int | None = None
         self._ends: tuple[int | None, int | None] = (None, None)
+        self._found: dict[int, None] = {}
         self._crowded = False
         self._span = LEAST_SPAN
         self._read_again_at = self._ring_at = 0.0
@@ -145,11 +146,17 @@ class Search:
             if those is None:
                 left = enough - len(pick.own)
                 round_over = self._ring.step(conn, pick, left, idle=self.idle)
-                if not by_age:
-                    self._is_crowded(pick, self._ring.rows)
+                if not by_age and self._is_crowded(pick, self._ring.rows):
+                    self._end_is_known(conn)
             elif not by_age and (self._crowded or self.only):  # the ring is by object
-                over = self._look_window_among(conn, pick, WINDOW, enough, those)
-                round_over = self._look_ring_among(conn, pick, enough, those, rows=False) and over
+                self._look_at_found(conn, pick, those)
+                self._look_behind_end(conn, pick, PAGE, those)
+                if len(pick.own) < enough or self._turn % 8 == 0:  # none starves
+                    over = self._look_window_among(conn, pick, WINDOW, enough, those)
+                    round_over = (
+                        self._look_ring_among(conn, pick, enough, those, rows=False) and over
+                    )
+                    pick.oldest_first()
             else:
                 round_over = self._look_ring_among(conn, pick, enough, those)
             complete = round_over and self._ring.clean
@@ -194,12 +201,12 @@ class Search:
         self._crowded = False
         self._mark = MIN_ID
         # An id that is committed late stands before the end: it was the end for a second at least.
-        self._ends = (self._ends[1], self._reached)
+        self._ends = (self._ends[1], self._end)
         end = self._ends[0]
         if now >= self._read_again_at:
             self._at = MIN_ID
-        elif end is not None:
-            self._at = min(self._at, end)
+        if end is not None and self._end is not None:
+            self._at, self._end = min(self._at, end), min(self._end, end)
         self._since = None
         self._due_at = 0.0
         self.unknown_topics.clear()
@@ -287,15 +294,13 @@ class Search:
         stopped. Where no index has rows by age, of those without an object.
         `_passing`: this look has not come past them.
 
-        While rows in front are read again, those behind the end of the last time are read first:
-        what comes now waits for a step, however many there are.
+        While rows in front are read, those behind the end of the first look, or of the last one,
+        are read first: what comes now waits for a step, however many there are.
         """
         ahead = 0
-        if self._ends[0] is not None and self._at < self._ends[0]:
-            step = self._step(conn, pick, those, mark=self._ends[0], limit=size)
-            ahead = len(step.rows)
-            if len(pick.own) >= enough:
-                return False
+        by_age = self.tables.dialect.oldest_index
+        if by_age and self._at < self._end_is_known(conn):
+            ahead = self._look_behind_end(conn, pick, size, those)
         first, count, whole, begun_at = 0, 0, False, time.monotonic()
         at = self._at
         for _ in range(MOST_STEPS):
@@ -311,19 +316,67 @@ class Search:
             again_at = max(self._read_again_at, now) + READ_AGAIN * (now - begun)
             self._read_again_at = min(again_at, now + LONGEST_REST_SECONDS)
             self._span = min(MOST_SPAN, self._span * 2)
-            if self._ends[0] is not None and now - begun_at > RING_SECONDS:
+            if now - begun_at > RING_SECONDS:
                 self._passing = len(pick.own) < enough
                 break
         else:
             self._passing = len(pick.own) < enough
         self._at = first if count else at
-        if whole:
-            self._reached = self._at
+        if whole and by_age:
+            self._end = self._at
         if whole or count >= size:
             self._span = max(LEAST_SPAN, self._span // 2)
+        if ahead:
+            pick.oldest_first()
         few = len(pick.own) < enough and not whole and not ahead
         self._width = min(8, self._width * 2) if few else max(1, self._width - 1)
         return whole
+
+    def _end_is_known(self, conn: Connection) -> int:
+        """The place behind which rows are read first; at first the newest row there is."""
+        if self._end is None:
+            self._end = candidates.newest(conn, self.tables) + 1
+            self._ends = (self._end, self._end)
+        return self._end
+
+    def _look_behind_end(self, conn: Connection, pick: Pick, size: int, those: Those) -> int:
+        """What has come since: some steps, and on from there the next time; returns how many."""
+        by_age, begun = self.tables.dialect.oldest_index, time.monotonic()
+        at, count, whole = self._end_is_known(conn), 0, False
+        while not (whole or count) and time.monotonic() - begun <= RING_SECONDS:
+            step = candidates.oldest_among(
+                *(conn, self.tables, those.topics),
+                but=those.but,
+                mark=at,
+                limit=size,
+                span=max(PAGE, self._span),
+            )
+            for row in step.rows:
+                pick.offer(row)
+            count, whole = len(step.rows), step.whole
+            if count and by_age:
+                at = step.rows[0].msg_id
+            elif step.last is not None:
+                at = step.last + 1
+            self._keep(pick, step.rows)
+        self._end = at
+        return count
+
+    def _keep(self, pick: Pick, rows: Sequence[Candidate]) -> None:
+        """Where no index has rows by age: read these again by their ids, until they are gone, since
+        the way to find them again leads past all others."""
+        if not self.tables.dialect.oldest_index and len(self._found) < PAGE:
+            self._found |= {row.msg_id: None for row in rows[:PAGE] if pick.could_go(row)}
+
+    def _look_at_found(self, conn: Connection, pick: Pick, those: Those) -> None:
+        if not self._found:
+            return
+        rows = candidates.of_ids(conn, self.tables, list(self._found))
+        self._found.clear()
+        rows = [row for row in rows if those.has(row) and row.same not in self._blocked]
+        self._keep(pick, rows)
+        for row in rows:
+            pick.offer(row)
 
     def _step(
         self, conn: Connection, pick: Pick, those: Those, *, mark: int, limit: int
@@ -356,9 +409,11 @@ class Search:
             over = self._ring.step(
                 conn, pick, enough - before, idle=self.idle, busy=self.busy, those=those, rows=rows
             )
+            if not those.but:
+                self._keep(pick, self._ring.rows)
             if over or len(pick.own) > before:
                 break
-            if (by_age or those.but) and time.monotonic() - begun > RING_SECONDS:
+            if time.monotonic() - begun > RING_SECONDS:
                 break
         if len(pick.own) == before:
             now = time.monotonic()

@@ -145,22 +145,29 @@ def oldest_among(
     span: int,
 ) -> Among:
     """`oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded
-    step, however many of other topics stand in front."""
+    step, however many of other topics stand in front. Where no index has rows by age, those that
+    have ended count, too."""
+    by_age = t.dialect.oldest_index
 
     def pages(*columns: ColumnElement[Any]) -> Any:
         c = t.cols()
         key = t.oldest_key(c)
-        query = t.hinted(sa.select(key.label("k"), *columns), t.message, "oldest")
-        query = query.where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
+        query = sa.select(key.label("k"), *columns)
+        if by_age:
+            query = t.hinted(query, t.message, "oldest").where(t.oldest_rows(c))
+        query = query.where(key >= bindparam("mark", type_=sa.BigInteger()))
         return query.order_by(key).limit(bindparam("span", type_=sa.Integer())).subquery("w").c
 
     def build() -> Select[Any]:
         c = t.cols()
         assert c.topic is not None
         hints = hint_columns(t, c)
-        w = pages(*hints)
+        is_open = [] if by_age else [sa.case((t.unfinished(c), sa.literal_column("1"))).label("u")]
+        w = pages(*hints, *is_open)
         query = sa.select(*(w[hint.name] for hint in hints))
         query = query.where(topic_among(t, w[hints[TOPIC].name], but=but))
+        if not by_age:
+            query = query.where(w.u.is_not(None))
         return query.order_by(w.k).limit(bindparam("rows", type_=sa.Integer()))
 
     def ends() -> Select[Any]:
@@ -175,6 +182,24 @@ def oldest_among(
     if len(rows) >= limit:
         return Among(rows, rows[-1].msg_id, False)
     return Among(rows, None if last is None else int(last), int(read) < span)
+
+
+def newest(conn: Connection, t: Tables) -> int:
+    """The highest id; `MIN_ID` without one."""
+    found = conn.scalar(t.built("newest", lambda: sa.select(sa.func.max(t.cols().msg_id))))
+    number = whole_number(found)
+    return MIN_ID if number is None else number
+
+
+def of_ids(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Candidate]:
+    """Those of these messages that are open, by msg_id."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        query = sa.select(*hint_columns(t, c)).where(t.among(c.msg_id), t.unfinished(c))
+        return query.order_by(c.msg_id)
+
+    return as_candidates(fetch(conn, t.built("candidates_of_ids", build), {"mw_ids": list(ids)}))
 
 
 def due_after(
