@@ -143,7 +143,7 @@ class Fault:
 
 def faults(live: Live) -> list[Fault]:
     """Everything that is not as it must or should be. Where the rows have to move to another table
-    no statement mends this one: some databases refuse to change it as it is."""
+    no statement repairs this one: some databases refuse to change it as it is."""
     layouts = list(_layouts(live))
     found = [*layouts, *_partitions(live), *_generated(live)]
     kept = {role: c for role, c in live.columns.items() if not _stays_generated(live, role, c)}
