@@ -564,6 +564,28 @@ def holders(
     return [str(_text(found)) for found in conn.scalars(sa.text(query), named)]
 
 
+_IDENTITY = (
+    "SELECT 'ALTER TABLE ' || CAST(c.oid AS regclass) || ' REPLICA IDENTITY ' || coalesce(("
+    "SELECT 'USING INDEX ' || quote_ident(min(n.relname)) FROM pg_catalog.pg_index i "
+    "JOIN pg_catalog.pg_class n ON n.oid = i.indexrelid WHERE i.indrelid = c.oid "
+    "AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL "
+    "AND i.indexprs IS NULL AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute a "
+    "WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) AND NOT a.attnotnull)), 'FULL') "
+    "FROM pg_catalog.pg_class c WHERE c.relkind = 'r' AND (c.relreplident = 'n' "
+    "OR c.relreplident = 'd' AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_index p "
+    "WHERE p.indrelid = c.oid AND p.indisprimary)) AND (c.oid = to_regclass(:full) "
+    "OR c.oid IN (SELECT t.relid FROM pg_partition_tree(to_regclass(:full)) t)) ORDER BY c.relname"
+)
+
+
+def identified(conn: sa.Connection, full: str, reason: str) -> list[str]:
+    """The statements after which a publication takes updates and deletes of a table and of its
+    partitions, if that is why they were refused. full: the name of the table as SQL has it."""
+    if conn.dialect.name != "postgresql" or "replica identity" not in reason:
+        return []
+    return [str(found) for found in conn.scalars(sa.text(_IDENTITY), {"full": full})]
+
+
 def filled(conn: sa.Connection, table: str, column: str) -> int:
     """How many rows have a value in a column."""
     quoted = conn.dialect.identifier_preparer.quote(column)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
 from msgworker.store.looking.doctor import Severity
+from msgworker.store.tables.ddl_script import ddl
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, TABLE, foreign_table, insert, make_table
@@ -195,17 +196,41 @@ def test_policies_that_hide_some_messages_are_warned_of(postgresql, role, open_a
     assert told.severity is Severity.ADVISED
 
 
-def test_a_publication_that_refuses_updates_is_found(postgresql, open_app):
+@pytest.fixture
+def publish(postgresql: Any) -> Iterator[Callable[[], None]]:
+    """Publishes all tables, until the end of the test."""
+    yield lambda: run(postgresql, "CREATE PUBLICATION all_of_it FOR ALL TABLES")
+    run(postgresql, "DROP PUBLICATION all_of_it")
+
+
+def test_a_publication_that_refuses_updates_is_found(postgresql, publish, open_app):
     make_table(postgresql)
     run(postgresql, "ALTER TABLE tb DROP CONSTRAINT tb_pkey, ADD UNIQUE (msg_id)")
     app = open_app(postgresql.url, table=TABLE)
     app.create_schema()
     assert needed(app) == []
-    run(postgresql, "CREATE PUBLICATION all_of_it FOR ALL TABLES")
+    publish()
     (told,) = needed(app)
     assert (told.check, "replica identity" in told.text) == ("trial", True)
     with pytest.raises(SchemaError, match="replica identity"):
         app.create_schema()
+    assert told.mend == ("ALTER TABLE tb REPLICA IDENTITY USING INDEX tb_msg_id_key",)
+    run(postgresql, *told.mend)
+    assert needed(app) == []
+
+
+def test_a_publication_takes_updates_of_partitions_once_they_are_mended(
+    postgresql, publish, open_app
+):
+    run(postgresql, ddl(MessageTable(), "postgresql", partitions=2))
+    publish()
+    app = open_app(postgresql.url)
+    (told,) = needed(app)
+    assert len(told.mend) == 2
+    run(postgresql, *told.mend)
+    app.add_handler("t", lambda msg: None)
+    send(app, "a")
+    assert app.drain(linger=0).done == 1
 
 
 KEEPS_OPEN = {

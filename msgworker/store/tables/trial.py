@@ -265,7 +265,8 @@ def _written(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[F
         if problem:
             problems.setdefault(problem, []).append(ROWS[name])
     for problem, refused in problems.items():
-        yield Fault(CHECK, True, f"table {live.name} does not take {', '.join(refused)}: {problem}")
+        text = f"table {live.name} does not take {', '.join(refused)}: {problem}"
+        yield Fault(CHECK, True, text, tuple(dialects.identified(conn, live.name, problem)))
 
 
 def _problem(
@@ -302,4 +303,5 @@ def _purged(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[Fa
         if trouble(error) in (Trouble.REFUSED, Trouble.AGAIN):
             return  # only a purge needs the right
         reason = reason_of(error)
-    yield Fault(CHECK, False, f"messages of {live.name} cannot be purged: {reason}")
+    mend = dialects.identified(conn, live.name, reason)
+    yield Fault(CHECK, False, f"messages of {live.name} cannot be purged: {reason}", tuple(mend))
