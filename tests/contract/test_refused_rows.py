@@ -195,11 +195,13 @@ def test_an_outcome_that_a_trigger_refuses_costs_only_that_row(app, database, ta
     refuse(app, database, "outcome")
     report = drain(app, taken, time_limit=15)
     assert_all_others_ran(taken, good)
-    assert report.done == len(good)
-    assert bad in [m.msg_id for m in taken]
+    assert (report.done, report.failed, report.left) == (len(good), 1, 0)
+    assert [m.msg_id for m in taken].count(bad) == 3
     text = "\n".join(r.getMessage() for r in caplog.records)
-    assert f"message {bad}: its outcome is not written" in text
-    assert "not this one" in text
+    assert f"message {bad}: it cannot be written as done" in text
+    shown = app.ops.show(bad)
+    assert (shown.status, shown.error_try_times) == ("dead", 3)
+    assert "not this one" in (shown.last_error or "")
 
 
 def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):

@@ -76,7 +76,8 @@ def told(lane: Lane, runtime: Runtime) -> tuple[Outgoing, ...]:
 
 
 def unsent(runtime: Runtime, row: Row, why: str) -> Result:
-    """The result of a message whose handler has sent what the database refuses."""
+    """The result of a message that the database does not take as done, or with what its handler has
+    sent."""
     attempt, most = row.tries + 1, runtime.tables.spec.max_tries
     delay = Backoff(runtime.settings.backoff_seconds)(attempt)
     failed = Result(Outcome.FAILED, clean(why), delay)

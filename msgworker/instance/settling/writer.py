@@ -202,9 +202,11 @@ class Writer:
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
-            if isinstance(error, RowKept) and one.outcome is Outcome.DONE:
-                log.error("message %s: %s", row.msg_id, error, extra=facts(row))
-                lane.result = unsent(self._runtime, row, str(error))  # so that the try counts
+            if one.outcome is Outcome.DONE and (isinstance(error, RowKept) or not one.sends):
+                kept = isinstance(error, RowKept)
+                why = str(error) if kept else f"it cannot be written as done: {reason_of(error)}"
+                log.error("message %s: %s; its try fails", row.msg_id, why, extra=facts(row))
+                lane.result = unsent(self._runtime, row, why)
                 return self._write_alone(lane, settlement(lane, self._runtime), me)
             if one.sends:
                 if whole is None and one.error not in (None, UNWRITABLE):
