@@ -132,15 +132,18 @@ class KeyUsed(MsgworkerError):
 
 
 class TookTooLong(MsgworkerError):
-    """A read was ended because it took longer than the time of `ops.within`.
+    """A read was ended because it took longer than the time of `ops.within`, or, of a rerun of one
+    message, than 10 s.
 
     seconds: that time.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, advice: str | None = None) -> None:
+        advice = advice or (
+            "ask for less (a narrower filter, fewer rows), or again when the database is less busy"
+        )
         super().__init__(
-            f"the database had not answered after {seconds:g} s, so the read was ended; ask for "
-            "less (a narrower filter, fewer rows), or again when the database is less busy"
+            f"the database had not answered after {seconds:g} s, so the read was ended; {advice}"
         )
         self.seconds = seconds
 

@@ -10,6 +10,8 @@ from typing import Literal
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from msgworker import dialects
+from msgworker.errors import TookTooLong
 from msgworker.message import State, Status, word_of
 from msgworker.ops.results import Skip, Why
 from msgworker.ops.timing import ENDLESS, Clock
@@ -21,6 +23,8 @@ from msgworker.store.tables.rule import Rule
 from msgworker.table import Tables
 
 CHUNK = 10_000
+ORDER_SECONDS = 10.0
+"""The time to find out of one message whether a later one of its object has run."""
 WALK_RATIO = 10
 LEAST_WALK = 5_000
 """A chunk goes over so many times its size of rows that do not match, and at least over so many."""
@@ -96,13 +100,29 @@ class Choice:
         part = ids[start : start + min(self.tables.dialect.max_ids, size)]
         if not part:
             return Chunk([], {})
-        with self.clock.reading(self.engine) as conn:
-            skips = self.refusals(conn, part)
-            good = [i for i in part if i not in skips]
-            behind, late = self._late(conn, good, None)
-            taken = self._taken(conn, [i for i in good if i not in late])
+        alone = self.in_order and len(ids) == 1 and self.clock.seconds is None
+        clock = Clock(ORDER_SECONDS) if alone else self.clock
+        try:
+            with clock.reading(self.engine) as conn:
+                skips = self.refusals(conn, part)
+                good = [i for i in part if i not in skips]
+                behind, late = self._late(conn, good, None)
+                taken = self._taken(conn, [i for i in good if i not in late])
+        except TookTooLong as error:
+            raise TookTooLong(error.seconds, self._by_object() if alone else None) from error
         more = start + len(part) < len(ids)
         return Chunk(part, skips | late | taken, behind, part[-1] if more else None)
+
+    def _by_object(self) -> str:
+        t = self.tables
+        quote = dialects.compiler_for(t.dialect.name).identifier_preparer
+        object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
+        return (
+            f"message {(self.ids or [0])[0]} was left alone. Whether a later message of its object "
+            "has run is found fast by an index of your own: CREATE INDEX ... ON "
+            f"{quote.format_table(t.message)} ({object_id}, {msg_id}). Without one, "
+            "--force (force=True) reruns it and does not ask"
+        )
 
     def _of_filter(self, after: int | None, size: int) -> Chunk:
         assert self.wanted is not None

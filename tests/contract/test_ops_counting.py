@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
+from msgworker.ops import choosing
 from msgworker.ops.results import Progress
 from msgworker.store.changing import chunks
 from msgworker.store.looking import order
@@ -76,6 +78,22 @@ def test_a_dry_run_of_a_whole_object_or_instance_is_ended_at_its_time(app, monke
     monkeypatch.setattr(recover, "flagged_by", _never)
     with pytest.raises(TookTooLong):
         hurried.release("gone", dry_run=True)
+
+
+@pytest.mark.parametrize("dry", [False, True], ids=["done", "dry"])
+def test_a_rerun_of_one_message_that_cannot_tell_its_order_ends_and_names_the_index(
+    app, monkeypatch, dry
+):
+    (dead,) = put(app, ("a", FAILED))
+    monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.5)
+    monkeypatch.setattr(order, "ran_later", _never)
+    begun = time.monotonic()
+    with pytest.raises(TookTooLong, match=r"after 0\.5 s") as caught:
+        app.ops.rerun([dead], dry_run=dry)
+    assert time.monotonic() - begun < 20
+    assert re.search(r"ON \S*msgworker_message \(object_id, msg_id\).*--force", str(caught.value))
+    assert (_states(app), app.ops.audit()) == (["dead"], [])
+    assert app.ops.rerun([dead], force=True).changed == 1
 
 
 def test_a_dry_run_stops_at_its_limit_and_says_whether_that_was_all(app):
