@@ -129,6 +129,11 @@ class Workers(Working[Reports]):
         """The id of the instance of each database; None where none runs now."""
         return {name: worker.instance_id for name, worker in self._workers.items()}
 
+    @property
+    def errors(self) -> dict[str, MsgworkerError | None]:
+        """Why the instance of each database ended by itself, see `Worker.error`."""
+        return {name: worker.error for name, worker in self._workers.items()}
+
     def wake(self) -> None:
         """Look for work now, in all databases."""
         for worker in self._workers.values():

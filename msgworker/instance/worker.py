@@ -54,6 +54,9 @@ class Worker(Working[Report]):
         self._label = label
         self._lock = ProcessLock()  # a signal handler may interrupt a start
         self._stop_asked = Asked()
+        self.error: MsgworkerError | None = None
+        """Why the last instance ended by itself, as `run` raises it; None while one runs, and after
+        a stop that was asked for. It can be started again."""
         self.orders: Asked | None = None
         """Stop requests for `run` and `drain`, instead of signals; set by the command line."""
         self.counts_left = True
@@ -91,12 +94,13 @@ class Worker(Working[Report]):
             if self._here() is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
             self._stop_asked = told or Asked()
+            self.error = None
             instance = self._started(drain, grace)
             self._stop_asked.begun = True
             self.instance = instance
             AT_EXIT.add(instance)
             if instance.ending.over.is_set():  # it has left already
-                self.instance = None
+                self._stopped(instance)
                 AT_EXIT.discard(instance)
         return instance
 
@@ -175,6 +179,7 @@ class Worker(Working[Report]):
 
     def _stopped(self, instance: Instance) -> None:
         if self.instance is instance:  # without the lock, which a start that is undone has
+            self.error = instance.runtime.left_for
             self.instance = None
 
     @contextmanager
