@@ -450,8 +450,15 @@ def _cast(*arguments: str) -> str | None:
 _MICROSECONDS = {"DAY": 86_400_000_000, "HOUR": 3_600_000_000, "MINUTE": 60_000_000}
 
 
+_PARTS = {"DAY": _ENDLESS, "HOUR": 24, "MINUTE": 60}
+
+
 def _extract(argument: str) -> str | None:
-    """A part of an interval, which is a difference of instants."""
+    """A part of an interval, which is a difference of instants, or of the offset of the clock."""
+    offset = re.fullmatch(r"TIMEZONE_(HOUR|MINUTE)\s+FROM\s+SYSTIMESTAMP", argument, re.I)
+    if offset is not None:
+        part = offset[1].upper()
+        return f"MOD(TIMESTAMPDIFF({part}, {_UTC}, NOW(6)), {_PARTS[part]})"
     found = re.fullmatch(
         r"(\w+)\s+FROM\s+\((.+?) - (TIMESTAMP '[^']*'|CAST\(.+ AS TIMESTAMP\))\)", argument, re.S
     )
@@ -462,8 +469,7 @@ def _extract(argument: str) -> str | None:
     if unit.upper() == "SECOND":
         return f"(MOD({whole}, 60000000) / 1000000)"
     size = _MICROSECONDS[unit.upper()]
-    wrap = {"DAY": _ENDLESS, "HOUR": 24, "MINUTE": 60}[unit.upper()]
-    return f"MOD({whole} DIV {size}, {wrap})"
+    return f"MOD({whole} DIV {size}, {_PARTS[unit.upper()]})"
 
 
 def _interval(value: str, unit: str) -> str:
