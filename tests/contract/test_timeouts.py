@@ -123,6 +123,22 @@ def hangs(make_app):
     end.set()
 
 
+def test_a_worker_in_the_background_says_why_it_ended_and_can_be_started_again(hangs):
+    app, end = hangs
+    send(app, "o", topic="hangs")
+    with app.worker(threads=2) as worker:
+        worker.start()
+        assert worker.error is None
+        until(lambda: worker.instance_id is None, "it has left")
+        assert isinstance(worker.error, HandlerStuck)
+        end.set()
+        worker.start()
+        assert worker.error is None
+        (again,) = send(app, "p")
+        until(lambda: app.ops.show(again).status == "done", "it works again")
+    assert worker.error is None
+
+
 @pytest.mark.parametrize("way", ["run", "drain"])
 def test_instance_leaves_for_a_handler_that_hangs_and_others_recover(hangs, make_app, way):
     app, end = hangs
