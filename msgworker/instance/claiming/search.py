@@ -336,6 +336,8 @@ class Search:
         """The place behind which rows are read first; at first the newest row there is."""
         if self._end is None:
             self._end = candidates.newest(conn, self.tables) + 1
+            if not self.tables.dialect.oldest_index:  # the ring may be past what came just now
+                self._end -= PAGE
             self._ends = (self._end, self._end)
         return self._end
 
