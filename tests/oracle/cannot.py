@@ -57,6 +57,7 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
     **dict.fromkeys(
         (
             "test_a_dry_run_tells_what_it_has_counted_when_its_time_is_up",
+            "test_a_read_that_takes_too_long_is_ended_and_the_connection_lives_on",
             "test_a_dry_run_that_finds_nothing_in_its_time_says_so",
             "test_a_dry_run_that_is_out_of_time_does_not_take_a_part_for_another_number",
             "test_a_dry_run_of_a_whole_object_or_instance_is_ended_at_its_time",
@@ -74,7 +75,6 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
             "test_four_columns_of_an_existing_table_are_enough",
             "test_listeners_of_the_user_s_engine_do_not_end_the_renewals",
             "test_discard_where_the_text_is_too_long_for_the_column",
-            "test_a_read_that_takes_too_long_is_ended_and_the_connection_lives_on",
             "test_doctor_tells_what_it_found_in_time_and_names_the_checks_that_were_not",
             "test_the_deadline_of_doctor_ends_also_what_it_reads_first",
             "test_a_long_recovery_does_not_cost_us_our_own_lease",
