@@ -568,10 +568,10 @@ _m(
     "S12",
     "an Engine of ours shows parameters",
     "dialects/engines.py",
-    """        engine = engine.execution_options()
+    """        engine = engine.execution_options(**options)
         engine.hide_parameters = True
 """,
-    """        engine = engine.execution_options()
+    """        engine = engine.execution_options(**options)
         engine.hide_parameters = False
 """,
     "test_an_error_of_the_database_shows_no_parameters",

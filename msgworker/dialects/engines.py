@@ -275,9 +275,9 @@ def _ours(engine: sa.Engine, given: bool, **options: Any) -> sa.Engine:
     no other beside it, whose events would be looked up in both at each statement."""
     if given:
         engine = engine.execution_options(**options)
+        engine.hide_parameters = True
     else:
         engine.update_execution_options(**options)
-    engine.hide_parameters = True
     return engine
 
 

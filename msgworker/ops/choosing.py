@@ -119,7 +119,7 @@ class Choice:
         object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
         return (
             f"message {(self.ids or [0])[0]} was left alone. Whether a later message of its object "
-            "has run is found fast by an index of your own: CREATE INDEX ... ON "
+            "has run is found fast by an index of your own on "
             f"{quote.format_table(t.message)} ({object_id}, {msg_id}). Without one, "
             "--force (force=True) reruns it and does not ask"
         )

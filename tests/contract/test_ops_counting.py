@@ -91,7 +91,7 @@ def test_a_rerun_of_one_message_that_cannot_tell_its_order_ends_and_names_the_in
     with pytest.raises(TookTooLong, match=r"after 0\.5 s") as caught:
         app.ops.rerun([dead], dry_run=dry)
     assert time.monotonic() - begun < 20
-    assert re.search(r"ON \S*msgworker_message \(object_id, msg_id\).*--force", str(caught.value))
+    assert re.search(r"on \S*msgworker_message \(object_id, msg_id\).*--force", str(caught.value))
     assert (_states(app), app.ops.audit()) == (["dead"], [])
     assert app.ops.rerun([dead], force=True).changed == 1
 
