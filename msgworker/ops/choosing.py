@@ -109,16 +109,16 @@ class Choice:
                 behind, late = self._late(conn, good, None)
                 taken = self._taken(conn, [i for i in good if i not in late])
         except TookTooLong as error:
-            raise TookTooLong(error.seconds, self._by_object() if alone else None) from error
+            raise TookTooLong(error.seconds, self._by_object(ids[0]) if alone else None) from error
         more = start + len(part) < len(ids)
         return Chunk(part, skips | late | taken, behind, part[-1] if more else None)
 
-    def _by_object(self) -> str:
+    def _by_object(self, alone: int) -> str:
         t = self.tables
         quote = dialects.compiler_for(t.dialect.name).identifier_preparer
         object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
         return (
-            f"message {(self.ids or [0])[0]} was left alone. Whether a later message of its object "
+            f"message {alone} was left alone. Whether a later message of its object "
             "has run is found fast by an index of your own on "
             f"{quote.format_table(t.message)} ({object_id}, {msg_id}). Without one, "
             "--force (force=True) reruns it and does not ask"

@@ -288,8 +288,7 @@ def test_memory_that_runs_out_fails_the_try_and_the_process_goes_on(trial: Trial
     )
     behind = [trial.send("p"), trial.send("q")]
     consumer = trial.spawn(threads=4, memory=768)  # of addresses: a thread takes 72 MiB
-    # An outcome for which there was no memory is recovered: the lease, and two heartbeats.
-    until(lambda: not (trial.unfinished() and consumer.running), "an end", seconds=150, every=0.1)
+    until(lambda: not (trial.unfinished() and consumer.running), "an end", seconds=90, every=0.1)
     if not consumer.running and "Fatal Python error" in consumer.err.read_text(errors="replace"):
         pytest.skip("the interpreter itself has given up: no memory to report an error")
     verdict = finish(trial)
@@ -297,8 +296,7 @@ def test_memory_that_runs_out_fails_the_try_and_the_process_goes_on(trial: Trial
     assert [verdict.count(n, Kind.STARTED) for n in (hog, cured)] == [3, 2]
     assert verdict.row(hog).status == -1
     assert {verdict.row(n).status for n in (cured, *behind, *innocents)} == {2}
-    ((crashes,),) = trial.read("crash_times", f"msg_id = {verdict.numbers[hog]}")
-    assert crashes or "MemoryError" in last_error(trial, verdict, hog)  # else of its recovery
+    assert "MemoryError" in last_error(trial, verdict, hog)
 
 
 @pytest.mark.ahead(lease=60.0)

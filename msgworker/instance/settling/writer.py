@@ -202,8 +202,8 @@ class Writer:
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
-            if one.outcome is Outcome.DONE and (isinstance(error, RowKept) or not one.sends):
-                kept = isinstance(error, RowKept)
+            kept = isinstance(error, RowKept)
+            if one.outcome is Outcome.DONE and (kept or not one.sends):
                 why = str(error) if kept else f"it cannot be written as done: {reason_of(error)}"
                 log.error("message %s: %s; its try fails", row.msg_id, why, extra=facts(row))
                 lane.result = unsent(self._runtime, row, why)
