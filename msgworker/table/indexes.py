@@ -297,6 +297,14 @@ class GeneratedColumns(CaseIndexes):
             return super().running_object(c)
         return self._own(c, RUNNING_OBJECT)
 
+    def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
+        with_object, without = super().running_rows(c, d)
+        if self.dialect.guard_case == "function":
+            # Where it IS NOT NULL, but to MySQL no index on an expression answers that.
+            key, empty = self.running_object(c), text_lit("")
+            with_object = (c, "guard", sa.or_(key >= empty, key < empty))
+        return with_object, without
+
     def open_object(self, c: Cols) -> ColumnElement[Any]:
         return self._own(c, OPEN_OBJECT + self.spec.rule)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -229,7 +230,7 @@ def generated(app: App) -> dict[str, str]:
     )
     with app.engine.connect() as conn:
         found = conn.execute(sa.text(query)).all()
-    return {name: extra.removesuffix(", INVISIBLE") for name, extra in found}
+    return {name: re.sub(",? INVISIBLE$", "", extra) for name, extra in found}
 
 
 def make_virtual(app: App) -> None:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
 from msgworker.store.looking.doctor import Severity
+from tests import variants
 from tests.support.doctor import needed, run
 from tests.support.rows import send
 from tests.support.tables import TABLE, make_table
@@ -83,6 +84,8 @@ def test_a_repair_of_a_guard_leaves_that_of_the_same_name_in_another_schema(
     for app in (ours, theirs):
         app.create_schema()
     on = "mw_running_object" if database.name == "mariadb" else "object_id"
+    if variants.is_mysql():
+        on = "(CASE WHEN status = 1 THEN object_id END)"
     drop = f"DROP INDEX {OTHER}.orders_guard"
     if database.name == "mariadb":
         drop = f"DROP INDEX orders_guard ON {OTHER}.orders"

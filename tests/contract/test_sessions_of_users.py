@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, BatchContext, ConfigError, Context, Message
+from tests import variants
 from tests.conftest import Database
 from tests.engines import plain_engine
 from tests.support.rows import Table, send
@@ -215,6 +216,11 @@ def test_an_item_s_session_is_its_own(app: App, database: Database) -> None:
 # ------------------------------------------------------------ what is given back
 
 
+READ_LIMIT, ISOLATION = (
+    ("max_execution_time", "transaction_isolation")
+    if variants.is_mysql()
+    else ("max_statement_time", "tx_isolation")
+)
 SESSION = {
     "postgresql": (
         ["SET statement_timeout = '77s'", "SET enable_bitmapscan = off", "SET lock_timeout = 777"],
@@ -223,8 +229,8 @@ SESSION = {
         "current_setting('transaction_isolation'), current_setting('datestyle')",
     ),
     "mariadb": (
-        ["SET SESSION max_statement_time = 77", "SET SESSION lock_wait_timeout = 777"],
-        "SELECT @@max_statement_time, @@lock_wait_timeout, @@tx_isolation, @@autocommit, @@sql_mode"
+        [f"SET SESSION {READ_LIMIT} = 77", "SET SESSION lock_wait_timeout = 777"],
+        f"SELECT @@{READ_LIMIT}, @@lock_wait_timeout, @@{ISOLATION}, @@autocommit, @@sql_mode"
         ", @@completion_type",
     ),
     "sqlite": (
@@ -272,7 +278,7 @@ def test_a_limit_that_a_listener_sets_in_each_session_is_put_back(
     if database.name == "sqlite":
         pytest.skip("it has none")
     engine, seen = plain_engine(database.url), set[Any]()
-    name = "statement_timeout" if database.name == "postgresql" else "max_statement_time"
+    name = "statement_timeout" if database.name == "postgresql" else READ_LIMIT
     value = "77s" if database.name == "postgresql" else 77
 
     @sa.event.listens_for(engine, "connect")

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, BatchContext, Context, Message
+from tests import variants
 from tests.conftest import Database
 from tests.engines import plain_engine
 from tests.support.rows import Table, send
@@ -27,8 +28,9 @@ def idle(conn: sa.Connection) -> None:
 
 
 def slow(conn: sa.Connection) -> None:
-    sleep = "pg_sleep(1.5)" if conn.dialect.name == "postgresql" else "SLEEP(1.5)"
-    conn.execute(sa.text(f"SELECT {sleep}"))
+    # MySQL ends a SLEEP that is all of its query without an error.
+    sleep = "SELECT 1 FROM (SELECT 1 AS n) AS one WHERE SLEEP(1.5)"
+    conn.execute(sa.text("SELECT pg_sleep(1.5)" if conn.dialect.name == "postgresql" else sleep))
 
 
 def locked(conn: sa.Connection) -> None:
@@ -54,6 +56,11 @@ CASES: dict[str, list[tuple[str, str, Work, str]]] = {
         ("innodb_lock_wait_timeout", "1", locked, "Lock wait timeout"),
     ],
 }
+LIMIT = {"postgresql": ("statement_timeout", "300"), "mariadb": ("max_statement_time", "0.3")}
+if variants.is_mysql():
+    LIMIT["mariadb"] = ("max_execution_time", "300")
+    del CASES["mariadb"][1]
+    CASES["mariadb"][1] = (*LIMIT["mariadb"], slow, "maximum statement execution time")
 ALL = [
     pytest.param(name, limit, value, work, words, id=f"{name}-{limit}-{work.__name__}")
     for name, cases in CASES.items()
@@ -116,8 +123,7 @@ def test_a_start_that_a_limit_of_the_server_ended_is_a_failed_try(
 
 @pytest.mark.parametrize("name", ["postgresql", "mariadb"])
 def test_a_limit_that_a_batch_meets_lets_each_message_run_alone(limit_app: Any, name: str) -> None:
-    limit = ("statement_timeout", "300") if name == "postgresql" else ("max_statement_time", "0.3")
-    app = limit_app(name, *limit)
+    app = limit_app(name, *LIMIT[name])
     calls: list[int] = []
 
     @app.handler("t", transactional=True, batch=10, wait=wait_fixed(0))
@@ -136,8 +142,7 @@ def test_a_limit_that_a_batch_meets_lets_each_message_run_alone(limit_app: Any, 
 
 @pytest.mark.parametrize("name", ["postgresql", "mariadb"])
 def test_a_limit_that_an_item_meets_fails_the_item(limit_app: Any, name: str) -> None:
-    limit = ("statement_timeout", "300") if name == "postgresql" else ("max_statement_time", "0.3")
-    app = limit_app(name, *limit)
+    app = limit_app(name, *LIMIT[name])
     starts: list[str] = []
 
     @app.handler("t")

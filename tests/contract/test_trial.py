@@ -277,7 +277,8 @@ IDS_OF_MARIADB = {
 @pytest.mark.parametrize("case", IDS_OF_MARIADB)
 def test_send_returns_the_id_that_was_given(mariadb, open_app, case):
     kind, statement = IDS_OF_MARIADB[case]
-    run(mariadb, "CREATE SEQUENCE numbers")
+    if "numbers" in kind:
+        run(mariadb, "CREATE SEQUENCE numbers")
     make_table(mariadb, msg_id=kind)
     app = open_app(mariadb.url, table=TABLE)
     app.create_schema()

@@ -111,7 +111,10 @@ def test_a_deadlock_that_a_handler_swallows_does_not_halve_its_writes(mariadb: D
     rival = mariadb.engine().connect()
     rival.exec_driver_sql("UPDATE locks SET n = 1 WHERE k = 2")
     for _ in range(3):  # the smaller transaction is the victim
-        rival.exec_driver_sql("INSERT INTO own SELECT 1, 1 FROM seq_1_to_500")
+        rival.exec_driver_sql(
+            "INSERT INTO own WITH RECURSIVE some (i) AS "
+            "(SELECT 1 UNION ALL SELECT i + 1 FROM some WHERE i < 500) SELECT 1, 1 FROM some"
+        )
     swallowed: list[str] = []
     waits: list[Callable[[], Any]] = []
 

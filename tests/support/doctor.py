@@ -13,6 +13,8 @@ from tests import variants
 OF_MYSQL = {
     "utf8mb4_nopad_bin": "utf8mb4_0900_bin",
     "utf8mb4_general_nopad_ci": "utf8mb4_0900_ai_ci",
+    "INET6": "POINT",
+    " UUID": " POINT",
 }
 
 
@@ -22,7 +24,7 @@ def needed(app: App) -> list[Finding]:
 
 def run(on: Any, *statements: str) -> None:
     """Each in a transaction of its own; on an App or a Database. What is written for MariaDB names
-    collations that a MySQL in its place does not have."""
+    collations and types that a MySQL in its place does not have."""
     engine: sa.Engine = on.engine() if callable(on.engine) else on.engine
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         for statement in statements:

@@ -19,7 +19,8 @@ def plan_of(conn: Connection, text: str, parameters: Any) -> list[tuple[str, str
         (found,) = conn.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {text}", parameters).one()
         parts = {part: whole for part, whole in conn.exec_driver_sql(_PARTS)}
         return list(_postgresql_steps(found[0]["Plan"], parts))
-    found = conn.exec_driver_sql(f"EXPLAIN {text}", parameters).mappings().all()
+    explain = f"EXPLAIN FORMAT=TRADITIONAL {text}"
+    found = conn.exec_driver_sql(explain, parameters).mappings().all()
     return [
         (_MYSQL_WAYS.get(row["type"], "index"), str(row["key"]).lower())
         for row in found
