@@ -175,9 +175,11 @@ from msgworker.dialects.sqlite import (
 )
 from msgworker.dialects.succession import succession_of
 from msgworker.dialects.troubles import (
+    NO_MEMORY,
     Trouble,
     follows,
     is_of_the_session,
+    lacks_memory,
     no_connection_left,
     reason_of,
     shows_a_row,
@@ -232,6 +234,7 @@ __all__ = [
     "MOST_PARTITIONS",
     "NAMES",
     "NOBODY",
+    "NO_MEMORY",
     "SERVER_SETTINGS",
     "SESSION_OFFSET",
     "UNPARTITIONED",
@@ -329,6 +332,7 @@ __all__ = [
     "key_room",
     "key_text",
     "kind_of",
+    "lacks_memory",
     "led_elsewhere",
     "lending",
     "listen",

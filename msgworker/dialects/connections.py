@@ -25,6 +25,7 @@ from msgworker.dialects.troubles import (
     Trouble,
     is_denied,
     is_of_the_session,
+    lacks_memory,
     reason_of,
     trouble,
 )
@@ -402,7 +403,9 @@ def reaching(engine: sa.Engine) -> Iterator[None]:
         yield
     except Exception as error:
         kind = trouble(error)
-        if isinstance(error, DatabaseUnavailable) or kind not in (Trouble.LOST, Trouble.REFUSED):
+        if isinstance(error, DatabaseUnavailable) or lacks_memory(error):
+            raise
+        if kind not in (Trouble.LOST, Trouble.REFUSED):
             raise
         why = unavailable if kind is Trouble.LOST else refusal
         raise why(engine, error) from error

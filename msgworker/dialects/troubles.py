@@ -5,7 +5,13 @@ from __future__ import annotations
 import enum
 import re
 
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, PendingRollbackError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    PendingRollbackError,
+    StatementError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from msgworker.dialects.codes import code_of
@@ -19,7 +25,7 @@ class Trouble(enum.Enum):
 
     RACE = "race"  # the guard index: another instance was first
     AGAIN = "again"  # rolled back by the database; send again, no try counted
-    LOST = "lost"  # the connection or the server; what was being committed is unknown
+    LOST = "lost"  # the connection, the server or our memory; what was being committed is unknown
     REFUSED = "refused"  # missing table or right, read-only, wrong password: an operator must act
     OTHER = "other"
 
@@ -134,6 +140,9 @@ _SQLITE = (
 )
 
 
+NO_MEMORY = MemoryError, SystemError
+"""What the interpreter raises without memory, which comes back when a handler gives back what it
+took."""
 _TOO_LARGE = re.compile(r"[Gg]ot error (5|90)\b")
 """At COMMIT on Galera: the transaction changes more than wsrep_max_ws_size; it always will."""
 _NO_CONNECTION_LEFT = {"53300", 1040, 1203, 1226}
@@ -146,7 +155,7 @@ _DRIVER_MODULES = {
 
 def trouble(error: BaseException) -> Trouble:
     """The meaning of an exception, by the database's own code, never by its class."""
-    if isinstance(error, PoolTimeout | DatabaseUnavailable):
+    if isinstance(error, PoolTimeout | DatabaseUnavailable) or lacks_memory(error):
         return Trouble.LOST
     if not isinstance(error, DBAPIError):
         # While a connection is being set up or reset, SQLAlchemy does not wrap the driver's errors.
@@ -157,6 +166,15 @@ def trouble(error: BaseException) -> Trouble:
     if found is not Trouble.OTHER:
         return found
     return Trouble.LOST if error.connection_invalidated else Trouble.OTHER
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether the interpreter had no memory: no row is at fault, and what was sent may have
+    arrived. SQLAlchemy wraps what is raised before a statement is sent."""
+    kind = type(error)  # its own `__class__` may raise
+    if issubclass(kind, StatementError):
+        return isinstance(error.orig, NO_MEMORY)  # type: ignore[attr-defined]
+    return issubclass(kind, NO_MEMORY)
 
 
 def is_of_the_session(error: BaseException) -> bool:

@@ -62,9 +62,6 @@ from msgworker.message import Outcome
 from msgworker.tracing import Tracer
 
 HOPELESS_FAILURES = 4
-NO_MEMORY = MemoryError, SystemError
-"""What the interpreter raises without memory, which comes back when a handler gives back what it
-took."""
 GIVE_UP_SECONDS = 5.0
 TICK_SECONDS = 0.05
 CANCEL_SECONDS = 2.0  # the most that a cancelled async handler may take to end
@@ -482,7 +479,7 @@ class Instance:
             if kind is Trouble.REFUSED:
                 gone = self.housekeeper.file_gone()  # a new connection has made an empty file
                 raise gone or refusal(self.runtime.engine, error) from error
-            if kind is Trouble.OTHER and not isinstance(error, NO_MEMORY):
+            if kind is Trouble.OTHER:
                 raise error
 
     def raise_why_it_left(self) -> None:

@@ -25,6 +25,7 @@ from msgworker.dialects import (
     is_of_the_session,
     is_spoilt,
     is_time_limit,
+    lacks_memory,
     led_elsewhere,
     lending,
     no_connection_left,
@@ -67,7 +68,10 @@ class Stage:
     since: float = 0.0
 
     def by_database(self, error: BaseException) -> bool:
-        """Whether the database rolled the transaction back."""
+        """Whether it is rolled back, and not for what the code has done: the code's own memory is
+        its own fault."""
+        if self.within and lacks_memory(error):
+            return self.lost
         return self.lost or trouble(error) in (Trouble.AGAIN, Trouble.LOST)
 
     def again(self, error: BaseException) -> bool:
@@ -152,13 +156,16 @@ class Turns(Renewed):
     """A lock that is granted in the order of requests, new in each process.
 
     For a database with a single writer, our threads queue here: the database's own waiting is
-    polling, which is slow and unfair (a heartbeat could starve behind a busy settler).
+    polling, which is slow and unfair (a heartbeat could starve behind a busy settler). A thread
+    without memory may fail to give its turn back: it is taken from one that has ended, or that asks
+    for another.
     """
 
     def renew(self) -> None:
         self._gate = threading.Lock()
         self._taken = False
-        self._waiting: deque[threading.Lock] = deque()
+        self._holder: threading.Thread | None = None
+        self._waiting: deque[tuple[threading.Lock, threading.Thread]] = deque()
 
     def __enter__(self) -> None:
         self.take(lambda: False)
@@ -166,28 +173,42 @@ class Turns(Renewed):
     def take(self, over: Callable[[], bool], *, urgent: bool = False) -> None:
         """Wait for the turn. Raises DatabaseUnavailable as soon as `over`. urgent: the next one,
         before all others that wait."""
-        mine = threading.Lock()
+        mine, me = threading.Lock(), threading.current_thread()
         mine.acquire()
+        place = mine, me
         with self._gate:
-            if not self._taken:
-                self._taken = True
+            if not self._taken or self._is_lost(me):
+                self._taken, self._holder = True, me
                 return
             if urgent:
-                self._waiting.appendleft(mine)
+                self._waiting.appendleft(place)
             else:
-                self._waiting.append(mine)
+                self._waiting.append(place)
         try:  # until it is released by the previous holder, which hands the turn over
             while not mine.acquire(timeout=TURN_SECONDS):
                 if over():
                     raise DatabaseUnavailable("the stop no longer waits for its turn to write")
+                with self._gate:
+                    if self._is_lost():
+                        self._hand_over()
         except BaseException:  # KeyboardInterrupt, too
             with self._gate:
-                handed_over = mine not in self._waiting
-                if not handed_over:
-                    self._waiting.remove(mine)
-            if handed_over:
-                self.__exit__()
+                if place in self._waiting:
+                    self._waiting.remove(place)
+                else:
+                    self._hand_over()
             raise
+
+    def _is_lost(self, asking: threading.Thread | None = None) -> bool:
+        holder = self._holder
+        return holder is not None and (holder is asking or not holder.is_alive())
+
+    def _hand_over(self) -> None:
+        if self._waiting:
+            lock, self._holder = self._waiting.popleft()
+            lock.release()
+        else:
+            self._taken, self._holder = False, None
 
     def until(
         self, over: Callable[[], bool], *, urgent: bool = False
@@ -198,10 +219,7 @@ class Turns(Renewed):
 
     def __exit__(self, *exc: object) -> None:
         with self._gate:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._taken = False
+            self._hand_over()
 
 
 class _Until(AbstractContextManager[None]):

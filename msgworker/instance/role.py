@@ -16,7 +16,7 @@ from contextlib import suppress
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
-from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
+from msgworker.dialects import NO_MEMORY, Trouble, reason_of, shows_a_row, trouble
 from msgworker.errors import MsgworkerError
 from msgworker.events import Events, OutageBegan, OutageEnded
 from msgworker.logs import Said
@@ -25,8 +25,8 @@ EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
 """Deadlocks, lock waits and dead connections are common; only this many in a row give a warning."""
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
-
-
+HUNGRY_SECONDS = 1.0
+"""The pause before a loop of ours begins again that found no memory."""
 AGAIN_SECONDS = 60.0
 """A loop of ours that raises twice within this does not begin a third time at once."""
 
@@ -38,13 +38,21 @@ def outlive(
     twice: Callable[[MsgworkerError], bool],
 ) -> None:
     """The outermost frame of a thread of an instance. `loop` returns when it is asked to end; what
-    it raises is an error of ours: it is logged, and the loop begins again. twice: called with the
-    second error within AGAIN_SECONDS; returns whether to begin again after that one, too."""
-    failed_at = float("-inf")
+    it raises is an error of ours: it is logged, and the loop begins again, after a pause if it was
+    for want of memory. twice: called with the second other error within AGAIN_SECONDS; returns
+    whether to begin again after that one, too."""
+    failed_at, untold = float("-inf"), None
     while True:
         try:
+            if untold is not None:
+                log.critical("%s: its loop was ended by an error", name, exc_info=untold)
+                untold = None
             loop()
             return
+        except NO_MEMORY as error:
+            untold = error  # whatever is done with it needs some
+            time.sleep(HUNGRY_SECONDS)
+            continue
         except BaseException as error:
             now = time.monotonic()
             again, failed_at = now - failed_at > AGAIN_SECONDS, now
@@ -145,6 +153,11 @@ class Outage:
         """Record a failure; return the seconds to wait before the next try."""
         self.failures += 1
         self.error = error
+        with suppress(*NO_MEMORY):
+            self._tell(error)
+        return outage_pause(self.failures, self._longest_pause)
+
+    def _tell(self, error: BaseException) -> None:
         if self.failures < max(EVERYDAY.get(trouble(error), 0), self._away.patience):
             self._log.debug("%s: %s; trying again", self._what, reason_of(error))
         elif not self._told:
@@ -156,7 +169,6 @@ class Outage:
             )
             extra = {"event": Said.DATABASE_AWAY}
             self._log.log(level, "%s: %s; trying again", self._what, reason_of(error), extra=extra)
-        return outage_pause(self.failures, self._longest_pause)
 
     def over(self) -> None:
         """Record a success."""

@@ -14,11 +14,14 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
+from traceback import clear_frames
 from typing import Any, TypeVar
 
+from msgworker.dialects import NO_MEMORY
 from msgworker.errors import ExitCode
 
 T = TypeVar("T")
+MOST_CAUSES = 10
 
 TEXT = (
     "msgworker: process {} was forked by a handler of process {} and came back from it; it ends "
@@ -67,6 +70,21 @@ class no_child_returns:
         end_if_forked(self._pid)
 
 
+def free_memory(error: BaseException | None) -> None:
+    """Where memory has run out, the frames of the error hold what has taken it: they give it back,
+    or what is to be written of the error would find none."""
+    for _ in range(MOST_CAUSES):
+        if error is None:
+            return
+        if issubclass(type(error), NO_MEMORY):
+            clear_frames(_its_own(error, "__traceback__"))
+        error = _its_own(error, "__cause__") or _its_own(error, "__context__")
+
+
+def _its_own(error: BaseException, name: str) -> Any:
+    return BaseException.__getattribute__(error, name)  # that of its class may refuse
+
+
 class Carried(Exception):
     """Carries an error with attributes of its own making, such as a frozen dataclass, out of the
     user's code: `contextlib` assigns to what passes it, and a refusal would take its place."""
@@ -82,6 +100,7 @@ def call_user(pid: int, fn: Callable[..., T], *arguments: Any) -> T:
     try:
         return copy_context().run(fn, *arguments)
     except BaseException as error:
+        free_memory(error)
         kind = type(error)
         usual = kind.__setattr__ is BaseException.__setattr__
         if usual and kind.__getattribute__ is BaseException.__getattribute__:

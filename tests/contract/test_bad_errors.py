@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tenacity.wait import wait_fixed
+from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Message, Reject, RetryLater
 from msgworker.errors import MsgworkerError
 from msgworker.instance.running.lanes import Lanes
+from msgworker.store.claiming import claim
+from msgworker.store.recovering import recover
+from msgworker.store.settling import settle
 from tests.support.logged import CANARY
-from tests.support.rows import Table, send
+from tests.support.rows import Table, edit, send
 from tests.support.waiting import in_thread
 
 
@@ -309,12 +312,64 @@ def test_an_instance_whose_loops_end_by_errors_again_and_again_leaves(app, monke
     app.add_handler("t", lambda msg: None)
 
     def broken(self: Lanes) -> None:
-        raise MemoryError("of ours")
+        raise LookupError("of ours")
 
     monkeypatch.setattr(Lanes, "next", broken)
-    with pytest.raises(MsgworkerError, match="ended by a MemoryError twice"):
+    with pytest.raises(MsgworkerError, match="ended by a LookupError twice"):
         app.worker(threads=1).run(time_limit=30)
     assert app.ops.instances() == []
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (claim, "flag"),
+        (settle, "settle"),
+        (settle, "settle_at_once"),
+        (recover, "recover"),
+        (Lanes, "next"),
+    ],
+    ids=lambda one: getattr(one, "__name__", one).rpartition(".")[2],
+)
+def test_an_instance_without_memory_waits_for_it_and_blames_no_message(
+    app, monkeypatch, caplog, module, name, answered
+):
+    """answered: the statement has been sent, and its answer finds no memory."""
+    real, failed = getattr(module, name), list[int]()
+    times = 1 if name == "recover" else 3
+
+    def hungry(*args: Any, **more: Any) -> Any:
+        found = real(*args, **more) if answered and name != "next" else None
+        if len(failed) < times:
+            failed.append(1)
+            raise MemoryError
+        return real(*args, **more) if found is None else found
+
+    ran: list[Any] = []
+
+    @app.handler("t", transactional=name == "settle_at_once", wait=wait_none())
+    def handle(msg: Message) -> None:
+        ran.append(msg.payload)
+        if msg.payload == "fails" and ran.count("fails") == 1:
+            raise ValueError("once")
+
+    send(app, "a", payload="dead")
+    edit(app, *Table(app).column("msg_id"), status=1, claimed_by="who was killed")
+    send(app, "b", payload="done")
+    send(app, "c", payload="fails")
+    monkeypatch.setattr(module, name, hungry)
+    app.drain(threads=1, linger=0)
+    app.drain(threads=1, linger=0)
+    assert len(failed) == times
+    assert sorted(set(ran)) == ["dead", "done", "fails"]
+    # A transaction is rolled back, and its handler runs again, unless the statement has committed.
+    committed = answered and app.engine.dialect.name == "postgresql"
+    assert len(ran) == 4 + (times if name == "settle_at_once" and not committed else 0)
+    seen = Table(app).rows("status", "error_try_times", "crash_times")
+    assert seen == [(2, 1, 1), (2, 0, 0), (2, 1, 0)]
+    assert "died while it held this message" in str(Table(app).column("last_error")[0])
+    assert not [one for one in caplog.messages if "not written" in one or "refused" in one]
 
 
 @pytest.mark.parametrize(

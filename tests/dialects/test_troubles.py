@@ -5,8 +5,9 @@ from __future__ import annotations
 import psycopg
 import pymysql
 import pytest
+from sqlalchemy.exc import StatementError
 
-from msgworker.dialects import Trouble, no_connection_left, trouble
+from msgworker.dialects import Trouble, is_of_the_session, no_connection_left, trouble
 
 
 class ServerSaid(Exception):
@@ -61,3 +62,10 @@ ServerSaid.__module__ = "mariadb"  # whose errors are known by the driver that r
 def test_what_drivers_say(error: Exception, kind: Trouble) -> None:
     assert trouble(error) is kind
     assert no_connection_left(error) is ("Too many" in str(error))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), SystemError("of the interpreter")])
+def test_want_of_memory_leaves_a_doubt_and_is_no_fault_of_a_statement(error: Exception) -> None:
+    for one in (error, StatementError("wrapped", "SELECT", {}, error)):
+        assert trouble(one) is Trouble.LOST
+        assert is_of_the_session(one)

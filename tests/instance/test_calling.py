@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import weakref
+
+import pytest
 import sqlalchemy as sa
 
 from msgworker.config import Settings
@@ -11,6 +15,7 @@ from msgworker.instance.running.calling import Caller
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.handler import Registry, make_handler
 from msgworker.instance.runtime import InstanceLog, Runtime
+from msgworker.instance.usercode import call_user
 from msgworker.message import Message, Outcome
 from msgworker.store.rows import Row
 from msgworker.table import MessageTable, tables_for
@@ -41,3 +46,28 @@ def test_a_handler_does_not_start_under_an_id_that_was_lost_since_its_thread_loo
     assert lost.result is not None
     assert lost.result.outcome is Outcome.RELEASED
     assert not runtime.hand.running
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_what_has_taken_all_memory_is_given_back_before_its_outcome_is_written(
+    hidden: bool,
+) -> None:
+    class Taken:
+        pass
+
+    held: list[weakref.ref[Taken]] = []
+
+    def hog() -> None:
+        taken = Taken()
+        held.append(weakref.ref(taken))
+        try:
+            raise MemoryError
+        except MemoryError:
+            if hidden:
+                raise ValueError("not now") from None
+            raise
+
+    with pytest.raises(ValueError if hidden else MemoryError) as caught:
+        call_user(os.getpid(), hog)
+    assert held[0]() is None
+    assert caught.traceback

@@ -46,27 +46,68 @@ def _taken(turns: Turns) -> bool:
     return not got.wait(0.5)
 
 
+class Holder:
+    """A thread that holds the turn until it is told to give it back, or ends with it."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._told, self._gives = threading.Event(), True
+        self._thread = threading.Thread(target=self._hold, daemon=True)
+        took = self._took = threading.Event()
+        self._thread.start()
+        assert took.wait(60)
+
+    def _hold(self) -> None:
+        self._turns.__enter__()
+        self._took.set()
+        self._told.wait()
+        if self._gives:
+            self._turns.__exit__()
+
+    def end(self, *, gives: bool) -> None:
+        self._gives = gives
+        self._told.set()
+        self._thread.join(60)
+
+
 @pytest.mark.parametrize("handed_over", [False, True])
 def test_who_is_interrupted_while_waiting_for_a_turn_does_not_keep_it(handed_over: bool) -> None:
     turns = Turns()
-    turns.__enter__()
+    holder = Holder(turns)
 
     def interrupted() -> bool:
         if handed_over:
-            turns.__exit__()
+            holder.end(gives=True)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         turns.take(interrupted)
     if not handed_over:
-        turns.__exit__()
+        holder.end(gives=True)
     assert not _taken(turns)
 
 
 def test_who_stops_waits_for_a_turn_no_longer_than_the_stop() -> None:
     turns, over = Turns(), threading.Event()
-    turns.__enter__()
+    Holder(turns)
     threading.Timer(0.2, over.set).start()
     with pytest.raises(DatabaseUnavailable, match="turn"), turns.until(over.is_set):
         raise AssertionError
     assert _taken(turns)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_turn_that_a_thread_could_not_give_back_is_taken_from_it(waits: bool) -> None:
+    turns = Turns()
+    with turns:
+        pass
+    turns.__enter__()
+    turns.__enter__()  # this thread has lost it: it asks for another
+    turns.__exit__()
+    holder = Holder(turns)
+    if waits:
+        threading.Timer(0.2, lambda: holder.end(gives=False)).start()
+    else:
+        holder.end(gives=False)
+    with turns:
+        assert _taken(turns)

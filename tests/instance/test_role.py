@@ -185,6 +185,18 @@ def test_a_role_outlives_one_error_of_its_loop_and_is_missed_after_two(
     assert not role.alive
 
 
+def test_a_loop_without_memory_begins_again_however_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(role_module, "HUNGRY_SECONDS", 0.0)
+    ends = [MemoryError(), MemoryError(), SystemError(), None]
+
+    def loop() -> None:
+        if (error := ends.pop(0)) is not None:
+            raise error
+
+    role_module.outlive("x", LOG, loop, lambda error: False)
+    assert not ends
+
+
 def test_the_outage_of_a_part_that_can_be_done_without_is_none_of_the_database(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from msgworker.dialects import NO_MEMORY
 from msgworker.errors import MsgworkerError
 from msgworker.instance.role import outlive
 from msgworker.instance.running.hand import Lane
@@ -140,8 +142,9 @@ class HandlerThreads:
 
     def _failed(self, lane: Lane, error: BaseException) -> None:
         """An error of ours, round the handler: a failed try, so that its object is not blocked."""
-        text = "message %s: an error round its handler"
-        self._runtime.log.error(text, lane.row.msg_id, exc_info=error, extra=facts(lane.row))
         self._runtime.hand.running.pop(threading.get_ident(), None)
         lane.result = lane.result or fault(error)
         lane.finished_at = time.monotonic()
+        text = "message %s: an error round its handler"
+        with suppress(*NO_MEMORY):
+            self._runtime.log.error(text, lane.row.msg_id, exc_info=error, extra=facts(lane.row))

@@ -22,7 +22,7 @@ from msgworker.instance.running.outcome import (
 )
 from msgworker.instance.running.traces import text_of
 from msgworker.instance.runtime import Runtime
-from msgworker.instance.usercode import carried
+from msgworker.instance.usercode import carried, free_memory
 from msgworker.message import Outcome
 from msgworker.payload import clean
 from msgworker.store.rows import Row
@@ -45,6 +45,7 @@ class Judge:
         self, error: BaseException, handler: Handler, row: Row, running: Running | None = None
     ) -> Result:
         error = carried(error)
+        free_memory(error)
         kind = type(error)  # its own `__class__` may raise
         if issubclass(kind, KeyboardInterrupt):
             self.interrupted()

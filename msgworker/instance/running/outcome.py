@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from msgworker.dialects import lacks_memory
 from msgworker.errors import (
     RETRY_LATER_MAX_SECONDS,
     RETRY_LATER_SECONDS,
@@ -100,7 +101,8 @@ def result_of_error(
 def fault(error: BaseException, where: str = "") -> Result:
     """A failed try for an error that is not the handler's."""
     text = f"{where}{type(error).__name__}: {text_of(error)}"
-    return Result(Outcome.FAILED, clean(text, MAX_ERROR), ODD_BACKOFF_SECONDS)
+    delay = DEFAULT_BACKOFF(1) if lacks_memory(error) else ODD_BACKOFF_SECONDS
+    return Result(Outcome.FAILED, clean(text, MAX_ERROR), delay)
 
 
 def _result_of_error(
@@ -125,7 +127,9 @@ def _result_of_error(
         delay = backoff(attempt) if wait is None else pause_after(wait, attempt, error)
         if not 0 <= delay <= MAX_BACKOFF_SECONDS:
             raise ConfigError(f"back-off of {delay!r} s")
-    except BaseException:
+    except BaseException as odd:
+        if lacks_memory(odd):
+            raise
         log.exception("the wait strategy of topic %s failed; 60 s instead", handler.topic)
         delay = ODD_BACKOFF_SECONDS
     return Result(Outcome.FAILED, text, delay, trace, error)

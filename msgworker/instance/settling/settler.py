@@ -205,13 +205,13 @@ class Settler:
         try:
             return self.settle(batch, writer) if batch else []
         except BaseException as error:
+            self._runtime.identity.cannot_write([lane.row.msg_id for lane in batch])
+            self._runtime.hand.drop(batch)
+            writer.outage.failed(error)
             told = None if shows_a_row(error) else error
             many = plural(len(batch), "outcome", "was", "were")
             text = "%s not written: %s"
             self._runtime.log.error(text, many, reason_of(error), exc_info=told)
-            writer.outage.failed(error)
-            self._runtime.identity.cannot_write([lane.row.msg_id for lane in batch])
-            self._runtime.hand.drop(batch)
             return []
         finally:
             writer.since = None
