@@ -79,11 +79,13 @@ class Log(logging.LoggerAdapter[logging.Logger]):
 
 @dataclass(slots=True)
 class Try:
-    """One call of a handler, or several where its transaction was rolled back."""
+    """One call of a handler, or several where its transaction was rolled back. follows: it stands
+    behind the flagged message of its lane, in a batch."""
 
     row: Row
     owner: str
     outcome: Outcome
+    follows: bool
     begun: bool = False
     ended: bool = False
     claim: int = 0
@@ -246,9 +248,11 @@ class Process:
             text += f"trusted its lease until {trusted_until:.2f} s only"
             self.violations.append(Violation(Rule.I1, text))
         claim = self.world.claims[row.msg_id]
-        one = Try(row, event.instance, self._outcome(), claim=claim)
+        running = self.runtime.hand.running[self._stage.threading.get_ident()]
+        follows = row.msg_id not in {flagged.msg_id for flagged in running.rows()}
+        one = Try(row, event.instance, self._outcome(), follows, claim=claim)
         before = self._last.get((row.msg_id, event.instance))
-        flagged = row.topic in (BATCH, GROUP) and not self._follows(one)
+        flagged = row.topic in (BATCH, GROUP) and not follows
         if flagged and before is not None and before.claim == claim:
             one.begun, one.ended = before.begun, before.ended  # it ran in a batch, now alone
             one.outcome = before.outcome if before.ended else one.outcome
@@ -269,7 +273,7 @@ class Process:
 
     def _begins(self, one: Try) -> None:
         """Its handler begins; of a follower in a batch the table tells when it is done."""
-        if not one.begun and not self._follows(one):
+        if not one.begun and not one.follows:
             one.begun = True
             self.world.named.discard(one.row.msg_id)
             self._look_around(one)
@@ -282,10 +286,6 @@ class Process:
             word = {Outcome.DONE: "returned", Outcome.DEAD: "rejected"}.get(one.outcome, "raised")
             who = self._site.name(one.owner)
             self.world.record(Kind.ENDED, who, msg_id=one.row.msg_id, detail=word)
-
-    def _follows(self, one: Try) -> bool:
-        batched = one.row.topic in (BATCH, GROUP)
-        return batched and self.world.rows[one.row.msg_id].status != PROCESSING
 
     def _dies_of(self, *ids: int) -> None:
         if self._poison.intersection(ids):
@@ -355,7 +355,7 @@ class Process:
         """Whether the call shares its transaction with others."""
         running = self.runtime.hand.running
         beside = any(r.beside and one.row in r.rows() for r in list(running.values()))
-        return beside or self._follows(one)
+        return beside or one.follows
 
     def _look_around(self, one: Try) -> None:
         """What else runs in this process, and whether the message is ours."""

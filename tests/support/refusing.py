@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from msgworker import App
 
 
 def refuse(app: App, check: str) -> None:
     """Forbid what does not fulfil `check`, as a constraint or trigger of the user's would."""
     if app.engine.dialect.name == "sqlite":
-        new = check.replace("status", "NEW.status").replace("object_id", "NEW.object_id")
+        new = re.sub(r"\b(status|object_id|error_try_times|crash_times)\b", r"NEW.\1", check)
         statement = (
             f"CREATE TRIGGER theirs BEFORE UPDATE ON msgworker_message WHEN NOT ({new}) "
             "BEGIN SELECT RAISE(ABORT, 'theirs'); END"

@@ -69,9 +69,10 @@ def test_a_dashboard_works_again_as_soon_as_its_database_does(
     until(lambda: not hanging.site.threads.busy, "no thread hangs", seconds=20)
     assert "its connection is cut" in caplog.text
     proxy.heal()
-    found = Browser(hanging).get("/api/v1/messages")
-    assert found.status_code == 200, found.text
-    assert Browser(hanging).get("/readyz").status_code == 200
+    # Nothing is remembered of the outage. But the server first gets all that connected in the hole,
+    # and an answer within LIMIT, with a connection to be made, is more than it promises then.
+    for path in ("/api/v1/messages", "/readyz"):
+        until(lambda path=path: Browser(hanging).get(path).status_code == 200, f"{path} answers")
 
 
 def test_a_process_whose_threads_all_hang_is_not_healthy(
