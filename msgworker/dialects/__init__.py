@@ -162,6 +162,7 @@ from msgworker.dialects.primary import refuse_standby
 from msgworker.dialects.server_checks import (
     ANALYZE,
     CURRENT_USER,
+    OLDEST_SNAPSHOT,
     SERVER_SETTINGS,
     plan_of,
     refuses_all_writes,
@@ -235,6 +236,7 @@ __all__ = [
     "NAMES",
     "NOBODY",
     "NO_MEMORY",
+    "OLDEST_SNAPSHOT",
     "SERVER_SETTINGS",
     "SESSION_OFFSET",
     "UNPARTITIONED",

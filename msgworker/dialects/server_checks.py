@@ -104,6 +104,43 @@ SERVER_SETTINGS: dict[str, tuple[ServerSetting, ...]] = {
 }
 
 
+OLD_SNAPSHOT_SECONDS = 600
+"""What ends since an older one was taken is kept long enough to slow claims down."""
+_INNODB_SNAPSHOT = (
+    "concat('session ', trx_mysql_thread_id, coalesce(concat(' of ', p.user), ''), ', ',"
+    " lower(trx_state)), timestampdiff(second, trx_started, now()),"
+    " if(trx_mysql_thread_id = 0, 'XA RECOVER names it', concat('KILL ', trx_mysql_thread_id))"
+    " FROM information_schema.innodb_trx"
+    " LEFT JOIN information_schema.processlist p ON p.id = trx_mysql_thread_id"
+    " WHERE trx_mysql_thread_id <> connection_id()"
+    f" AND timestampdiff(second, trx_started, now()) > {OLD_SNAPSHOT_SECONDS}"
+    " ORDER BY trx_started LIMIT 1"
+)
+OLDEST_SNAPSHOT = {
+    "postgresql": (
+        "SELECT who, seconds, ends FROM ("
+        "SELECT 'session ' || pid || coalesce(' of ' || usename, '')"
+        " || coalesce(', ' || nullif(application_name, ''), '') || coalesce(', ' || state, '')"
+        " AS who, extract(epoch FROM now() - coalesce(xact_start, backend_start)) AS seconds,"
+        " 'SELECT pg_terminate_backend(' || pid || ')' AS ends, age(backend_xmin) AS age"
+        " FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()"
+        " AND backend_type = 'client backend' AND datname = current_database()"
+        " UNION ALL SELECT 'prepared transaction ' || gid, extract(epoch FROM now() - prepared),"
+        " 'ROLLBACK PREPARED ' || quote_literal(gid), age(transaction)"
+        " FROM pg_prepared_xacts WHERE database = current_database()"
+        " UNION ALL SELECT 'replication slot ' || slot_name, NULL,"
+        " 'SELECT pg_drop_replication_slot(' || quote_literal(slot_name) || ')', age(xmin)"
+        " FROM pg_replication_slots WHERE xmin IS NOT NULL AND NOT active) AS held"
+        f" WHERE seconds IS NULL OR seconds > {OLD_SNAPSHOT_SECONDS} ORDER BY age DESC LIMIT 1"
+    ),
+    # `trx_started` is in the zone of the server's machine.
+    "mariadb": f"SET STATEMENT time_zone = 'SYSTEM' FOR SELECT {_INNODB_SNAPSHOT}",
+    "mysql": f"SELECT /*+ SET_VAR(time_zone = 'SYSTEM') */ {_INNODB_SNAPSHOT}",
+}
+"""Who holds the oldest one, for how many seconds (None = it does not say), and what ends it; no row
+= nobody for long, as far as this login may see."""
+
+
 def refuses_all_writes(conn: sa.Connection, name: str) -> str:
     """Why the server would refuse every write, whatever the table; "" if nothing says so."""
     for setting in SERVER_SETTINGS[name]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, MessageTable
+from msgworker import App, MessageTable, dialects
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.store.looking.doctor import Finding, Severity
 from msgworker.store.tables import additions, ddl_script
@@ -433,6 +433,27 @@ def test_a_storage_engine_without_transactions(mariadb, engine):
         assert needed(app) == []
     finally:
         app.engine.dispose()
+
+
+def test_who_holds_an_old_snapshot_is_named(app, database, monkeypatch):
+    if database.name not in dialects.OLDEST_SNAPSHOT:
+        pytest.skip("it is not asked there")
+    names = (database.name, "mysql") if database.name == "mariadb" else (database.name,)
+    for name in names:
+        soon = dialects.OLDEST_SNAPSHOT[name].replace("> 600", "> -1")
+        monkeypatch.setitem(dialects.OLDEST_SNAPSHOT, name, soon)
+    with database.engine().connect() as conn:
+        conn.execution_options(isolation_level="REPEATABLE READ")
+        conn.exec_driver_sql("SELECT count(*) FROM msgworker_message")
+        mine = "pg_backend_pid()" if database.name == "postgresql" else "connection_id()"
+        number = conn.exec_driver_sql(f"SELECT {mine}").scalar_one()
+        (told,) = [one for one in app.ops.doctor() if "held a snapshot" in one.text]
+        assert told.severity is Severity.ADVISED
+        assert "session " in told.text
+        if database.name == "postgresql":  # others are of the whole server, and may be older
+            assert f"end it: SELECT pg_terminate_backend({number})" in told.text
+    if database.name == "postgresql":
+        assert not [one for one in app.ops.doctor() if "held a snapshot" in one.text]
 
 
 def test_a_login_that_may_only_read(app, database, servers):

@@ -70,6 +70,7 @@ CHECKS = (
     server.pooler,
     server.succession,
     server.galera,
+    server.snapshots,
     server.clock,
     server.local_times,
     plan.plan,

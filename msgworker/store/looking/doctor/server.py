@@ -102,6 +102,28 @@ def galera(p: Patient) -> list[Finding]:
     return found
 
 
+def snapshots(p: Patient) -> list[Finding]:
+    """Who keeps the database from cleaning up what has ended."""
+    query = dialects.OLDEST_SNAPSHOT.get(p.dialect.name)
+    if query is None:
+        return []
+    try:
+        oldest = p.conn.execute(sa.text(query)).first()
+    except DBAPIError as error:
+        if is_overtime(error) or trouble(error) is Trouble.LOST:
+            raise
+        return []  # this login may not see others, or an older server does not show them
+    if oldest is None:
+        return []
+    who, seconds, ends = oldest
+    since = "" if seconds is None else f" for {float(seconds) / 3600:.1f} h"
+    text = (
+        f"{who} has held a snapshot{since}: no message that has ended since is cleaned up, and "
+        f"claims read them again and again; let it end, or end it: {ends}"
+    )
+    return [advised("server", text)]
+
+
 def clock(p: Patient) -> list[Finding]:
     """All times are the database's; this host's clock only words ages."""
     theirs = p.conn.scalar(sa.select(now()))
