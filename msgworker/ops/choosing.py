@@ -24,7 +24,8 @@ from msgworker.table import Tables
 
 CHUNK = 10_000
 ORDER_SECONDS = 10.0
-"""The time to find out of one message whether a later one of its object has run."""
+"""The time to find out of messages by id, in each page, whether later ones of their objects have
+run."""
 WALK_RATIO = 10
 LEAST_WALK = 5_000
 """A chunk goes over so many times its size of rows that do not match, and at least over so many."""
@@ -100,8 +101,8 @@ class Choice:
         part = ids[start : start + min(self.tables.dialect.max_ids, size)]
         if not part:
             return Chunk([], {})
-        alone = self.in_order and len(ids) == 1 and self.clock.seconds is None
-        clock = Clock(ORDER_SECONDS) if alone else self.clock
+        ends = self.in_order and self.clock.seconds is None
+        clock = Clock(ORDER_SECONDS) if ends else self.clock
         try:
             with clock.reading(self.engine) as conn:
                 skips = self.refusals(conn, part)
@@ -109,19 +110,22 @@ class Choice:
                 behind, late = self._late(conn, good, None)
                 taken = self._taken(conn, [i for i in good if i not in late])
         except TookTooLong as error:
-            raise TookTooLong(error.seconds, self._by_object(ids[0]) if alone else None) from error
+            raise TookTooLong(error.seconds, self._by_object(part) if ends else None) from error
         more = start + len(part) < len(ids)
         return Chunk(part, skips | late | taken, behind, part[-1] if more else None)
 
-    def _by_object(self, alone: int) -> str:
+    def _by_object(self, ids: list[int]) -> str:
         t = self.tables
         quote = dialects.compiler_for(t.dialect.name).identifier_preparer
         object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
+        one = len(ids) == 1
+        left = f"message {ids[0]} was" if one else f"messages {ids[0]} to {ids[-1]} were"
         return (
-            f"message {alone} was left alone. Whether a later message of its object "
-            "has run is found fast by an index of your own on "
-            f"{quote.format_table(t.message)} ({object_id}, {msg_id}). Without one, "
-            "--force (force=True) reruns it and does not ask"
+            f"{left} left alone. Whether a later message of its object has run is found fast, of "
+            "one message, by an index of your own on "
+            f"{quote.format_table(t.message)} ({object_id}, {msg_id}): with it rerun "
+            f"{'it' if one else 'them one by one'}. Without it, --force (force=True) reruns "
+            f"{'it' if one else 'them'} and does not ask"
         )
 
     def _of_filter(self, after: int | None, size: int) -> Chunk:

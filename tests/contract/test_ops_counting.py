@@ -81,19 +81,20 @@ def test_a_dry_run_of_a_whole_object_or_instance_is_ended_at_its_time(app, monke
 
 
 @pytest.mark.parametrize("dry", [False, True], ids=["done", "dry"])
-def test_a_rerun_of_one_message_that_cannot_tell_its_order_ends_and_names_the_index(
-    app, monkeypatch, dry
+@pytest.mark.parametrize("many", [1, 3])
+def test_a_rerun_by_id_that_cannot_tell_its_order_ends_and_names_the_index(
+    app, monkeypatch, dry, many
 ):
-    (dead,) = put(app, ("a", FAILED))
+    dead = put(app, *((f"o{n}", FAILED) for n in range(many)))
     monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.5)
     monkeypatch.setattr(order, "ran_later", _never)
     begun = time.monotonic()
     with pytest.raises(TookTooLong, match=r"after 0\.5 s") as caught:
-        app.ops.rerun([dead], dry_run=dry)
+        app.ops.rerun(dead, dry_run=dry)
     assert time.monotonic() - begun < 20
     assert re.search(r"on \S*msgworker_message \(object_id, msg_id\).*--force", str(caught.value))
-    assert (_states(app), app.ops.audit()) == (["dead"], [])
-    assert app.ops.rerun([dead], force=True).changed == 1
+    assert (_states(app), app.ops.audit()) == (["dead"] * many, [])
+    assert app.ops.rerun(dead, force=True).changed == many
 
 
 def test_a_dry_run_stops_at_its_limit_and_says_whether_that_was_all(app):

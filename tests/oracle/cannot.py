@@ -62,7 +62,7 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
             "test_a_dry_run_that_is_out_of_time_does_not_take_a_part_for_another_number",
             "test_a_dry_run_of_a_whole_object_or_instance_is_ended_at_its_time",
             "test_a_write_that_counts_is_ended_at_its_time_before_anything_is_done",
-            "test_a_rerun_of_one_message_that_cannot_tell_its_order_ends_and_names_the_index",
+            "test_a_rerun_by_id_that_cannot_tell_its_order_ends_and_names_the_index",
         ),
         (Excuse(_WORDS, on=_H2),),
     ),
