@@ -98,7 +98,7 @@ ddl: $(VENV)/.dev  ## write ddl/*.sql anew from the table definitions
 	  $(BIN)/msgworker ddl --dialect $$name > ddl/$$name.sql || exit 1; done
 
 keywords: $(VENV)/.dev  ## write the keywords of App anew from its settings
-	mkdir -p build && $(BIN)/python -m tests.keywords > build/keywords.py && mv build/keywords.py msgworker/config/keywords.py
+	mkdir -p build && $(BIN)/python -m tests.keywords > build/keywords.py && mv build/keywords.py msgworker/config/settings.py
 
 $(VENV)/.docs: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . $(call GROUP,docs)

@@ -16,12 +16,8 @@ import sqlalchemy as sa
 
 from bench.seeding import CHUNK, TABLE, TOPIC, Rows, insert, kind_of, tidy
 from msgworker import App
-from msgworker.store import history, schedules
-from msgworker.store.changing import audit, pause
-from msgworker.store.claiming import limits
-from msgworker.store.recovering import lease
-from msgworker.store.settling.fingerprint import fingerprint
-from msgworker.store.sharing import locks
+from msgworker.store import audit, history, lease, limits, locks, pauses, schedules
+from msgworker.store.tries import fingerprint
 
 OBJECTS = 100_000
 TOPICS = 200
@@ -146,7 +142,7 @@ def _beside(app: App, conn: sa.Connection) -> None:
     operations = (named | {"op_id": n} | _operation(n, now) for n in range(1, OPERATIONS + 1))
     _insert(conn, audit.operations(t), operations)
     _insert(conn, audit.lines(t), _changes(dead, now))
-    _insert(conn, pause.table(t), (named | _pause(topic, now) for topic in topics[:PAUSED]))
+    _insert(conn, pauses.table(t), (named | _pause(topic, now) for topic in topics[:PAUSED]))
     limited = topics[-LIMITED:]
     _insert(conn, limits.table(t), (named | _limit(topic, now) for topic in limited))
     _insert(conn, schedules.table(t), (named | _schedule(n, now) for n in range(SCHEDULES)))

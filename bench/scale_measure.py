@@ -20,9 +20,8 @@ from bench.seeding import TABLE, TOPIC, Rows, fill
 from msgworker import App, Message, MessageTable
 from msgworker.coordination import DatabaseLocks
 from msgworker.instance.claiming.search import Search
-from msgworker.instance.claiming.slicing import SliceSearch
-from msgworker.store.changing import pause
-from msgworker.store.recovering import lease, recover
+from msgworker.instance.claiming.slices import SliceSearch
+from msgworker.store import lease, pauses, recover
 from msgworker.table import Slice
 
 LEASES = 1000
@@ -204,7 +203,7 @@ def _beats(app: App, server: Server) -> dict[str, float]:
         def beat(conn: sa.Connection, me: str = me) -> None:
             lease.renew(conn, t, me, ttl=3600, tells=lease.told(t, None))
             conn.commit()
-            pause.topics(conn, t)
+            pauses.topics(conn, t)
             recover.flagged_by(conn, t, me)
             lease.read_all(conn, t)
             recover.owners(conn, t)

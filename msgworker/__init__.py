@@ -30,10 +30,8 @@ if typing.TYPE_CHECKING:
         SelectionChanged,
         TookTooLong,
     )
-    from msgworker.instance.fan_out.fanned import FanOut
     from msgworker.instance.report import Report
-    from msgworker.instance.running.batchcontext import BatchContext
-    from msgworker.instance.running.context import Context
+    from msgworker.instance.running.context import BatchContext, Context, FanOut
     from msgworker.instance.worker import Worker
     from msgworker.message import Message
     from msgworker.table import MessageTable
@@ -75,10 +73,10 @@ __all__ = [
 
 _HOMES = {
     "App": "app",
-    "BatchContext": "instance.running.batchcontext",
+    "BatchContext": "instance.running.context",
     "Context": "instance.running.context",
     "Databases": "databases",
-    "FanOut": "instance.fan_out.fanned",
+    "FanOut": "instance.running.context",
     "Message": "message",
     "MessageTable": "table",
     "Report": "instance.report",

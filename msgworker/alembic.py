@@ -16,10 +16,9 @@ import sqlalchemy as sa
 
 from msgworker.dialects import DIALECTS, dialect_of
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.store.tables import schema
-from msgworker.store.tables import upgrade as store
-from msgworker.store.tables.additions import IN_ORDER
-from msgworker.store.tables.ddl_script import own_tables
+from msgworker.schema import create
+from msgworker.schema import upgrade as store
+from msgworker.schema.additions import IN_ORDER, own_tables
 from msgworker.table import (
     DEFAULT_NAME,
     FAILED_MARK,
@@ -94,7 +93,7 @@ def upgrade(op: Any, table: MessageTable | None = None, *, message_table: bool =
         conn = op.get_bind()
         dialect = dialect_of(conn.engine)
         spec = table or MessageTable()
-        spec = schema.rule_there(conn, spec, dialect).to(spec)
+        spec = create.rule_there(conn, spec, dialect).to(spec)
         store.run(
             *(conn.engine, spec, dialect),
             message_table=message_table,

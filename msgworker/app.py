@@ -32,13 +32,13 @@ from msgworker.config import (
 from msgworker.declaring import AnyHandler, Declaring
 from msgworker.errors import ConfigError, HandlerError, SchemaError
 from msgworker.events import Event, EventName, Events
-from msgworker.instance.claiming.seat import Scope
-from msgworker.instance.links import Turns
-from msgworker.instance.liveness import ruling
+from msgworker.instance.claiming.scope import Scope
+from msgworker.instance.connections import FairLock
+from msgworker.instance.liveness import recovery
 from msgworker.instance.liveness.identity import Identity, new_instance_id
 from msgworker.instance.report import Report
 from msgworker.instance.running.handler import Registry, make_handler
-from msgworker.instance.runtime import InstanceLog, Runtime
+from msgworker.instance.state import InstanceLog, Runtime
 from msgworker.instance.worker import Worker
 from msgworker.logs import logger
 from msgworker.message import OnDuplicate, Outgoing, Uniqueness
@@ -46,12 +46,12 @@ from msgworker.ops import Ops
 from msgworker.payload import clean
 from msgworker.processlock import ProcessLock
 from msgworker.schedules import OWN, Schedule, Schedules, configured
+from msgworker.schema import additions, create, upgrade
+from msgworker.schema import rule as rules
+from msgworker.schema.rule import Rule
+from msgworker.schema.upgrade import Plan, Step
+from msgworker.store import send as keys
 from msgworker.store import send as store
-from msgworker.store import unique as keys
-from msgworker.store.tables import additions, schema, upgrade
-from msgworker.store.tables import rule as rules
-from msgworker.store.tables.rule import Rule
-from msgworker.store.tables.upgrade import Plan, Step
 from msgworker.table import COLUMNS, MessageTable, Tables
 from msgworker.tracing import Sending, tracer
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
 
     from msgworker.coordination.lease import LockCentre
     from msgworker.web.application import Dashboard
-    from msgworker.web.tokens import RoleName
+    from msgworker.web.sessions import RoleName
 from msgworker.producing import (
     Borrowed,
     Unique,
@@ -134,7 +134,7 @@ class App(Declaring):
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._workers_lock = ProcessLock()
         self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
-        self._turns = Turns()
+        self._turns = FairLock()
         self._drains = Counter[int]()  # by process: a child runs none of its parent's
 
     @classmethod
@@ -190,17 +190,17 @@ class App(Declaring):
         dialect = dialects.dialect_of(self._own)
         spec = self.table
         if not self._names_rule:
-            spec = schema.known_rule(self._own, spec, dialect).to(spec)
-        made = schema.create(
+            spec = create.known_rule(self._own, spec, dialect).to(spec)
+        made = create.create(
             self._own,
             spec,
             dialect,
             lambda text: log.warning("table %s: %s", spec.name, text),
         )
         self._tables = None
-        before = schema.recorded_rule(self._own, spec, dialect)
+        before = create.recorded_rule(self._own, spec, dialect)
         if before != Rule.of(spec):
-            made += schema.create(self._own, before.to(self.table), dialect)
+            made += create.create(self._own, before.to(self.table), dialect)
             after = Rule.of(self._by_rule(may_bury=True).spec)
             made += [f"rule {after}"] if after != before else []
         return made
@@ -222,7 +222,7 @@ class App(Declaring):
         """
         with dialects.reaching(self._own):
             dialect = dialects.dialect_of(self._own)
-            spec = schema.known_rule(self._own, self.table, dialect).to(self.table)
+            spec = create.known_rule(self._own, self.table, dialect).to(self.table)
             if dry_run:
                 with dialects.connecting(self._own) as conn:
                     return upgrade.plan(conn, spec, dialect, message_table=message_table)
@@ -251,7 +251,7 @@ class App(Declaring):
     def _resolved(self, *, recorded: bool = True, seconds: float | None = None) -> Tables:
         with dialects.reaching(self._own):
             dialect = dialects.dialect_of(self._own)
-            found = schema.resolve(
+            found = create.resolve(
                 *(self._own, self.table, dialect),
                 recorded=recorded,
                 with_headers=self._tracer.on,
@@ -283,14 +283,14 @@ class App(Declaring):
             return tables
         self._hooks_read_at = time.monotonic()
         with dialects.reaching(self._own):
-            changed = schema.hooks_changed(self._own, tables)
+            changed = create.hooks_changed(self._own, tables)
         if changed:
             self._tables, self._fit = None, False
         return self.tables
 
     def _recorded_rule(self) -> Rule:
         with dialects.reaching(self._own):
-            return schema.record_rule(self._own, self.tables)
+            return create.record_rule(self._own, self.tables)
 
     def _by_rule(self, *, may_bury: bool = False) -> Tables:
         """The tables with the rule in force: this App's, if it is or can become the table's rule,
@@ -309,8 +309,8 @@ class App(Declaring):
                 if idle:
                     self._resolved(recorded=False)  # raises if something is missing for it
                 state = self._new_state(self.tables, None)
-                verdict = ruling.change(state, wanted, log, may_bury=may_bury)
-            if verdict.state in ruling.IN_THE_WAY:
+                verdict = recovery.change(state, wanted, log, may_bury=may_bury)
+            if verdict.state in recovery.IN_THE_WAY:
                 return self.tables
             self._tables = None
             if verdict.state is rules.Answer.CHANGED:
@@ -738,7 +738,7 @@ class App(Declaring):
             if tables.unfit:  # perhaps fixed since it was read
                 self._tables = None
                 tables = self.tables
-            for note in schema.check_fit(self._own, tables):
+            for note in create.check_fit(self._own, tables):
                 log.warning("table %s: %s", self.table.name, note)
             self._fit = True
         return self._new_state(self._by_rule(), topics, chosen=chosen, scope=scope)

@@ -20,11 +20,11 @@ from msgworker.app import App
 from msgworker.coordination import Partitions, Segments
 from msgworker.declaring import Declaring
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.instance.claiming.seat import Scope
+from msgworker.instance.claiming.scope import Scope
 from msgworker.producing import SendOptions, connection_of
-from msgworker.store.claiming import slices
+from msgworker.queries import instances
+from msgworker.store import shards as slices
 from msgworker.store.send import shard_of
-from msgworker.store.sharing import scopes
 from msgworker.workers import Workers
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class Databases(Declaring):
         strange = [n for n in range(self.shards) if n not in self.homes[name]]
         with dialects.reaching(app._own), dialects.connecting(app._own) as conn:
             found = {n for n in strange if slices.open_in(conn, tables, "shard", n, objects=True)}
-            found |= scopes.running_slices(conn, tables, "shard")
+            found |= instances.running_slices(conn, tables, "shard")
         return [shard for shard in strange if shard in found]
 
     # ------------------------------------------------------------ consuming

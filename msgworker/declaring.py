@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, over
 
 from sqlalchemy import Result
 
-from msgworker.instance.running.batchcontext import BatchContext
-from msgworker.instance.running.context import Context
+from msgworker.instance.running.context import BatchContext, Context
 from msgworker.instance.running.handler import DEFAULT_BATCH_SECONDS, TimeoutAction
 from msgworker.message import Message
 

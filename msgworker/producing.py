@@ -26,7 +26,7 @@ from msgworker.message import (
 from msgworker.payload import encode, is_text
 from msgworker.store import send as store
 from msgworker.table import MAX_KEY, MAX_OBJECT_ID, MOST_PRIORITY, Tables
-from msgworker.table.uniqueness import able, enforced, index_name
+from msgworker.table.tables import able, enforced, index_name
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session, scoped_session

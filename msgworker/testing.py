@@ -30,11 +30,11 @@ from sqlalchemy import event
 from msgworker.app import App, runtime_of
 from msgworker.config import Keywords
 from msgworker.errors import ConfigError
-from msgworker.instance.claiming.drainend import Drain
+from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.instance import Instance
 from msgworker.instance.report import Report, report_of
-from msgworker.instance.running.hand import Lane
-from msgworker.instance.running.lanes import Lanes
+from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.running.pool import Lanes
 from msgworker.table import MessageTable
 
 TEXT = "%Y-%m-%d %H:%M:%S.%f"
@@ -252,7 +252,7 @@ class _Drain:
                 return
             if lanes.may_start(lane):
                 self._handle(lane)
-            elif self._instance.runtime.hand.unsure:  # the housekeeper asks for them
+            elif self._instance.runtime.in_flight.unsure:  # the housekeeper asks for them
                 self._instance.housekeeper.run_once()
 
     def _handle(self, lane: Lane) -> None:

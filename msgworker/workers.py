@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
 from msgworker.instance.report import Report
 from msgworker.instance.role import outage_pause
-from msgworker.instance.runtime import Tally
-from msgworker.instance.stopping import Asked, Signals, end_by
+from msgworker.instance.state import Tally
+from msgworker.instance.stop import GRACE, Signals, StopRequest, Working, end_by
 from msgworker.instance.worker import Worker
-from msgworker.instance.working import GRACE, Working
 from msgworker.logs import logger
 from msgworker.processlock import ProcessLock
 
@@ -71,7 +70,7 @@ class _Part:
     def __init__(self, name: str, worker: Worker, work: Callable[[_Part], Report | None]) -> None:
         self.name = name
         self.worker = worker
-        self.asked = Asked(ends_process=False)
+        self.asked = StopRequest(ends_process=False)
         self.error: BaseException | None = None
         self.report: Report | None = None
         self.away: DatabaseUnavailable | None = None
@@ -116,7 +115,7 @@ class Workers(Working[Reports]):
     def __init__(self, workers: Mapping[str, Worker]) -> None:
         self._workers = dict(workers)
         self._parts: list[_Part] = []
-        self._told = Asked()
+        self._told = StopRequest()
         self._lock = ProcessLock()
 
     @property
@@ -223,7 +222,7 @@ class Workers(Working[Reports]):
         with self._lock:
             self._refuse_twice()
             parts = [_Part(name, worker, work) for name, worker in self._workers.items()]
-            self._parts, told = parts, Asked()
+            self._parts, told = parts, StopRequest()
             self._told = told
         try:
             with Signals(told) if signals else nullcontext():
@@ -246,7 +245,7 @@ class Workers(Working[Reports]):
         _raise_first(parts)
         return parts
 
-    def _pass_on(self, told: Asked, parts: list[_Part]) -> None:
+    def _pass_on(self, told: StopRequest, parts: list[_Part]) -> None:
         """Pass on to all a stop that was requested or that an error requires."""
         if not told.in_order:
             told.wait(TICK_SECONDS)

@@ -16,7 +16,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from msgworker import App, Context, Message
-from msgworker.demo import discount, purchases
+from msgworker.demo import purchases
 
 metadata = sa.MetaData()
 prices = sa.Table(
@@ -38,7 +38,7 @@ def price_purchase(msg: Message, ctx: Context) -> None:
     """Price one purchase by the customer's total so far."""
     mine = contracts.c.customer == msg.object_id
     total = ctx.connection.scalar(sa.select(contracts.c.total_cents).where(mine))
-    priced = discount.price(total or 0, msg.payload["cents"])
+    priced = purchases.price(total or 0, msg.payload["cents"])
     if total is None:
         change = sa.insert(contracts).values(customer=msg.object_id)
     else:
@@ -79,7 +79,7 @@ def main() -> int:
 
 def compare(app: App, bought: list[purchases.Purchase]) -> int:
     """Every price and every total against the straight computation."""
-    wanted = {number: p.price_cents for number, p in discount.straight(bought).items()}
+    wanted = {number: p.price_cents for number, p in purchases.straight(bought).items()}
     spent: dict[str, int] = {}
     for p in bought:
         spent[p.customer] = spent.get(p.customer, 0) + p.cents

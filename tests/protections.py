@@ -32,7 +32,7 @@ _m(
 _m(
     "S1",
     "nothing is escaped",
-    "web/environment.py",
+    "web/site.py",
     "autoescape=True,",
     "autoescape=False,",
     "test_no_text_becomes_an_element_or_an_attribute",
@@ -92,7 +92,7 @@ _m(
 _m(
     "S3",
     "a write may come from anywhere",
-    "web/writes.py",
+    "web/forms.py",
     "        if not comes_from_here(request):",
     "        if request is None:",
     "test_a_write_from_another_site_is_refused_although_it_has_the_token",
@@ -100,7 +100,7 @@ _m(
 _m(
     "S3",
     "a site beside ours counts as ours",
-    "web/writes.py",
+    "web/forms.py",
     'return site == "same-origin"',
     'return site in ("same-origin", "same-site")',
     "test_a_write_from_another_site_is_refused_although_it_has_the_token",
@@ -116,7 +116,7 @@ _m(
 _m(
     "S3",
     "only a POST is guarded",
-    "web/writes.py",
+    "web/forms.py",
     'if scope["type"] == "http" and scope["method"] not in READING:',
     'if scope["type"] == "http" and scope["method"] == "POST":',
     "test_no_other_method_comes_past_the_guard",
@@ -218,7 +218,7 @@ _m(
 _m(
     "S4",
     "any text in a cursor",
-    "store/looking/capped.py",
+    "queries/pages.py",
     'return "\\x00" in part or not is_text(part)',
     "return False",
     "test_a_cursor_of_an_attacker_is_refused",
@@ -294,7 +294,7 @@ _m(
     "S5",
     "another address needs nothing",
     "web/serving.py",
-    "    if isinstance(door, access.Local) and not addresses.is_loopback(host):",
+    "    if isinstance(door, access.Local) and not access.is_loopback(host):",
     "    if door is None:",
     "test_another_address_without_authentication_is_refused",
 )
@@ -369,7 +369,7 @@ _m(
 _m(
     "S6",
     "a token file for the group",
-    "web/tokens.py",
+    "web/sessions.py",
     "found.st_mode & 0o077",
     "found.st_mode & 0o007",
     "test_a_token_file_is_for_its_owner_only",
@@ -433,7 +433,7 @@ _m(
 _m(
     "S8",
     "it is not recorded what a message was",
-    "store/changing/audit.py",
+    "store/audit.py",
     'status = sa.func.coalesce(c.status, sa.literal_column("99"))',
     'status = sa.literal_column("0")',
     "test_every_change_is_in_the_audit",
@@ -468,7 +468,7 @@ _m(
 _m(
     "S9",
     "what is odd of a payload is shown",
-    "store/looking/info.py",
+    "queries/messages.py",
     'held = "a text" if role == "payload" else quoted(value)',
     "held = quoted(value)",
     "test_a_payload_of_odd_bytes_is_shown_on_request_only",
@@ -550,7 +550,7 @@ KEYS = (""",
 _m(
     "S11",
     "a value in a statement",
-    "store/changing/pause.py",
+    "store/pauses.py",
     "    return bool(conn.execute(sa.delete(table(t)).where(*where)).rowcount)",
     """    text = f"DELETE FROM msgworker_pause WHERE topic = '{topic}'"
     return bool(where and conn.exec_driver_sql(text).rowcount)""",
@@ -567,7 +567,7 @@ _m(
 _m(
     "S12",
     "an Engine of ours shows parameters",
-    "dialects/engines.py",
+    "dialects/engine.py",
     """        engine = engine.execution_options(**options)
         engine.hide_parameters = True
 """,
@@ -579,7 +579,7 @@ _m(
 _m(
     "S12",
     "the Engine beside ours shows parameters",
-    "dialects/engines.py",
+    "dialects/engine.py",
     '{"hide_parameters": True, "pool_size": 0}',
     '{"hide_parameters": False, "pool_size": 0}',
     "test_an_error_of_the_database_shows_no_parameters",
@@ -590,7 +590,7 @@ _m(
 _m(
     "S13",
     "the password of the URL is shown",
-    "dialects/masking.py",
+    "dialects/exceptions.py",
     "render_as_string(hide_password=True)",
     "render_as_string(hide_password=False)",
     "test_the_password_of_the_database_is_on_no_page",
@@ -598,7 +598,7 @@ _m(
 _m(
     "S13",
     "the query of the URL is shown",
-    "dialects/masking.py",
+    "dialects/exceptions.py",
     'value if HARMLESS.fullmatch(key) else "***"',
     "value",
     "test_the_password_of_the_database_is_on_no_page",
@@ -662,7 +662,7 @@ _m(
 _m(
     "S13",
     "reasons are kept as they are",
-    "ops/asking.py",
+    "ops/call.py",
     "clean(without_url_secrets(reason), MAX_REASON)",
     "clean(reason, MAX_REASON)",
     "test_what_is_kept_of_an_error_has_no_secret",
@@ -796,7 +796,7 @@ _m(
 _m(
     "S18",
     "as fast as it can",
-    "ops/bulk.py",
+    "ops/operation.py",
     "        if self._rate is not None:\n            now",
     "        if self._rate == 0:\n            now",
     "test_the_rate_is_kept[sqlite]",
@@ -855,7 +855,7 @@ _m(
 _m(
     "S8",
     "the proxy is who asks",
-    "web/addresses.py",
+    "web/access.py",
     '    return told or (request.client.host if request.client else "?")',
     '    return request.client.host if request.client else "?"',
     "test_the_client_behind_a_trusted_proxy_is_who_asks_and_its_cookie_is_for_tls",

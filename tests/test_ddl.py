@@ -16,48 +16,53 @@ from msgworker.dialects import DIALECTS, NAMES, compiler_for
 from msgworker.dialects.catalogue import OTHER_SCHEMAS
 from msgworker.limit import Limit
 from msgworker.message import Outcome, Settlement, State
-from msgworker.store import items, schedules, unique
-from msgworker.store import send as producing
-from msgworker.store.changing import audit, cancelling, change, chunks, keys, pause, purge
-from msgworker.store.changing.cancelling import Asked
-from msgworker.store.changing.change import Filter
-from msgworker.store.claiming import (
-    candidates,
-    claim,
-    due,
-    following,
-    limits,
-    slices,
-    slices_by_age,
-    urgent,
-)
-from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.claiming.slices import Place
-from msgworker.store.looking import (
+from msgworker.queries import (
     audited,
     counts,
     explain,
     failures,
-    find,
     instances,
-    left,
-    limited,
+    lanes,
+    messages,
     order,
-    overview,
     pages,
-    place,
-    waiting,
+    remaining,
 )
-from msgworker.store.looking.capped import cursor_text
-from msgworker.store.recovering import lease, recover
+from msgworker.queries import counts as overview
+from msgworker.queries.pages import cursor_text
+from msgworker.schema import additions
+from msgworker.store import (
+    audit,
+    cancels,
+    candidates,
+    change,
+    claim,
+    items,
+    lease,
+    limits,
+    locks,
+    pauses,
+    purge,
+    ranked,
+    recover,
+    schedules,
+    selection,
+    send,
+    settle,
+    shards,
+    shards_by_age,
+    tries,
+)
+from msgworker.store import send as producing
+from msgworker.store.cancels import Asked
+from msgworker.store.candidates import Candidate
+from msgworker.store.done import still_mine
 from msgworker.store.rows import Row
-from msgworker.store.settling import settle, tries
-from msgworker.store.settling.batch import Share, settle_batch
-from msgworker.store.settling.done import still_mine
-from msgworker.store.sharing import deal, locks, scopes
-from msgworker.store.tables import additions, ddl_script
+from msgworker.store.selection import Filter
+from msgworker.store.settle import Share, settle_batch
+from msgworker.store.shards import Place
 from msgworker.table import Tables, tables_for
-from msgworker.table.uniqueness import able
+from msgworker.table.tables import able
 from tests import variants
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
@@ -76,7 +81,7 @@ def statements(script: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ddl_files_are_in_step(name):
-    expected = ddl_script.ddl(MessageTable(), name)
+    expected = additions.ddl(MessageTable(), name)
     path = DDL / f"{name}.sql"
     assert path.read_text(encoding="utf-8") == expected, (
         f"{path.name} is out of date; write it again with `msgworker ddl --dialect {name}`"
@@ -90,7 +95,7 @@ def test_ddl_has_a_file_for_each_database_and_no_other():
 @pytest.mark.parametrize("name", NAMES)
 def test_ddl_takes_other_names(name):
     spec = MessageTable("crm.work_item", msg_id="nr", object_id="customer", payload=None)
-    text = ddl_script.ddl(spec, name)
+    text = additions.ddl(spec, name)
     assert "crm.work_item" in text
     (made,) = [one for one in statements(text) if one.startswith("CREATE TABLE crm.work_item ")]
     assert "customer" in made
@@ -101,7 +106,7 @@ def test_ddl_takes_other_names(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_ddl_has_short_names_only(name):
     spec = MessageTable("a_table_with_a_name_of_forty_characters_")
-    for sql in statements(ddl_script.ddl(spec, name)):
+    for sql in statements(additions.ddl(spec, name)):
         match = re.match(r"CREATE (?:UNIQUE )?INDEX (\S+)", sql)
         if match:
             assert len(match[1]) <= 30
@@ -195,7 +200,7 @@ def test_other_schemas_are_asked_for_in_oracle_s_words():
 
 
 def test_mysql_s_script_has_nothing_that_mysql_refuses():
-    script = ddl_script.ddl(MessageTable(), "mysql")
+    script = additions.ddl(MessageTable(), "mysql")
     for sql in statements(script):
         for pattern, why in MYSQL_REFUSES.items():
             assert not re.search(pattern, sql), f"{why}: {sql}"
@@ -297,7 +302,7 @@ def test_the_lint_takes_what_is_good(sql):
 
 
 def test_oracle_s_script_is_clean():
-    script = statements(ddl_script.ddl(MessageTable(), "oracle"))
+    script = statements(additions.ddl(MessageTable(), "oracle"))
     assert len(script) >= 6
     assert {sql: lint(sql) for sql in script if lint(sql)} == {}
 
@@ -342,11 +347,11 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield candidates.due_after, {"since": ("2026-11-22 10:00:00.000000", 1), "limit": 10}
     if t.has("priority"):
         for role in (None, "shard", "instance_type"):
-            yield urgent.ranked, {"limit": 10, "role": role}
-            yield urgent.ranked, {"limit": 10, "after": (-5, 1), "role": role}
-        yield urgent.due_and_ranked, {"since": None, "limit": 10, "most": 10}
+            yield ranked.ranked, {"limit": 10, "role": role}
+            yield ranked.ranked, {"limit": 10, "after": (-5, 1), "role": role}
+        yield ranked.due_and_ranked, {"since": None, "limit": 10, "most": 10}
         behind = ("2026-11-22 10:00:00.000000", 1)
-        yield urgent.due_and_ranked, {"since": behind, "limit": 10, "most": 10}
+        yield ranked.due_and_ranked, {"since": behind, "limit": 10, "most": 10}
     yield candidates.heads, {"after": None, "limit": 10}
     yield candidates.heads, {"after": "o", "limit": 10}
     yield candidates.without_object, {"after": 0, "limit": 10}
@@ -369,17 +374,17 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
         for there in (None, limits.Recorded(numbers, 1, "x")):
             yield limits.declare, {"topic": "a", "limit": numbers, "seen": there, "me": "me"}
         yield limits.remove, {"topic": "a"}
-        yield limited.topics, {}
+        yield remaining.topics, {}
     waits = {"linger": 5.0, "retry_linger": 300.0}
-    yield due.due_in, {"topics": None, "paused": (), **waits}
-    yield due.due_in, {"topics": ["a", "b"], "paused": ["b"], **waits}
+    yield ranked.due_in, {"topics": None, "paused": (), **waits}
+    yield ranked.due_in, {"topics": ["a", "b"], "paused": ["b"], **waits}
     yield claim.flag, {"candidates": seen_heads, "me": "me"}
     log.rowcount = 0  # something was lost: what has been flagged is read back
     yield claim.flag, {"candidates": seen_heads, "me": "me"}
     log.rowcount = 1
     yield claim.flag_apart, {"candidates": seen_heads, "me": "me"}
-    yield following.read_runs, {"heads_flagged": [row], "limit": 10}
-    yield following.read_runs, {"heads_flagged": [row] * 60, "limit": 10}
+    yield claim.read_runs, {"heads_flagged": [row], "limit": 10}
+    yield claim.read_runs, {"heads_flagged": [row] * 60, "limit": 10}
     yield settle.settle, {"batch": [Settlement(1, next_id=2)], "me": "me"}
     for outcome in Outcome:
         yield settle.settle, {"batch": [Settlement(1, outcome, error="e", trace="t")], "me": "me"}
@@ -431,16 +436,16 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield lease.drop, {"name": "x", "taken_by": "me"}
     yield counts.counts, {}
     yield counts.counts, {"most": 0}
-    yield find.unfinished, {}
+    yield messages.unfinished, {}
     log.rows["count(*) AS count_1 \n"] = [(3,)]
-    yield left.left, {"asked": left.Asked(topics=None)}
-    yield left.left, {"asked": left.Asked(topics=None), "most": 2}
+    yield remaining.left, {"asked": remaining.Asked(topics=None)}
+    yield remaining.left, {"asked": remaining.Asked(topics=None), "most": 2}
     log.rows["count(*) AS count_1 \n"] = [(0,)]
     for word in State:
-        yield find.find, {"status": word}
+        yield messages.find, {"status": word}
     filters = {"topic": "t", "object_id": "o", "error": "e", "since": datetime.now(UTC), "after": 1}
-    yield find.find, filters
-    yield find.show, {"msg_id": 1}
+    yield messages.find, filters
+    yield messages.show, {"msg_id": 1}
     late = cursor_text([1, ["2026-11-22 10:00:00.000000", 1]])
     for word in (None, *State):
         for newest in (True, False):
@@ -456,7 +461,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
         yield pages.page, {"wanted": group, "newest": newest, "after": cursor_text([1])}
     some = log.rows
     log.rows = {"min(w.i)": [(None, 0)], "min(m.i)": [(None, 0)], "AND (": [("o", "o")]} | some
-    yield place.place, {"msg_id": 1}
+    yield lanes.place, {"msg_id": 1}
     log.rows = {"FROM DUAL": [(datetime.now(UTC),)]} | some
     yield overview.overview, {}
     log.rows = some
@@ -465,13 +470,13 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield failures.failures, {"topic": "t", "since": datetime.now(UTC), "after": small}
     some = log.rows
     log.rows = {"GROUP BY e.o": [(1, "o", 2)], "u.p": []} | some
-    yield waiting.by_object, {}
-    yield waiting.by_object, {"after": cursor_text(["o"])}
+    yield lanes.by_object, {}
+    yield lanes.by_object, {"after": cursor_text(["o"])}
     log.rows = some
-    yield waiting.lanes, {}
+    yield lanes.lanes, {}
     some = log.rows
     log.rows = {"OFFSET": [(1, "o")], "u.p": []} | some  # more objects than are looked at
-    yield waiting.lanes, {}
+    yield lanes.lanes, {}
     log.rows = some
     yield instances.instances, {}
     some = log.rows
@@ -500,7 +505,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
         yield items.record_one, record
     yield from _scope_acts(t, log)
     if t.has("shard"):
-        yield scopes.running_slices, {"role": "shard"}
+        yield instances.running_slices, {"role": "shard"}
     yield from _ops_acts(t, log)
     for delay, at in ((None, None), (1.0, None), (None, datetime.now(UTC))):
         options = {"topic": "t", "object_id": "o", "payload": "{}", "delay": delay, "at": at}
@@ -510,15 +515,15 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
         if t.header_room:
             values = producing.row_values(t, **options, unique_key="k") | {"b_headers": "{}"}
             yield producing.insert_one, {"values": values}
-            yield unique.replace, {"found": unique.Holder(1, "t", "o", False), "row": values}
+            yield send.replace, {"found": send.Holder(1, "t", "o", False), "row": values}
         if able(t):
             row = producing.row_values(t, **options, unique_key="k", kept=delay is None)
-            yield unique.send, {"row": row, "on_duplicate": "skip"}
-            found = unique.Holder(1, "t", "o", False)
-            yield unique.replace, {"found": found, "row": row}
-            yield unique.give_up, {"found": found, "key": "k"}
-            yield keys.taken, {"ids": many}
-            yield keys.give_up, {"ids": many}
+            yield send.send, {"row": row, "on_duplicate": "skip"}
+            found = send.Holder(1, "t", "o", False)
+            yield send.replace, {"found": found, "row": row}
+            yield send.give_up, {"found": found, "key": "k"}
+            yield change.taken, {"ids": many}
+            yield change.give_up, {"ids": many}
 
 
 def _scope_acts(t: Tables, log: Log) -> Iterator[Any]:
@@ -535,28 +540,28 @@ def _scope_acts(t: Tables, log: Log) -> Iterator[Any]:
             fresh = [Place(value) for value in values[:count]]
             if t.dialect.slices_by_age:
                 for places in (fresh, numbered):
-                    yield slices_by_age.heads, {"role": role, "places": places, "rows": 8}
+                    yield shards_by_age.heads, {"role": role, "places": places, "rows": 8}
                 continue
             for deep in (False, True):
                 for places in (fresh, begun):
-                    yield slices.heads, {"role": role, "places": places, "rows": 8, "deep": deep}
+                    yield shards.heads, {"role": role, "places": places, "rows": 8, "deep": deep}
             for places in (fresh, numbered):
-                yield slices.without_object, {"role": role, "places": places, "rows": 8}
+                yield shards.without_object, {"role": role, "places": places, "rows": 8}
         for value in (values[0], None):
-            yield slices.open_in, {"role": role, "value": value}
-            yield slices.open_in, {"role": role, "value": value, "objects": True}
+            yield shards.open_in, {"role": role, "value": value}
+            yield shards.open_in, {"role": role, "value": value, "objects": True}
         log.rows = {":value": [], "SELECT": [(values[0],)]}  # nothing is behind the first
-        yield slices.open_values, {"role": role}
+        yield shards.open_values, {"role": role}
         log.rows = {}
     if t.has("instance_type"):
-        yield deal.undealt, {}
-        yield deal.flags, {}
-        yield deal.flags_of, {"objects": [str(n) for n in many]}
-        yield deal.deal, {"msg_ids": many, "flag": "asA"}
+        yield locks.undealt, {}
+        yield locks.flags, {}
+        yield locks.flags_of, {"objects": [str(n) for n in many]}
+        yield locks.deal, {"msg_ids": many, "flag": "asA"}
         log.rows = {"SELECT": [(1,), (2,)]}
-        yield deal.take_back, {"flag": "asA"}
+        yield locks.take_back, {"flag": "asA"}
         log.rows = {}
-    yield scopes.part_of, {"msg_id": 1}
+    yield instances.part_of, {"msg_id": 1}
     mine = {"name": "x", "owner": "me"}
     yield locks.acquire, mine | {"ttl_ms": 1, "claim_id": "c"}
     yield locks.acquired, {"name": "x", "claim_id": "c"}
@@ -576,7 +581,7 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     plain = Filter((State.DEAD,), given_up=False)
     log.rows = {"LIKE": [(1, "ValueError: e")]}
     for wanted in (plain, Filter(tuple(State), **everything)):
-        yield chunks.chunk, {"wanted": wanted, "after": 1, "limit": 10}
+        yield selection.chunk, {"wanted": wanted, "after": 1, "limit": 10}
         yield change.lock, {"ids": some, "words": (State.DEAD,), "wanted": wanted}
         yield order.ran_later, {"ids": some, "wanted": wanted}
     yield change.lock, {"ids": some, "words": (State.FAILED, State.DEAD, State.DONE)}
@@ -596,15 +601,15 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield change.rerun, {"ids": some, "done_too": True}
     yield change.discard, {"ids": some, "text": "discarded by me: why"}
     yield change.cancel, {"ids": some, "text": "cancelled: why (by me)"}
-    yield cancelling.look, {}
-    yield cancelling.read, {}
-    yield cancelling.read, {"ids": some}
-    yield cancelling.read, {"me": "a"}
-    yield cancelling.running, {"ids": some}
-    yield cancelling.add, {"running": {1: ("a", 0)}, "actor": "me", "reason": "why"}
-    yield cancelling.drop, {"ids": some}
-    request = cancelling.Request(1, "me", "why", now, "a", 0)
-    yield cancelling.drop_seen, {"seen": request}
+    yield cancels.look, {}
+    yield cancels.read, {}
+    yield cancels.read, {"ids": some}
+    yield cancels.read, {"me": "a"}
+    yield cancels.running, {"ids": some}
+    yield cancels.add, {"running": {1: ("a", 0)}, "actor": "me", "reason": "why"}
+    yield cancels.drop, {"ids": some}
+    request = cancels.Request(1, "me", "why", now, "a", 0)
+    yield cancels.drop_seen, {"seen": request}
     yield change.end_request, {"asked": Asked(request, State.FAILED, None, False, False)}
     yield audit.running_before, {"op_id": 1}
     begun = {"kind": "rerun", "actor": "me", "reason": "why", "asked": {"ids": [1]}}
@@ -618,9 +623,9 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield audited.entries, {"msg_id": None, "limit": 10}
     yield audited.entries, {"msg_id": 1, "limit": 10}
     yield audit.finish, {"op_id": 1}
-    yield pause.read_all, {}
-    yield pause.add, {"topic": "t", "actor": "me", "reason": None}
-    yield pause.remove, {"topic": "t"}
+    yield pauses.read_all, {}
+    yield pauses.add, {"topic": "t", "actor": "me", "reason": None}
+    yield pauses.remove, {"topic": "t"}
     if purge.has_age(t):
         old = {"before": now, "dead": True, "topic": "t"}
         yield purge.count, old

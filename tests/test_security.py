@@ -54,7 +54,7 @@ UNSAFE = re.compile(
 IMPORTS = {
     "msgworker/__init__.py": "public names",
     "msgworker/cli/group.py": "commands",
-    "msgworker/cli/target.py": "the App that the command line names",
+    "msgworker/cli/options.py": "the App that the command line names",
 }
 """Who imports by a name that is not written there, and what it is the name of."""
 
@@ -105,7 +105,7 @@ SQL = re.compile(
 )
 
 
-DDL = ("msgworker/dialects/", "msgworker/store/tables/", "msgworker/store/looking/doctor/")
+DDL = ("msgworker/dialects/", "msgworker/schema/", "msgworker/doctor/")
 """Where statements about tables are written, from names that were quoted; most only to be shown."""
 
 

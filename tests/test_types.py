@@ -12,14 +12,14 @@ from typing import get_args
 import pytest
 
 from msgworker import App, BatchContext, Databases
-from msgworker.config.keywords import Keywords
+from msgworker.config.settings import Keywords
 from msgworker.declaring import HandlerOptions
 from msgworker.events import EVENTS, EventName
 from msgworker.message import State, StateName
 from msgworker.producing import AllSendOptions, ManyOptions
 from msgworker.table import COLUMNS
 from msgworker.table.spec import Columns
-from msgworker.web.tokens import Role, RoleName
+from msgworker.web.sessions import Role, RoleName
 from tests import keywords
 
 ROOT = Path(__file__).parents[1]

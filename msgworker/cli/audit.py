@@ -8,13 +8,21 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched
-from msgworker.cli.options import as_json, common, message_id
-from msgworker.cli.output import Column, print_json, print_text, print_with_text
-from msgworker.cli.target import open_app, target
-from msgworker.cli.words import age, safe, since, when
+from msgworker.cli.options import as_json, common, message_id, open_app, target
+from msgworker.cli.output import (
+    NOTHING_MATCHED,
+    Column,
+    NothingMatched,
+    age,
+    print_json,
+    print_text,
+    print_with_text,
+    safe,
+    since,
+    when,
+)
 from msgworker.errors import SchemaError
-from msgworker.store.looking.audited import AuditEntry
+from msgworker.queries.audited import AuditEntry
 
 COLUMNS = (
     Column("OPERATION", "right"),

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from msgworker.cli.failing import Usage
 from msgworker.cli.options import common, configure, flags
+from msgworker.cli.output import Usage
 
 if TYPE_CHECKING:
     from msgworker import App

@@ -1,64 +1,286 @@
-"""The main group: all commands, and the exit code of each end of a command.
-
-COMMANDS has a line per command: name -> module of this package, where the command is the attribute
-of the same name (a dash becomes an underscore), and its summary in --help. A module is imported
-only when one of its commands is called; this module and its imports need no database.
-"""
+"""The main group: all commands, their streams, and the exit code of each end of a command."""
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
+import os
 import re
+import select
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from msgworker import __version__
-from msgworker.cli.failing import exit_code_of, sentence
-from msgworker.cli.output import print_error
-from msgworker.cli.reference import METAVAR, app_as_option, takes_app
-from msgworker.cli.streams import ClosedPipe, Streams, standard_streams
-from msgworker.cli.words import visible
+from msgworker.cli.output import Usage, exit_code_of, print_error, sentence, visible
 from msgworker.errors import ExitCode
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+# --- The App as an argument: `msgworker show crm:app 42` is `msgworker show --app=crm:app 42`.
+#
+# Rule: an id is a number and an App is `pkg.module:app`, so they cannot be confused. A topic or
+# the id of an instance may look like an App: then the App is the first of two arguments.
+
+METAVAR = "PKG.MODULE:APP"
+_TEXTS = ("topic", "instance")  # arguments that may hold a colon
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text looks like `pkg.module:app`."""
+    module, colon, attribute = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), attribute])
+
+
+def takes_app(command: click.Command) -> bool:
+    """Whether a command has --app."""
+    return any(param.name == "app_ref" for param in command.params)
+
+
+def app_as_option(
+    ctx: click.Context, name: str, command: click.Command, args: Sequence[str]
+) -> list[str]:
+    """The arguments of a command, with an App in the first place turned into --app.
+
+    Raises Usage if two Apps are given.
+    """
+    options: list[click.Parameter] = [p for p in command.params if isinstance(p, click.Option)]
+    bare = click.Command(name, params=options)
+    inner = click.Context(bare, parent=ctx, info_name=name)
+
+    def split(some: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+        given, words, _ = bare.make_parser(inner).parse_args(list(some))
+        return given, words
+
+    given, words = split(args)
+    if not words or not _is_app(command, given, words):
+        return list(args)
+    ref, other = words[0], given.get("app_ref")
+    if other is not None and other != ref:
+        raise Usage(f"two Apps are given, {ref} and --app {other}; give one")
+    for place, text in enumerate(args):
+        rest = [*args[:place], *args[place + 1 :]]
+        if text == ref and split(rest) == (given, words[1:]):
+            return [f"--app={ref}", *rest]
+    raise AssertionError("unreachable")
+
+
+def _is_app(command: click.Command, given: dict[str, Any], words: list[str]) -> bool:
+    """Whether the first argument is the App."""
+    own = [param for param in command.params if isinstance(param, click.Argument)]
+    if not own:  # the command has no other argument
+        return True
+    if not is_reference(words[0]) or own[0].name not in _TEXTS:
+        return is_reference(words[0])
+    known = given.get("app_ref") is not None or given.get("url") is not None
+    if own[0].name == "instance":  # of `release`: required unless --nobody is given
+        return len(words) > (0 if given.get("nobody") else 1)
+    return len(words) > (len(own) if known else sum(param.required for param in own))
+
+
+# --- The standard streams of a call, also if some were closed at its start.
+#
+# A closed stream is opened on the null device before another file can take its number: otherwise
+# output would go into the first socket or database file. A write that fails (closed, disk full)
+# raises nothing, because work must continue: it is reported once on the other stream, and `Main`
+# decides the exit code.
+
+NAMES = ("stdin", "stdout", "stderr")
+LOST = "{} cannot be written: {}; output there is lost"
+
+
+class ClosedPipe(Exception):
+    """The reader of our output has closed the pipe."""
+
+
+class Output(io.FileIO):
+    """Stdout or stderr. lost: why the first failed write failed; None if none has.
+
+    on_loss: called with a line, once, when a write fails.
+    ends: a pipe without a reader raises ClosedPipe, once, which ends the command.
+    """
+
+    def __init__(self, fd: int, *, closed: bool) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self.title = NAMES[fd]
+        self.lost: OSError | None = None
+        self.on_loss: Callable[[str], None] = _nobody
+        self.ends = False
+        self._was_closed = closed
+
+    def write(self, data: Any) -> int:
+        """Write all of `data`, or nothing; raises no error."""
+        try:
+            if self._was_closed:
+                raise OSError(errno.EBADF, "it is closed")
+            while (count := super().write(data)) is None:  # a reader that is slow
+                select.select([], [self], [])
+            return count
+        except OSError as error:
+            if self.lost is None:
+                self.lost = error
+                self._say(error)
+        return len(data)
+
+    def _say(self, error: OSError) -> None:
+        if not _unread(error):
+            with suppress(Exception):
+                self.on_loss(LOST.format(self.title, error.strerror or error))
+        elif self.ends:
+            raise ClosedPipe
+
+
+class Kept(io.TextIOWrapper):
+    """A stream that cannot be closed: a handler may try, and the log still works."""
+
+    def close(self) -> None:
+        with suppress(ValueError):
+            self.flush()
+
+
+class Streams:
+    """Stdout and stderr of this call; None if they were replaced."""
+
+    def __init__(self, out: Output | None = None, err: Output | None = None) -> None:
+        self._out, self._err = out, err
+        if out is not None and err is not None:
+            out.ends, out.on_loss = True, _onto(err)
+
+    def of_work(self, *, text: bool) -> None:
+        """The purpose of the command is its work, not its output.
+
+        text: the output is text for people, so that an extra line does no harm.
+        """
+        if self._out is not None and self._err is not None:
+            self._out.ends = False
+            self._err.on_loss = _onto(self._out) if text else _nobody
+            self._err.write(
+                b""
+            )  # report a closed stream now: later the log may be that of children
+
+    def of_child(self, tell: Callable[[str], None]) -> None:
+        """The command works for another process, which is told of a loss."""
+        for stream in (self._out, self._err):
+            if stream is not None:
+                stream.ends, stream.on_loss = False, tell
+
+    def output_is_lost(self) -> bool:
+        """Whether lost output on stdout counts as a failure; called at the end."""
+        with suppress(ClosedPipe, ValueError):
+            sys.stdout.flush()
+        out = self._out
+        return out is not None and out.ends and out.lost is not None and not _unread(out.lost)
+
+
+def _onto(other: Output) -> Callable[[str], None]:
+    def tell(line: str) -> None:
+        other.write(f"msgworker: {line}\n".encode())
+
+    return tell
+
+
+def _nobody(line: str) -> None:
+    pass
+
+
+def _unread(error: OSError) -> bool:
+    return isinstance(error, BrokenPipeError)
+
+
+@contextmanager
+def standard_streams() -> Iterator[Streams]:
+    """See above; until the block ends."""
+    closed = [fd for fd in range(3) if _opened(fd)]
+    before = (sys.stdin, sys.stdout, sys.stderr)
+    if 0 in closed and sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for the whole program
+    outputs = [_taken(fd, fd in closed) for fd in (1, 2)]
+    try:
+        yield Streams(*outputs)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(ValueError, ClosedPipe):
+                stream.flush()
+        sys.stdin, sys.stdout, sys.stderr = before
+
+
+def _opened(fd: int) -> bool:
+    """Open the null device under this number, if nothing is open; returns whether it did."""
+    try:
+        os.fstat(fd)
+        return False
+    except OSError:
+        null = os.open(os.devnull, os.O_RDWR)
+        if null != fd:
+            os.dup2(null, fd)
+            os.close(null)
+        os.set_inheritable(fd, True)
+        return True
+
+
+def _taken(fd: int, closed: bool) -> Output | None:
+    """Replace a stream of the interpreter with an Output."""
+    name = NAMES[fd]
+    old: TextIO | None = getattr(sys, name)
+    if old is not getattr(sys, f"__{name}__"):
+        return None
+    raw = Output(fd, closed=closed)
+    errors = "backslashreplace" if name == "stderr" else "strict"
+    new = Kept(
+        io.BufferedWriter(raw),
+        encoding=getattr(old, "encoding", None) or "utf-8",
+        errors=getattr(old, "errors", None) or errors,
+        line_buffering=name == "stderr" or getattr(old, "line_buffering", False),
+        write_through=getattr(old, "write_through", False),
+    )
+    setattr(sys, name, new)
+    return raw
+
+
+# --- The main group: all commands, and the exit code of each end of a command.
+#
+# COMMANDS has a line per command: name -> module of this package, where the command is the
+# attribute of the same name (a dash becomes an underscore), and its summary in --help. A module is
+# imported only when one of its commands is called; this module and its imports need no database.
+
 COMMANDS = {
     "demo": ("demo", "Real purchases on embedded SQLite, one process killed."),
     "init-db": ("schema", "Create missing tables and indexes."),
-    "db": ("database", "Upgrade the tables of an earlier version, or show their version."),
+    "db": ("schema", "Upgrade the tables of an earlier version, or show their version."),
     "ddl": ("schema", "Print the script that creates the schema, for a DBA."),
     "run": ("work", "Handle messages until a signal arrives."),
     "drain": ("work", "Handle messages until none is due now or soon."),
     "web": ("web", "Serve the dashboard and the JSON API."),
-    "send": ("produce", "Send one message; print its id."),
-    "status": ("look", "Count messages by state and topic."),
-    "list": ("look", "List messages by filter, the oldest first."),
+    "send": ("send", "Send one message; print its id."),
+    "status": ("show", "Count messages by state and topic."),
+    "list": ("show", "List messages by filter, the oldest first."),
     "show": ("show", "Show a message: payload, errors, tries, and its audit."),
-    "explain": ("why", "Say why a message is not running, and what is before it."),
-    "failures": ("why", "Group dead and failing messages by error."),
-    "rerun": ("repair", "Try failed and dead messages again, with their tries set to 0."),
-    "discard": ("repair", "Give up messages: they become dead, with your reason."),
-    "cancel": ("repair", "Cancel messages: waiting ones now, running ones by a request."),
-    "release": ("release", "Give back messages of a dead instance, or without an owner."),
-    "purge": ("purge", "Delete done messages that finished long ago."),
-    "pause": ("pause", "Stop handlers of a topic from starting; list paused topics."),
-    "resume": ("pause", "Resume a paused topic."),
-    "limits": ("limits", "List topics with max_running or rate, and who has the permits."),
+    "explain": ("explain", "Say why a message is not running, and what is before it."),
+    "failures": ("explain", "Group dead and failing messages by error."),
+    "rerun": ("rerun", "Try failed and dead messages again, with their tries set to 0."),
+    "discard": ("rerun", "Give up messages: they become dead, with your reason."),
+    "cancel": ("rerun", "Cancel messages: waiting ones now, running ones by a request."),
+    "release": ("upkeep", "Give back messages of a dead instance, or without an owner."),
+    "purge": ("upkeep", "Delete done messages that finished long ago."),
+    "pause": ("upkeep", "Stop handlers of a topic from starting; list paused topics."),
+    "resume": ("upkeep", "Resume a paused topic."),
+    "limits": ("explain", "List topics with max_running or rate, and who has the permits."),
     "schedules": ("schedules", "List schedules; pause, resume, delete one, or send it now."),
     "audit": ("audit", "List what operators did, newest first."),
-    "lanes": ("why", "List objects that wait: the head of each, and how many behind."),
-    "instances": ("why", "List live and dead instances with their messages."),
-    "locks": ("locking", "List locks: holder, token, since when and for how long."),
-    "partitions": ("scoping", "Show the current and the next owner of each shard."),
-    "deal": ("scoping", "Deal messages to slices, a few at a time."),
-    "doctor": ("doctor", "Compare table, indexes, rights and server with what is needed."),
-    "config": ("configured", "List every setting with its value and origin."),
+    "lanes": ("explain", "List objects that wait: the head of each, and how many behind."),
+    "instances": ("explain", "List live and dead instances with their messages."),
+    "locks": ("locks", "List locks: holder, token, since when and for how long."),
+    "partitions": ("partitions", "Show the current and the next owner of each shard."),
+    "deal": ("partitions", "Deal messages to slices, a few at a time."),
+    "doctor": ("schema", "Compare table, indexes, rights and server with what is needed."),
+    "config": ("config", "List every setting with its value and origin."),
 }
 """Summaries fit into a line of 80 characters beside the longest name."""
 NEED_APP = ("run", "drain")

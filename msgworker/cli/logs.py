@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from msgworker.cli.words import visible
+from msgworker.cli.output import visible
 from msgworker.dialects import without
-from msgworker.instance.running.traces import trace_of
+from msgworker.instance.running.traceback import trace_of
 from msgworker.logs import logger
 from msgworker.payload import shown
 from msgworker.table import MAX_ERROR

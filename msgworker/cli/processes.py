@@ -1,10 +1,4 @@
-"""Several processes (`--processes`): children of this one, each with its own instance.
-
-The parent handles no message. It starts the children, restarts one that died under `run`, and
-sums their reports. It passes on a stop through the pipe that is their standard input, not by a
-signal: a manager that signals the whole group reaches each child, and a second signal from the
-parent would count as a request to stop at once.
-"""
+"""Several processes (`--processes`): children of this one, each with its own instance."""
 
 from __future__ import annotations
 
@@ -14,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,11 +18,84 @@ from functools import partial
 from typing import Any
 
 from msgworker import Report
-from msgworker.cli.failing import OUR_FAULT, Usage
 from msgworker.cli.logs import StatusLine, screen
-from msgworker.instance.stopping import INSIST_SECONDS, NUMBERS, Asked, Signals, end_by
+from msgworker.cli.output import OUR_FAULT, Usage
+from msgworker.instance.stop import INSIST_SECONDS, NUMBERS, Signals, StopRequest, asking, end_by
 from msgworker.logs import Said, logger
-from msgworker.metrics.snapshot import Snapshot, past, summed, unpacked
+from msgworker.metrics.counting import Snapshot, past, summed, unpacked
+
+# --- The connection of a child process to its parent (`--processes`).
+#
+# The parent sends lines on the pipe that is our standard input (see processes.py). The end of the
+# pipe means that the parent has died, and starts an orderly stop. No other process reads the pipe:
+# the standard input of processes that handlers start is empty.
+
+
+class Parent:
+    """The parent of this process; created as early as possible, in the main thread.
+
+    Until `begin`, there is nothing to stop: a line of the parent, or a signal, ends the process.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.asked = StopRequest()
+        self._begun = False
+        self._lock = threading.Lock()
+        self._telling = threading.RLock()
+        words, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        for number in asking():
+            signal.signal(number, signal.SIG_DFL)
+        threading.Thread(
+            target=self._listen, args=(words,), name="msgworker-parent", daemon=True
+        ).start()
+
+    def begin(self) -> None:
+        """From now on a worker may run, which has to be stopped in order."""
+        with self._lock:
+            self._begun = True
+
+    def tell(self, **event: Any) -> None:
+        """Send to the parent: `progress`, counts by word; `metrics`, a snapshot of them; `report`,
+        that of a drain."""
+        line = json.dumps(event).encode() + b"\n"
+        with suppress(OSError), self._telling:  # the parent has died; `_listen` handles that
+            os.write(self._fd, line)  # a long line is written in parts
+
+    def _listen(self, words: int) -> None:
+        heard = b""
+        while data := _read_all(words):
+            *lines, heard = (heard + data).split(b"\n")
+            for line in lines:
+                self._hear(line.decode())
+        self._hear("")
+
+    def _hear(self, line: str) -> None:
+        with self._lock:
+            if not self._begun:
+                os._exit(0)
+        word, _, number = line.partition(" ")
+        if word == NOW:
+            self.asked.insist(int(number))
+        else:
+            self.asked.stop()
+
+
+def _read_all(fd: int) -> bytes:
+    try:
+        return os.read(fd, 4096)
+    except OSError:
+        return b""
+
+
+# --- Several processes (`--processes`): children of this one, each with its own instance.
+#
+# The parent handles no message. It starts the children, restarts one that died under `run`, and
+# sums their reports. It passes on a stop through the pipe that is their standard input, not by a
+# signal: a manager that signals the whole group reaches each child, and a second signal from the
+# parent would count as a request to stop at once.
 
 log = logger("msgworker.cli")
 FINAL = (0, 2, 3, 4)
@@ -59,7 +127,7 @@ class Child:
         return bool(self.counts)
 
     def say(self, word: str) -> None:
-        """Send it a line; see `parent.Parent`."""
+        """Send it a line; see `Parent`."""
         assert self.process.stdin is not None
         with suppress(OSError):  # it has ended
             os.write(self.process.stdin.fileno(), word.encode() + b"\n")
@@ -80,7 +148,7 @@ class Fleet:
         self._past: Counter[str] = Counter()
         self._past_metrics: Snapshot = {}
         self._reports: list[dict[str, Any]] = []
-        self._asked = Asked()
+        self._asked = StopRequest()
         self._asked.begun = True
         self._words: list[str] = []  # sent to every child
         self._codes: list[int] = []

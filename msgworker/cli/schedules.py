@@ -7,15 +7,22 @@ from typing import Any
 
 import click
 
-from msgworker.cli.failing import NothingMatched, Usage
-from msgworker.cli.options import as_json, common
-from msgworker.cli.output import Column, print_json, print_with_text
-from msgworker.cli.target import open_app, target
-from msgworker.cli.words import age, safe, since, when
+from msgworker.cli.options import as_json, common, open_app, target
+from msgworker.cli.output import (
+    Column,
+    NothingMatched,
+    Usage,
+    age,
+    print_json,
+    print_with_text,
+    safe,
+    since,
+    when,
+)
 from msgworker.config import nearest
 from msgworker.errors import ConfigError
+from msgworker.ops.records import ScheduleInfo
 from msgworker.ops.results import Repaired
-from msgworker.ops.scheduling import ScheduleInfo
 
 ACTIONS = {
     "pause": ("pause_schedule", "paused", "is paused already"),

@@ -1,19 +1,42 @@
-"""`init-db` and `ddl`: create the tables, or print the script that creates them."""
+"""`init-db`, `ddl`, `db` and `doctor`: create, upgrade and check the tables."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from msgworker import dialects
 from msgworker.app import table_from
-from msgworker.cli.failing import Usage
-from msgworker.cli.options import as_json, common, configure, flags
-from msgworker.cli.output import print_json
-from msgworker.cli.target import app_option, app_ref_of, import_app, open_app, target
-from msgworker.cli.words import safe
-from msgworker.store.tables import ddl_script
+from msgworker.cli.options import (
+    app_option,
+    app_ref_of,
+    as_json,
+    common,
+    configure,
+    flags,
+    import_app,
+    open_app,
+    target,
+)
+from msgworker.cli.output import (
+    Usage,
+    print_json,
+    print_text,
+    safe,
+    styled_as,
+    to_terminal,
+    visible,
+)
+from msgworker.counted import plural
+from msgworker.doctor import Finding, Severity
+from msgworker.errors import SchemaError
+from msgworker.schema import additions
+from msgworker.schema.upgrade import Plan, Step
+from msgworker.table import NEWEST
+
+# --- `init-db` and `ddl`: create the tables, or print the script that creates them.
 
 
 @click.command("init-db")
@@ -62,4 +85,154 @@ def ddl(ctx: click.Context, /, dialect: str, partitions: int | None, **given: An
     ref = app_ref_of(given)
     conf = configure(ctx, given)
     table = table_from(conf) if ref is None else import_app(ref, ctx).table
-    click.echo(ddl_script.ddl(table, dialect, partitions or 0), nl=False)
+    click.echo(additions.ddl(table, dialect, partitions or 0), nl=False)
+
+
+# --- `db`: upgrade the tables of an earlier version, or show their version.
+
+LEFT = "the message table is yours: these are run with --message-table, or by its owner"
+
+
+@click.command("db")
+@click.argument("action", metavar="upgrade|version", type=click.Choice(("upgrade", "version")))
+@click.option("--dry-run", is_flag=True, help="Change nothing; tell what would be done.")
+@click.option("--sql", is_flag=True, help="Print only the statements that would run, and end.")
+@click.option(
+    "--message-table",
+    is_flag=True,
+    help="Also make the indexes of a message table with a name of its own.",
+)
+@target
+@as_json
+@common
+@click.pass_context
+def db(
+    ctx: click.Context,
+    /,
+    action: str,
+    dry_run: bool,
+    sql: bool,
+    message_table: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Upgrade the tables of an earlier version while instances work, or show their version.
+
+    Safe to run again, also after a crash, and from several hosts at once.
+    """
+    app = open_app(ctx, given)
+    look = dry_run or sql or action == "version"
+    made: list[Step] = []
+
+    def on_step(step: Step) -> None:
+        made.append(step)
+        if not as_json:
+            click.echo(f"made {visible(step.makes)}")
+
+    plan = app.upgrade_schema(dry_run=look, message_table=message_table, on_step=on_step)
+    code = SchemaError.exit_code if plan.left and action == "upgrade" else 0
+    if action == "version":
+        _version(plan, as_json)
+    elif as_json:
+        steps = [_step(one) for one in (plan.steps if look else made)]
+        left = [_step(one) for one in plan.left]
+        versions = {"table": plan.table, "found": plan.found, "wanted": NEWEST}
+        print_json({**versions, "dry_run": look, "steps": steps, "left": left, "exit_code": code})
+    elif sql:
+        for step in plan.steps:
+            click.echo(f"-- {visible(step.makes)}: {step.waits}")
+            for line in step.script.split("\n"):
+                click.echo(visible(line))
+        for step in plan.left:
+            click.echo(f"-- left, see --message-table: {visible(step.makes)}")
+    else:
+        _told(plan, look, dialects.owner_rights(app.engine))
+    return code
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "version": step.version,
+        "makes": step.makes,
+        "statements": list(step.statements),
+        "waits": step.waits,
+    }
+
+
+def _version(plan: Plan, as_json: bool) -> None:
+    found = {"table": plan.table, "found": plan.found, "recorded": plan.recorded, "wanted": NEWEST}
+    if as_json:
+        print_json(found)
+        return
+    recorded = "not recorded" if plan.recorded is None else f"recorded: {plan.recorded}"
+    click.echo(f"{safe(plan.table)}: version {plan.found} ({recorded}); this package: {NEWEST}")
+
+
+def _told(plan: Plan, look: bool, rights: str) -> None:
+    name = visible(plan.table)
+    if look and plan.steps:
+        click.echo(
+            f"{name}: from version {plan.found} to {NEWEST}, {plural(len(plan.steps), 'step')}"
+        )
+        for step in plan.steps:
+            print_text(visible(f"{step.makes}: {step.waits}"), first="  ", rest="    ")
+        click.echo(f"the login needs {rights}")
+    elif plan.steps and not plan.left:
+        click.echo(f"{name} is now version {NEWEST}")
+    elif not plan.left:
+        click.echo(f"nothing to do: {name} is version {NEWEST}")
+    if plan.left:
+        click.echo(f"left out, {LEFT}:")
+        for step in plan.left:
+            for line in step.script.split("\n"):
+                print_text(visible(line), first="  ", rest="    ")
+
+
+# --- `doctor`: what is missing, and the SQL that fixes it.
+
+WORDS = {Severity.NEEDED: "needed", Severity.ADVISED: "advised", Severity.FINE: "ok"}
+COLOURS = {Severity.NEEDED: "red", Severity.ADVISED: "yellow", Severity.FINE: "green"}
+
+
+@click.command("doctor")
+@click.option("--sql", is_flag=True, help="Print only the statements that are needed.")
+@click.option("--plan", is_flag=True, help="Show the plan of the claim's query in full.")
+@target
+@as_json
+@common
+@click.pass_context
+def doctor(ctx: click.Context, /, as_json: bool, sql: bool, plan: bool, **given: Any) -> int:
+    """Compare the live table, indexes, rights and server with what is needed; change nothing."""
+    app = open_app(ctx, given)
+    found = app.ops.doctor()
+    needed = [one for one in found if one.severity is Severity.NEEDED]
+    code = SchemaError.exit_code if needed else 0
+    if as_json:
+        print_json({"findings": [asdict(one) for one in found], "exit_code": code})
+        return code
+    if sql:
+        for statement in (s for one in needed for s in one.mend):
+            click.echo(f"{visible(statement)};")
+        for one in needed:
+            if not one.mend:
+                click.echo(f"no statement fixes this: {visible(one.text)}", err=True)
+        return code
+    click.echo(f"{dialects.masked(app.engine.url)}, table {visible(app.table.name)}\n")
+    for one in found:
+        _print(one, plan)
+    advised = sum(one.severity is Severity.ADVISED for one in found)
+    click.echo(f"\n{plural(len(needed), 'finding')} to fix, {advised} advised")
+    if needed and to_terminal():
+        click.echo("`msgworker doctor --sql` prints only the statements; read them first", err=True)
+    return code
+
+
+def _print(one: Finding, plan: bool) -> None:
+    word = styled_as(f"{WORDS[one.severity]:<8}", COLOURS[one.severity])
+    margin = f"{'':<17} "
+    print_text(visible(one.text), first=f"{word} {one.check:<8} ", rest=margin)
+    for statement in one.mend:
+        print_text(f"{visible(statement)};", first=margin, rest=f"{margin}  ")
+    if plan and one.detail:
+        for line in one.detail.split("\n"):
+            print_text(visible(line), first=margin, rest=f"{margin}  ")

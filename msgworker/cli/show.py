@@ -1,31 +1,352 @@
-"""`msgworker show`: one message in full."""
+"""`status`, `list` and `show`: reading only."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
-from msgworker import App
+from msgworker import App, dialects
 from msgworker.cli.audit import entry_dict, line_of, of_message
-from msgworker.cli.failing import NothingMatched
-from msgworker.cli.options import as_json, common, message_id
+from msgworker.cli.options import as_json, common, id_in_range, message_id, open_app, target
 from msgworker.cli.output import (
+    NOTHING_MATCHED,
     Column,
+    NothingMatched,
+    Usage,
+    age,
+    ago,
+    note,
     print_block,
     print_json,
+    print_table,
     print_text,
     print_with_text,
+    safe,
+    since,
     styled,
+    to_terminal,
+    when,
 )
-from msgworker.cli.target import open_app, target
-from msgworker.cli.words import age, ago, safe, when
+from msgworker.config import YEAR_SECONDS, seconds
 from msgworker.counted import plural
-from msgworker.message import State
-from msgworker.store.looking.info import MessageInfo
-from msgworker.store.settling.tries import Try
+from msgworker.message import State, topic_of
+from msgworker.queries.counts import Count, Exact
+from msgworker.queries.messages import How, MessageInfo
+from msgworker.queries.remaining import TopicLimit
+from msgworker.store.bounded import Found
+from msgworker.store.items import ItemInfo, Items
+from msgworker.store.tries import Try
+
+# --- Parts of a message for `show`: tracebacks of its tries, items of its fan-outs.
+
+VALUE_SHOWN = 50
+END_LINES = 6
+FRAME = '  File "'
+
+
+def print_traces(tries: Sequence[Try], *, whole: bool) -> None:
+    """The traceback of each try, the newest first; equal ones once. Older ones show only their end,
+    unless `whole`."""
+    same: dict[str, list[int]] = {}
+    for one in reversed(tries):
+        if one.traceback is not None:
+            same.setdefault(one.traceback, []).append(one.number)
+    for place, (text, numbers) in enumerate(same.items()):
+        end = text if whole or place == 0 else _end(text)
+        note = "" if end == text else " (its end; --all shows all of it)"
+        click.echo(f"traceback of {_named(numbers)}{note}")
+        print_block(end)
+
+
+def _named(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"try {numbers[0]}"
+    *others, last = sorted(numbers)
+    return f"tries {', '.join(map(str, others))} and {last}"
+
+
+def _end(text: str) -> str:
+    """The last frame of a traceback, and the error."""
+    lines = text.split("\n")
+    starts = [i for i, line in enumerate(lines) if line.startswith(FRAME)]
+    return "\n".join(lines[starts[-1] if starts else 0 :][:END_LINES])
+
+
+ITEM_COLUMNS = (
+    Column("ITEM", share=2, least=12),
+    Column("STATE"),
+    Column("TRIES", "right"),
+    Column("ENDED", "right"),
+    Column("VALUE OR ERROR", share=4, least=16),
+)
+
+
+def print_items(info: MessageInfo) -> None:
+    """The counts, and the listed items."""
+    items = info.items
+    assert items is not None
+    click.echo(f"items: {counted(items, running=info.status is State.PROCESSING)}")
+    if not items.listed:
+        return
+    print_with_text(ITEM_COLUMNS, [_item_row(one) for one in items.listed], whole=True)
+    more = items.done + items.failed - len(items.listed)
+    if more > 0:
+        click.echo(f"  and {more:,}{'' if items.complete else '+'} more")
+
+
+def counted(items: Items, *, running: bool) -> str:
+    """`812 done, 3 failed, 185 of 1,000 not started`."""
+    plus = "" if items.complete else "+"
+    parts = [f"{items.done:,}{plus} done"]
+    if items.failed:
+        parts.append(f"{items.failed:,}{plus} failed")
+    if items.not_started:
+        word = "not ended" if running else "not started"
+        parts.append(f"{items.not_started:,} of {items.total:,} {word}")
+    return ", ".join(parts)
+
+
+def _item_row(one: ItemInfo) -> list[Any]:
+    text = one.error if one.error is not None else one.value
+    if text is not None and one.error is None and len(text) > VALUE_SHOWN:
+        text = f"{text[:VALUE_SHOWN]}... ({len(text):,} characters)"
+    ended = "-" if one.finished_at is None else ago(one.finished_at)
+    return [one.key, one.state, one.tries, ended, text]
+
+
+def items_dict(items: Items | None) -> dict[str, Any] | None:
+    """The items for JSON."""
+    return None if items is None else asdict(items) | {"not_started": items.not_started}
+
+
+# --- `status`, `list` and `show`: reading only.
+
+OPEN = (State.NEW, State.PROCESSING, State.FAILED)
+
+
+@click.command("status")
+@target
+@as_json
+@common
+@click.pass_context
+def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+    """Count messages by state and topic, with the age of the oldest."""
+    app = open_app(ctx, given)
+    counts, limits = app.ops.counts(), app.ops.limits()
+    if as_json:
+        print_json(
+            {
+                "database": dialects.masked(app.engine.url),
+                "table": app.table.name,
+                "counts": [_count_dict(count) for count in counts],
+                "limits": [_limit_dict(one, counts) for one in limits],
+            }
+        )
+        return
+    if not counts:
+        click.echo(f"{safe(app.table.name)} holds no messages")
+        return
+    words = [w for w in State if w is not State.UNKNOWN or any(c.status is w for c in counts)]
+    titles = [Column(word.value.upper(), "right") for word in words]
+    columns = [Column("TOPIC", share=1), *titles, Column("OLDEST OPEN", "right")]
+    print_table(columns, status_rows(counts, words))
+    for one in limits:
+        print_text(_limit_text(one, counts), rest="    ")
+    if any(c.exact is not Exact.EXACT for c in counts):
+        note("a large table: + means at least, ~ is from the database's statistics")
+    if to_terminal() and any(c.status is State.DEAD for c in counts):
+        note("dead messages wait for an operator: msgworker failures, then msgworker rerun")
+
+
+def _count_dict(count: Count) -> dict[str, Any]:
+    oldest = count.oldest_seconds
+    return asdict(count) | {"oldest_seconds": None if oldest is None else round(oldest, 3)}
+
+
+def _waiting(one: TopicLimit, counts: list[Count]) -> list[Count]:
+    return [c for c in counts if c.status is State.NEW and topic_of(c.topic) == one.topic]
+
+
+def _limit_dict(one: TopicLimit, counts: list[Count]) -> dict[str, Any]:
+    waiting = sum(count.count for count in _waiting(one, counts))
+    told = {name: v for name, v in asdict(one).items() if name not in NOT_IN_STATUS}
+    return told | {"new": waiting, "waits_for": one.why}
+
+
+NOT_IN_STATUS = ("holders", "declared_by", "declared_at")
+
+
+def _limit_text(one: TopicLimit, counts: list[Count]) -> str:
+    """Such as "limits of bank.post: 4 of 4 running, rate 20/s (next token in 0.3 s), 96 new"."""
+    parts = [f"{one.running} running"]
+    if one.max_running is not None:
+        parts = [f"{one.running} of {one.max_running} running"]
+    if one.rate is not None:
+        wait = f" (next token in {one.next_seconds or 0.0:.3g} s)" if one.tokens == 0 else ""
+        parts.append(f"rate {one.rate}{wait}")
+    parts.append(f"{_number(_waiting(one, counts)).replace('-', '0')} new")
+    return f"limits of {safe(one.topic)}: {', '.join(parts)}"
+
+
+def status_rows(counts: list[Count], words: list[State]) -> list[list[str]]:
+    """A row for each topic, and one for all of them if there are several."""
+    by_topic: dict[str | None, list[Count]] = defaultdict(list)
+    for count in counts:
+        if count.exact is not Exact.ABOUT:  # an estimate is for all topics together
+            by_topic[count.topic].append(count)
+    topics = sorted(by_topic, key=lambda topic: topic or "")
+    rows = [_status_row(topic, by_topic[topic], words) for topic in topics]
+    if len(rows) != 1 or any(count.exact is Exact.ABOUT for count in counts):
+        rows.append(_status_row("all topics", counts, words))
+    return rows
+
+
+def _status_row(topic: str | None, counts: list[Count], words: list[State]) -> list[str]:
+    cells = [_number([c for c in counts if c.status is word]) for word in words]
+    ages = [c.oldest_seconds for c in counts if c.status in OPEN and c.oldest_seconds is not None]
+    return [safe(topic), *cells, age(max(ages)) if ages else "-"]
+
+
+def _number(counts: list[Count]) -> str:
+    number = sum(count.count for count in counts)
+    if any(count.exact is Exact.ABOUT for count in counts):
+        return f"~{rounded(number):,}"
+    more = "+" if any(count.exact is Exact.AT_LEAST for count in counts) else ""
+    return f"{number:,}{more}" if number else "-"
+
+
+def rounded(number: int) -> int:
+    """An estimate from statistics, rounded to three digits."""
+    step = int(f"1{'0' * max(0, len(str(number)) - 3)}")
+    return round(number / step) * step
+
+
+@click.command("list")
+@click.option("--status", metavar="WORD", help=f"One of {', '.join(State)}.")
+@click.option("--topic", metavar="TEXT", help="Only this topic.")
+@click.option("--object-id", metavar="TEXT", help="Only this object.")
+@click.option("--error", metavar="TEXT", help="The last error holds this text.")
+@click.option("--since", metavar="TIME", help="Created in the last 2h, or since 2026-11-21T08:00Z.")
+@click.option(
+    "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
+)
+@click.option("--after", metavar="ID", type=int, help="After this id: the next page.")
+@target
+@as_json
+@common
+@click.pass_context
+def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
+    """List messages by filter, the oldest first."""
+    filters = {name: given.pop(name) for name in ("status", "topic", "object_id", "error", "limit")}
+    filters["after"] = id_in_range(given.pop("after"))
+    filters["since"] = instant_of(given.pop("since"))
+    app = open_app(ctx, given)
+    found: Found[MessageInfo] = app.ops.find(**filters)
+    if as_json:
+        page = {"messages": [as_dict(info) for info in found]}
+        print_json(page | {"next_after": found.next_after, "complete": found.complete})
+        return 0 if len(found) or not found.complete else NOTHING_MATCHED
+    more = f"msgworker list ... --after {found.next_after}"
+    if not found and not found.complete:
+        raise NothingMatched(f"no message matches so far; continue with: {more}")
+    if not found:
+        raise NothingMatched("no message matches")
+    print_with_text(LIST_COLUMNS, [list_row(info, app) for info in found])
+    if not found.complete:
+        note(f"only a part of this large table was searched; continue with: {more}")
+    elif found.next_after is not None:
+        note(f"there may be more: {more}")
+    return 0
+
+
+LIST_COLUMNS = (
+    Column("ID", "right"),
+    Column("STATUS"),
+    Column("TRIES", "right"),
+    Column("TOPIC", share=1),
+    Column("OBJECT", share=1),
+    Column("AGE", "right"),
+    Column("WHAT", share=2, least=12),
+)
+
+
+def list_row(info: MessageInfo, app: App) -> list[Any]:
+    """One message in one line."""
+    tries = tries_of(info, app)
+    topic, whose = info.topic, info.object_id
+    return [info.msg_id, info.status, tries, topic, whose, age_of(info, app), what(info)]
+
+
+def age_of(info: MessageInfo, app: App) -> str:
+    """The age of a message; "-" if the table has no column for it."""
+    known = info.created_at is not None or not app.tables.has("created_at")
+    return age(since(info.created_at)) if known else "unknown"
+
+
+def tries_of(info: MessageInfo, app: App) -> str:
+    """Failed and allowed tries; for a dead message only the failed ones, taken from its row if its
+    tries are not stored, or "-" if the row cannot tell (it was discarded)."""
+    if info.ending is None:
+        return f"{info.error_try_times}/{app.tables.spec.max_tries}"
+    if info.ending.tries is not None:
+        return f"{info.ending.tries}"
+    return "-" if info.ending.how is How.DISCARDED else f"{info.error_try_times}"
+
+
+def what(info: MessageInfo) -> str:
+    """Details of a message in its state."""
+    away = since(info.available_at)
+    waits = f"due in {age(-away)}" if away is not None and away <= -1 else ""
+    if info.status is State.PROCESSING:
+        return f"since {age(since(info.claimed_at))}, by {info.claimed_by or 'a foreign consumer'}"
+    if info.status is State.DONE:
+        return f"done {ago(info.finished_at)}" if info.finished_at else ""
+    if info.later_times and info.later_reason is not None:
+        back = f"due again in {age(-away)}, " if away is not None and waits else ""
+        return f"{back}postponed {plural(info.later_times, 'time')}: {info.later_reason}"
+    rejected = info.ending is not None and info.ending.how is How.REJECTED
+    ended = info.ending.text if info.ending is not None and rejected else ""
+    waiting = info.status in (State.NEW, State.FAILED)
+    priority = f"priority {info.priority}" if info.priority and waiting else ""
+    return "; ".join(part for part in (waits, priority, ended, info.last_error) if part)
+
+
+def as_dict(info: MessageInfo) -> dict[str, Any]:
+    """A message for JSON, without its payload."""
+    left_out = ("payload", "tries", "items", "ending", "cancel")
+    return {name: v for name, v in asdict(info).items() if name not in left_out}
+
+
+def instant_of(text: str | None) -> datetime | None:
+    """--since: an instant, or how long ago; raises Usage."""
+    if text is None:
+        return None
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            ago = timedelta(seconds=seconds("--since", text, 0, 50 * YEAR_SECONDS))
+            return datetime.now(UTC) - ago
+        except ValueError:
+            raise Usage(
+                f"--since must be a duration such as 2h or an instant such as 2026-11-21T08:00Z, "
+                f"got {text!r:.60}"
+            ) from None
+    try:
+        return instant.astimezone(UTC) if instant.year > 1 else instant.replace(tzinfo=UTC)
+    except OverflowError:
+        raise Usage(
+            f"--since must be within the years 1 to 9999 in UTC, got {text!r:.60}"
+        ) from None
+
+
+# --- `msgworker show`: one message in full.
 
 PAYLOAD_SHOWN = 10_000
 
@@ -53,7 +374,7 @@ def show(
     info = app.ops.show(number, items=items)
     if info is None:
         raise NothingMatched(f"there is no message {number} in {app.table.name}")
-    from msgworker.cli.within import items_dict, print_items, print_traces
+    from msgworker.cli.show import items_dict, print_items, print_traces
 
     cut = info.payload is not None and len(info.payload) >= PAYLOAD_SHOWN
     audit = of_message(app, number)

@@ -8,9 +8,18 @@ from typing import Any
 import click
 
 from msgworker import App, dialects
-from msgworker.cli.configured import shown, text
-from msgworker.cli.options import common, configure, flags
-from msgworker.cli.target import FLAGS, app_from, app_option, app_ref_of, import_app, settings_of
+from msgworker.cli.config import shown, text
+from msgworker.cli.options import (
+    FLAGS,
+    app_from,
+    app_option,
+    app_ref_of,
+    common,
+    configure,
+    flags,
+    import_app,
+    settings_of,
+)
 from msgworker.config import SETTINGS, Configuration
 from msgworker.logs import Said, logger
 

@@ -1,5 +1,4 @@
-"""`run` and `drain`: an instance until it is stopped, or until nothing is left; in one process or
-several."""
+"""`run` and `drain`: an instance until it is stopped, or until nothing is left."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import gc
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -18,19 +17,62 @@ from msgworker import App, Report, Worker, dialects
 from msgworker.app import table_from
 from msgworker.cli.group import Invocation
 from msgworker.cli.logs import StatusLine
-from msgworker.cli.measuring import Source, counted, scraped
-from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
+from msgworker.cli.options import (
+    CONFIG_FILE,
+    app_option,
+    as_json,
+    columns_of,
+    common,
+    configure,
+    flags,
+    import_app,
+    needed_app,
+    settings_of,
+)
 from msgworker.cli.output import print_json
-from msgworker.cli.parent import Parent
-from msgworker.cli.processes import Fleet
-from msgworker.cli.scoping import check_scope, keep_secrets, scoped
-from msgworker.cli.target import app_option, columns_of, import_app, needed_app, settings_of
+from msgworker.cli.partitions import check_scope, keep_secrets, scoped
+from msgworker.cli.processes import Fleet, Parent
 from msgworker.config import SETTINGS, Configuration, flag_of
 from msgworker.errors import ConfigError
 from msgworker.instance.report import complaints
-from msgworker.instance.stopping import Asked, Signals
+from msgworker.instance.stop import Signals, StopRequest
 from msgworker.logs import Said, logger
-from msgworker.metrics.snapshot import packed, summed
+from msgworker.metrics.counting import Snapshot, packed, summed
+
+# --- `--metrics-port`: metrics of `run`, of this process or of its children.
+
+Source = Callable[[], Iterable[Snapshot]]
+log = logger("msgworker.cli")
+
+
+def counted(conf: Configuration, app: App, *, for_parent: bool) -> Source:
+    """Count in this process, if metrics are served or a parent asks for them."""
+    if conf["metrics_port"] is None and not for_parent:
+        return lambda: ()
+    from msgworker.metrics.counting import Counting
+
+    counting = Counting(app)
+    return lambda: (counting.snapshot(),)
+
+
+@contextmanager
+def scraped(conf: Configuration, app: App, source: Source) -> Iterator[None]:
+    """Serve metrics while the block runs, if that is asked for. Raises ConfigError."""
+    if conf["metrics_port"] is None:
+        yield
+        return
+    from msgworker.metrics.exposition import Looking, serving
+
+    looking, host = Looking(app.ops), conf["metrics_host"]
+    with serving(lambda: (*source(), looking.snapshot()), host, conf["metrics_port"]) as port:
+        shown = f"[{host}]" if ":" in host else host
+        extra = {"event": Said.METRICS_STARTED}
+        log.info("metrics: http://%s:%d/metrics", shown, port, extra=extra)
+        yield
+
+
+# --- `run` and `drain`: an instance until it is stopped, or until nothing is left; in one process
+# or several.
 
 F = TypeVar("F", bound=Callable[..., Any])
 TICK_SECONDS = 0.2
@@ -50,7 +92,6 @@ HANDED_ON = (
 )
 OF_SCOPE = ("scope", "locks")
 OF_DRAIN = ("linger", "retry_linger", "outage_limit")
-log = logger("msgworker.cli")
 
 
 def working(fn: F) -> F:
@@ -238,7 +279,7 @@ def _watched(
     keep_imports()
     over = threading.Event()
     progress = StatusLine(quiet=quiet)
-    worker.orders = asked = Asked() if parent is None else parent.asked
+    worker.orders = asked = StopRequest() if parent is None else parent.asked
 
     def tell_metrics() -> None:
         if metrics is not None and parent is not None:

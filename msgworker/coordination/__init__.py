@@ -4,14 +4,12 @@ All of this is advice: it says where to look next. Only the message table decide
 a stale, split or lost lock costs time, never correctness.
 """
 
-from msgworker.coordination.assign import round_robin, sticky
+from msgworker.coordination.centres import Everywhere, Instance
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.dealer import Dealer
-from msgworker.coordination.holding import hold
-from msgworker.coordination.lease import Lease, LockCentre, new_owner
-from msgworker.coordination.partitions import Partitions, Shard
+from msgworker.coordination.lease import Lease, LockCentre, hold, new_owner
+from msgworker.coordination.partitions import Partitions, Shard, round_robin, sticky
 from msgworker.coordination.redis import RedisLocks
-from msgworker.coordination.scopes import Everywhere, Instance
 from msgworker.coordination.segments import Segments
 from msgworker.coordination.zookeeper import ZooKeeperLocks
 from msgworker.errors import LeaseBusy, LeaseLost, LocksUnavailable

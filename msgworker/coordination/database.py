@@ -1,6 +1,6 @@
 """Locks in a relational database: any that msgworker runs on, also the one with the messages.
 
-Decided by the database's clock and the row counts of conditional updates (store/sharing/locks.py),
+Decided by the database's clock and the row counts of conditional updates (store/locks.py),
 so the clocks of the machines need not agree.
 
 One file, because each act says beside it what to do when its answer is lost.
@@ -26,9 +26,9 @@ from msgworker.clock import clock
 from msgworker.coordination.lease import Lease, LockCentre, check_name, check_prefix, ended
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import LocksUnavailable, MsgworkerError, SchemaError
-from msgworker.instance.links import Link
-from msgworker.store.sharing import locks
-from msgworker.store.tables import schema
+from msgworker.instance.connections import Connections
+from msgworker.schema import create
+from msgworker.store import locks
 from msgworker.table import DEFAULT_NAME, MessageTable, Tables, tables_for
 
 R = TypeVar("R")
@@ -47,8 +47,8 @@ class _Lines:
     """The connections of one process: renewals have their own, so that they never queue."""
 
     engines: tuple[sa.Engine, ...]
-    calls: Link
-    renewals: Link
+    calls: Connections
+    renewals: Connections
 
 
 class DatabaseLocks(LockCentre):
@@ -89,7 +89,7 @@ class DatabaseLocks(LockCentre):
         """Create the table of locks and its index if they are missing; the names of what was
         created. Idempotent. Raises DatabaseUnavailable, SchemaError."""
         with dialects.reaching(self.engine):
-            return schema.create_locks(self.engine, self._tables)
+            return create.create_locks(self.engine, self._tables)
 
     # ------------------------------------------------------------ what a lock centre does
 
@@ -307,7 +307,7 @@ class DatabaseLocks(LockCentre):
         it may already have been done.
         """
         t = self._reached()
-        link: Link = getattr(self._own_lines(), line)
+        link: Connections = getattr(self._own_lines(), line)
         limit = min(max(LEAST_ANSWER_SECONDS, seconds), MOST_ANSWER_SECONDS)
         until, tries = clock() + limit, 0
         while True:
@@ -337,12 +337,12 @@ class DatabaseLocks(LockCentre):
         lines = self._lines.get(os.getpid())
         if lines is None:
             engines = tuple(dialects.beside(self.engine) for _ in range(2))
-            lines = _Lines(engines, Link(engines[0]), Link(engines[1]))
+            lines = _Lines(engines, Connections(engines[0]), Connections(engines[1]))
             lines = self._lines.setdefault(os.getpid(), lines)  # another thread may be faster
         return lines
 
     @contextmanager
-    def _cut_after(self, seconds: float, link: Link) -> Iterator[None]:
+    def _cut_after(self, seconds: float, link: Connections) -> Iterator[None]:
         """Cut the connection if no answer comes: a half-open one looks like a slow one."""
         if self._tables.dialect.one_writer:
             yield

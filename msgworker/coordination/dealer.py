@@ -15,10 +15,9 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from msgworker.config import YEAR_SECONDS, number, whole
+from msgworker.coordination.centres import check_flag
 from msgworker.coordination.database import DatabaseLocks
-from msgworker.coordination.holding import hold
-from msgworker.coordination.lease import LockCentre
-from msgworker.coordination.scopes import check_flag
+from msgworker.coordination.lease import LockCentre, hold
 from msgworker.counted import plural
 from msgworker.dialects import connecting, reaching, writing
 from msgworker.errors import (
@@ -31,9 +30,10 @@ from msgworker.errors import (
 )
 from msgworker.instance.role import outage_pause
 from msgworker.logs import logger
-from msgworker.store.sharing import deal as store
-from msgworker.store.sharing.deal import Undealt
-from msgworker.store.tables import additions
+from msgworker.queries import instances
+from msgworker.schema import additions
+from msgworker.store import locks as store
+from msgworker.store.locks import Undealt
 from msgworker.table import MessageTable, Tables
 
 log = logger("msgworker.coordination")
@@ -151,7 +151,7 @@ class Dealer:
     def _members(self, t: Tables) -> list[str]:
         """The flags that take part; take back messages of other flags."""
         with connecting(self._app.engine) as conn:
-            live = store.served(conn, t)
+            live = instances.served(conn, t)
             counts = store.flags(conn, t)
         members = [flag for flag in self.flags if flag in live] or list(self.flags)
         least = min((self._dealt[flag] for flag in members if flag in self._dealt), default=0)

@@ -1,25 +1,31 @@
-"""A lease is a lock that expires unless its holder renews it.
-
-A lease is advice. A holder that is paused for longer than the lease does not notice its end; only
-the token stops its writes: a number that rises with every change of owner and that the receiver of
-a write compares. `Lease.live` is an extra check before a piece of work.
-"""
+"""Leases: locks that expire unless their holder renews them; hold one while a block runs."""
 
 from __future__ import annotations
 
 import os
+import random
 import socket
 import threading
+import time
 import unicodedata
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from types import TracebackType
 from typing import Any
 
 from msgworker.clock import clock
-from msgworker.config import number
-from msgworker.errors import ConfigError, LeaseLost
-from msgworker.store.sharing.locks import MAX_NAME, MAX_OWNER
+from msgworker.config import YEAR_SECONDS, number, whole
+from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable
+from msgworker.logs import logger
+from msgworker.store.locks import MAX_NAME, MAX_OWNER
+
+# --- A lease is a lock that expires unless its holder renews it.
+#
+# A lease is advice. A holder that is paused for longer than the lease does not notice its end;
+# only the token stops its writes: a number that rises with every change of owner and that the
+# receiver of a write compares. `Lease.live` is an extra check before a piece of work.
 
 TRUST = 0.9
 """The share of a lease's time for which it counts as live, from before the request was sent."""
@@ -233,3 +239,306 @@ def _text(what: str, text: Any, most: int) -> str:
     if any(unicodedata.category(ch) in ("Cc", "Cs") for ch in text):
         raise ConfigError(f"{what} has no control characters, got {text!r:.80}")
     return text
+
+
+# --- Hold a lock while a block of code runs, and keep its lease in the background.
+#
+# The lock centre decides, at each renewal, whether the lease is still ours. The local clock may
+# only end it earlier: a lease counts as held for 0.9 of its time, from before the renewal was
+# requested; then it is lost, whatever the centre says later.
+
+log = logger("msgworker.coordination")
+OnLost = Callable[[Lease], object]
+MOST_SETTLE = 1000
+FIRST_POLL_SECONDS = 0.1
+LONGEST_POLL_SECONDS = 0.5
+JOIN_SECONDS = 1.0
+
+
+def hold(
+    centre: LockCentre,
+    name: str,
+    ttl: float = 30.0,
+    settle: int = 0,
+    wait: float | None = None,
+    *,
+    on_lost: OnLost | None = None,
+    label: str = "",
+) -> AbstractContextManager[Lease]:
+    """Hold a lock for the length of a `with` block; gives its Lease.
+
+        with hold(locks, "contract:42", wait=10) as lease:
+            ...                             # write lease.token with what you write, and compare it
+            lease.check()                   # before each next piece of work
+
+    A separate thread renews the lease every ttl/3. The end of the block releases it at once; if
+    the holder dies, the lock is free after ttl seconds.
+
+    ttl: seconds, 0.1 to 86,400; ZooKeeperLocks use the session timeout instead.
+    settle: give the lease only after so many renewals, 0 to 1000, for effects that cannot be
+    fenced by the token: a former holder has had that long to notice.
+    wait: seconds to retry while the lock is held or the centre is unreachable; None = try once.
+    on_lost: called with the lease, from another thread, as soon as it is lost.
+    label: the name of the holder in `msgworker locks`; default: the host.
+
+    Reentrant: a block inside of a block, of the same centre, name and thread, gets the same lease,
+    and the outermost one releases it. Other threads of the process are excluded like any other
+    holder; tasks of one event loop are not. In a child that is forked inside the block the lease is
+    not held.
+
+    Raises LeaseBusy, LocksUnavailable, ConfigError; and LeaseLost at the end of the block if the
+    lease was lost meanwhile, or while it settled, unless the block itself has raised.
+    """
+    if not isinstance(centre, LockCentre):
+        raise ConfigError(
+            "hold takes a lock centre first: DatabaseLocks(engine), RedisLocks(client) or "
+            f"ZooKeeperLocks(client); got {centre!r:.80}"
+        )
+    if on_lost is not None and not callable(on_lost):
+        raise ConfigError(f"on_lost must be callable, got {on_lost!r:.80}")
+    return _Hold(
+        centre,
+        check_name(name),
+        check_ttl(ttl),
+        whole("settle", settle, 0, MOST_SETTLE),
+        None if wait is None else number("wait", wait, 0, YEAR_SECONDS),
+        on_lost,
+        label,
+    )
+
+
+class _Hold(AbstractContextManager[Lease]):
+    def __init__(
+        self,
+        centre: LockCentre,
+        name: str,
+        ttl: float,
+        settle: int,
+        wait: float | None,
+        on_lost: OnLost | None,
+        label: str,
+    ) -> None:
+        self._centre = centre
+        self._name = name
+        self._ttl = ttl
+        self._settle = settle
+        self._wait = wait
+        self._on_lost = on_lost
+        self._label = label
+
+    def _kept_here(self) -> dict[str, _Kept]:
+        """The locks of this centre that this thread holds, by name."""
+        found: dict[str, _Kept] | None = getattr(self._centre.of_thread, "kept", None)
+        if found is None:
+            found = self._centre.of_thread.kept = {}
+        return found
+
+    def __enter__(self) -> Lease:
+        mine = self._kept_here()
+        kept = mine.get(self._name)
+        if kept is None or kept.pid != os.getpid():
+            kept = self._begin()
+            mine[self._name] = kept
+        else:
+            kept.lease.check()
+            if self._on_lost is not None:
+                kept.tell(self._on_lost)
+        kept.count += 1
+        return kept.lease
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        mine = self._kept_here()
+        kept = mine[self._name]
+        kept.count -= 1
+        if kept.count:
+            return
+        del mine[self._name]
+        lost = kept.end()
+        if lost is not None and error is None:
+            raise lost
+
+    def _begin(self) -> _Kept:
+        """The lease, kept and settled."""
+        begun = time.monotonic()
+        while True:
+            lease = self._acquire(begun)
+            kept = _Kept(self._centre, lease)
+            if self._on_lost is not None:
+                kept.tell(self._on_lost)
+            kept.start()
+            try:
+                if kept.settled(self._settle):
+                    return kept
+            except BaseException:
+                kept.end()
+                raise
+            lost = kept.end()
+            if self._wait is None or time.monotonic() - begun >= self._wait:
+                raise lost or LeaseBusy(self._name, None, time.monotonic() - begun)
+
+    def _acquire(self, begun: float) -> Lease:
+        owner = new_owner(self._label)
+        waited, outage = 0.0, None
+        while True:
+            lease = None
+            try:
+                lease, outage = self._centre.acquire(self._name, owner, self._ttl), None
+            except LocksUnavailable as error:
+                outage = error
+            if lease is not None:
+                return lease
+            waited = time.monotonic() - begun
+            if self._wait is None or waited >= self._wait:
+                break
+            most = min(LONGEST_POLL_SECONDS, FIRST_POLL_SECONDS + waited / 20)
+            # With random pauses, and once more at the end of the time.
+            time.sleep(min(random.uniform(0.5, 1.0) * most, self._wait - waited))
+        if outage is not None:
+            raise outage
+        found = None
+        with suppress(LocksUnavailable):
+            found = self._centre.holder(self._name)
+        raise LeaseBusy(self._name, found.owner if found else None, waited)
+
+
+class _Kept:
+    """A lease with its threads: one renews it; with `on_lost`, another one watches the clock,
+    because a renewal may hang."""
+
+    def __init__(self, centre: LockCentre, lease: Lease) -> None:
+        self.lease = lease
+        self.count = 0
+        self.pid = os.getpid()
+        self._centre = centre
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._renewals = 0
+        self._lost = False
+        self._away = False
+        self._told: list[OnLost] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        self._run(self._renew_on, "renew")
+
+    def _run(self, what: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=what, name=f"msgworker-lease-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def tell(self, on_lost: OnLost) -> None:
+        """Call `fn` when the lease is lost; at once if it is already."""
+        with self._changed:
+            self._told.append(on_lost)
+            first, lost = len(self._told) == 1, self._lost
+        if lost:
+            self._call(on_lost)
+        elif first:
+            self._run(self._watch, "watch")
+
+    def settled(self, renewals: int) -> bool:
+        """Wait for so many renewals; False if the lease was lost before."""
+        with self._changed:
+            while self._renewals < renewals:
+                left = self.lease.deadline - clock()  # a renewal that hangs reports nothing
+                if self._lost or left <= 0:
+                    return False
+                self._changed.wait(left)
+        return self.lease.live()
+
+    def end(self) -> LeaseLost | None:
+        """Stop renewing and release; returns the error to raise if the lease was lost."""
+        self._stopping.set()
+        lease = self.lease
+        try:
+            lease.check()
+        except LeaseLost as lost:
+            if self.pid == os.getpid():  # it is the parent's
+                self._release()
+            return lost
+        released = self._release()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(JOIN_SECONDS)
+        if released:
+            return None
+        return LeaseLost(lease.name, lease.owner, lease.token, "it was taken away")
+
+    def _release(self) -> bool:
+        try:
+            return self._centre.release(self.lease)
+        except LocksUnavailable as error:
+            text = "lock %s is not released, it lasts for %g s: %s"
+            log.warning(text, self.lease.name, self.lease.ttl, error)
+            return True
+
+    # ------------------------------------------------------------ in the background
+
+    def _renew_on(self) -> None:
+        pause = self.lease.ttl / 3
+        while not self._stopping.wait(pause):
+            begun = clock()
+            if begun >= self.lease.deadline:
+                self._lose(f"no renewal has succeeded for 0.9 x {self.lease.ttl:g} s")
+                return
+            renewed = self._renewed()
+            if renewed is False:
+                self._lose("it expired or was taken away")
+                return
+            if renewed:
+                with self._changed:
+                    self._renewals += 1
+                    self._changed.notify_all()
+            rest = self.lease.ttl / (3 if renewed else 10)
+            pause = max(0.01, begun + rest * random.uniform(0.9, 1.0) - clock())
+
+    def _renewed(self) -> bool | None:
+        """None: unknown, try again."""
+        lease = self.lease
+        try:
+            renewed = self._centre.renew(lease)
+        except Exception as error:  # a lease that cannot be renewed expires
+            if not self._away:
+                expected = isinstance(error, LocksUnavailable)
+                text = "the lease of lock %s cannot be renewed now: %s"
+                log.warning(text, lease.name, error, exc_info=not expected)
+            self._away = True
+            return None
+        if self._away and renewed:
+            log.info("the lease of lock %s is renewed again", lease.name)
+        self._away = False
+        return renewed
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(max(0.01, self.lease.deadline - clock())):
+            if self._lost:
+                return
+            if clock() >= self.lease.deadline:
+                self._lose(f"no renewal has succeeded for 0.9 x {self.lease.ttl:g} s")
+                return
+
+    def _lose(self, why: str) -> None:
+        with self._changed:
+            if self._lost or self._stopping.is_set():
+                return
+            self._lost = True
+            self.lease.end(why)
+            told = list(self._told)
+            self._changed.notify_all()
+        lease = self.lease
+        log.warning(
+            "lock %s is lost to %s (token %d): %s", lease.name, lease.owner, lease.token, why
+        )
+        for on_lost in told:
+            self._call(on_lost)
+
+    def _call(self, on_lost: OnLost) -> None:
+        try:
+            on_lost(self.lease)
+        except Exception:
+            log.exception("on_lost of lock %s failed", self.lease.name)

@@ -1,24 +1,188 @@
-"""Each shard has one owner at a time: members share the shards out among themselves.
-
-A member holds a lease on its own name, and the owner of a shard a lease on the shard. Every member
-computes the assignment (assign.py) from these leases itself; there is no leader. A shard that moves
-to another member is given up when none of its messages is in flight.
-"""
+"""Each shard has one owner at a time: members share the shards out among themselves."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msgworker.config import YEAR_SECONDS, number, whole
-from msgworker.coordination.assign import Assign, requested, sticky
 from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
-from msgworker.coordination.moving import Moving, columns, monotonic, spans
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.claiming.seat import Scope, Seat, Standing
+from msgworker.instance.claiming.scope import InstanceView, Scope, ScopeMember
 from msgworker.table import MOST_SHARDS, MessageTable, Slice
+
+# --- The assignment of shards: pure functions of the live members and the present owners.
+#
+# All members compute the same function of the same leases, so no leader is needed. If they see
+# different leases for a moment, two may want a shard; its lease has only one owner.
+
+Assign = Callable[[Sequence[str], Sequence[int], Mapping[int, str]], Mapping[int, str]]
+"""fn(members, shards, owners) -> target: shard -> member. `owners` has the shards that are owned
+now, possibly by a former member."""
+
+
+def round_robin(
+    members: Sequence[str], shards: Sequence[int], owners: Mapping[int, str]
+) -> dict[int, str]:
+    """Assign the shards to the members in turn, regardless of present owners.
+
+    Balanced within one; one member more or less moves nearly all shards. {} without members.
+    Source: the queue assignment of TBSchedule.
+    """
+    if not members:
+        return {}
+    return {shard: members[place % len(members)] for place, shard in enumerate(shards)}
+
+
+def sticky(
+    members: Sequence[str], shards: Sequence[int], owners: Mapping[int, str]
+) -> dict[int, str]:
+    """Balanced within one, with the fewest moves. {} without members.
+
+    The members with most shards may keep one more than the others; free and surplus shards go to
+    members with too few, in the order of shards and members.
+    """
+    if not members:
+        return {}
+    order = sorted(shards)
+    kept: dict[str, list[int]] = {member: [] for member in sorted(members)}
+    for shard in order:
+        owner = owners.get(shard)
+        if owner in kept:
+            kept[owner].append(shard)
+    least, more = divmod(len(order), len(kept))
+    by_size = sorted(kept, key=lambda member: (-len(kept[member]), member))
+    quota = {member: least + (place < more) for place, member in enumerate(by_size)}
+    target = {shard: member for member, own in kept.items() for shard in own[: quota[member]]}
+    free = iter([shard for shard in order if shard not in target])
+    for member, own in kept.items():
+        for _ in range(quota[member] - len(own)):
+            target[next(free)] = member
+    return {shard: target[shard] for shard in shards}
+
+
+def requested(target: Mapping[int, str], owners: Mapping[int, str]) -> dict[int, str | None]:
+    """The next owner of each shard; None if it is the present one."""
+    return {shard: None if owners.get(shard) == to else to for shard, to in target.items()}
+
+
+# --- A seat that moves: a separate thread talks to the lock centre.
+#
+# The claim loop only reads its result, and never waits for it.
+
+OUTAGE_SECONDS = 1.0
+
+
+class Moving:
+    """Start, stop and the loop; a subclass implements one step."""
+
+    def __init__(self, standing: InstanceView, name: str) -> None:
+        self.standing = standing
+        self.log = standing.log
+        self.lock = threading.Lock()
+        self.leaving = False
+        self._poked = threading.Event()
+        self._stopping = threading.Event()
+        self._away = False
+        self._thread = threading.Thread(target=self._run, name=f"msgworker-{name}", daemon=True)
+
+    def step(self) -> float | None:
+        """One step; returns the pause in seconds, None = end."""
+        raise NotImplementedError
+
+    def outage(self, error: Exception | None) -> None:
+        """Called at the first failure to reach the centre, and at its end (None)."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def leave(self) -> None:
+        self.leaving = True
+        self.poke()
+
+    def stop(self, seconds: float) -> None:
+        self.leave()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        self._stopping.set()
+        self.poke()
+
+    def poke(self) -> None:
+        """Cut the pause short."""
+        self._poked.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            pause = self._guarded()
+            if pause is None:
+                return
+            self._poked.wait(pause)
+            self._poked.clear()
+
+    def _guarded(self) -> float | None:
+        try:
+            pause = self.step()
+        except LocksUnavailable as error:
+            self._tell(error)
+        except Exception as error:
+            if not self._away:
+                self.log.exception("scope: unexpected error; continuing")
+            self._tell(error)
+        else:
+            self._tell(None)
+            return pause
+        return OUTAGE_SECONDS
+
+    def _tell(self, error: Exception | None) -> None:
+        if (error is not None) is self._away:
+            return
+        self._away = error is not None
+        if error is None:
+            self.log.warning("scope: the locks can be reached again")
+        else:
+            self.log.warning("scope: the locks cannot be reached: %s; trying again", error)
+        self.outage(error)
+
+    def in_hand(self, count: int) -> set[int]:
+        """The shards, of `count`, with messages in flight."""
+        return {part % count for part in self.standing.holding() if isinstance(part, int)}
+
+
+def columns(shards: Iterable[int], count: int, kept: int) -> tuple[int, ...]:
+    """The numbers in the column `shard` that belong to these shards of `count`.
+
+    kept: how many numbers producers write. Each belongs to the shard of its remainder, so
+    that a scope may have fewer shards than the table.
+    """
+    wanted = set(shards)
+    return tuple(sorted({k for k in range(kept) if k % count in wanted} | wanted))
+
+
+def spans(numbers: Collection[int]) -> str:
+    """Numbers as a text: "0-3, 7"."""
+    parts: list[list[int]] = []
+    for one in sorted(numbers):
+        if parts and parts[-1][-1] == one - 1:
+            parts[-1][1:] = [one]
+        else:
+            parts.append([one])
+    return ", ".join("-".join(map(str, part)) for part in parts) or "none"
+
+
+def monotonic() -> float:
+    """For pauses only; `Lease.live` judges leases."""
+    return time.monotonic()
+
+
+# --- Each shard has one owner at a time: members share the shards out among themselves.
+#
+# A member holds a lease on its own name, and the owner of a shard a lease on the shard. Every
+# member computes the assignment (partitions.py) from these leases itself; there is no leader. A
+# shard that moves to another member is given up when none of its messages is in flight.
 
 LOOK_SECONDS = 0.5
 """Seconds between two reads of the members, up to the number of members at which this is cheap;
@@ -97,7 +261,7 @@ class Partitions(Scope):
     def __repr__(self) -> str:
         return f"Partitions({self.locks!r}, shards={self.shards})"
 
-    def seat(self, standing: Standing) -> Seat:
+    def seat(self, standing: InstanceView) -> ScopeMember:
         """A new member."""
         return Member(self, standing)
 
@@ -133,7 +297,7 @@ class Partitions(Scope):
 class Member(Moving):
     """One instance as a member of the partition group."""
 
-    def __init__(self, scope: Partitions, standing: Standing) -> None:
+    def __init__(self, scope: Partitions, standing: InstanceView) -> None:
         super().__init__(standing, "partitions")
         self.scope = scope
         self.owner = ""

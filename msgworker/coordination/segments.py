@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from msgworker.config import number
 from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
-from msgworker.coordination.moving import Moving, columns, monotonic
+from msgworker.coordination.partitions import Moving, columns, monotonic
 from msgworker.errors import ConfigError
-from msgworker.instance.claiming.seat import Scope, Seat, Standing
+from msgworker.instance.claiming.scope import InstanceView, Scope, ScopeMember
 from msgworker.table import MOST_SHARDS, Slice
 
 BUSY_SECONDS = (0.05, 0.15)
@@ -74,7 +74,7 @@ class Segments(Scope):
     def __repr__(self) -> str:
         return f"Segments({self.locks!r}, {len(self.segments)} segments of {self.shards} shards)"
 
-    def seat(self, standing: Standing) -> Seat:
+    def seat(self, standing: InstanceView) -> ScopeMember:
         """A new worker of the round."""
         return Walker(self, standing)
 
@@ -107,7 +107,7 @@ class Walker(Moving):
     """One instance on its way round the segments."""
 
     def __init__(
-        self, scope: Segments, standing: Standing, clock: Callable[[], float] = monotonic
+        self, scope: Segments, standing: InstanceView, clock: Callable[[], float] = monotonic
     ) -> None:
         super().__init__(standing, "segments")
         self.scope = scope

@@ -14,11 +14,18 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.demo import discount
-from msgworker.demo.contract import PRICE, STATEMENT, contracts, fails_once, prices
-from msgworker.demo.purchases import Purchase, spent
+from msgworker.demo import purchases
+from msgworker.demo.purchases import (
+    PRICE,
+    STATEMENT,
+    Purchase,
+    contracts,
+    fails_once,
+    prices,
+    spent,
+)
 from msgworker.message import Status
-from msgworker.store.recovering import lease
+from msgworker.store import lease
 
 MAX_TRIES = 3
 
@@ -115,7 +122,7 @@ def prove(seen: Evidence, bought: Sequence[Purchase], statements: int) -> list[P
 def _claims(
     seen: Evidence, bought: Sequence[Purchase], statements: int
 ) -> Iterator[tuple[str, bool]]:
-    wanted = {number: p.price_cents for number, p in discount.straight(bought).items()}
+    wanted = {number: p.price_cents for number, p in purchases.straight(bought).items()}
     over = [m for m in seen.messages if m.status == Status.DONE or m.dead]
     sent = Counter({PRICE: len(bought), STATEMENT: statements})
     yield "nothing lost: every message sent is done or dead", Counter(m.topic for m in over) == sent

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 
-from msgworker.demo.contract import make_app
+from msgworker.demo.purchases import make_app
 
 
 def main() -> int:

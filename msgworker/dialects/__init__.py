@@ -6,7 +6,6 @@ private. A new database is a new row in DIALECTS.
 """
 
 from msgworker.dialects.attempts import Attempt, GivenUp, Left, watch
-from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.catalogue import (
     IdSource,
     advancing,
@@ -28,10 +27,15 @@ from msgworker.dialects.catalogue import (
     table_size,
 )
 from msgworker.dialects.clock import (
+    Instants,
+    UtcDateTime,
+    instants_of,
+    kept_as,
     kind_of,
     now,
     now_ms,
     now_plus,
+    read_instant,
     step_of,
 )
 from msgworker.dialects.connections import (
@@ -56,19 +60,36 @@ from msgworker.dialects.connections import (
     unavailable,
     writing,
 )
+from msgworker.dialects.database import (
+    DIALECTS,
+    NAMES,
+    Dialect,
+    insert_unless,
+    returns_ids,
+    tells_no_other_ids,
+)
 from msgworker.dialects.ddl import (
+    AN_INSTANT,
+    BUILDING,
     HIDDEN,
     MOST_PARTITIONS,
+    NOBODY,
     UNPARTITIONED,
     adding,
     adds_many,
     can_retype,
+    changing_table,
     check_calls,
     compiler_for,
     dropping_check,
     dropping_index,
+    dropping_unfinished,
     engine_options,
     identity,
+    in_turn,
+    indexing_online,
+    is_concurrent,
+    owner_rights,
     partitions_of,
     plain_layout,
     refusing_null,
@@ -79,6 +100,7 @@ from msgworker.dialects.ddl import (
     table_options,
     takes_default,
     taking_null,
+    wait_of_columns,
     zone_is_lost,
 )
 from msgworker.dialects.deadlines import (
@@ -95,7 +117,7 @@ from msgworker.dialects.drivers import (
     sever,
     wait_for_notice,
 )
-from msgworker.dialects.engines import (
+from msgworker.dialects.engine import (
     beside,
     dialect_of,
     open_engine,
@@ -106,14 +128,20 @@ from msgworker.dialects.engines import (
     same_database,
     server_of,
 )
-from msgworker.dialects.inserts import insert_unless, returns_ids, tells_no_other_ids
-from msgworker.dialects.instants import (
-    Instants,
-    UtcDateTime,
-    instants_of,
-    kept_as,
-    read_instant,
+from msgworker.dialects.errors import (
+    NO_MEMORY,
+    Trouble,
+    follows,
+    is_of_the_session,
+    lacks_memory,
+    no_connection_left,
+    reason_of,
+    shows_a_row,
+    trouble,
+    violates,
 )
+from msgworker.dialects.exceptions import masked, secrets_of, without
+from msgworker.dialects.failover import refuse_standby, succession_of
 from msgworker.dialects.live import (
     Policies,
     Room,
@@ -143,22 +171,8 @@ from msgworker.dialects.live import (
     whole_end,
     whole_room,
 )
-from msgworker.dialects.masking import masked, secrets_of, without
-from msgworker.dialects.online import (
-    AN_INSTANT,
-    BUILDING,
-    NOBODY,
-    changing_table,
-    dropping_unfinished,
-    in_turn,
-    indexing_online,
-    is_concurrent,
-    owner_rights,
-    wait_of_columns,
-)
 from msgworker.dialects.oracle import block_of, can_block, refuses_block, send_block
 from msgworker.dialects.poolers import shares_sessions
-from msgworker.dialects.primary import refuse_standby
 from msgworker.dialects.server_checks import (
     ANALYZE,
     CURRENT_USER,
@@ -173,19 +187,6 @@ from msgworker.dialects.sqlite import (
     lending,
     network_mount,
     set_up_database,
-)
-from msgworker.dialects.succession import succession_of
-from msgworker.dialects.troubles import (
-    NO_MEMORY,
-    Trouble,
-    follows,
-    is_of_the_session,
-    lacks_memory,
-    no_connection_left,
-    reason_of,
-    shows_a_row,
-    trouble,
-    violates,
 )
 from msgworker.dialects.types import (
     AnyId,

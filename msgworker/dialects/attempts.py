@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from msgworker.dialects.drivers import file_number, sever_raw
-from msgworker.dialects.troubles import Trouble, trouble
+from msgworker.dialects.errors import Trouble, trouble
 from msgworker.errors import TookTooLong
 
 _here = threading.local()
@@ -151,8 +151,6 @@ def attempt() -> Attempt | None:
     """That of this thread."""
     return getattr(_here, "attempt", None)
 
-
-# ---------------------------------------------------------------- connections
 
 _watched: weakref.WeakSet[sa.Pool] = weakref.WeakSet()
 

@@ -14,7 +14,7 @@ from sqlalchemy.engine.reflection import Inspector, ObjectKind, ObjectScope
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects.deadlines import is_overtime
-from msgworker.dialects.troubles import Trouble, trouble
+from msgworker.dialects.errors import Trouble, trouble
 
 
 def names_there(inspector: Inspector, schema: str | None) -> list[str]:

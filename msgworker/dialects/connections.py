@@ -16,12 +16,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.types import TypeEngine
 
 from msgworker.dialects.attempts import attempt
-from msgworker.dialects.capabilities import Dialect
+from msgworker.dialects.database import Dialect
 from msgworker.dialects.deadlines import transaction_within
 from msgworker.dialects.drivers import odd_texts
-from msgworker.dialects.masking import masked, secrets_of, without
-from msgworker.dialects.poolers import shares_sessions
-from msgworker.dialects.troubles import (
+from msgworker.dialects.errors import (
     Trouble,
     is_denied,
     is_of_the_session,
@@ -29,6 +27,8 @@ from msgworker.dialects.troubles import (
     reason_of,
     trouble,
 )
+from msgworker.dialects.exceptions import masked, secrets_of, without
+from msgworker.dialects.poolers import shares_sessions
 from msgworker.dialects.types import AnyText
 from msgworker.errors import DatabaseUnavailable, SchemaError
 

@@ -11,8 +11,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from msgworker.dialects.deadlines import is_overtime
+from msgworker.dialects.errors import Trouble, trouble
 from msgworker.dialects.sqlite import DATABASE_SET_UP
-from msgworker.dialects.troubles import Trouble, trouble
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,11 @@
-"""Local time in columns: an instant as a column keeps it, and back, without the server's zones.
-
-A column without a zone of its own holds the clock on the wall of a declared zone. What that clock
-shows is computed in SQL, from the database's clock and from the changes of the zone that Python
-knows, so the server needs no table of zones and no clock but its own decides.
-
-One rule for the two odd hours of summer time: a local time has the latest meaning it can have. One
-that comes twice is taken as the second, one that is left out as the zone's offset before the change
-has it. So what waits for such a time may wait as long as the change is wide, and never runs early.
-"""
+"""Local time in columns: an instant as a column keeps it, and back, whatever the session's zone."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -23,7 +16,9 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
 from msgworker.dialects.clock import (
+    UtcDateTime,
     _clause,
+    epoch_of,
     kind_of,
     now,
     now_plus,
@@ -32,10 +27,116 @@ from msgworker.dialects.clock import (
     real,
     seconds_passed,
     text_of,
+    with_zone,
 )
-from msgworker.dialects.instants import UtcDateTime, epoch_of, with_zone
-from msgworker.dialects.offsets import Pieces, offset_at, offsets_of
 from msgworker.ticks import zone_of
+
+# --- The offsets of time zones and their changes, as Python knows them; pure.
+
+Pieces = tuple[tuple[datetime | None, int], ...]
+"""Offsets in seconds, each until a time without a zone; the last one has no end."""
+YEARS_BEFORE, YEARS_AHEAD = 10, 10
+"""In these the changes of a zone are known to statements; outside, its offsets of the ends hold."""
+RECENT_DAYS = 400
+"""What is written or due now looks no further back: fewer pieces in frequent statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A zone goes from one offset to another at an instant, UTC without a zone."""
+
+    at: datetime
+    before: int
+    after: int
+
+
+def offset_at(zone: Any, at: datetime) -> int:
+    """The offset of a zone at an instant, UTC without a zone."""
+    local = at.replace(tzinfo=UTC).astimezone(zone)
+    return int((local.replace(tzinfo=UTC, fold=0) - at.replace(tzinfo=UTC)).total_seconds())
+
+
+@lru_cache(64)
+def changes_of(name: str, first: int, last: int) -> tuple[Change, ...]:
+    """The changes of a zone in these years."""
+    zone, day, found = zone_of(name), timedelta(days=1), list[Change]()
+    begin, end = datetime(first, 1, 1), datetime(last + 1, 1, 1)  # noqa: DTZ001
+    while begin < end:
+        low, high = begin, begin + day
+        before, after = offset_at(zone, low), offset_at(zone, high)
+        if before != after:
+            while high - low > timedelta(seconds=1):
+                middle = low + (high - low) // 2
+                middle = middle.replace(microsecond=0)
+                low, high = (middle, high) if offset_at(zone, middle) == before else (low, middle)
+            found.append(Change(high, before, after))
+        begin += day
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """The offsets of a zone as pieces. by_instant: of UTC; recent: the same, of late; lowest: the
+    same, but around a change the lower one of the two; by_clock: of the local time, as it is read;
+    recent_clock: the same, of late."""
+
+    by_instant: Pieces
+    recent: Pieces
+    lowest: Pieces
+    by_clock: Pieces
+    recent_clock: Pieces
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the zone has one offset in all these years."""
+        return len(self.by_instant) == 1
+
+
+def offsets_of(name: str) -> Offsets:
+    """The offsets of a zone, around this year."""
+    return _offsets(name, datetime.now(UTC).year)
+
+
+@lru_cache(64)
+def _offsets(name: str, year: int) -> Offsets:
+    every = changes_of(name, year - YEARS_BEFORE, year + YEARS_AHEAD)
+    since = datetime(year, 1, 1) - timedelta(days=RECENT_DAYS)  # noqa: DTZ001
+    last = offset_at(zone_of(name), datetime(year, 7, 1))  # noqa: DTZ001
+    recent = tuple(change for change in every if change.at >= since)
+    return Offsets(
+        _pieces(every, last), _pieces(recent, last), _lowest(recent, last),
+        _pieces(every, last, clock=True), _pieces(recent, last, clock=True),
+    )  # fmt: skip
+
+
+def _pieces(changes: tuple[Change, ...], last: int, *, clock: bool = False) -> Pieces:
+    # By the clock: what is left out has the offset of before, what comes twice that of after.
+    ends = [c.at + timedelta(seconds=c.after if clock else 0) for c in changes]
+    parts = [(end, c.before) for end, c in zip(ends, changes, strict=True)]
+    return (*parts, (None, changes[-1].after if changes else last))
+
+
+def _lowest(changes: tuple[Change, ...], last: int) -> Pieces:
+    parts: list[tuple[datetime | None, int]] = []
+    for change in changes:
+        wide = timedelta(seconds=abs(change.after - change.before))
+        if change.after < change.before:
+            parts.append((change.at - wide, change.before))
+        else:
+            parts.append((change.at + wide, change.before))
+    return (*parts, (None, changes[-1].after if changes else last))
+
+
+# --- Local time in columns: an instant as a column keeps it, and back, without the server's zones.
+#
+# A column without a zone of its own holds the clock on the wall of a declared zone. What that
+# clock shows is computed in SQL, from the database's clock and from the changes of the zone that
+# Python knows, so the server needs no table of zones and no clock but its own decides.
+#
+# One rule for the two odd hours of summer time: a local time has the latest meaning it can have.
+# One that comes twice is taken as the second, one that is left out as the zone's offset before the
+# change has it. So what waits for such a time may wait as long as the change is wide, and never
+# runs early.
 
 
 class _moved(FunctionElement[datetime]):

@@ -8,18 +8,13 @@ fan_out     the items of one message over threads or an executor, and their reco
 settling    outcomes are written in batches, until it is known what was written
 liveness    the id and the lease of this instance, and the recovery of others
 worker      start, run, drain and stop an instance
-working     what a worker shares with those of several databases
 instance    builds the roles; the order of start and stop
-runtime     what the roles share
+state       what the roles share
 role        the loop of a thread, and its outages
-links       connections
-timer       sends the messages of schedules at their ticks
-listener    wakes the claim loop when a message was sent
+connections  the connections of roles and of handlers
 usercode    calls what is the user's: its context, its errors, its forks
-stopping    signals, and who asked for a stop
-spans       how long handlers ran and messages waited
-minutes     counts by minute and topic, from the events
-storms      sums up equal log lines
-telling     what of the events goes to the log
+stop        signals, and who asked for a stop
+history     counts by minute and topic, from the events
+log         what of the events goes to the log
 report      what a drain returns
 """

@@ -15,48 +15,37 @@ from collections.abc import Callable
 
 from msgworker import events
 from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
-from msgworker.instance.claiming.ahead import Ahead
-from msgworker.instance.claiming.appetite import Appetite
+from msgworker.instance.claiming.capacity import Contention, LaneLimit, RunLength
 from msgworker.instance.claiming.claimer import Claimer, release
-from msgworker.instance.claiming.drainend import Drain
-from msgworker.instance.claiming.draining import Draining
-from msgworker.instance.claiming.emptying import Emptying
-from msgworker.instance.claiming.fetcher import Fetcher
+from msgworker.instance.claiming.drain import Drain, PollPace
 from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.permits import Permits
-from msgworker.instance.claiming.pollpace import PollPace
-from msgworker.instance.claiming.rivals import Rivals
-from msgworker.instance.claiming.room import Room
-from msgworker.instance.claiming.runlength import RunLength
-from msgworker.instance.claiming.seat import Standing
-from msgworker.instance.listener import Listener
-from msgworker.instance.liveness.heartbeat import Heartbeat
+from msgworker.instance.claiming.limits import LimitPoller
+from msgworker.instance.claiming.loop import Ahead, Capacity, Draining, Emptying, Fetcher, Listener
+from msgworker.instance.claiming.scope import InstanceView
 from msgworker.instance.liveness.housekeeper import Housekeeper
-from msgworker.instance.liveness.ownlease import OwnLease
+from msgworker.instance.liveness.lease import Heartbeat, OwnLease
+from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.liveness.watchdog import Watchdog
+from msgworker.instance.log import EventLog, LogThrottle
 from msgworker.instance.role import Role
-from msgworker.instance.running.batchcall import BatchCaller
-from msgworker.instance.running.calling import Caller
-from msgworker.instance.running.hand import Lane
-from msgworker.instance.running.handlerthreads import HandlerThreads
-from msgworker.instance.running.lanes import Lanes
+from msgworker.instance.running.batch import BatchCaller
+from msgworker.instance.running.call import Caller
+from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
-from msgworker.instance.runtime import Runtime
-from msgworker.instance.settling import chains
+from msgworker.instance.running.pool import HandlerThreads, Lanes
+from msgworker.instance.settling import follow_ups
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.stopping import (
+from msgworker.instance.state import Runtime
+from msgworker.instance.stop import (
     AT_EXIT,
     EXIT_GRACE,
+    GRACE,
     HELP_SECONDS,
     HURRY_SECONDS,
-    Asked,
-    Ending,
-    Keeper,
+    StopOnce,
+    StopRequest,
+    StopThread,
 )
-from msgworker.instance.storms import Storms
-from msgworker.instance.telling import Telling
-from msgworker.instance.timer import Timer
-from msgworker.instance.working import GRACE
 from msgworker.logs import Said
 from msgworker.message import Outcome
 from msgworker.tracing import Tracer
@@ -78,7 +67,7 @@ class Instance:
         *,
         drain: Drain | None = None,
         label: str = "",
-        asked: Asked | None = None,
+        asked: StopRequest | None = None,
         retry_level: int = logging.INFO,
         before_settle: Callable[[Lane], None] = lambda lane: None,
         grace: float = GRACE,
@@ -89,19 +78,19 @@ class Instance:
         see Telling and Caller; for tests."""
         self.runtime = runtime
         every = runtime.settings.log_every_failure or retry_level != logging.INFO
-        storms = None if every else Storms()
-        Telling(runtime.events, runtime.log, retry_level=retry_level, storms=storms)
+        storms = None if every else LogThrottle()
+        EventLog(runtime.events, runtime.log, retry_level=retry_level, storms=storms)
         self._hurried = False
-        self.ending = Ending()
-        self.asked = asked or Asked()
-        self.keeper = Keeper(runtime.stopping, self._stop_once)
+        self.ending = StopOnce()
+        self.asked = asked or StopRequest()
+        self.keeper = StopThread(runtime.stopping, self._stop_once)
         self._grace, self._stopped = grace, stopped
         self._registered = False
         self._look, self._beat, self._house = (threading.Event() for _ in range(3))
         look_now, housekeep_now = self._look.set, self._house.set
         self.seat = None if runtime.scope is None else runtime.scope.seat(self._standing())
         settings, link = runtime.settings, runtime.link(tuned=True)
-        self.appetite = Appetite(threads, settings.lanes_limit)
+        self.appetite = LaneLimit(threads, settings.lanes_limit)
         self.lanes = Lanes(runtime, housekeep_now=housekeep_now)
         self.settler = Settler(
             runtime, lanes=self.lanes, on_progress=self._look_if_room, renew_now=self._beat.set
@@ -115,11 +104,11 @@ class Instance:
             settle=self.settler.add,
         )
         runs = RunLength(*(settings.run_limit, settings.lanes_limit), lambda: runtime.registry.most)
-        self.permits = Permits(runtime, threads=threads, clock=runtime.clock)
+        self.permits = LimitPoller(runtime, threads=threads, clock=runtime.clock)
         self.claimer = Claimer(
             runtime, link, appetite=self.appetite, runs=runs, permits=self.permits
         )
-        rivals = Rivals(settings.heartbeat_seconds, runtime.clock)
+        rivals = Contention(settings.heartbeat_seconds, runtime.clock)
         self.finder = Finder(
             runtime, link, self.seat, permits=self.permits, rivals=rivals, threads=threads
         )
@@ -149,7 +138,9 @@ class Instance:
             recovery=self.housekeeper.recovery,
             housekeep_now=housekeep_now,
         )
-        self.room = Room(runtime, appetite=self.appetite, lanes=self.lanes, settler=self.settler)
+        self.room = Capacity(
+            runtime, appetite=self.appetite, lanes=self.lanes, settler=self.settler
+        )
         self.fetcher = Fetcher(
             runtime,
             room=self.room,
@@ -179,26 +170,26 @@ class Instance:
         """What calls handlers: with spans, if tracing is on."""
         runtime = self.runtime
         if isinstance(runtime.tracer, Tracer):
-            from msgworker.instance.running.traced import TracedBatchCaller, TracedCaller
+            from msgworker.instance.running.spans import TracedBatchCaller, TracedCaller
 
             traced = TracedCaller(runtime.tracer, runtime, before_settle=before_settle)
             return traced, TracedBatchCaller(runtime, caller=traced, lanes=self.lanes)
         caller = Caller(runtime, before_settle=before_settle)
         return caller, BatchCaller(runtime, caller=caller, lanes=self.lanes)
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> InstanceView:
         runtime = self.runtime
-        return Standing(
+        return InstanceView(
             tables=runtime.tables,
             instance_id=lambda: runtime.identity.id,
-            holding=runtime.hand.parts,
+            holding=runtime.in_flight.parts,
             wake=self._look.set,
             log=runtime.log,
         )
 
     def _look_if_room(self) -> None:
         """Called when lanes have ended, or end with a settle under way."""
-        if self.appetite.has_room(len(self.runtime.hand.lanes) - self.settler.leaving):
+        if self.appetite.has_room(len(self.runtime.in_flight.lanes) - self.settler.leaving):
             self._look.set()
 
     def start(self) -> None:
@@ -210,7 +201,7 @@ class Instance:
             raise
 
     def _start(self) -> None:
-        chains.check(self.runtime.registry, self.runtime.tables)
+        follow_ups.check(self.runtime.registry, self.runtime.tables)
         with reaching(self.runtime.engine):
             if self.timer is not None:
                 self.timer.register()
@@ -270,7 +261,9 @@ class Instance:
 
     def say_what_is_left(self) -> None:
         """Log what a stop that takes too long leaves to recovery."""
-        held = ", ".join(str(n.row.msg_id) for n in list(self.runtime.hand.lanes)[:10]) or "none"
+        held = (
+            ", ".join(str(n.row.msg_id) for n in list(self.runtime.in_flight.lanes)[:10]) or "none"
+        )
         self.runtime.log.warning(
             "the stop takes too long, and the program ends (messages in flight: %s); "
             "recovery follows",
@@ -326,7 +319,7 @@ class Instance:
         """Say so first, then wait: what is waited for may wait for a handler. Each wait ends at
         the deadline of all, when the watchdog cuts the connections."""
         self._give_up_at(self._deadline + GIVE_UP_SECONDS)
-        self.runtime.hand.cancel()
+        self.runtime.in_flight.cancel()
         if self.timer is not None:
             self.timer.stop()
         self.fetcher.stop()
@@ -364,13 +357,13 @@ class Instance:
         while True:
             # A handler that was just being started is cancelled in the next round; lanes that
             # settle now and would continue are released then.
-            self.runtime.hand.cancel()
+            self.runtime.in_flight.cancel()
             self.settler.give_back(self.lanes.take_back(), wait=False)
             now = time.monotonic()
             pause = TICK_SECONDS if cancelled else min(TICK_SECONDS, self._deadline - now)
             if self.handlers.join(max(0.0, pause)):
                 return not cancelled
-            running = list(self.runtime.hand.running.values())
+            running = list(self.runtime.in_flight.running.values())
             stuck = sum(one.stuck for one in running)
             if self._hurried or (stuck and stuck == self.handlers.alive):
                 return False
@@ -404,7 +397,9 @@ class Instance:
         known = [lane for lane in back if lane.result is not None]  # before it got the flag
         for lane in back:
             lane.result = lane.result or Result(Outcome.RELEASED)
-        lanes = [lane for lane in list(runtime.hand.lanes) if runtime.identity.is_ours(lane.owner)]
+        lanes = [
+            lane for lane in list(runtime.in_flight.lanes) if runtime.identity.is_ours(lane.owner)
+        ]
         results = [(lane.row, lane.result) for lane in lanes]  # a settle may take it away
         unstarted = [row for row, r in results if r is not None and r.outcome is Outcome.RELEASED]
         link = runtime.link()
@@ -428,7 +423,9 @@ class Instance:
     def _leave(self, ended: bool) -> None:
         runtime = self.runtime
         if not ended:
-            held = ", ".join(str(r.row.msg_id) for r in list(runtime.hand.running.values())[:10])
+            held = ", ".join(
+                str(r.row.msg_id) for r in list(runtime.in_flight.running.values())[:10]
+            )
             runtime.log.warning(
                 "stopped while handlers still run (messages %s); recovery follows", held
             )

@@ -13,9 +13,9 @@ from msgworker.counted import plural
 from msgworker.dialects import Trouble, trouble
 from msgworker.errors import ExitCode
 from msgworker.instance.role import outage_pause
-from msgworker.instance.runtime import Runtime
+from msgworker.instance.state import Runtime
 from msgworker.logs import Said
-from msgworker.store.looking.left import Asked, Left, Waits, left
+from msgworker.queries.remaining import Asked, Left, Waits, left
 from msgworker.table import Slice
 
 WORDS = {

@@ -9,22 +9,23 @@ from contextlib import contextmanager
 
 from msgworker.dialects import connecting
 from msgworker.errors import MsgworkerError, RuleChanged
-from msgworker.instance.claiming.drainend import Drain
+from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.instance import GIVE_UP_SECONDS, TICK_SECONDS, Instance
 from msgworker.instance.report import Report, report_of
-from msgworker.instance.runtime import Runtime, Tally
-from msgworker.instance.stopping import (
+from msgworker.instance.state import Runtime, Tally
+from msgworker.instance.stop import (
     AT_EXIT,
+    GRACE,
     HELP_SECONDS,
     HURRY_SECONDS,
-    Asked,
     Beside,
     Signals,
+    StopRequest,
+    Working,
     end_by,
 )
-from msgworker.instance.working import GRACE, Working
 from msgworker.processlock import ProcessLock
-from msgworker.store.looking.left import Left, left
+from msgworker.queries.remaining import Left, left
 
 RETRY_LINGER = 300.0
 OVERDUE_SECONDS = 2.5  # how long a drain waits for due messages that cannot be claimed
@@ -53,11 +54,11 @@ class Worker(Working[Report]):
         self._threads = threads
         self._label = label
         self._lock = ProcessLock()  # a signal handler may interrupt a start
-        self._stop_asked = Asked()
+        self._stop_asked = StopRequest()
         self.error: MsgworkerError | None = None
         """Why the last instance ended by itself, as `run` raises it; None while one runs, and after
         a stop that was asked for. It can be started again."""
-        self.orders: Asked | None = None
+        self.orders: StopRequest | None = None
         """Stop requests for `run` and `drain`, instead of signals; set by the command line."""
         self.counts_left = True
         """Whether a drain counts the messages left; with several processes the parent does."""
@@ -89,11 +90,13 @@ class Worker(Working[Report]):
         if instance.asked.in_order:
             instance.leave()
 
-    def _start(self, drain: Drain | None, *, told: Asked | None, grace: float = GRACE) -> Instance:
+    def _start(
+        self, drain: Drain | None, *, told: StopRequest | None, grace: float = GRACE
+    ) -> Instance:
         with self._lock:
             if self._here() is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
-            self._stop_asked = told or Asked()
+            self._stop_asked = told or StopRequest()
             self.error = None
             instance = self._started(drain, grace)
             self._stop_asked.begun = True
@@ -183,16 +186,16 @@ class Worker(Working[Report]):
             self.instance = None
 
     @contextmanager
-    def _listening(self, signals: bool) -> Iterator[Asked | None]:
+    def _listening(self, signals: bool) -> Iterator[StopRequest | None]:
         """The stop requests for this thread while the block runs; None if there are none."""
         if self.orders is not None or not signals:
             yield self.orders
             return
-        told = Asked()
+        told = StopRequest()
         with Signals(told):
             yield told
 
-    def _end(self, instance: Instance, grace: float, told: Asked | None) -> None:
+    def _end(self, instance: Instance, grace: float, told: StopRequest | None) -> None:
         """Stop, or wait for a stop in progress; after a request to stop at once, at once, which
         ends the process.
 

@@ -1,21 +1,151 @@
-"""Count what the events of a process tell.
-
-The functions run in the threads of instances, so they only add numbers, under one lock.
-"""
+"""All metrics. docs/operate/metrics.md has the same table; a test compares them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgworker import events
-from msgworker.instance.minutes import MOST_TOPICS, OTHERS, countable
-from msgworker.latency import bucket
-from msgworker.metrics import names
-from msgworker.metrics.names import Metric
-from msgworker.metrics.snapshot import Snapshot
+from msgworker.instance.history import MOST_TOPICS, OTHERS, countable
+from msgworker.latency import RAN, WAITED, bucket
 from msgworker.processlock import ProcessLock
+
+Kind = Literal["counter", "gauge", "histogram"]
+BATCHES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. bounds: of a histogram. joined: how the gauges of several instances and processes
+    become one."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: Sequence[float] = ()
+    joined: Literal["sum", "min"] = "sum"
+
+
+MESSAGES = Metric(
+    "msgworker_messages_total", "counter", "Outcomes of messages", ("topic", "outcome")
+)
+HANDLER = Metric("msgworker_handler_seconds", "histogram", "Run time of handlers", ("topic",), RAN)
+WAIT = Metric(
+    "msgworker_wait_seconds",
+    "histogram",
+    "Time from the sending of a message to its first start",
+    ("topic",),
+    WAITED,
+)
+LOOKS = Metric("msgworker_looks_total", "counter", "Looks for work")
+WASTED = Metric("msgworker_wasted_looks_total", "counter", "Looks for work that claimed nothing")
+OFFERED = Metric("msgworker_claims_offered_total", "counter", "Messages that claims tried to get")
+WON = Metric("msgworker_claims_won_total", "counter", "Messages that claims got")
+SETTLES = Metric("msgworker_settle_messages", "histogram", "Outcomes written at once", (), BATCHES)
+IN_FLIGHT = Metric(
+    "msgworker_in_flight_messages", "gauge", "Claimed messages, at the last heartbeat"
+)
+RUNNING = Metric("msgworker_running_handlers", "gauge", "Running handlers, at the last heartbeat")
+INSTANCES = Metric("msgworker_instances", "gauge", "Instances that run in these processes")
+THREADS = Metric("msgworker_handler_threads", "gauge", "Handler threads of these instances")
+MARGIN = Metric(
+    "msgworker_lease_margin_seconds",
+    "gauge",
+    "Time for which the lease was still trusted when it was last renewed, the shortest",
+    joined="min",
+)
+LOST = Metric("msgworker_lease_losses_total", "counter", "Leases that were lost")
+RECOVERIES = Metric("msgworker_recoveries_total", "counter", "Dead instances that were recovered")
+RECOVERED = Metric(
+    "msgworker_recovered_messages_total", "counter", "Messages that were given back for them"
+)
+OUTAGES = Metric("msgworker_database_outages_total", "counter", "Outages of the database")
+AWAY = Metric("msgworker_database_away", "gauge", "Instances that cannot reach the database now")
+ALONE = Metric(
+    "msgworker_batches_alone_total", "counter", "Batches that were rolled back and ran one by one"
+)
+TICKS = Metric("msgworker_schedule_ticks_total", "counter", "Ticks that were sent", ("schedule",))
+TICKS_FAILED = Metric(
+    "msgworker_schedule_failures_total", "counter", "Failed tries to send a tick", ("schedule",)
+)
+UP = Metric("msgworker_database_up", "gauge", "Whether the database answers within the deadline")
+OLDEST = Metric(
+    "msgworker_oldest_waiting_seconds", "gauge", "Age of the oldest new message", ("topic",)
+)
+TABLE = Metric(
+    "msgworker_table_messages",
+    "gauge",
+    "Unfinished and dead messages in the table, counted up to 10000",
+    ("topic", "status"),
+)
+LIVING = Metric("msgworker_table_instances", "gauge", "Instances that work on the table", ("life",))
+
+METRICS: dict[str, Metric] = {
+    one.name: one
+    for one in (
+        *(MESSAGES, HANDLER, WAIT, LOOKS, WASTED, OFFERED, WON, SETTLES, IN_FLIGHT, RUNNING),
+        *(INSTANCES, THREADS, MARGIN, LOST, RECOVERIES, RECOVERED, OUTAGES, AWAY, ALONE),
+        *(TICKS, TICKS_FAILED, UP, OLDEST, TABLE, LIVING),
+    )
+}
+"""By name, in the order of the documentation."""
+
+
+# --- Counts as plain values, which go through a pipe as JSON and can be added up.
+#
+# A process that was killed leaves its last snapshot: its counters count on (`past`), so that no
+# sum ever falls; its gauges are gone with it.
+
+Key = tuple[str, tuple[str, ...]]
+"""A name and the values of its labels."""
+Histogram = tuple[float, list[int]]
+"""The sum, and a count for each bucket, the last one beyond all bounds."""
+Snapshot = dict[Key, float | Histogram]
+
+
+def packed(snapshot: Snapshot) -> list[Any]:
+    """As JSON takes it."""
+    return [[name, list(labels), value] for (name, labels), value in snapshot.items()]
+
+
+def unpacked(packed: Iterable[Any]) -> Snapshot:
+    """The reverse; metrics that are not known here are left out."""
+    found: Snapshot = {}
+    for name, labels, value in packed:
+        if name in METRICS:
+            many = isinstance(value, list)
+            found[name, tuple(labels)] = (value[0], value[1]) if many else value
+    return found
+
+
+def summed(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """Several processes as one."""
+    total: Snapshot = {}
+    for snapshot in snapshots:
+        for key, value in snapshot.items():
+            before = total.get(key)
+            if before is None:
+                total[key] = value
+            elif isinstance(value, tuple) and isinstance(before, tuple):
+                both = [a + b for a, b in zip(before[1], value[1], strict=True)]
+                total[key] = (before[0] + value[0], both)
+            elif not isinstance(value, tuple) and not isinstance(before, tuple):
+                least = METRICS[key[0]].joined == "min"
+                total[key] = min(before, value) if least else before + value
+    return total
+
+
+def past(snapshot: Snapshot) -> Snapshot:
+    """What stays of a process that has ended."""
+    return {key: value for key, value in snapshot.items() if METRICS[key[0]].kind != "gauge"}
+
+
+# --- Count what the events of a process tell.
+#
+# The functions run in the threads of instances, so they only add numbers, under one lock.
 
 
 class Subscribes(Protocol):
@@ -35,7 +165,7 @@ class Counting:
         self._threads: dict[str, int] = {}  # of each instance
         self._beats: dict[str, events.Renewed] = {}
         self._away: set[str] = set()
-        for metric in names.METRICS.values():
+        for metric in METRICS.values():
             if metric.kind == "counter" and not metric.labels:
                 self._counters[metric.name, ()] = 0.0
         tells: dict[type[events.Event], Callable[[Any], None]] = {
@@ -50,14 +180,14 @@ class Counting:
             events.Later: self._outcome("postponed"),
             events.Released: self._outcome("released"),
             events.Lost: self._outcome("lost"),
-            events.FellBack: lambda _: self._add(names.ALONE),
+            events.FellBack: lambda _: self._add(ALONE),
             events.Renewed: self._renewed,
             events.LeaseLost: self._lease_lost,
             events.Recovered: self._recovered,
             events.OutageBegan: self._outage,
             events.OutageEnded: lambda event: self._away.discard(event.instance),
-            events.ScheduleFired: lambda e: self._add(names.TICKS, (e.name,), len(e.ticks)),
-            events.ScheduleFailed: lambda e: self._add(names.TICKS_FAILED, (e.name,)),
+            events.ScheduleFired: lambda e: self._add(TICKS, (e.name,), len(e.ticks)),
+            events.ScheduleFailed: lambda e: self._add(TICKS_FAILED, (e.name,)),
         }
         self._off = [stream.on(kind, tell) for kind, tell in tells.items()]
 
@@ -73,13 +203,13 @@ class Counting:
             found: Snapshot = dict(self._counters)
             for key, (total, counts) in self._histograms.items():
                 found[key] = (total, list(counts))
-            found[names.INSTANCES.name, ()] = len(self._threads)
-            found[names.THREADS.name, ()] = sum(self._threads.values())
-            found[names.AWAY.name, ()] = len(self._away)
-        found[names.IN_FLIGHT.name, ()] = sum(beat.in_flight for beat in beats)
-        found[names.RUNNING.name, ()] = sum(beat.running for beat in beats)
+            found[INSTANCES.name, ()] = len(self._threads)
+            found[THREADS.name, ()] = sum(self._threads.values())
+            found[AWAY.name, ()] = len(self._away)
+        found[IN_FLIGHT.name, ()] = sum(beat.in_flight for beat in beats)
+        found[RUNNING.name, ()] = sum(beat.running for beat in beats)
         if beats:
-            found[names.MARGIN.name, ()] = min(beat.margin_seconds for beat in beats)
+            found[MARGIN.name, ()] = min(beat.margin_seconds for beat in beats)
         return found
 
     # ------------------------------------------------------------ adding; the lock is held
@@ -99,9 +229,9 @@ class Counting:
     def _spans(self, topic: str, span: events.Span | None) -> None:
         if span is not None:
             seconds, waited = span
-            self._measure(names.HANDLER, (topic,), seconds)
+            self._measure(HANDLER, (topic,), seconds)
             if waited is not None:
-                self._measure(names.WAIT, (topic,), waited)
+                self._measure(WAIT, (topic,), waited)
 
     def _topic(self, topic: Any) -> str:
         """The topic as a label; there are at most `MOST_TOPICS`, and one for all others."""
@@ -123,31 +253,31 @@ class Counting:
     def _settled(self, event: events.Settled) -> None:
         with self._lock:
             if event.written:
-                self._measure(names.SETTLES, (), event.written)
+                self._measure(SETTLES, (), event.written)
             for message, span in zip(event.done, event.spans or repeat(None), strict=False):
                 topic = self._topic(message.topic)
-                self._count(names.MESSAGES, (topic, "done"), 1.0)
+                self._count(MESSAGES, (topic, "done"), 1.0)
                 self._spans(topic, span)
 
     def _outcome(self, word: str) -> Callable[[Any], None]:
         def tell(event: Any) -> None:
             with self._lock:
                 topic = self._topic(event.message.topic)
-                self._count(names.MESSAGES, (topic, word), 1.0)
+                self._count(MESSAGES, (topic, word), 1.0)
                 self._spans(topic, getattr(event, "span", None))
 
         return tell
 
     def _claimed(self, event: events.Claimed) -> None:
         with self._lock:
-            self._count(names.OFFERED, (), event.offered)
-            self._count(names.WON, (), len(event.messages))
+            self._count(OFFERED, (), event.offered)
+            self._count(WON, (), len(event.messages))
 
     def _looked(self, event: events.Looked) -> None:
         with self._lock:
-            self._count(names.LOOKS, (), 1.0)
+            self._count(LOOKS, (), 1.0)
             if not event.won:
-                self._count(names.WASTED, (), 1.0)
+                self._count(WASTED, (), 1.0)
 
     def _started(self, event: events.InstanceStarted) -> None:
         with self._lock:
@@ -165,7 +295,7 @@ class Counting:
 
     def _lease_lost(self, event: events.LeaseLost) -> None:
         with self._lock:
-            self._count(names.LOST, (), 1.0)
+            self._count(LOST, (), 1.0)
             self._beats.pop(event.instance, None)
             self._away.discard(event.instance)
             if event.instance in self._threads:
@@ -173,10 +303,10 @@ class Counting:
 
     def _recovered(self, event: events.Recovered) -> None:
         with self._lock:
-            self._count(names.RECOVERIES, (), 1.0)
-            self._count(names.RECOVERED, (), event.messages)
+            self._count(RECOVERIES, (), 1.0)
+            self._count(RECOVERED, (), event.messages)
 
     def _outage(self, event: events.OutageBegan) -> None:
         with self._lock:
-            self._count(names.OUTAGES, (), 1.0)
+            self._count(OUTAGES, (), 1.0)
             self._away.add(event.instance)

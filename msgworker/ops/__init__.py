@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from msgworker.ops.cancels import Cancels
-from msgworker.ops.locking import Locking
-from msgworker.ops.looks import Looks
+from msgworker.ops.cancel import Cancels
+from msgworker.ops.queries import Looks
+from msgworker.ops.records import Locking, Scheduling
 from msgworker.ops.repairs import Repairs
-from msgworker.ops.scheduling import Scheduling
 from msgworker.ops.upkeep import Upkeep
 
 __all__ = ["Ops"]

@@ -2,25 +2,236 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from msgworker.errors import ConfigError, MsgworkerError
+from msgworker.counted import plural
+from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State, StateName
-from msgworker.ops import asking, releasing, rerunning
-from msgworker.ops.asking import Who
-from msgworker.ops.bulk import Bulk
-from msgworker.ops.choosing import Choice
-from msgworker.ops.counting import Count
-from msgworker.ops.renamed import renamed
-from msgworker.ops.results import Repaired, Tell
-from msgworker.ops.writing import Writing
-from msgworker.store.changing import change
-from msgworker.store.changing.audit import Operation
+from msgworker.ops import call, release, steps
+from msgworker.ops.call import Call, Who
+from msgworker.ops.operation import Bulk
+from msgworker.ops.results import Repaired, Skip, Skips, Tell, renamed
+from msgworker.ops.selection import SAMPLE, Choice, Count, Counted
+from msgworker.queries import explain, messages
+from msgworker.schema import create
+from msgworker.store import audit, cancels, change, history, limits, selection
+from msgworker.store.audit import Operation
+
+# --- Shared parts of all writes: the audit tables, dry runs, resuming after an interruption.
+
+LOOK_AHEAD_SECONDS = 20
+W = TypeVar("W", bound="Writing")
+
+
+class Writing(Call):
+    """Helpers of the writes."""
+
+    _actor: str | None = None
+    _source: str | None = None
+    _key: str | None = None
+    _request: str | None = None
+
+    def acting(
+        self: W,
+        *,
+        actor: str | None = None,
+        source: str | None = None,
+        key: str | None = None,
+        request: str | None = None,
+    ) -> W:
+        """The same calls, whose writes are recorded in the audit as of this actor, where the call
+        names none, and from this source, such as "web 10.0.0.7" (at most 200 characters each).
+
+        key: of this request, 1 to 100 letters, digits and any of .:_-. The database takes it once:
+        another write with it raises KeyUsed and does nothing, and `recorded` finds the operation
+        that has it. request: what is asked, such as its digest, for who finds it there (as long).
+        Raises ConfigError.
+        """
+        by = call.who(actor, None, source=source)
+        other = copy.copy(self)
+        other._actor, other._source = None if actor is None else by.actor, by.source
+        other._key = None if key is None else call.key_of(key)
+        other._request = None if request is None else call.key_of(request)
+        return other
+
+    def recorded(self, key: str) -> Operation | None:
+        """The operation that was recorded with this key, see `acting`; None if there is none."""
+        call.key_of(key)
+        self._ready()
+        with self._reading() as (conn, t):
+            return audit.with_key(conn, t, key)
+
+    def operation(self, op_id: int) -> Operation | None:
+        """An operation as it is now, also while it runs; None if there is none of this number."""
+        call.ids_of(op_id)
+        self._ready()
+        with self._reading() as (conn, t):
+            return audit.read(conn, t, op_id)
+
+    def note_sent(
+        self,
+        conn: Connection,
+        msg_id: int,
+        *,
+        topic: str,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> int:
+        """Record in the audit that this message was sent by an operator, in the caller's
+        transaction; return the op_id."""
+        by, t = self._who(actor, reason), self._tables
+        self._ready()
+        asked = {"ids": [msg_id], "topic": topic}
+        return audit.begin(conn, t, kind="send", **by.fields, asked=asked, done_to=msg_id)
+
+    def _who(
+        self, actor: str | None, reason: str | None, *, needs_reason: str | None = None
+    ) -> Who:
+        given = self._actor if actor is None else actor
+        return call.who(
+            given,
+            reason,
+            source=self._source,
+            key=self._key,
+            request=self._request,
+            needs_reason=needs_reason,
+        )
+
+    def _ready(self) -> None:
+        """Raise SchemaError if the tables of ops are missing."""
+        if not self._tables.missing:
+            return
+        missing = create.missing_tables(self._engine, self._tables)
+        needed = missing - {cancels.NAME, limits.NAME, history.NAME}  # only for who uses them
+        if needed:
+            raise SchemaError(
+                f"table {', '.join(sorted(needed))} is missing, which records operations. "
+                "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
+            )
+        self._found = replace(self._tables, missing=missing)  # created since this App read it
+
+    def _resumed(self, kind: str, op_id: int, asked: dict[str, Any]) -> Operation:
+        """An interrupted operation to continue; raises ConfigError if it does not exist, or had
+        other ids than those given again."""
+        ids = asked.get("ids")
+        others = [value for name, value in asked.items() if name != "ids"]
+        if any(value is not None and value is not False for value in others):
+            raise ConfigError("operation continues with the original selection; give no other one")
+        self._ready()
+        call.ids_of(op_id)
+        with self._reading() as (conn, t):
+            op = audit.read(conn, t, op_id)
+        if op is None or op.kind != kind:
+            raise ConfigError(f"there is no {kind} of number {op_id}; see `msgworker audit`")
+        if op.finished_at is not None:
+            raise ConfigError(f"{kind} {op_id} is over: {plural(op.changed, 'message')} changed")
+        if ids is None and "ids_count" in op.filter:
+            raise ConfigError(
+                f"{kind} {op_id} was of {op.filter['ids_count']} ids, which were not stored; give "
+                "the same ids again with operation: it continues after those that are done"
+            )
+        again = {} if ids is None else call.kept(ids)
+        if any(op.filter.get(name) != value for name, value in again.items()):
+            raise ConfigError(f"these are not the ids of {kind} {op_id}; give the same ones")
+        return op
+
+    def _bulk(
+        self,
+        kind: str,
+        by: Who,
+        asked: dict[str, Any],
+        op: Operation | None,
+        pace: dict[str, Any],
+    ) -> Bulk:
+        if op is not None:
+            return Bulk(self._engine, self._tables, op, **pace)
+        kept = {k: v for k, v in asked.items() if v is not None and v is not False}
+        if kept.get("ids") is not None:
+            kept |= call.kept(kept.pop("ids"))
+        return Bulk.begun(self._engine, self._tables, kind, by, kept, **pace)
+
+    def _change(
+        self,
+        kind: str,
+        choice: Choice,
+        asked: dict[str, Any],
+        by: Who,
+        op: Operation | None,
+        count: Count,
+        pace: dict[str, Any],
+        act: steps.Change,
+    ) -> Repaired:
+        if count.before(op):
+            timed = replace(choice, clock=self._clock)
+            would = Counted.of(timed, count, None if count.dry_run else pace["progress"])
+            count.check(kind, would.changed, complete=would.complete)
+            if count.dry_run:
+                return self._told(kind, would)
+        self._ready()
+        if pace["rate"] is not None:  # pages that are read ahead must not become stale
+            ahead = int(pace["rate"] * LOOK_AHEAD_SECONDS)
+            choice = replace(choice, chunk_size=max(1, min(choice.chunk_size, ahead)))
+        bulk: Bulk | None = None if op is None else self._bulk(kind, by, asked, op, pace)
+        for chunk in choice.chunks(None if op is None else op.last_id):
+            bulk = bulk or self._bulk(kind, by, asked, None, pace)
+            steps.change_chunk(bulk, choice, chunk, act)
+        if bulk is None:
+            return Repaired(kind=kind)
+        bulk.finish()
+        return bulk.result()
+
+    def _told(self, kind: str, would: Counted) -> Repaired:
+        """The result of a dry run that has counted."""
+        return replace(
+            self._would(kind, would.first, would.matched, []),
+            changed=would.changed,
+            skipped=would.matched - would.changed,
+            why=would.skips.why,
+            skips=tuple(would.skips.first),
+            done_again=would.done,
+            requested=would.running,
+            complete=would.complete,
+            up_to=would.up_to,
+        )
+
+    def _would(self, kind: str, ids: list[int], matched: int, left: list[Skip]) -> Repaired:
+        """The result of a dry run: how many of `ids`, and the first of them."""
+        skips = Skips()
+        skips.add(left)
+        with self._reading() as (conn, t):
+            shown = [messages.show(conn, t, i) for i in ids[:SAMPLE]]
+            infos = explain.told(conn, t, [info for info in shown if info is not None])
+        return Repaired(
+            kind=kind,
+            matched=matched,
+            changed=len(ids),
+            skipped=len(left),
+            dry_run=True,
+            why=skips.why,
+            skips=tuple(skips.first),
+            sample=tuple(replace(info, payload=None) for info in infos),
+        )
+
+    @staticmethod
+    def _nothing(kind: str, left: list[Skip]) -> Repaired:
+        skips = Skips()
+        skips.add(left)
+        return Repaired(
+            kind=kind,
+            matched=len(left),
+            skipped=len(left),
+            why=skips.why,
+            skips=tuple(skips.first),
+        )
+
+
+# --- Rerun, discard and release messages: conditional, in short transactions, audited.
 
 _RERUN = (State.FAILED, State.DEAD)
 _OPEN = (State.NEW, State.FAILED, State.DEAD)
@@ -95,17 +306,17 @@ class Repairs(Writing):
             "fingerprint": fingerprint,
             "up_to": up_to,
         }
-        asked = {"ids": asking.ids_of(ids)} | chosen
+        asked = {"ids": call.ids_of(ids)} | chosen
         asked |= {"force": force, "with_successors": with_successors, "also_done": also_done}
         by = self._who(actor, reason)
         op = self._resumed("rerun", operation, asked) if operation is not None else None
-        asked = asked if op is None else asking.again(op, asked["ids"])
+        asked = asked if op is None else call.again(op, asked["ids"])
         choice = self._to_rerun(**asked)
         count = Count(dry_run, count_limit, expected_count)
         if not dry_run:
             self._ready()
             choice = replace(choice, tables=self._tables)  # with what was created since
-        pace = {"rate": asking.rate_of(rate), "progress": progress}
+        pace = {"rate": call.rate_of(rate), "progress": progress}
         if asked["with_successors"]:
             return self._rerun_objects(choice, asked, by, op, count, pace)
         done_too = bool(asked["force"])
@@ -129,17 +340,17 @@ class Repairs(Writing):
                 "also_done (--also-done) concerns done messages behind the others; give "
                 "with_successors (--with-successors) too"
             )
-        one = asking.word(status, (*_RERUN, State.DONE), "are not rerun: they have yet to run")
+        one = call.word(status, (*_RERUN, State.DONE), "are not rerun: they have yet to run")
         if one is State.DONE and not force:
             raise ConfigError("messages that are done are rerun only with --force (force=True)")
         words = (*_RERUN, State.DONE) if force else _RERUN
         order = not force and not with_successors
         wanted = None
         if ids is not None:
-            asking.not_both(filters | {"status": status})
+            call.not_both(filters | {"status": status})
         else:
             named = filters.get("error") is not None or filters.get("fingerprint") is not None
-            wanted = asking.filter_of((one or State.DEAD,), given_up=named, **filters)
+            wanted = call.filter_of((one or State.DEAD,), given_up=named, **filters)
         return Choice(
             engine=self._engine,
             tables=self._tables,
@@ -162,7 +373,7 @@ class Repairs(Writing):
         also_done = bool(asked["also_done"])
         if count.before(op):
             timed = replace(choice, clock=self._clock)
-            found = rerunning.would(timed, also_done=also_done)
+            found = steps.would(timed, also_done=also_done)
             count.check("rerun", len(found.ids))
         if count.dry_run:
             return replace(
@@ -177,7 +388,7 @@ class Repairs(Writing):
         bulk: Bulk | None = None if op is None else self._bulk("rerun", by, asked, op, pace)
         for chunk in choice.chunks(None if op is None else op.last_id):
             bulk = bulk or self._bulk("rerun", by, asked, None, pace)
-            rerunning.rerun_with_behind(bulk, choice, chunk, also_done=also_done)
+            steps.rerun_with_behind(bulk, choice, chunk, also_done=also_done)
         if bulk is None:
             return Repaired(kind="rerun")
         bulk.finish()
@@ -222,17 +433,17 @@ class Repairs(Writing):
             "fingerprint": fingerprint,
             "up_to": up_to,
         }
-        asked = {"ids": asking.ids_of(ids)} | chosen
+        asked = {"ids": call.ids_of(ids)} | chosen
         op = self._resumed("discard", operation, asked) if operation is not None else None
-        asked = asked if op is None else asking.again(op, asked["ids"])
+        asked = asked if op is None else call.again(op, asked["ids"])
         if op is not None:
             by = Who(op.actor, op.reason, op.source)
         else:
             by = self._who(actor, reason, needs_reason=None if dry_run else "discard")
         choice = self._to_discard(**asked)
         count = Count(dry_run, count_limit, expected_count)
-        pace = {"rate": asking.rate_of(rate), "progress": progress}
-        text = f"{change.DISCARDED}{by.actor}: {by.reason}"
+        pace = {"rate": call.rate_of(rate), "progress": progress}
+        text = f"{selection.DISCARDED}{by.actor}: {by.reason}"
 
         def act(conn: Connection, part: list[int]) -> int:
             return change.discard(conn, choice.tables, part, text=text)
@@ -242,14 +453,14 @@ class Repairs(Writing):
     def _to_discard(
         self, ids: list[int] | None, status: StateName | State | None, **filters: Any
     ) -> Choice:
-        one = asking.word(
+        one = call.word(
             status, _OPEN, "cannot be discarded: running ones belong to an instance, see release"
         )
         wanted = None
         if ids is not None:
-            asking.not_both(filters | {"status": status})
+            call.not_both(filters | {"status": status})
         else:
-            wanted = asking.filter_of(self._given_up_words(one, filters), given_up=False, **filters)
+            wanted = call.filter_of(self._given_up_words(one, filters), given_up=False, **filters)
         return Choice(
             engine=self._engine,
             tables=self._tables,
@@ -262,7 +473,7 @@ class Repairs(Writing):
     def _given_up_words(self, one: State | None, filters: dict[str, Any]) -> tuple[State, ...]:
         if one is not None:
             return (one,)
-        if asking.none_of(filters):
+        if call.none_of(filters):
             raise ConfigError("discard needs ids or a filter: it does not discard all messages")
         # A dead message that holds nothing back has been given up already.
         return _OPEN if self._tables.spec.on_dead == "block" else (State.NEW, State.FAILED)
@@ -288,8 +499,8 @@ class Repairs(Writing):
         """
         by = self._who(actor, reason)
         t = self._tables
-        held = releasing.held_by(self._clock, self._engine, t, instance)
-        releasing.refuse_living(held, force)
+        held = release.held_by(self._clock, self._engine, t, instance)
+        release.refuse_living(held, force)
         if dry_run:
             return self._would("release", held.ids, len(held.ids), [])
         self._ready()
@@ -298,12 +509,12 @@ class Repairs(Writing):
         asked = {"instance": instance, "force": force, "lived": held.lives}
         bulk = self._bulk("release", by, asked, None, {"progress": progress})
         try:
-            me = releasing.take_over(self._engine, t, held)
+            me = release.take_over(self._engine, t, held)
         except MsgworkerError:  # another process was faster: end the recorded operation
             bulk.finish()
             raise
-        all_free = releasing.give_back(bulk, t, held, by)
-        releasing.end(self._engine, t, held, me, drop=all_free)
+        all_free = release.give_back(bulk, t, held, by)
+        release.end(self._engine, t, held, me, drop=all_free)
         bulk.finish()
         return bulk.result()
 
@@ -330,10 +541,10 @@ class Repairs(Writing):
         """
         by = self._who(actor, reason)
         t = self._tables
-        before = releasing.before_of(self._engine, t, older_than, any_age)
-        releasing.refuse_owners_unknown(self._engine, t)
-        seen = releasing.held_by_nobody(self._engine, t, before)
-        undated = releasing.of_unknown_age(self._engine, t, before)
+        before = release.before_of(self._engine, t, older_than, any_age)
+        release.refuse_owners_unknown(self._engine, t)
+        seen = release.held_by_nobody(self._engine, t, before)
+        undated = release.of_unknown_age(self._engine, t, before)
         if dry_run:
             return self._would("release", seen, len(seen) + len(undated), undated)
         self._ready()
@@ -341,7 +552,7 @@ class Repairs(Writing):
             return self._nothing("release", undated)
         asked = {"nobody": True, "before": None if before is None else before.isoformat()}
         bulk = self._bulk("release", by, asked, None, {"progress": progress})
-        releasing.give_back_nobodys(bulk, self._engine, t, before, by)
-        releasing.leave_alone(bulk, undated)
+        release.give_back_nobodys(bulk, self._engine, t, before, by)
+        release.leave_alone(bulk, undated)
         bulk.finish()
         return bulk.result()

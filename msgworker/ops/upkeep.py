@@ -13,19 +13,17 @@ from sqlalchemy.exc import IntegrityError
 from msgworker.config import HISTORY_SECONDS
 from msgworker.dialects import writing
 from msgworker.message import State
-from msgworker.ops import asking, purging
-from msgworker.ops.asking import Who
-from msgworker.ops.counting import SAMPLE
-from msgworker.ops.purging import Old
-from msgworker.ops.renamed import renamed
-from msgworker.ops.results import Repaired, Tell
-from msgworker.ops.writing import Writing
-from msgworker.store.changing import audit, pause, purge
-from msgworker.store.changing.pause import Pause
-from msgworker.store.claiming import limits
-from msgworker.store.looking import audited
-from msgworker.store.looking.audited import AuditEntry
-from msgworker.store.looking.window import Found
+from msgworker.ops import call, steps
+from msgworker.ops.call import Who
+from msgworker.ops.repairs import Writing
+from msgworker.ops.results import Repaired, Tell, renamed
+from msgworker.ops.selection import SAMPLE
+from msgworker.ops.steps import Old
+from msgworker.queries import audited
+from msgworker.queries.audited import AuditEntry
+from msgworker.store import audit, limits, pauses, purge
+from msgworker.store.bounded import Found
+from msgworker.store.pauses import Pause
 from msgworker.table import Tables
 
 MAX_AUDIT = 10_000
@@ -60,9 +58,9 @@ class Upkeep(Writing):
         `rerun`. The history for charts that is older than `history_seconds` of the App goes too.
         """
         t = self._tables
-        purging.needs_age(t)
+        steps.needs_age(t)
         by = self._who(actor, reason)
-        asking.filter_of((State.DONE,), topic=topic)
+        call.filter_of((State.DONE,), topic=topic)
         if archive_to is not None:
             purge.archive_name(t, archive_to)
         asked: dict[str, Any] = {"dead": dead, "topic": topic, "archive_to": archive_to}
@@ -73,17 +71,17 @@ class Upkeep(Writing):
             before = datetime.fromisoformat(str(asked["before"]))
         else:
             op = None
-            before = purging.before_of(self._engine, asking.age_of(older_than))
+            before = steps.before_of(self._engine, call.age_of(older_than))
             asked["before"] = before.isoformat()
         old = Old(before=before, dead=bool(asked["dead"]), topic=asked["topic"])
         if dry_run:
             return self._would_purge(old)
         self._ready()
-        into = purging.open_archive(self._engine, t, asked["archive_to"])
-        pace = {"rate": asking.rate_of(rate), "progress": progress}
+        into = steps.open_archive(self._engine, t, asked["archive_to"])
+        pace = {"rate": call.rate_of(rate), "progress": progress}
         bulk = self._bulk("purge", by, asked, op, pace)
-        purging.purge_all(bulk, self._engine, t, old, into)
-        purging.forget_history(self._engine, self._tables, self._history_seconds or HISTORY_SECONDS)
+        steps.purge_all(bulk, self._engine, t, old, into)
+        steps.forget_history(self._engine, self._tables, self._history_seconds or HISTORY_SECONDS)
         bulk.finish()
         return bulk.result()
 
@@ -108,10 +106,10 @@ class Upkeep(Writing):
         Running handlers continue to their end. Messages of the topic wait, and so do those behind
         them of the same object. Returns 1, or 0 if it was paused already.
         """
-        name, by = asking.topic_to_pause(topic), self._who(actor, reason)
+        name, by = call.topic_to_pause(topic), self._who(actor, reason)
 
         def act(conn: Connection, t: Tables) -> bool:
-            return pause.add(conn, t, name, actor=by.actor, reason=by.reason)
+            return pauses.add(conn, t, name, actor=by.actor, reason=by.reason)
 
         return self._switch("pause", name, by, dry_run, act)
 
@@ -124,17 +122,17 @@ class Upkeep(Writing):
         reason: str | None = None,
     ) -> Repaired:
         """Resume a paused topic. Returns 1, or 0 if it was not paused."""
-        name, by = asking.topic_to_pause(topic), self._who(actor, reason)
+        name, by = call.topic_to_pause(topic), self._who(actor, reason)
 
         def act(conn: Connection, t: Tables) -> bool:
-            return pause.remove(conn, t, name)
+            return pauses.remove(conn, t, name)
 
         return self._switch("resume", name, by, dry_run, act)
 
     def _switch(self, kind: str, topic: str, by: Who, dry_run: bool, act: Act) -> Repaired:
         self._ready()
         with self._reading() as (conn, t):
-            paused = topic in pause.topics(conn, t)
+            paused = topic in pauses.topics(conn, t)
         if dry_run or paused == (kind == "pause"):
             would = int(paused != (kind == "pause"))
             return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
@@ -168,7 +166,7 @@ class Upkeep(Writing):
         For a topic whose handlers declare none any more; an instance whose handler does records
         them again. Returns 1, or 0 if the topic has no limits.
         """
-        name, by = asking.topic_to_pause(topic), self._who(actor, reason)
+        name, by = call.topic_to_pause(topic), self._who(actor, reason)
         self._ready()
         with self._reading() as (conn, t):
             there = int(name in limits.read_all(conn, t))
@@ -179,7 +177,7 @@ class Upkeep(Writing):
     def pauses(self) -> list[Pause]:
         """The topics that are paused."""
         with self._reading() as (conn, t):
-            return pause.read_all(conn, t)
+            return pauses.read_all(conn, t)
 
     # ------------------------------------------------------------ audit
 
@@ -198,10 +196,10 @@ class Upkeep(Writing):
         kind: "rerun", "pause", ... actor: exactly. since: started at or after this instant. A list
         with `next_after` (None = no more), which is `after` of the next page. Raises ConfigError.
         """
-        asking.limit_of(limit, MAX_AUDIT)
-        asking.ids_of(msg_id)
-        asking.ids_of(after)
-        asking.filter_of((), topic=kind, error=actor, since=since)
+        call.limit_of(limit, MAX_AUDIT)
+        call.ids_of(msg_id)
+        call.ids_of(after)
+        call.filter_of((), topic=kind, error=actor, since=since)
         self._ready()
         with self._reading() as (conn, t):
             return audited.entries(

@@ -1,19 +1,30 @@
-"""All statements of the library, one file per action.
+"""All statements that move a message, one subject per file.
 
 Functions take a Connection first and run in the caller's transaction, unless stated otherwise. In
 the order of a message's life:
 
-tables      create and check the tables; the rule that is recorded with them
-send        insert messages
-unique      insert messages that have a unique key, or find who holds it
-schedules   what schedules there are, and the messages of their ticks
-claiming    find heads, flag them, read the runs behind them
-settling    write outcomes and tries, move the flag
-items       the items of a fan-out
-recovering  leases, and the messages of instances without one
-sharing     locks, shards and flags by which instances share a table
-looking     what operators read, bounded: nothing here writes
-history     what instances did in each minute
-changing    what operators change, and the audit of it
-rows        rows of messages, as the others read them
+send           insert messages, with a unique key if they have one
+schedules      what schedules there are, and the messages of their ticks
+candidates     the oldest heads, as hints
+ranked         heads with a priority, and those whose instant has come
+shards         heads in a slice of the table
+shards_by_age  the same, where the index of slices is in order of age
+limits         flag messages of a limited topic
+claim          flag candidates, read the runs behind them
+done           the settle of messages that are done
+settle         write outcomes, move the flag
+tries          the record of failed tries
+items          the items of a fan-out
+lease          the leases of instances
+recover        messages of instances without a lease
+locks          locks with tokens, and the dealing of messages to flags
+pauses         topics that are paused
+cancels        requests to cancel running messages
+selection      which messages an operator chooses
+change         rerun, discard and cancel
+purge          delete finished messages
+audit          what operators did
+history        what instances did in each minute
+bounded        reads of large tables that end in time
+rows           rows of messages, as the others read them
 """

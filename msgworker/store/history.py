@@ -17,8 +17,8 @@ from sqlalchemy import Connection
 from msgworker import dialects
 from msgworker.dialects import UtcDateTime, now_ms, now_plus
 from msgworker.latency import RAN, WAITED
-from msgworker.store.changing.audit import MAX_TABLE
-from msgworker.store.changing.pause import MAX_TOPIC
+from msgworker.store.audit import MAX_TABLE
+from msgworker.store.pauses import MAX_TOPIC
 from msgworker.table import LONGEST_ID, Tables
 
 NAME = "msgworker_history"

@@ -21,8 +21,8 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker.dialects import now
 from msgworker.message import Status
-from msgworker.store.looking import window
-from msgworker.store.looking.window import Found
+from msgworker.store import bounded
+from msgworker.store.bounded import Found
 from msgworker.store.rows import ME
 from msgworker.table import MessageTable, Tables, lit
 
@@ -267,7 +267,7 @@ def shown(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> Items | No
     At most window.SCAN records are counted.
     """
     by_status = conn.execute(
-        t.built(("items_counts", window.SCAN), lambda: _counts(t)), _params(t, msg_id)
+        t.built(("items_counts", bounded.SCAN), lambda: _counts(t)), _params(t, msg_id)
     )
     counts: dict[int, int] = {status: count for status, count in by_status}
     if not counts:
@@ -277,13 +277,13 @@ def shown(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> Items | No
     total = None
     if t.keeps(t.item.c.total):
         total = conn.scalar(
-            t.built(("items_total", window.SCAN), lambda: _total(t)), _params(t, msg_id)
+            t.built(("items_total", bounded.SCAN), lambda: _total(t)), _params(t, msg_id)
         )
     listed: list[ItemInfo] = []
     for state in (ItemState.FAILED, ItemState.DONE):
         if len(listed) < limit:
             listed += find(conn, t, msg_id, state=state, limit=limit - len(listed))
-    return Items(done, failed, total, sum(counts.values()) < window.SCAN, tuple(listed))
+    return Items(done, failed, total, sum(counts.values()) < bounded.SCAN, tuple(listed))
 
 
 def find(
@@ -308,7 +308,7 @@ def find(
     last = None
     if state is not None:
         bound = sa.select(c.item_key).where(*behind).order_by(c.item_key)
-        last = conn.scalar(bound.limit(1).offset(window.SCAN - 1), params)
+        last = conn.scalar(bound.limit(1).offset(bounded.SCAN - 1), params)
         done = lit(Status.DONE)
         behind.append(c.status == done if state is ItemState.DONE else c.status != done)
     if last is not None:
@@ -333,7 +333,7 @@ def _some(t: Tables) -> sa.Subquery:
     columns = [c.status.label("s"), c.finished_at.label("at")]
     if t.keeps(c.total):
         columns.append(c.total.label("n"))
-    return sa.select(*columns).where(*_of(t)).limit(window.SCAN).subquery("w")
+    return sa.select(*columns).where(*_of(t)).limit(bounded.SCAN).subquery("w")
 
 
 def _counts(t: Tables) -> sa.Select[Any]:

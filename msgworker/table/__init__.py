@@ -15,9 +15,20 @@ own         msgworker's own tables that every instance uses
 versions    what each version of the schema has added
 """
 
-from msgworker.table.build import WITHOUT_TICK, WITHOUT_TRACE, build_tables, live_names, tables_for
-from msgworker.table.columns import Cols, Slice, lit, text_lit
-from msgworker.table.names import (
+from msgworker.table.build import (
+    LEAST,
+    NEWEST,
+    VERSIONS,
+    WITHOUT_TICK,
+    WITHOUT_TRACE,
+    Version,
+    build_tables,
+    live_names,
+    reached,
+    tables_for,
+    version_of,
+)
+from msgworker.table.spec import (
     ADDED,
     BESIDE,
     COLUMNS,
@@ -47,10 +58,13 @@ from msgworker.table.names import (
     UNIQUE,
     URGENT,
     URGENT_RANK,
+    Cols,
+    MessageTable,
+    Slice,
+    lit,
+    text_lit,
 )
-from msgworker.table.spec import MessageTable
 from msgworker.table.tables import Tables
-from msgworker.table.versions import LEAST, NEWEST, VERSIONS, Version, reached, version_of
 
 __all__ = [
     "ADDED",

@@ -1,7 +1,8 @@
-"""Build the tables of one database from the user's MessageTable and the existing columns."""
+"""Build the tables of one database: the user's message table as it exists, and our own tables."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
@@ -13,20 +14,164 @@ from sqlalchemy.types import TypeEngine
 from msgworker import dialects
 from msgworker.dialects import Dialect, KeyText, UtcDateTime
 from msgworker.message import DEFAULT_TOPIC
-from msgworker.table import priorities, uniqueness
+from msgworker.table import tables as priorities
+from msgworker.table import tables as uniqueness
 from msgworker.table.indexes import indexing
-from msgworker.table.names import (
+from msgworker.table.spec import (
     ADDED,
+    FAILED,
+    FAILED_MARK,
+    HELD_KEY,
     MAX_ERROR,
     MAX_FLAG,
     MAX_HEADERS,
     MAX_KEY,
     MAX_OBJECT_ID,
     OPEN_OBJECT,
+    UNIQUE,
+    URGENT,
+    URGENT_RANK,
+    MessageTable,
 )
-from msgworker.table.own import item_table, lease_table, try_table
-from msgworker.table.spec import MessageTable
 from msgworker.table.tables import Tables
+
+# --- The versions of the schema: what each has added to the one before it.
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version. adds: tables of ours without `msgworker_`, columns as table.column (the message
+    table is `message`), its indexes as message:suffix."""
+
+    number: int
+    about: str
+    adds: tuple[str, ...] = ()
+
+
+VERSIONS = (
+    Version(1, "0.1.0"),
+    Version(
+        2,
+        "failed tries, audit, pauses",
+        (
+            *("try", "operation", "audit", "pause", "lease.serves"),
+            *(f"message:{FAILED}", f"message.{FAILED_MARK}"),
+        ),
+    ),
+    Version(3, "tracebacks of tries, totals of items", ("try.traceback", "item.total")),
+    Version(4, "locks", ("lock",)),
+    Version(
+        5,
+        "priorities",
+        ("message.priority", f"message.{URGENT_RANK}", f"message:{URGENT}"),
+    ),
+    Version(
+        6,
+        "unique keys",
+        (
+            *("message.unique_key", "message.unique_kept"),
+            *(f"message.{HELD_KEY}", f"message:{UNIQUE}"),
+        ),
+    ),
+    Version(7, "limits of topics", ("limit",)),
+    Version(8, "schedules", ("schedule", "message.scheduled_for")),
+    Version(9, "requests to cancel", ("cancel",)),
+    Version(10, "history for charts", ("history",)),
+    Version(11, "headers of traces", ("message.headers",)),
+    Version(12, "keys of requests", ("operation.request_key", "operation:key")),
+)
+NEWEST = VERSIONS[-1].number
+LEAST = 1
+"""The oldest version whose code may work on the newest schema. All versions since have only added:
+one that takes something away, or gives it another meaning, must raise it to its own number."""
+_ADDED = {name: version.number for version in VERSIONS for name in version.adds}
+
+
+def version_of(name: str) -> int:
+    """The version that has added a table, column or index, named as in `Version.adds`."""
+    plain = re.sub(r"_t\d+b?$", "", name)  # a generated column of another rule
+    return _ADDED.get(plain, _ADDED.get(re.split("[.:]", plain)[0], 1))
+
+
+def reached(lacking: Iterable[str]) -> int:
+    """The version of a schema that lacks these, the newest that is complete; 0 = not even the
+    first."""
+    return min((version_of(name) for name in lacking), default=NEWEST + 1) - 1
+
+
+# --- msgworker's own tables that every instance uses: leases, items, failed tries.
+
+
+def lease_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
+    """Expiring rights to a name; an instance holds one on its own id.
+
+    term grows with every renewal and take-over, so that a take-over names exactly what it saw.
+    serves: the message table and the topics of an instance, as JSON, for operators.
+    """
+    return sa.Table(
+        "msgworker_lease",
+        metadata,
+        sa.Column("name", dialects.key_text(64), primary_key=True),
+        sa.Column("kind", dialects.plain_text(20), nullable=False, server_default="instance"),
+        sa.Column("term", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
+        sa.Column("taken_by", dialects.plain_text(64)),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.Column("started_at", UtcDateTime(), nullable=False),
+        sa.Column("renewed_at", UtcDateTime(), nullable=False),
+        sa.Column("label", dialects.plain_text(200)),
+        sa.Column("in_hand", sa.Integer(), nullable=False, server_default=sa.text("0")),
+        sa.Column("serves", dialects.long_text()),
+        schema=spec.schema,
+        **dialects.engine_options(dialect.name),
+    )
+
+
+def item_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
+    """Units of fan-out inside a message: a done item does not run again."""
+    return sa.Table(
+        "msgworker_item",
+        metadata,
+        sa.Column("table_name", dialects.key_text(60), primary_key=True),
+        sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("item_key", dialects.key_text(MAX_OBJECT_ID), primary_key=True),
+        sa.Column("status", sa.SmallInteger(), nullable=False),
+        sa.Column("tries", sa.SmallInteger(), nullable=False, server_default=sa.text("0")),
+        sa.Column("item_value", dialects.long_text()),
+        sa.Column("last_error", dialects.plain_text(MAX_ERROR)),
+        sa.Column("finished_at", UtcDateTime()),
+        sa.Column("total", sa.Integer(), info={ADDED: "the number of items left is unknown"}),
+        schema=spec.schema,
+        **dialects.engine_options(dialect.name),
+    )
+
+
+def try_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
+    """Failed tries: their errors and times. A success writes none."""
+    table = sa.Table(
+        "msgworker_try",
+        metadata,
+        sa.Column("table_name", dialects.key_text(128), primary_key=True),
+        sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("try_no", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("kind", dialects.plain_text(20), nullable=False),
+        sa.Column("instance", dialects.plain_text(64)),
+        sa.Column("started_at", UtcDateTime()),
+        sa.Column("ended_at", UtcDateTime(), nullable=False),
+        sa.Column("error", dialects.plain_text(MAX_ERROR)),
+        sa.Column("fingerprint", dialects.key_text(16)),
+        sa.Column(
+            "traceback",
+            dialects.long_text(),
+            info={ADDED: "tries are stored without their tracebacks"},
+        ),
+        schema=spec.schema,
+        **dialects.engine_options(dialect.name),
+    )
+    sa.Index("msgworker_try_group", table.c.table_name, table.c.fingerprint, table.c.msg_id)
+    return table
+
+
+# --- Build the tables of one database from the user's MessageTable and the existing columns.
 
 OF_ITS_OWN = ("msg_id", "object_id", "payload", "priority", "unique_key", "headers")
 """Columns of which a foreign table's own type decides."""
@@ -103,8 +248,8 @@ def build_tables(
         **facts,
     )
     tables.add_indexes()
-    priorities.add_index(tables)
-    uniqueness.add_index(tables)
+    priorities.add_priority_index(tables)
+    uniqueness.add_unique_index(tables)
     return tables
 
 

@@ -11,7 +11,7 @@ oldest  unfinished rows by age: old before new
 due     rows that wait for an instant, by that instant: retries and delayed messages
 failed  failed and dead rows by age: operators search them among millions of done ones
 id      all rows by id, where partitions allow no primary key
-urgent  rows with a priority: priorities.py
+urgent  rows with a priority: tables.py
 shard, flag  unfinished rows by slice, object and age, if scopes are used (`spec.slices`);
         the object comes before the age, so that a deep object is one step; or behind it, see
         `Dialect.slices_by_age`
@@ -30,8 +30,7 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker import dialects
 from msgworker.dialects import Dialect, KeyText
-from msgworker.table.columns import Cols, text_lit
-from msgworker.table.names import (
+from msgworker.table.spec import (
     FAILED,
     FAILED_MARK,
     MAX_OBJECT_ID,
@@ -40,6 +39,8 @@ from msgworker.table.names import (
     OPEN_OBJECT,
     RUNNING_OBJECT,
     SLICES,
+    Cols,
+    text_lit,
 )
 from msgworker.table.tables import Tables
 

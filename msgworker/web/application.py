@@ -20,12 +20,10 @@ from msgworker.config import Settings
 from msgworker.coordination.lease import LockCentre
 from msgworker.errors import ConfigError
 from msgworker.table import MessageTable
-from msgworker.web import access, addresses, api, guard, health, live, pages, scrape, shown, writes
+from msgworker.web import access, api, forms, guard, health, live, pages, shown
 from msgworker.web.access import Asking, Door, Local
-from msgworker.web.elsewhere import Elsewhere
-from msgworker.web.sessions import Sessions
-from msgworker.web.site import DEADLINE_SECONDS, Options, Site
-from msgworker.web.tokens import Role
+from msgworker.web.sessions import Role, Sessions
+from msgworker.web.site import DEADLINE_SECONDS, Elsewhere, Options, Site
 
 if TYPE_CHECKING:
     from msgworker import App
@@ -65,8 +63,8 @@ def dashboard(
     options = Options(
         root_path=checked_root(root_path),
         actions=bool(actions),
-        hosts=tuple(addresses.checked_host(name) for name in allowed_hosts),
-        proxies=addresses.networks_of(trusted_proxies),
+        hosts=tuple(access.checked_host(name) for name in allowed_hosts),
+        proxies=access.networks_of(trusted_proxies),
         redact=shown.Redaction.of(redact),
         label=label,
         deadline=deadline,
@@ -120,7 +118,7 @@ def guarded(site: Site) -> ASGIApp:
     """The application within its guards, from the inside out."""
     inner: ASGIApp = application(site)
     options, refuse = site.settings, site.refuse
-    inner = writes.Writes(inner, sessions=site.sessions, refuse=refuse)
+    inner = forms.Writes(inner, sessions=site.sessions, refuse=refuse)
     inner = guard.Gate(
         inner, door=site.door, sessions=site.sessions, actions=options.actions, refuse=refuse
     )
@@ -163,7 +161,7 @@ def routes() -> Sequence[BaseRoute]:
     return [
         *health.routes,
         *live.routes,
-        *scrape.routes,
+        *health.metrics_routes,
         *pages.routes,
         Mount("/api/v1", app=Router(api.routes, redirect_slashes=False), name="api"),
         Mount("/static", StaticFiles(directory=STATIC), name="static"),

@@ -1,5 +1,5 @@
 """What every request has to pass, from the outside in: Answers, Hosts, Bodies, Gate, and
-`writes.Writes`.
+`forms.Writes`.
 
 Plain ASGI, around the whole application, so that no route can forget any of it, and errors, files
 and redirects have the headers too.
@@ -17,8 +17,16 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from msgworker.logs import logger
-from msgworker.web.access import Door, Role, Viewer
-from msgworker.web.addresses import Network, checked_host, forwarded_for, is_address, is_of
+from msgworker.web.access import (
+    Door,
+    Network,
+    Role,
+    Viewer,
+    checked_host,
+    forwarded_for,
+    is_address,
+    is_of,
+)
 from msgworker.web.sessions import Session, Sessions, cookie_of, is_secure
 
 MOST_BODY = 64 * 1024

@@ -1,7 +1,4 @@
-"""Whether the process works, and whether its database does.
-
-Both are answered without authentication: they say a word, and no more.
-"""
+"""What probes and scrapers ask: /healthz, /readyz and /metrics."""
 
 from __future__ import annotations
 
@@ -12,10 +9,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from msgworker.errors import ConfigError
 from msgworker.logs import logger
+from msgworker.metrics import need
 
 if TYPE_CHECKING:
     from msgworker.web.site import Site
+
+# --- Whether the process works, and whether its database does.
+#
+# Both are answered without authentication: they say a word, and no more.
 
 log = logger("msgworker.web")
 
@@ -55,3 +58,26 @@ routes = [
     Route("/healthz", healthz, name="healthz"),
     Route("/readyz", readyz, name="readyz"),
 ]
+
+
+# --- /metrics: what this process has counted since the first scrape, and what the database tells.
+
+
+async def metrics(request: Request) -> Response:
+    """The metrics, in the format that the client accepts; 200 while this process works, as
+    exporters do: `msgworker_database_up` says whether the database does."""
+    site = request.app.state.site
+    try:
+        need()
+    except ConfigError as error:
+        return Response(f"{error}\n", 501, media_type="text/plain")
+    accept = request.headers.get("accept", "")
+    try:
+        body, kind = await site.ask(site.scrapes.text, accept)
+    except HTTPException as error:  # too many or too slow reads
+        log.warning("a scrape without the database: %s", error.detail)
+        body, kind = site.scrapes.without_database(accept)
+    return Response(body, headers={"content-type": kind})
+
+
+metrics_routes = [Route("/metrics", metrics, name="metrics")]

@@ -1,13 +1,4 @@
-"""One poller for all viewers, and the event stream that tells them what to load anew.
-
-A part is a name and a function of the site that returns what matters of it: a page of ops, without
-ages. While a viewer follows a part, the poller calls that function every POLL_SECONDS and sends the
-name when the value has changed, and every AGES_SECONDS, because ages grow. All viewers load at that
-moment, and `Site.look` gives all of them the answer of the first. So many viewers cost the database
-what one does. What they cost this process grows with their number, so it polls less often where
-that takes more than SHARE of a processor: workers may need it. The poller starts with the first
-viewer and ends with the last.
-"""
+"""One poller for all viewers, the event stream, and the numbers beside the names of pages."""
 
 from __future__ import annotations
 
@@ -15,6 +6,7 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +17,66 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from msgworker.logs import logger
+from msgworker.message import State
+from msgworker.queries.counts import Overview
 from msgworker.web.sessions import Session, Sessions
+
+# --- The numbers beside the names of pages: what needs help, wherever the viewer is.
+#
+# See sections.py for when they are read.
+
+OLD_SECONDS = 120.0
+"""After so long without an answer nothing is shown rather than what was."""
+PENDING: ContextVar[asyncio.Future[Any] | None] = ContextVar("msgworker_badges", default=None)
+"""The read of them for this request: beside what its page reads, and awaited before it is shown."""
+BADGED = ("failures", "instances")
+"""The routes of pages with a number."""
+
+
+class Badges:
+    """What was read last. Used on the event loop, and by the poller's thread, which only
+    replaces it."""
+
+    def __init__(self) -> None:
+        self._found: Mapping[str, tuple[str, str]] = {}
+        self._read_at: float | None = None
+
+    def note(self, found: Overview) -> None:
+        """An overview was read."""
+        dead = found.count(State.DEAD)
+        self._found = {
+            name: (text, word)
+            for name, count, text, word in (
+                ("failures", dead.count, str(dead), "dead messages"),
+                ("instances", found.dead, str(found.dead), "dead instances"),
+            )
+            if count
+        }
+        self._read_at = time.monotonic()
+
+    def forget(self) -> None:
+        """Nothing was read."""
+        self._found, self._read_at = {}, None
+
+    @property
+    def age(self) -> float:
+        """Seconds since they were read; infinite if never."""
+        return float("inf") if self._read_at is None else time.monotonic() - self._read_at
+
+    def shown(self) -> Mapping[str, tuple[str, str]]:
+        """By route: the number, and what it counts."""
+        return self._found if self.age < OLD_SECONDS else {}
+
+
+# --- One poller for all viewers, and the event stream that tells them what to load anew.
+#
+# A part is a name and a function of the site that returns what matters of it: a page of ops,
+# without ages. While a viewer follows a part, the poller calls that function every POLL_SECONDS
+# and sends the name when the value has changed, and every AGES_SECONDS, because ages grow. All
+# viewers load at that moment, and `Site.look` gives all of them the answer of the first. So many
+# viewers cost the database what one does. What they cost this process grows with their number, so
+# it polls less often where that takes more than SHARE of a processor: workers may need it. The
+# poller starts with the first viewer and ends with the last.
 
 POLL_SECONDS = 2.0
 SHARE = 0.02

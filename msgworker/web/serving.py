@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgworker.coordination.centres import DATABASE, check_centre
 from msgworker.errors import ConfigError
-from msgworker.instance.stopping import asking
+from msgworker.instance.stop import asking
 from msgworker.logs import logger
-from msgworker.web import access, addresses, need, tokens
+from msgworker.web import access, need, sessions
 from msgworker.web.access import Door
-from msgworker.web.tokens import Role
+from msgworker.web.sessions import Role
 
 if TYPE_CHECKING:
     import uvicorn
@@ -50,10 +50,10 @@ def dashboard_for(
 
     host, port = conf["web_host"], conf["web_port"]
     door = door_for(conf, environ)
-    if isinstance(door, access.Local) and not addresses.is_loopback(host):
+    if isinstance(door, access.Local) and not access.is_loopback(host):
         raise ConfigError(
             f"--host {host} can be reached from other machines, and there is no authentication: "
-            f"set {tokens.TOKEN_VARIABLE}, or give --token-file FILE, or --trusted-proxy-header "
+            f"set {sessions.TOKEN_VARIABLE}, or give --token-file FILE, or --trusted-proxy-header "
             "NAME with --trusted-proxy ADDRESS; or leave --host at 127.0.0.1"
         )
     hosts = list(conf["web_allowed_hosts"])
@@ -83,21 +83,21 @@ def door_for(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Door:
     """The authentication that settings ask for; raises ConfigError."""
     role = Role.of(conf["web_role"])
     file, header = conf["web_token_file"], conf["web_trusted_proxy_header"]
-    found = tokens.tokens_from(environ)
+    found = sessions.tokens_from(environ)
     if file is not None:
-        found = tokens.checked([*found, *tokens.read_tokens(file)], f"--token-file {file}")
+        found = sessions.checked([*found, *sessions.read_tokens(file)], f"--token-file {file}")
     if header is not None and found:
         raise ConfigError("give tokens or --trusted-proxy-header, not both")
     if header is not None:
-        proxies = addresses.networks_of(conf["web_trusted_proxies"])
+        proxies = access.networks_of(conf["web_trusted_proxies"])
         if not proxies:
             raise ConfigError(
                 "--trusted-proxy-header needs --trusted-proxy ADDRESS: from others the header "
                 "could name any user"
             )
         says = conf["web_role_header"]
-        named = None if says is None else addresses.header_name(says)
-        return access.Proxied(addresses.header_name(header), proxies, role, named)
+        named = None if says is None else access.header_name(says)
+        return access.Proxied(access.header_name(header), proxies, role, named)
     if conf["web_role_header"] is not None:
         raise ConfigError("--role-header is of --trusted-proxy-header: give both")
     return access.Tokens(found, role) if found else access.Local(role)

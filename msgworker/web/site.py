@@ -1,19 +1,19 @@
-"""What routes work with: templates, and reads of the database in threads with a deadline.
-
-A page reads by `Site.look` (shared by all viewers for a moment) or `Site.ask`, never
-itself: the event loop must not wait for a database.
-"""
+"""What routes work with: templates, shared answers, and reads of the database with a deadline."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import urlencode, urlsplit
 
+import jinja2
 from sqlalchemy.exc import DBAPIError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,29 +22,188 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import NoMatchFound
 
 from msgworker import __version__, dialects
+from msgworker.coordination.centres import open_centre, place_of, secrets_of_centre
+from msgworker.coordination.lease import LockCentre
 from msgworker.dialects import Attempt
+from msgworker.errors import (
+    ConfigError,
+    DatabaseUnavailable,
+    LocksUnavailable,
+    MsgworkerError,
+    SchemaError,
+)
+from msgworker.metrics.counting import Counting
+from msgworker.metrics.exposition import DOWN, Looking, text
 from msgworker.ops import Ops
-from msgworker.store.looking.overview import Overview
+from msgworker.queries.counts import Overview
 from msgworker.web import guard, shown
-from msgworker.web.access import Door, Viewer
-from msgworker.web.addresses import Network, client_of
-from msgworker.web.badges import BADGED, PENDING, Badges
-from msgworker.web.elsewhere import Elsewhere
-from msgworker.web.environment import environment
-from msgworker.web.hardships import Busy, Hardships
+from msgworker.web.access import Door, Network, Viewer, client_of
 from msgworker.web.jobs import Jobs
-from msgworker.web.live import Live, Part
-from msgworker.web.scrape import Scrapes
-from msgworker.web.sessions import Session, Sessions, cookie_of
-from msgworker.web.sharing import Sharing, key_of
-from msgworker.web.threads import Threads, Watch
-from msgworker.web.tokens import Role
+from msgworker.web.live import BADGED, PENDING, Badges, Live, Part
+from msgworker.web.sessions import Role, Session, Sessions, cookie_of
+from msgworker.web.threads import Busy, Hardships, Threads, Watch
 
 if TYPE_CHECKING:
     from msgworker import App
 
-P = ParamSpec("P")
+# --- The templates, and what all of them may use.
+
+HERE = Path(__file__).parent
+
+
+def environment(without: Callable[[str], str]) -> jinja2.Environment:
+    """The templates. without: takes the secrets out of a text; the filter `scrub`."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(shown.FILTERS)
+    made.filters["scrub"] = lambda value: "" if value is None else without(str(value))
+    made.filters["safe"] = _no_safe
+    return made
+
+
+def _no_safe(_: Any) -> str:
+    raise TypeError("nothing is safe: a page escapes all it shows; make markup in charts.py")
+
+
+# --- What those who ask for the same at the same time get together.
+
 R = TypeVar("R")
+FAILED_SECONDS = 2.0
+"""How long a failure is shared at most."""
+
+
+class Sharing:
+    """Values by key, each made once for all who ask for it within some seconds. Used on an event
+    loop. most: how many are kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._made: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
+
+    async def get(self, key: Hashable, seconds: float, make: Callable[[], Awaitable[R]]) -> R:
+        """The value of this key, if it was begun to be made within these seconds, else a new one.
+
+        A caller that goes away does not end the making. Raises what `make` raises.
+        """
+        now = time.monotonic()
+        begun, found = self._made.get(key, (0.0, None))
+        most = seconds if found is None or not _failed(found) else min(seconds, FAILED_SECONDS)
+        loop = asyncio.get_running_loop()
+        if found is None or now - begun > most or found.get_loop() is not loop:
+            found = asyncio.ensure_future(make())
+            found.add_done_callback(_seen)
+            if len(self._made) >= self._most:
+                self._made.clear()
+            self._made[key] = (now, found)
+        result: R = await asyncio.shield(found)
+        return result
+
+    def put(self, key: Hashable, value: Any) -> None:
+        """A value that was made just now."""
+        made = asyncio.get_running_loop().create_future()
+        made.set_result(value)
+        self._made[key] = (time.monotonic(), made)
+
+    def forget(self) -> None:
+        """All of it is out of date."""
+        self._made.clear()
+
+
+def key_of(call: functools.partial[Any]) -> Hashable:
+    """Of equal calls; of a method, which is bound anew each time, by its name."""
+    name = getattr(call.func, "__qualname__", call.func)
+    return name, call.args, tuple(sorted(call.keywords.items()))
+
+
+def _failed(future: asyncio.Future[Any]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """An error for which no caller waits any more."""
+    if not future.cancelled():
+        future.exception()
+
+
+# --- Answers of ops that are no result, but belong on the page: what is missing, what is refused.
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why there is no result, and what to do about it."""
+
+    text: str
+
+
+def or_missing(call: Callable[[], R]) -> R | Refused:
+    """The result, or which table or column is missing."""
+    try:
+        return call()
+    except SchemaError as error:
+        return Refused(str(error))
+
+
+def or_refused(call: Callable[[], R]) -> R | Refused:
+    """The result, or why ops refuses: it is about what was asked for, not about the request."""
+    try:
+        return call()
+    except DatabaseUnavailable:
+        raise
+    except (ConfigError, MsgworkerError) as error:
+        return Refused(str(error))
+
+
+# --- Locks that are not kept in the database: in Redis, ZooKeeper, or another lock centre.
+
+
+class Elsewhere:
+    """A lock centre, opened when it is first asked: the dashboard starts while it is away, too.
+
+    where: the centre, or its URL.
+    """
+
+    def __init__(self, where: LockCentre | str) -> None:
+        self._url = where if isinstance(where, str) else ""
+        self._opened: LockCentre | None = None if isinstance(where, str) else where
+        self._opening = threading.Lock()
+        self.secrets = secrets_of_centre(self._url)
+
+    def centre(self) -> LockCentre:
+        """The centre. Raises ConfigError, LocksUnavailable; the latter also at once while another
+        thread waits for it."""
+        if self._opened is not None:
+            return self._opened
+        if not self._opening.acquire(blocking=False):
+            raise LocksUnavailable("the lock centre has not answered yet")
+        try:
+            if self._opened is None:
+                self._opened = open_centre(self._url, None)
+            return self._opened
+        finally:
+            self._opening.release()
+
+    @property
+    def place(self) -> str:
+        """What and where it is, without passwords; "" before it has answered."""
+        return "" if self._opened is None else place_of(self._opened)
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        if self._url and self._opened is not None:
+            self._opened.close()
+
+
+# --- What routes work with: templates, and reads of the database in threads with a deadline.
+#
+# A page reads by `Site.look` (shared by all viewers for a moment) or `Site.ask`, never itself: the
+# event loop must not wait for a database.
+
+P = ParamSpec("P")
 THREADS = 8
 """The most reads at once; each has a connection of the App's pool."""
 WAITING = 64
@@ -348,3 +507,34 @@ def site_of(request: HTTPConnection) -> Site:
     """The site of a request."""
     found: Site = request.app.state.site
     return found
+
+
+class Scrapes:
+    """Counts from its making on; without a scrape nothing is counted."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._made: tuple[Counting, Looking] | None = None
+
+    def text(self, accept: str) -> tuple[bytes, str]:
+        """The answer and its content type, with a read of the database."""
+        counting, looking = self._parts()
+        return text(lambda: (counting.snapshot(), looking.snapshot()), accept)
+
+    def without_database(self, accept: str) -> tuple[bytes, str]:
+        """The same, while the database does not answer."""
+        counting, _ = self._parts()
+        return text(lambda: (counting.snapshot(), DOWN), accept)
+
+    def forget(self) -> None:
+        """What was seen of the database is out of date."""
+        with self._lock:
+            if self._made is not None:
+                self._made = self._made[0], Looking(self._app.ops)
+
+    def _parts(self) -> tuple[Counting, Looking]:
+        with self._lock:
+            if self._made is None:
+                self._made = Counting(self._app), Looking(self._app.ops)
+            return self._made

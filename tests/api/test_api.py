@@ -11,10 +11,10 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.store.changing import audit, chunks
+from msgworker.store import audit, selection
 from msgworker.web import live
-from msgworker.web.api import ENDPOINTS, described, lasting, messages
-from msgworker.web.tokens import Role
+from msgworker.web.api import ENDPOINTS, messages, openapi, operations
+from msgworker.web.sessions import Role
 from tests.api.conftest import client_of
 from tests.support.ops import DONE, FAILED, NEW, put
 from tests.support.rows import edit, send
@@ -236,7 +236,7 @@ def test_a_send_that_is_cut_off_before_its_commit_can_be_repeated(app, client, m
 
 def test_a_long_write_is_answered_with_its_number_and_goes_on(app, client, monkeypatch):
     put(app, *((f"o{n}", FAILED) for n in range(5)))
-    monkeypatch.setattr(lasting.lasting, "__kwdefaults__", {"wait": 0.0})
+    monkeypatch.setattr(operations.lasting, "__kwdefaults__", {"wait": 0.0})
     answer = client.post("/rerun", json={"filter": {"status": "dead"}, "rate": 4})
     assert (answer.status_code, answer.json()["finished"]) == (202, False)
     number = f"/operations/{answer.json()['op_id']}"
@@ -263,15 +263,15 @@ def test_a_write_that_does_not_begin_in_time_is_ended_and_does_nothing(
     app, served, client, monkeypatch
 ):
     ids = put(app, *((f"o{n}", FAILED) for n in range(3)))
-    monkeypatch.setattr(lasting, "BEGIN_SECONDS", 0.1)
-    monkeypatch.setattr(lasting.lasting, "__kwdefaults__", {"wait": 0.0})
-    real, go = chunks.chunk, threading.Event()
+    monkeypatch.setattr(operations, "BEGIN_SECONDS", 0.1)
+    monkeypatch.setattr(operations.lasting, "__kwdefaults__", {"wait": 0.0})
+    real, go = selection.chunk, threading.Event()
 
     def chunk(*args, **kwargs):
         assert go.wait(30)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(chunks, "chunk", chunk)
+    monkeypatch.setattr(selection, "chunk", chunk)
     answer = client.post("/rerun", json={"filter": {"status": "dead"}, "expected_count": 3})
     assert answer.status_code == 503
     assert "ended" in answer.json()["detail"]
@@ -327,7 +327,7 @@ def test_the_openapi_document_has_the_event_stream_as_it_is(client, monkeypatch)
 
 
 def test_the_openapi_document_is_in_step():
-    wanted = described.text(ENDPOINTS)
+    wanted = openapi.text(ENDPOINTS)
     assert OPENAPI.read_text() == wanted, (
         "run: python -m msgworker.web.api > docs/reference/openapi.json"
     )

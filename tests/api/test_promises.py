@@ -15,7 +15,7 @@ from sqlalchemy import event
 
 from msgworker import App
 from msgworker.errors import KeyUsed
-from msgworker.web.api import lasting
+from msgworker.web.api import operations
 from tests.api.conftest import client_of, dashboard_of
 from tests.support.ops import FAILED, NEW, put
 from tests.support.rows import Table
@@ -219,8 +219,8 @@ def test_a_selection_that_is_not_counted_in_time_is_told_to_be_as_it_was(
     app: App, hurried: Any, monkeypatch: Any
 ) -> None:
     put(app, *((f"o{n}", FAILED) for n in range(3)))
-    monkeypatch.setattr(lasting, "BEGIN_SECONDS", 0.2)
-    monkeypatch.setattr(lasting.lasting, "__kwdefaults__", {"wait": 0.0})
+    monkeypatch.setattr(operations, "BEGIN_SECONDS", 0.2)
+    monkeypatch.setattr(operations.lasting, "__kwdefaults__", {"wait": 0.0})
     go = threading.Event()
 
     def late(conn: Any, cursor: Any, statement: str, *_: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from msgworker import App
-from msgworker.web.api import ENDPOINTS, described
+from msgworker.web.api import ENDPOINTS, openapi
 from tests.api.conftest import TOKENS, dashboard_of
 from tests.support.ops import DONE, FAILED, NEW, put
 
@@ -24,7 +24,7 @@ def found_in(app: App, examples: int) -> list[str]:
     from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
     put(app, ("a", NEW), ("a", FAILED), ("b", DONE))
-    document = described.document(ENDPOINTS)
+    document = openapi.document(ENDPOINTS)
     del document["paths"]["/events"]  # it has no end
     schema = schemathesis.openapi.from_dict(document)
     schema.app = dashboard_of(app, deadline=30)

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 import msgworker
 from msgworker.app import table_from
 from msgworker.cli import main
-from msgworker.cli.failing import NothingMatched, Usage
 from msgworker.cli.group import COMMANDS
-from msgworker.cli.target import settings_of
+from msgworker.cli.options import settings_of
+from msgworker.cli.output import NothingMatched, Usage
 from msgworker.cli.work import unused
 from msgworker.config import SETTINGS, load
 from msgworker.errors import ExitCode

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from msgworker.cli import output
-from msgworker.cli.words import wrapped
+from msgworker.cli.output import wrapped
 from tests.support.programs import Cli, environment, sql
 
 LONG = "the account of the customer has no ledger for the month, ask the finance department please"

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from msgworker.cli import logs, output, words
+from msgworker.cli import logs, output
 from msgworker.cli.logs import Lines
-from msgworker.cli.output import Column, fitted, print_json, print_table
-from msgworker.cli.words import age, visible
+from msgworker.cli.output import Column, age, fitted, print_json, print_table, visible
 from msgworker.dialects import without
 
 COLUMNS = (Column("ID", "right"), Column("TOPIC", share=1), Column("WHAT", share=2, least=12))
@@ -23,7 +22,7 @@ COLUMNS = (Column("ID", "right"), Column("TOPIC", share=1), Column("WHAT", share
 
 @given(st.text())
 def test_nothing_a_terminal_acts_on_comes_through(text: str) -> None:
-    assert all(unicodedata.category(c) not in words.UNSAFE for c in visible(text))
+    assert all(unicodedata.category(c) not in output.UNSAFE for c in visible(text))
 
 
 def test_visible_writes_out_what_it_takes_away() -> None:

@@ -9,8 +9,7 @@ import click
 import pytest
 
 from msgworker.cli import main
-from msgworker.cli.group import COMMANDS
-from msgworker.cli.reference import app_as_option, is_reference, takes_app
+from msgworker.cli.group import COMMANDS, app_as_option, is_reference, takes_app
 from tests.support.programs import Cli, dead, sql
 
 REST: dict[str, tuple[str, ...]] = {

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from msgworker import App
-from msgworker.instance import stopping
-from msgworker.instance.stopping import Asked, Signals
+from msgworker.instance import stop as stopping
+from msgworker.instance.stop import Signals, StopRequest
 
 
 @pytest.mark.parametrize("mode", ["run", "drain"])
@@ -57,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 def test_only_who_comes_back_after_two_seconds_insists(clock: list[float]) -> None:
-    asked, last = Asked(), []
+    asked, last = StopRequest(), []
     asked.begun = True
     found = []
     with Signals(asked, last.append):
@@ -83,7 +83,7 @@ def test_only_who_comes_back_after_two_seconds_insists(clock: list[float]) -> No
 
 
 def test_who_insists_before_there_is_work_ends_the_process(clock: list[float]) -> None:
-    asked, last = Asked(), []
+    asked, last = StopRequest(), []
     with Signals(asked, last.append):
         signal.raise_signal(signal.SIGTERM)
         clock[0] += 2.1
@@ -95,7 +95,7 @@ def test_a_signal_of_the_same_stop_that_comes_after_it_does_nothing(clock: list[
     heard = []
     mine = lambda number, frame: heard.append(number)  # noqa: E731
     signal.signal(signal.SIGTERM, mine)
-    with Signals(Asked()):
+    with Signals(StopRequest()):
         signal.raise_signal(signal.SIGTERM)
     clock[0] += 1.9
     signal.raise_signal(signal.SIGTERM)
@@ -108,7 +108,7 @@ def test_a_signal_of_the_same_stop_that_comes_after_it_does_nothing(clock: list[
 
 def test_signals_are_what_they_were_where_none_came() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with Signals(Asked()):
+    with Signals(StopRequest()):
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -157,7 +157,7 @@ def test_signals_within_two_seconds_are_one_word(
 def test_a_signal_in_the_middle_of_another_is_the_same_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = Asked()
+    asked = StopRequest()
     asked.begun = True
     now = stopping.time.monotonic
     with Signals(asked, lambda number: None) as signals:

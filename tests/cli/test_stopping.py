@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.instance.stopping import HURRY_SECONDS, INSIST_SECONDS
+from msgworker.instance.stop import HURRY_SECONDS, INSIST_SECONDS
 from tests.support.databases import SERVERS, SQLITE
 from tests.support.leases import leases
 from tests.support.programs import children, environment, fill, gone, program, states

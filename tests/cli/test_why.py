@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from msgworker.store.looking.instances import overdue as missed
-from msgworker.store.recovering.lease import Lease
+from msgworker.queries.instances import overdue as missed
+from msgworker.store.lease import Lease
 from tests.support.programs import AT, Cli, dead, environment, sql
 
 EVIL = "\x1b]0;owned\x07\u202eC-1"

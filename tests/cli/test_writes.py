@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.ops.bulk import Bulk
+from msgworker.ops.operation import Bulk
 from tests.support.programs import AT, Cli, dead, sql
 
 STATES = "SELECT status FROM msgworker_message ORDER BY msg_id"

@@ -13,9 +13,9 @@ from tenacity.wait import wait_fixed, wait_none
 from msgworker import App, ConfigError, Context, HandlerError, Message, MessageTable, RetryLater
 from msgworker.instance import worker as worker_module
 from msgworker.instance.role import outage_pause
-from msgworker.instance.running.backoff import Backoff
-from msgworker.store.claiming import due
-from msgworker.store.settling.fingerprint import fingerprint
+from msgworker.instance.running.outcome import Backoff
+from msgworker.store import ranked
+from msgworker.store.tries import fingerprint
 from msgworker.testing import Crashed, Database, drain
 from tests.support.rows import send
 from tests.support.waiting import in_thread, until
@@ -149,13 +149,13 @@ def test_a_drain_that_waits_looks_at_the_pace_of_polling(make_app, monkeypatch):
     app.create_schema()
     app.add_handler("t", fail, wait=wait_fixed(2))
     looks: list[float] = []
-    real = due.due_in
+    real = ranked.due_in
 
     def due_in(*args: Any, **more: Any) -> float | None:
         looks.append(time.monotonic())
         return real(*args, **more)
 
-    monkeypatch.setattr(due, "due_in", due_in)
+    monkeypatch.setattr(ranked, "due_in", due_in)
     send(app, "o")
     app.drain(linger=0.05, time_limit=30)
     # Two pauses of 2 s: each begins with a dozen short looks, and goes on with one in 0.4 s.

@@ -10,7 +10,7 @@ from tenacity.wait import wait_none
 
 from msgworker import App, Message, SchemaError
 from msgworker.dialects import live
-from msgworker.store.looking.doctor import Severity
+from msgworker.doctor import Severity
 from tests.support.doctor import needed, run
 from tests.support.rows import Table
 from tests.support.tables import TABLE, make_table

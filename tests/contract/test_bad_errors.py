@@ -15,10 +15,8 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Message, Reject, RetryLater
 from msgworker.errors import MsgworkerError
-from msgworker.instance.running.lanes import Lanes
-from msgworker.store.claiming import claim
-from msgworker.store.recovering import recover
-from msgworker.store.settling import settle
+from msgworker.instance.running.pool import Lanes
+from msgworker.store import claim, recover, settle
 from tests.support.logged import CANARY
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import in_thread

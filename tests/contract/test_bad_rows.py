@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from msgworker import App, Message, MessageTable
-from msgworker.cli.look import as_dict
 from msgworker.cli.output import print_json
+from msgworker.cli.show import as_dict
 from msgworker.errors import ConfigError
 from tests.support.odd_rows import assert_all_others_ran, drain, drain_all, put
 from tests.support.rows import Table, send

@@ -116,7 +116,7 @@ def test_the_clock_of_the_host_may_be_wrong_by_decades(database, make_app, monke
             return wrong.astimezone(tz)
 
     monkeypatch.setattr("time.time", wrong.timestamp)
-    monkeypatch.setattr("msgworker.store.looking.doctor.server.datetime", Clock)
+    monkeypatch.setattr("msgworker.doctor.server.datetime", Clock)
     app = make_app(backoff_seconds=0)
     app.create_schema()
     tried = []

@@ -8,8 +8,8 @@ import pytest
 from tenacity.wait import wait_none
 
 from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
+from msgworker.doctor import Severity
 from msgworker.message import State
-from msgworker.store.looking.doctor import Severity
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, foreign_table, insert
 

@@ -143,7 +143,7 @@ def test_a_failure_named_before_its_topic_was_paused_is_written(
         one.settler.add(ended, True)
         one.runtime.hold(frozenset({"t"}), {})
         one.handlers.start()
-        until(lambda: not one.lanes.ready and not one.runtime.hand.lanes, "it is written")
+        until(lambda: not one.lanes.ready and not one.runtime.in_flight.lanes, "it is written")
         one.lanes.close()
         assert one.handlers.join(10)
     assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (0, 0)]
@@ -181,7 +181,7 @@ def test_a_failure_named_after_its_topic_was_limited_takes_no_permit(
         assert calls.of == [ids, ids[:1]]
         assert ended.settled is False
         one.settler.add(ended, True)
-        assert not one.runtime.hand.lanes
+        assert not one.runtime.in_flight.lanes
     assert table.rows("status", "error_try_times") == [(2, 0), (0, 0), (0, 0)]
 
 

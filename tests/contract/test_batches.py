@@ -17,7 +17,7 @@ from tenacity.wait import wait_none
 
 from msgworker import App, BatchContext, Message, MessageTable
 from msgworker.events import Lost, Retried, Settled, Started
-from msgworker.instance.links import Link
+from msgworker.instance.connections import Connections
 from msgworker.testing import drain
 from tests.oracle.errors import by_name
 from tests.support.batches import EFFECTS, Calls, claimed, work_off
@@ -256,12 +256,12 @@ def test_all_of_a_batch_was_committed_or_nothing_where_the_answer_is_lost(
 ) -> None:
     calls.add(transactional=True, batch=most)
     ids = send(app, "a", "a", "a", "a", "b", "b")
-    real = Link.transaction
+    real = Connections.transaction
     lost = sa.exc.OperationalError("COMMIT", {}, Exception("gone"), connection_invalidated=True)
     answers = [lost]
 
     @contextmanager
-    def losing(link: Link) -> Iterator[sa.Connection]:
+    def losing(link: Connections) -> Iterator[sa.Connection]:
         handled = len(calls.of)
         with real(link) as conn:
             yield conn
@@ -270,7 +270,7 @@ def test_all_of_a_batch_was_committed_or_nothing_where_the_answer_is_lost(
         if len(calls.of) > handled and answers:
             raise answers.pop()
 
-    monkeypatch.setattr(Link, "transaction", losing)
+    monkeypatch.setattr(Connections, "transaction", losing)
     assert drain(app).done == 6
     assert answers == []
     assert calls.effects == ids

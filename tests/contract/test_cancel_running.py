@@ -16,10 +16,9 @@ from msgworker import App, BatchContext, Context, Message, MessageTable, RetryLa
 from msgworker.app import runtime_of
 from msgworker.events import Cancelled
 from msgworker.instance.instance import Instance
-from msgworker.instance.running.hand import Cancel, Hand
-from msgworker.store.changing import cancelling, change
-from msgworker.store.changing.cancelling import Request
-from msgworker.store.recovering import lease
+from msgworker.instance.running.in_flight import Cancel, InFlight
+from msgworker.store import cancels, change, lease
+from msgworker.store.cancels import Request
 from msgworker.store.rows import Row
 from tests.support.ops import requested, why
 from tests.support.rounds import beat, register
@@ -210,7 +209,7 @@ def test_a_request_that_the_database_refuses_to_end_stops_no_recovery(
     cancel(app, ids[0])
     if which == "waits":
         one.lanes.ready.clear()
-        lanes = {lane.row.msg_id: lane for lane in one.runtime.hand.lanes}
+        lanes = {lane.row.msg_id: lane for lane in one.runtime.in_flight.lanes}
         one.lanes.put([lanes[ids[0]]])
         step(one)
     refuse_row(app, database, "NEW.object_id = 'bad' AND NEW.error_try_times = 3")
@@ -250,7 +249,7 @@ def test_requests_that_others_do_not_end_hide_none_of_ours(app, table, made):
     if not app.tables.dialect.partial_indexes:
         pytest.skip("many rows, on two databases")
     app.add_handler("t", lambda msg: None)
-    others = cancelling.BATCH + 1
+    others = cancels.BATCH + 1
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(None, None)] * others)
     table.edit(status=1, claimed_by="other-1")
@@ -259,7 +258,7 @@ def test_requests_that_others_do_not_end_hide_none_of_ours(app, table, made):
     one.fetcher.run_once()
     running = {i: ("other-1", 0) for i in table.column("msg_id")[:others]}
     with app.engine.begin() as conn:
-        cancelling.add(conn, app.tables, running, actor="anna", reason="wrong file")
+        cancels.add(conn, app.tables, running, actor="anna", reason="wrong file")
     cancel(app, msg_id)
     one.housekeeper.requests.read()
     step(one)
@@ -303,7 +302,7 @@ def test_a_rerun_of_the_same_moment_keeps_its_message(app, table, tries):
     cancel(app, msg_id)
     table.edit(status=-1 if tries else 0, error_try_times=tries, claimed_by=None)
     with app.engine.connect() as conn:
-        (seen,) = cancelling.read(conn, app.tables)
+        (seen,) = cancels.read(conn, app.tables)
     assert seen.waits
     if not tries:
         assert app.ops.discard([msg_id], reason="it is new, and a rerun is not for new ones") == 1
@@ -371,7 +370,7 @@ def test_a_cancelled_message_sends_nothing_and_tells_nobody(app, table, made):
 def test_a_request_is_for_one_claim_of_its_message():
     """Claimed again, even by the same instance, it is another one."""
     old, new = (Row(7, "o", "t", None, 0, 0, 0, None, None) for _ in range(2))
-    hand, request = Hand(), Request(7, "anna", "r", datetime.now(UTC), "X", 0)
+    hand, request = InFlight(), Request(7, "anna", "r", datetime.now(UTC), "X", 0)
     hand.cancels = {7: Cancel(old, request)}
     assert hand.cancelled(old) is request
     assert hand.cancelled(new) is None

@@ -25,9 +25,9 @@ from msgworker import (
     RetryLater,
 )
 from msgworker.errors import ConfigError, PayloadError, SchemaError
-from msgworker.instance.fan_out.inside import AsItem
+from msgworker.instance.running.context import AsItem
 from msgworker.instance.settling import writer
-from msgworker.store.settling import settle
+from msgworker.store import settle
 from msgworker.testing import Crashed, drain
 from tests.support.batches import claimed, work_off
 from tests.support.fan_out import double

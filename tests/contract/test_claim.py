@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker.instance.claiming import pollpace, search
-from msgworker.store.claiming import candidates, following
-from msgworker.store.recovering import lease, recover
+from msgworker.instance.claiming import drain, search
+from msgworker.store import candidates, claim, lease, recover
 from tests.support.rounds import beat, fetch
 from tests.support.rows import edit, send
 from tests.support.waiting import until
@@ -38,7 +37,7 @@ def test_more_is_claimed_while_lanes_are_in_flight_if_the_threads_ran_dry(one, a
     assert len(one.lanes.ready) == 16
     one.lanes.ran_dry = True
     assert fetch(one) == 24
-    assert len(one.runtime.hand.lanes) == 40
+    assert len(one.runtime.in_flight.lanes) == 40
 
 
 def test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered(one, app, table):
@@ -63,22 +62,22 @@ def test_heads_run_though_their_runs_could_not_be_read(one, app, monkeypatch, ca
     def fails(*arguments: Any, **options: Any) -> Any:
         raise sa.exc.DBAPIError("SELECT", {}, Exception("x"), connection_invalidated=lost)
 
-    monkeypatch.setattr(following, "read_runs", fails)
+    monkeypatch.setattr(claim, "read_runs", fails)
     ids = send(app, "a", "a")
     assert fetch(one) == 1
-    assert [lane.row.msg_id for lane in one.runtime.hand.lanes] == ids[:1]
+    assert [lane.row.msg_id for lane in one.runtime.in_flight.lanes] == ids[:1]
     assert len([r for r in caplog.records if "runs could not be read" in r.getMessage()]) == told
 
 
 def test_lanes_are_handed_over_while_further_runs_are_read(one, app, monkeypatch):
-    monkeypatch.setattr(following, "RUNS_PER_STATEMENT", 1)
-    read, waiting = following.read_runs, []
+    monkeypatch.setattr(claim, "RUNS_PER_STATEMENT", 1)
+    read, waiting = claim.read_runs, []
 
     def watched(*arguments: Any, **options: Any) -> Any:
         waiting.append(len(one.lanes.ready))
         return read(*arguments, **options)
 
-    monkeypatch.setattr(following, "read_runs", watched)
+    monkeypatch.setattr(claim, "read_runs", watched)
     send(app, *"abcd", *"abcd")
     assert fetch(one) == 4
     together = app.tables.dialect.arrays or app.tables.dialect.json_lists
@@ -88,8 +87,8 @@ def test_lanes_are_handed_over_while_further_runs_are_read(one, app, monkeypatch
 
 
 def test_all_heads_run_though_the_runs_of_some_could_not_be_read(one, app, monkeypatch, caplog):
-    monkeypatch.setattr(following, "at_once", lambda _: 1)
-    read, heads = following.read_runs, []
+    monkeypatch.setattr(claim, "at_once", lambda _: 1)
+    read, heads = claim.read_runs, []
 
     def fails_then(conn: Any, t: Any, rows: Any, **options: Any) -> Any:
         heads.append(len(rows))
@@ -97,7 +96,7 @@ def test_all_heads_run_though_the_runs_of_some_could_not_be_read(one, app, monke
             raise sa.exc.DBAPIError("SELECT", {}, Exception("x"))
         return read(conn, t, rows, **options)
 
-    monkeypatch.setattr(following, "read_runs", fails_then)
+    monkeypatch.setattr(claim, "read_runs", fails_then)
     send(app, *"abcd", *"abcd")
     assert fetch(one) == 4
     assert [len(lane.rows) for lane in one.lanes.ready] == [2, 1, 1, 1]
@@ -122,7 +121,7 @@ def test_a_sweep_leaves_what_is_in_hand(one, app, table):
 
 def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
     """Many looks, and no idle pause between them: a single one would take longer than we wait."""
-    monkeypatch.setattr(pollpace, "FIRST_PAUSE_SECONDS", 600.0)
+    monkeypatch.setattr(drain, "FIRST_PAUSE_SECONDS", 600.0)
     app = make_app(poll_seconds=600.0)
     app.create_schema()
     app.add_handler("t", lambda msg: None)

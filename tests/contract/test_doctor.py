@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable, dialects
+from msgworker.doctor import Finding, Severity
 from msgworker.errors import DatabaseUnavailable, SchemaError
-from msgworker.store.looking.doctor import Finding, Severity
-from msgworker.store.tables import additions, ddl_script
+from msgworker.schema import additions
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import make_table
@@ -235,7 +235,7 @@ def generated(app: App) -> dict[str, str]:
 
 def make_virtual(app: App) -> None:
     """As an earlier version made them."""
-    made = ddl_script.ddl(app.table, "mariadb").splitlines()
+    made = additions.ddl(app.table, "mariadb").splitlines()
     columns = [line.strip(" ,") for line in made if line.strip().startswith("mw_")]
     virtual = [f"ADD COLUMN {line.replace('STORED', 'VIRTUAL')}" for line in columns]
     drops = [f"DROP COLUMN {name}" for name in GENERATED]

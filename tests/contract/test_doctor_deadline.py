@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from msgworker import doctor
+from msgworker.doctor import records, rows, server
+from msgworker.doctor.inspection import Finding, fine
 from msgworker.errors import TookTooLong
-from msgworker.store.looking import doctor
-from msgworker.store.looking.doctor import held, plan, schedules, scopes, server
-from msgworker.store.looking.doctor.finding import Finding, fine
 from tests.support.ops import NEW, put
 from tests.support.sessions import too_slow
 
 SWALLOW = {
-    "held": (held, "instances"),
-    "scopes": (scopes, "instances"),
-    "schedules": (schedules.store, "look"),
-    "plan": (plan, "_candidates"),
+    "held": (rows, "instances"),
+    "scopes": (records, "instances"),
+    "schedules": (records.store, "look"),
+    "plan": (server, "_candidates"),
 }
 """Checks that leave a refused statement to another check: module, and what it reads by."""
 
@@ -75,8 +75,8 @@ def test_a_check_that_was_ended_is_not_one_that_found_nothing(app, monkeypatch, 
         return too_slow(getattr(conn_or_patient, "conn", conn_or_patient))
 
     monkeypatch.setattr(module, what, slow)
-    check = {"held": held.held, "scopes": scopes.unseen, "plan": plan.plan}
-    checks(monkeypatch, check.get(name, schedules.schedules))
+    check = {"held": rows.held, "scopes": records.unseen, "plan": server.plan}
+    checks(monkeypatch, check.get(name, records.schedules))
     (found,) = app.ops.within(0.8).doctor()
     assert found.text.startswith(f"not examined within 0.8 s: {name};")
 
@@ -98,8 +98,8 @@ def test_the_deadline_of_doctor_ends_also_what_it_reads_first(app, monkeypatch):
 
 
 def test_doctor_with_a_deadline_goes_over_a_few_rows_and_says_so(sqlite_app, monkeypatch):
-    monkeypatch.setattr("msgworker.store.looking.doctor.rows.FEW_ROWS", 2)
-    monkeypatch.setattr("msgworker.store.looking.doctor.rows.FEW_SECONDS", 0.0)
+    monkeypatch.setattr("msgworker.doctor.rows.FEW_ROWS", 2)
+    monkeypatch.setattr("msgworker.doctor.rows.FEW_SECONDS", 0.0)
     put(sqlite_app, *[(str(n), NEW) for n in range(5)])
     told = [one.text for one in sqlite_app.ops.within(5.0).doctor() if one.check == "rows"]
     few = "only the newest 2 rows were looked at for odd statuses; `msgworker doctor` looks at more"

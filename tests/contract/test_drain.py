@@ -15,11 +15,10 @@ from tenacity.wait import wait_fixed
 from msgworker import App, Context, Message, Reject
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance import worker as worker_module
-from msgworker.instance.claiming.appetite import Appetite
+from msgworker.instance.claiming.capacity import LaneLimit
 from msgworker.instance.liveness import recovery
-from msgworker.store.claiming import due
-from msgworker.store.looking import find
-from msgworker.store.recovering import lease, recover
+from msgworker.queries import messages
+from msgworker.store import lease, ranked, recover
 from msgworker.table import Tables
 from tests.support.leases import dead_holds, leases
 from tests.support.rounds import fetch
@@ -129,7 +128,7 @@ def test_time_limit_ends_a_drain(app, table, monkeypatch):
     late = threading.Event()
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 600 * late.is_set())
     monkeypatch.setattr(worker_module, "time", clock)
-    monkeypatch.setattr(Appetite, "sees", lambda self, mean, ages: vars(self).update(lanes=4))
+    monkeypatch.setattr(LaneLimit, "sees", lambda self, mean, ages: vars(self).update(lanes=4))
     send(app, *["o"] * 5, *range(5, 10))
     report = in_thread(lambda: app.drain(threads=2, time_limit=600, linger=0))
     until(lambda: len(begun) == 2 and table.statuses.count(1) == 4, "two run, and two are held")
@@ -157,7 +156,7 @@ def test_linger_sits_out_short_back_offs(app):
 
 def test_a_message_that_becomes_due_while_a_drain_looks_is_not_left(app, monkeypatch):
     """Found by no look, then due when it asks how long to wait: no sign of something in the way."""
-    ask, asked = due.due_in, itertools.count()
+    ask, asked = ranked.due_in, itertools.count()
 
     def due_now(conn: sa.Connection, tables: Tables, **waits: Any) -> float | None:
         found = ask(conn, tables, **waits)
@@ -166,7 +165,7 @@ def test_a_message_that_becomes_due_while_a_drain_looks_is_not_left(app, monkeyp
             return None
         return found
 
-    monkeypatch.setattr(due, "due_in", due_now)
+    monkeypatch.setattr(ranked, "due_in", due_now)
     monkeypatch.setattr(worker_module, "OVERDUE_SECONDS", 0.5)
 
     assert_the_third_try_is_waited_for(app, 1.0)
@@ -252,7 +251,7 @@ def test_a_drain_waits_for_the_dead_whom_another_took_over_and_died_of_it(app, t
 
 def test_a_session_that_ends_at_the_last_count_does_not_fail_a_drain(app, monkeypatch):
     app.add_handler("t", lambda msg: None)
-    real, asked = find.unfinished, []
+    real, asked = messages.unfinished, []
 
     def unfinished(conn: Any, t: Any) -> int:
         if threading.current_thread() is not threading.main_thread():
@@ -262,7 +261,7 @@ def test_a_session_that_ends_at_the_last_count_does_not_fail_a_drain(app, monkey
             raise DatabaseUnavailable("gone")
         return real(conn, t)
 
-    monkeypatch.setattr(find, "unfinished", unfinished)
+    monkeypatch.setattr(messages, "unfinished", unfinished)
     send(app, "a")
     assert outcome_of(app.drain(linger=0)) == (1, 0, False)
     asked.clear()

@@ -20,8 +20,8 @@ from msgworker.instance import worker as worker_module
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.finder import Finder
 from msgworker.message import State
-from msgworker.store.looking.left import Asked, Waits, left
-from msgworker.store.recovering import lease
+from msgworker.queries.remaining import Asked, Waits, left
+from msgworker.store import lease
 from msgworker.testing import Database, drain
 from tests.support.leases import registered
 from tests.support.rows import edit, leave_rows_at_1, send

@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable
-from msgworker.store.claiming import candidates, slices
-from msgworker.store.claiming.slices import Place
-from msgworker.store.looking import order
+from msgworker.queries import order
+from msgworker.store import candidates, shards
+from msgworker.store.shards import Place
 
 TEXTS = {
     "postgresql": "VARCHAR(40) COLLATE blind",
@@ -129,7 +129,7 @@ def test_a_pass_through_a_slice_meets_every_object_in_the_order_of_the_database(
         place = Place(0)
         with engine.connect() as conn:
             for _ in range(60):
-                (page,) = slices.heads(conn, app.tables, "shard", [place], 3, deep=deep)
+                (page,) = shards.heads(conn, app.tables, "shard", [place], 3, deep=deep)
                 met += [row.object_id for row in page.found]
                 if page.after is None:
                     break

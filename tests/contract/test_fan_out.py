@@ -15,10 +15,9 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker import Context, HandlerMisuse, ItemsFailed, Message, MessageTable
 from msgworker.app import registry_of
-from msgworker.instance.fan_out.itemkeys import SeenKeys
-from msgworker.instance.fan_out.itemrun import BATCH
+from msgworker.instance.fan_out.items import BATCH, SeenKeys
 from msgworker.store import items as store
-from msgworker.store.changing import purge
+from msgworker.store import purge
 from msgworker.store.items import Record
 from tests.support.fan_out import (
     DONE,

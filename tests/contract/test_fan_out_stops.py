@@ -19,11 +19,10 @@ from msgworker import (
     MessageTable,
     RetryLater,
 )
-from msgworker.instance.fan_out.itemrun import BATCH
-from msgworker.instance.liveness.heartbeat import Heartbeat
-from msgworker.instance.liveness.ownlease import OwnLease
+from msgworker.instance.fan_out.items import BATCH
+from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.watchdog import Watchdog
-from msgworker.store.recovering import lease
+from msgworker.store import lease
 from tests.support.fan_out import DONE, Ran, Trying, records, take_over
 from tests.support.rounds import trust_until
 from tests.support.rows import Table, send

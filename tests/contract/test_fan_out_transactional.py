@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from msgworker import Context, LostClaim
 from msgworker.store import items as store
+from msgworker.store import recover
 from msgworker.store.items import Record
-from msgworker.store.recovering import recover
 from tests.crash.sessions import Cutter, consumer_url
 from tests.support.fan_out import (
     DONE,

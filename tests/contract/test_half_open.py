@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Context, Message
-from msgworker.store.recovering import lease
+from msgworker.store import lease
 from tests.support.holes import holes
 from tests.support.rounds import beat, declared_dead
 from tests.support.rows import Table, send

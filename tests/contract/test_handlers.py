@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from msgworker import Context, Message, MsgworkerError
-from msgworker.store.recovering import lease
+from msgworker.store import lease
 from tests.support.rounds import fetch
 from tests.support.rows import send
 

@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Reject
+from msgworker.doctor import Severity
 from msgworker.errors import ConfigError
 from msgworker.instance.instance import Instance
-from msgworker.instance.liveness import chronicle
+from msgworker.instance.liveness import housekeeper
 from msgworker.store import history
 from msgworker.store.history import Counts, Minute
-from msgworker.store.looking.doctor import Severity
 from tests.support.rounds import beat
 
 
@@ -245,11 +245,11 @@ def test_a_lost_answer_to_the_commit_doubles_nothing(one, app, monkeypatch):
         conn.commit()
         raise sa.exc.OperationalError("COMMIT", {}, Exception("no answer"))
 
-    monkeypatch.setattr(chronicle.history, "database_seconds", committed)
+    monkeypatch.setattr(housekeeper.history, "database_seconds", committed)
     with suppress(sa.exc.DBAPIError):
         one.housekeeper.chronicle.write()
     assert [row["done"] for row in rows(app)] == [1]
-    monkeypatch.setattr(chronicle.history, "database_seconds", written)
+    monkeypatch.setattr(housekeeper.history, "database_seconds", written)
     work(one, app)
     one.housekeeper.chronicle.write()
     assert sorted(row["done"] for row in rows(app)) == [1, 1]
@@ -269,7 +269,7 @@ def test_the_history_that_cannot_be_written_costs_nothing_else(one, app, caplog)
 
 
 def test_old_history_is_deleted_by_instances_an_hour_at_a_time(one, app, monkeypatch):
-    monkeypatch.setattr(chronicle, "FORGET_EVERY", 1)
+    monkeypatch.setattr(housekeeper, "FORGET_EVERY", 1)
     with app.engine.begin() as conn:
         now = history.database_seconds(conn, app.tables) // 60 * 60
         for hours in (240, 239.5, 238, 167):

@@ -13,7 +13,7 @@ from tenacity.wait import wait_none
 from msgworker import App, Message
 from msgworker.app import runtime_of
 from msgworker.events import Claimed
-from msgworker.instance.claiming import pollpace, runlength
+from msgworker.instance.claiming import capacity, drain
 from msgworker.instance.instance import Instance
 from tests.support.rounds import register
 from tests.support.rows import send
@@ -23,8 +23,8 @@ from tests.support.waiting import until
 @pytest.fixture
 def rare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks beside a running message, after the last reason for one: 0.01, 0.1, 1, 10, ... s."""
-    monkeypatch.setattr(pollpace, "BUSY_GROWTH", 10.0)
-    monkeypatch.setattr(pollpace, "LONGEST_BUSY_SECONDS", 1e9)
+    monkeypatch.setattr(drain, "BUSY_GROWTH", 10.0)
+    monkeypatch.setattr(drain, "LONGEST_BUSY_SECONDS", 1e9)
 
 
 class Holding:
@@ -155,7 +155,7 @@ def test_a_drain_ends_with_the_last_run_of_a_busy_object(app):
 
 
 def test_a_busy_object_is_claimed_ever_more_rarely(app, monkeypatch):
-    monkeypatch.setattr(runlength, "LASTS_SECONDS", 600.0)
+    monkeypatch.setattr(capacity, "LASTS_SECONDS", 600.0)
     claimed: list[int] = []
     ran: list[int] = []
     app.on(Claimed, lambda event: claimed.extend(row.msg_id for row in event.messages))
@@ -195,12 +195,12 @@ def test_lanes_with_long_runs_leave_less_to_others(make_app):
     try:
         send(app, *["a"] * 50)
         one.fetcher.run_once()
-        (lane,) = one.runtime.hand.lanes
+        (lane,) = one.runtime.in_flight.lanes
         assert len(lane.rows) == 1 + 10
         lane.rows *= 4  # as if it had a long run
         send(app, *["b"] * 50)
         one.fetcher.run_once()
-        assert sorted(len(lane.rows) for lane in one.runtime.hand.lanes) == [1 + 1, 44]
+        assert sorted(len(lane.rows) for lane in one.runtime.in_flight.lanes) == [1 + 1, 44]
     finally:
         one.settler.close()
         for role in (one.fetcher, one.heartbeat, one.housekeeper):

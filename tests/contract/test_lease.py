@@ -14,9 +14,9 @@ from msgworker import App, Context, Message
 from msgworker.clock import clock
 from msgworker.errors import DatabaseUnavailable
 from msgworker.events import Renewed
-from msgworker.instance.running.hand import Running
+from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import DONE
-from msgworker.store.recovering import lease, recover
+from msgworker.store import lease, recover
 from tests.support.leases import leases
 from tests.support.rounds import beat, fetch, loses_its_lease, renewed_before, trust_until
 from tests.support.rows import Table, send
@@ -39,13 +39,13 @@ def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
 def test_a_new_self_waits_for_the_handlers_of_the_old_one(one, app, table):
     (a, _) = send(app, "a", "a")
     assert fetch(one) == 1
-    (lane,) = one.runtime.hand.lanes
-    one.runtime.hand.running[1] = Running(lane.row, lane.owner, time.monotonic(), None)
+    (lane,) = one.runtime.in_flight.lanes
+    one.runtime.in_flight.running[1] = Execution(lane.row, lane.owner, time.monotonic(), None)
     loses_its_lease(one)
     table.edit(table.where(msg_id=a), status=2, claimed_by=None)  # recovered, and done elsewhere
     assert fetch(one) == 0
     assert table.statuses == [2, 0]
-    one.runtime.hand.running.clear()
+    one.runtime.in_flight.running.clear()
     assert fetch(one) == 1
     assert table.statuses == [2, 1]
 
@@ -79,7 +79,7 @@ def test_no_handler_starts_while_the_lease_is_in_doubt(one, app, ran):
 def test_a_lease_is_not_dropped_while_a_row_is_flagged(one, app, table):
     ids = send(app, "a")
     assert fetch(one) == 1
-    one.runtime.hand.lanes.clear()
+    one.runtime.in_flight.lanes.clear()
     one.runtime.identity.stuck.update(ids)  # its outcome could not be written
     assert one.housekeeper.leave() is False
     assert table.statuses == [1]
@@ -239,7 +239,7 @@ def test_who_is_being_taken_over_does_not_wait_for_its_lease(one, app, table):
         until(one.runtime.identity.trusted, "it has a new id")
         renewal()
         assert one.runtime.identity.id != old
-        assert one.runtime.hand.lanes == set()
+        assert one.runtime.in_flight.lanes == set()
         conn.rollback()
     with app.engine.begin() as conn:
         assert {x.name: x.term for x in lease.read_all(conn, app.tables)}[old] == 0
@@ -260,7 +260,7 @@ def test_a_lease_that_nobody_has_taken_over_is_renewed_however_late(one, app, ta
     stays, and what has finished is written before the renewal, too."""
     first, second = send(app, "a", "b")
     assert fetch(one) == 2
-    old, held = one.runtime.identity.id, set(one.runtime.hand.lanes)
+    old, held = one.runtime.identity.id, set(one.runtime.in_flight.lanes)
     trust_until(one.runtime.identity, clock() - 1.0)
     if over:
         _ends(app, old)
@@ -273,7 +273,7 @@ def test_a_lease_that_nobody_has_taken_over_is_renewed_however_late(one, app, ta
     beat(one)
     assert one.runtime.identity.trusted()
     assert one.runtime.identity.id == old
-    assert {lane.row.msg_id for lane in one.runtime.hand.lanes} == {second}
+    assert {lane.row.msg_id for lane in one.runtime.in_flight.lanes} == {second}
     assert leases(app)[old].live
     assert table.rows("status", "error_try_times") == [(2, 0), (1, 0)]
 
@@ -282,7 +282,7 @@ def test_a_lease_that_was_taken_over_is_lost_though_it_looks_live(one, app, tabl
     """Whoever takes it over extends it, so that others wait for him."""
     ids = send(app, "a", "b")
     assert fetch(one) == 2
-    old, lanes = one.runtime.identity.id, list(one.runtime.hand.lanes)
+    old, lanes = one.runtime.identity.id, list(one.runtime.in_flight.lanes)
     with app.engine.begin() as conn:
         assert lease.take_over_live(conn, app.tables, old, me="another", ttl=60.0)
         text = "taken away"
@@ -378,7 +378,7 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
     """Neither told in every beat: what was handled may still be settled."""
     send(app, "a")
     assert fetch(one) == 1
-    old, held = one.runtime.identity.id, set(one.runtime.hand.lanes)
+    old, held = one.runtime.identity.id, set(one.runtime.in_flight.lanes)
     trust_until(one.runtime.identity, 0.0)
 
     def away(*_: Any) -> None:
@@ -390,7 +390,7 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
         for _ in range(3):
             with pytest.raises(DatabaseUnavailable):
                 beat(one)
-    assert (one.runtime.identity.id, one.runtime.hand.lanes) == (old, held)
+    assert (one.runtime.identity.id, one.runtime.in_flight.lanes) == (old, held)
     assert not one.runtime.identity.trusted()
     one.runtime.identity.lost(old)
     with monkeypatch.context() as patch:
@@ -399,11 +399,11 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
         for _ in range(3):
             with pytest.raises(DatabaseUnavailable):
                 beat(one)
-    assert (one.runtime.identity.id, one.runtime.hand.lanes) == (old, held)
+    assert (one.runtime.identity.id, one.runtime.in_flight.lanes) == (old, held)
     beat(one)
     assert one.runtime.identity.id != old
     assert one.runtime.identity.trusted()
-    assert one.runtime.hand.lanes == set()
+    assert one.runtime.in_flight.lanes == set()
     assert [r.getMessage() for r in caplog.records if "lost its lease" in r.getMessage()] == [
         f"instance {old} lost its lease; continuing as {one.runtime.identity.id}"
     ]

@@ -15,14 +15,14 @@ from tenacity.wait import wait_none
 
 from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
 from msgworker.app import runtime_of
-from msgworker.instance.claiming import barren, ring, search
-from msgworker.instance.claiming.permits import Permits
+from msgworker.instance.claiming import ring, search
+from msgworker.instance.claiming.limits import LimitPoller
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
 from msgworker.limit import Limit
 from msgworker.message import Outcome
-from msgworker.store.claiming import candidates, claim, limits
-from msgworker.store.claiming.limits import Recorded
+from msgworker.store import candidates, claim, limits
+from msgworker.store.limits import Recorded
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE
 from tests.support.rounds import beat, register
@@ -72,7 +72,7 @@ def claim_all(one: Instance) -> int:
         one.permits.forget()
         one.finder.forget()
         one.fetcher.run_once()
-    return len(one.runtime.hand.lanes)
+    return len(one.runtime.in_flight.lanes)
 
 
 def end_one(one: Instance, outcome: Outcome = Outcome.DONE) -> None:
@@ -178,7 +178,7 @@ def test_a_message_behind_another_needs_a_permit_of_its_own(app, table):
     registered(app, "other-1")
     with instance(app) as one:
         assert claim_all(one) == 1
-        (lane,) = one.runtime.hand.lanes
+        (lane,) = one.runtime.in_flight.lanes
         assert len(lane.rows) == 1
         end_one(one)
         assert table.statuses == [1, 2, 0, 0]
@@ -209,7 +209,7 @@ def test_messages_that_wait_for_a_permit_do_not_hold_up_other_topics(app, table)
     with instance(app, threads=1) as one:
         for _ in range(5):
             claim_all(one)
-        won = {lane.row.msg_id for lane in one.runtime.hand.lanes}
+        won = {lane.row.msg_id for lane in one.runtime.in_flight.lanes}
         assert len(won & set(free)) == len(won) - 1 > 1
 
 
@@ -233,7 +233,7 @@ def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatc
         monkeypatch.setattr(candidates, "oldest_among", seen)
         (late,) = send(app, "late", topic="free")
         one.fetcher.run_once()
-        assert late in {lane.row.msg_id for lane in one.runtime.hand.lanes}
+        assert late in {lane.row.msg_id for lane in one.runtime.in_flight.lanes}
         assert marks
         assert min(marks) > 600
 
@@ -255,7 +255,7 @@ def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeyp
         return real(*args, **options)
 
     monkeypatch.setattr(candidates, "heads", seen)
-    monkeypatch.setattr(barren, "READ_AGAIN", 1000.0)  # however slow the machine is
+    monkeypatch.setattr(ring, "READ_AGAIN", 1000.0)  # however slow the machine is
     one = search.Search(app.tables, None)
     one.but = frozenset(["t"])
     for busy, new in ((False, ("a", "z")), (True, ("a2", "z2"))):
@@ -330,7 +330,7 @@ def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
     clock = [1000.0]
     runtime = runtime_of(app)
     runtime.hold(frozenset(), {"t": Limit(1)})
-    one = Permits(runtime, threads=1, clock=lambda: clock[0])
+    one = LimitPoller(runtime, threads=1, clock=lambda: clock[0])
     one.looked("t", search.Look(complete=True, seconds=600.0))
     clock[0] += 30
     one.woken()
@@ -365,7 +365,7 @@ def test_who_finds_a_record_locked_again_and_again_looks_more_rarely(app):
     limited(app, max_running=1)
     runtime = runtime_of(app)
     runtime.hold(frozenset(), {"t": Limit(1)})
-    one = Permits(runtime, threads=1, clock=lambda: 1000.0)
+    one = LimitPoller(runtime, threads=1, clock=lambda: 1000.0)
     waits = []
     for _ in range(12):
         one.tried("t", None, 0)
@@ -379,7 +379,7 @@ def test_who_loses_every_race_for_heads_does_not_look_again_at_once(app):
     limited(app, max_running=4)
     runtime = runtime_of(app)
     runtime.hold(frozenset(), {"t": Limit(4)})
-    one = Permits(runtime, threads=4, clock=lambda: 1000.0)
+    one = LimitPoller(runtime, threads=4, clock=lambda: 1000.0)
     one.tried("t", limits.Free(Limit(4), 1, 0, 1), 0)
     assert 0 < (one.wait() or 0.0) < 0.02
 

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, MessageTable
-from msgworker.instance.running import gathering
-from msgworker.instance.running.calling import PayloadBudget
+from msgworker.instance.running import gather
+from msgworker.instance.running.call import PayloadBudget
 from msgworker.store.rows import READ_AHEAD
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import in_thread, until
@@ -159,7 +159,7 @@ def waits_for_the_budget(app: App, **options: Any) -> tuple[list[int], threading
 def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
     make_app, monkeypatch, options
 ):
-    monkeypatch.setattr(gathering, "BYTES", 1)  # each is a batch of its own
+    monkeypatch.setattr(gather, "BYTES", 1)  # each is a batch of its own
     app = make_app(payload_budget=1, lease_seconds=2.0)
     app.create_schema()
     ran, go_on = waits_for_the_budget(app, **options)
@@ -185,7 +185,7 @@ def test_the_wait_for_the_budget_is_no_time_of_the_handler(make_app):
         worker.start()
         until(lambda: ran and Table(app).statuses == [1, 1], "both are claimed")
         (waits,) = {1, 2} - set(ran)
-        running = worker.instance.runtime.hand.running
+        running = worker.instance.runtime.in_flight.running
         assert [one.row.msg_id for one in running.values()] == ran
         go_on.set()
         until(lambda: set(Table(app).statuses) == {2}, "both are done")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from msgworker import App
-from msgworker.instance.claiming.ahead import Ahead
+from msgworker.instance.claiming.loop import Ahead
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
 from msgworker.message import Outcome
@@ -57,7 +57,7 @@ def end_all(one: Instance) -> None:
 
 
 def held(one: Instance) -> list[int]:
-    return sorted(lane.row.msg_id for lane in one.runtime.hand.lanes)
+    return sorted(lane.row.msg_id for lane in one.runtime.in_flight.lanes)
 
 
 def test_the_next_claim_needs_no_look(full, app, looks):

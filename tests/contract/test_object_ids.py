@@ -12,8 +12,8 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Context, Message, MessageTable, SchemaError
 from msgworker.app import runtime_of
+from msgworker.doctor import Severity
 from msgworker.instance.instance import Instance
-from msgworker.store.looking.doctor import Severity
 from tests import variants
 from tests.support.doctor import needed, run
 from tests.support.rounds import register
@@ -148,10 +148,10 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
         look = one.finder.look(1, 0)
         assert [c.msg_id for c in look.candidates] == [1]
         assert one.fetcher.claim(look.candidates, one.runtime.identity.id) == 1
-        (lane,) = one.runtime.hand.lanes
+        (lane,) = one.runtime.in_flight.lanes
         Table(app).edit(app.tables.message.c.msg_id == 1, status=2, claimed_by=None)
         assert [c.msg_id for c in one.finder.look(10, 1).candidates] == [3]
-        one.runtime.hand.lanes.clear()
+        one.runtime.in_flight.lanes.clear()
         one.finder.search.forget()
         assert [c.msg_id for c in one.finder.look(10, 0).candidates] == [2, 3]
         one.finder.search.forget()

@@ -11,11 +11,10 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
-from msgworker.ops import choosing
+from msgworker.ops import selection as choosing
 from msgworker.ops.results import Progress
-from msgworker.store.changing import chunks
-from msgworker.store.looking import order
-from msgworker.store.recovering import recover
+from msgworker.queries import order
+from msgworker.store import recover, selection
 from tests.support.ops import DONE, FAILED, NEW, Cut, audited, many_dead, put
 
 PAGE = 10
@@ -37,14 +36,14 @@ def _never(conn: sa.Connection, *_: Any, **__: Any) -> None:
 @pytest.fixture
 def second_page_never_comes(monkeypatch):
     """Pages of ten messages, of which the second one never comes."""
-    real = chunks.chunk
+    real = selection.chunk
 
     def chunk(conn, t, wanted, *, after, limit, **more):
         if after is not None:
             _endless(conn)
         return real(conn, t, wanted, after=after, limit=min(limit, PAGE), **more)
 
-    monkeypatch.setattr(chunks, "chunk", chunk)
+    monkeypatch.setattr(selection, "chunk", chunk)
 
 
 def _states(app: App) -> list[str]:
@@ -178,13 +177,13 @@ def test_up_to_alone_chooses_nothing(app):
 
 def test_a_write_tells_how_far_it_has_counted_and_counts_no_more_than_expected(app, monkeypatch):
     put(app, *((f"o{n}", FAILED) for n in range(30)), ("o", DONE))
-    real, pages = chunks.chunk, []
+    real, pages = selection.chunk, []
 
     def chunk(conn, t, wanted, *, after, limit, **more):
         pages.append(after)
         return real(conn, t, wanted, after=after, limit=min(limit, PAGE), **more)
 
-    monkeypatch.setattr(chunks, "chunk", chunk)
+    monkeypatch.setattr(selection, "chunk", chunk)
     told: list[Progress] = []
     asked = {"topic": "t", "progress": told.append}
     with pytest.raises(SelectionChanged):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from msgworker import App, Context
+from msgworker.doctor import Severity
 from msgworker.errors import ConfigError
+from msgworker.store import bounded
 from msgworker.store.items import Items, ItemState
-from msgworker.store.looking import window
-from msgworker.store.looking.doctor import Severity
 from tests.support.fan_out import Trying, double, refuse_odd
 from tests.support.rows import Table, send
 
@@ -128,7 +128,7 @@ def test_transactional_items_know_how_many_there_are(app):
 def test_many_items_are_counted_in_part(app, monkeypatch):
     trying = Trying(app, lambda ctx: ctx.fan_out(refuse_odd, range(20)))
     trying.drain()
-    monkeypatch.setattr(window, "SCAN", 6)
+    monkeypatch.setattr(bounded, "SCAN", 6)
     found = items(app, trying.msg_id)
     assert (found.done + found.failed, found.complete, found.not_started) == (6, False, None)
     seen: list[str] = []

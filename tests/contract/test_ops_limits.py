@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError
 from msgworker.errors import ExitCode
-from msgworker.store.claiming import limits
-from msgworker.store.looking.explain import Reason
+from msgworker.queries.explain import Reason
+from msgworker.store import limits
 from tests.support.leases import registered
 from tests.support.ops import why
 from tests.support.rows import edit, send

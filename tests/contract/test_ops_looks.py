@@ -13,11 +13,11 @@ import msgworker
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
 from msgworker.message import Outcome, Settlement, State
-from msgworker.store.looking import counts, failures, waiting, window
-from msgworker.store.looking.counts import Exact
-from msgworker.store.looking.explain import Reason
-from msgworker.store.looking.instances import Life
-from msgworker.store.settling import settle
+from msgworker.queries import counts, failures, lanes
+from msgworker.queries.counts import Exact
+from msgworker.queries.explain import Reason
+from msgworker.queries.instances import Life
+from msgworker.store import bounded, settle
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered
 from tests.support.ops import failing, why
@@ -104,7 +104,7 @@ def test_find_by_state_pages_through_all(app, table, word):
 
 
 def test_find_by_what_no_index_serves_stops_and_goes_on(app, table, monkeypatch):
-    monkeypatch.setattr(window, "SCAN", 10)
+    monkeypatch.setattr(bounded, "SCAN", 10)
     ids = mixed(app, table)
     first = app.ops.find(topic="b")
     assert (list(first), first.complete, first.next_after) == ([], False, ids[9])
@@ -121,7 +121,7 @@ def test_find_by_what_no_index_serves_stops_and_goes_on(app, table, monkeypatch)
 @pytest.mark.parametrize("limit", [1, 3, 50])
 def test_pages_of_new_messages_leave_none_out_and_show_none_twice(app, monkeypatch, limit):
     """Those of another topic stand in front, those that wait for an instant beside and behind."""
-    monkeypatch.setattr(window, "SCAN", 4)
+    monkeypatch.setattr(bounded, "SCAN", 4)
     send(app, *(f"a{n}" for n in range(13)), topic="other")
     wanted = send(app, "late", topic="x", delay=3600)
     wanted += send(app, *(f"b{n}" for n in range(10)), topic="x")
@@ -142,14 +142,14 @@ def test_pages_of_new_messages_leave_none_out_and_show_none_twice(app, monkeypat
 
 
 def test_the_first_page_of_new_messages_begins_at_the_lowest(app, monkeypatch):
-    monkeypatch.setattr(window, "OPEN_SCAN", 3)
+    monkeypatch.setattr(bounded, "OPEN_SCAN", 3)
     ids = send(app, *(f"z{n}" for n in range(5)), *(f"a{n}" for n in range(5)))
     page = app.ops.find(status="new")
     assert ([info.msg_id for info in page], page.complete) == (ids, True)
 
 
 def test_find_by_object_shows_what_is_open_wherever_it_stands(app, table, monkeypatch):
-    monkeypatch.setattr(window, "SCAN", 10)
+    monkeypatch.setattr(bounded, "SCAN", 10)
     ids = mixed(app, table)
     page = app.ops.find(object_id="p19")
     assert ([info.msg_id for info in page], page.complete) == ([ids[39]], False)
@@ -175,11 +175,11 @@ def test_since_is_found_by_halving(app, table):
     app.engine.dispose()
     since = now - timedelta(days=10, hours=1)
     assert [info.msg_id for info in app.ops.find(since=since)] == ids[20:]
-    slack, window.SINCE_SLACK = window.SINCE_SLACK, 1
+    slack, bounded.SINCE_SLACK = bounded.SINCE_SLACK, 1
     try:
         assert [info.msg_id for info in app.ops.find(since=since)] == ids[20:]
     finally:
-        window.SINCE_SLACK = slack
+        bounded.SINCE_SLACK = slack
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10**12, True, "5", None])
@@ -284,7 +284,7 @@ def test_lanes_propose_heads_that_run_or_failed_whatever_else_waits(app, table):
         available_at=datetime.now(UTC) + timedelta(hours=1),
     )
     with app.engine.connect() as conn:
-        found = waiting.lanes(conn, app.tables, limit=20, scan=3)
+        found = lanes.lanes(conn, app.tables, limit=20, scan=3)
     assert not found.complete
     assert {"o20", "z"} <= {one.object_id for one in found}
     assert (found[0].object_id, found[0].behind) == ("z", 1)
@@ -299,8 +299,8 @@ def test_lanes_read_a_bounded_part_of_the_delayed_messages(app, table):
     table.edit(m.in_(delayed), available_at=later)
     table.edit(m == failed, status=-1, error_try_times=1, available_at=later + timedelta(minutes=1))
     with app.engine.connect() as conn:
-        near = waiting.lanes(conn, app.tables, limit=10, scan=30)
-        far = waiting.lanes(conn, app.tables, limit=10, scan=31)
+        near = lanes.lanes(conn, app.tables, limit=10, scan=30)
+        far = lanes.lanes(conn, app.tables, limit=10, scan=31)
     assert not near.complete
     assert "z" not in {one.object_id for one in near}
     assert "z" in {one.object_id for one in far}
@@ -309,8 +309,8 @@ def test_lanes_read_a_bounded_part_of_the_delayed_messages(app, table):
 def test_lanes_find_a_deep_object_that_is_read_in_part(app):
     send(app, "a", *["b"] * 6, "c")
     with app.engine.connect() as conn:
-        part = waiting.lanes(conn, app.tables, limit=1, scan=3)
-        whole = waiting.lanes(conn, app.tables, limit=3, scan=9)
+        part = lanes.lanes(conn, app.tables, limit=1, scan=3)
+        whole = lanes.lanes(conn, app.tables, limit=3, scan=9)
     assert [(one.object_id, one.behind) for one in part] == [("b", 5)]
     assert (part.complete, part.looked_at) == (False, 3)
     assert [(one.object_id, one.behind) for one in whole] == [("b", 5), ("a", 0), ("c", 0)]
@@ -318,7 +318,7 @@ def test_lanes_find_a_deep_object_that_is_read_in_part(app):
 
 
 def test_lanes_count_up_to_a_limit(app, monkeypatch):
-    monkeypatch.setattr(waiting, "BEHIND", 3)
+    monkeypatch.setattr(lanes, "BEHIND", 3)
     send(app, *["a"] * 6, *["b"] * 4)
     found = {one.object_id: (one.behind, one.at_least) for one in app.ops.lanes()}
     assert found == {"a": (3, True), "b": (3, False)}

@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, ConfigError, MsgworkerError, SchemaError
-from msgworker.ops import asking, bulk
+from msgworker.ops import call, operation
 from msgworker.ops.results import Why
-from msgworker.store.tables import ddl_script
+from msgworker.schema import additions
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.refusing import refuse
 from tests.support.rows import edit, send
@@ -52,7 +52,7 @@ def test_texts_of_people_are_kept_whatever_they_hold(app):
 
 def test_without_the_tables_of_ops_messages_are_handled_and_writes_refused(app, table):
     with app.engine.begin() as conn:
-        for made in reversed(ddl_script.ops_tables(app.tables)):
+        for made in reversed(additions.ops_tables(app.tables)):
             conn.execute(sa.schema.DropTable(made))
     other = App(app.engine.url)
     other.add_handler("t", lambda msg: None)
@@ -101,7 +101,7 @@ def test_an_interrupted_rerun_goes_on_without_counting_twice(app, table):
 
 def test_an_interrupted_rerun_of_a_long_list_goes_on_with_the_same_ids(app, table, monkeypatch):
     """So many ids are not kept; what is through is not run again, also if it has ended since."""
-    monkeypatch.setattr(asking, "KEPT_IDS", 250)
+    monkeypatch.setattr(call, "KEPT_IDS", 250)
     many_dead(app, 300)
     table.edit(status=DONE)
     ids = range(1, 301)
@@ -139,7 +139,7 @@ def test_an_interrupted_discard_of_ids_goes_on_with_and_without_them(app, table)
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_an_interrupted_rerun_with_successors_goes_on_to_its_end(app, table, steps, monkeypatch):
     """Wherever it is cut: each message is counted once, those left alone too."""
-    monkeypatch.setattr(bulk, "MOST_SIZE", 1)
+    monkeypatch.setattr(operation, "MOST_SIZE", 1)
     first, waiting, behind, second, third, ended = put(
         app, ("o", FAILED), ("p", NEW), ("o", FAILED), ("q", FAILED), ("r", FAILED), ("s", DONE)
     )

@@ -10,12 +10,11 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError, SelectionChanged, TookTooLong
 from msgworker.message import State
-from msgworker.store.looking import counts, overview, pages, window
-from msgworker.store.looking.capped import Capped, cursor_place, cursor_text
-from msgworker.store.looking.window import Found
-from msgworker.store.settling import tries
-from msgworker.store.settling.fingerprint import fingerprint
-from msgworker.store.settling.tries import Failure, Kind
+from msgworker.queries import counts, pages
+from msgworker.queries.pages import Capped, cursor_place, cursor_text
+from msgworker.store import bounded, tries
+from msgworker.store.bounded import Found
+from msgworker.store.tries import Failure, Kind, fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rows import send
 
@@ -180,7 +179,7 @@ def test_a_place_is_of_the_unfinished_messages_of_the_object(app, monkeypatch):
     head = app.ops.place(ids[1])
     assert (head.head, head.ahead, head.behind) == (ids[1], Capped(0), Capped(2))
     assert [app.ops.place(i) for i in (ids[0], ids[5], 999)] == [None, None, None]
-    monkeypatch.setattr("msgworker.store.looking.place.MOST", 1)
+    monkeypatch.setattr("msgworker.queries.lanes.MOST", 1)
     other = App(app.engine.url)  # with statements that are not built yet
     assert other.ops.place(ids[1]).behind == Capped(1, more=True)
     other.engine.dispose()
@@ -203,7 +202,7 @@ def test_the_overview_counts_up_to_a_limit_and_names_every_topic(app, monkeypatc
     assert by_name["default"].count("new") == Capped(1)
     assert (found.live, found.silent, found.dead) == (0, 0, 1)  # "another" has no lease
     assert abs((found.read_at - datetime.now(UTC)).total_seconds()) < 60
-    monkeypatch.setattr(overview, "MOST", 4)
+    monkeypatch.setattr(counts, "MOST", 4)
     capped = app.ops.overview()
     assert str(capped.count("new")) == "4+"
     assert {"t", "t0", "t1"} <= {one.topic for one in capped.topics}
@@ -280,7 +279,7 @@ def test_groups_are_paged_and_filtered_by_topic_and_time(app):
 def test_lanes_are_paged_by_object(app, monkeypatch):
     put(app, *((name, NEW) for name in "cab" for _ in range(3)), ("d", DONE), (None, NEW))
     for scan in (100, 4):
-        monkeypatch.setattr(window, "OPEN_SCAN", scan)
+        monkeypatch.setattr(bounded, "OPEN_SCAN", scan)
         found, after = [], None
         while True:
             page = app.ops.lanes(by="object", limit=2, after=after)

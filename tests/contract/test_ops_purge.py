@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError, MessageTable, SchemaError
 from msgworker.message import Status
-from msgworker.ops.bulk import Bulk
+from msgworker.ops.operation import Bulk
 from msgworker.ops.results import Why
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put
 from tests.support.rows import Table

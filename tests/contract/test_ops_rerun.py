@@ -12,12 +12,12 @@ from tenacity import wait_none
 
 from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
 from msgworker import app as app_module
-from msgworker.ops import bulk, rerunning
-from msgworker.ops.bulk import Bulk
+from msgworker.ops import operation
+from msgworker.ops import steps as rerunning
+from msgworker.ops.operation import Bulk
 from msgworker.ops.results import Progress, Why
-from msgworker.store.changing import chunks
-from msgworker.store.looking import window
-from msgworker.store.settling.fingerprint import fingerprint
+from msgworker.store import bounded, selection
+from msgworker.store.tries import fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import in_thread, until
@@ -267,13 +267,13 @@ def test_a_slow_rerun_looks_only_a_little_ahead(sqlite, monkeypatch):
     app.create_schema()
     put(app, ("a", FAILED))
     limits: list[int] = []
-    chunk = chunks.chunk
+    chunk = selection.chunk
 
     def watched(*args: Any, limit: int, **more: Any) -> Any:
         limits.append(limit)
         return chunk(*args, limit=limit, **more)
 
-    monkeypatch.setattr(chunks, "chunk", watched)
+    monkeypatch.setattr(selection, "chunk", watched)
     assert app.ops.rerun(rate=2) == 1
     assert limits == [40]
     app.engine.dispose()
@@ -379,7 +379,7 @@ def test_also_done_without_successors_is_refused(app, table):
 
 
 def test_an_interrupted_rerun_goes_on_with_the_done_ones_it_was_asked_for(app, table, monkeypatch):
-    monkeypatch.setattr(bulk, "MOST_SIZE", 1)
+    monkeypatch.setattr(operation, "MOST_SIZE", 1)
     ids = put(app, ("o", FAILED), ("o", DONE), ("p", FAILED), ("p", DONE))
     with pytest.raises(Cut):
         app.ops.rerun([ids[0], ids[2]], with_successors=True, also_done=True, progress=cut_after(1))
@@ -486,7 +486,7 @@ def test_a_rerun_of_one_message_does_not_read_all_that_are_done_behind_it(
     sqlite_app, monkeypatch, object_id
 ):
     """Of one with an object: where the table has an index by object."""
-    monkeypatch.setattr(window, "SINCE_SLACK", 10)
+    monkeypatch.setattr(bounded, "SINCE_SLACK", 10)
     engine = sa.create_engine(sqlite_app.engine.url)
     steps = [0]
 

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, MessageTable, SchemaError
 from msgworker import ticks as pure
 from msgworker.config import load
+from msgworker.doctor import Severity
 from msgworker.store import schedules as store
-from msgworker.store.looking.doctor import Severity
 from tests.support.doctor import needed
 from tests.support.tables import topicless
 from tests.support.timers import clock, edit_row, put_back, rows, ticks_of, timer

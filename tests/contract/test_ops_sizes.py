@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable, dialects
 from msgworker.dialects import catalogue
 from msgworker.errors import TookTooLong
-from msgworker.store.looking.sizes import Sizes, TableSize
+from msgworker.queries.counts import Sizes, TableSize
 from tests.oracle_lint import lint
 from tests.support.rows import send
 

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.instance.running.hand import Running
-from msgworker.store.looking.explain import Explanation, Reason
-from msgworker.store.recovering import lease
+from msgworker.instance.running.in_flight import Execution
+from msgworker.queries.explain import Explanation, Reason
+from msgworker.store import lease
 from tests.support.rounds import beat, fetch
 from tests.support.rows import Table, send
 
@@ -23,9 +23,11 @@ AGO = re.compile(r"\b\d+ s\b")
 
 def running(one, msg_id: int, seconds: float, owner: str | None = None) -> None:
     """A handler of this message has run for so long."""
-    row = next(lane.row for lane in one.runtime.hand.lanes if lane.row.msg_id == msg_id)
+    row = next(lane.row for lane in one.runtime.in_flight.lanes if lane.row.msg_id == msg_id)
     since = time.monotonic() - seconds
-    one.runtime.hand.running[msg_id] = Running(row, owner or one.runtime.identity.id, since, None)
+    one.runtime.in_flight.running[msg_id] = Execution(
+        row, owner or one.runtime.identity.id, since, None
+    )
 
 
 def claimed_ago(table: Table, seconds: float) -> None:

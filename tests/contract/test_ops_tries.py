@@ -10,9 +10,8 @@ from tenacity import wait_none
 
 from msgworker import MessageTable, Reject
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store.recovering import recover
-from msgworker.store.settling import done, settle
-from msgworker.store.settling import tries as trying
+from msgworker.store import done, recover, settle
+from msgworker.store import tries as trying
 from tests.support.flags import ME, flagged
 from tests.support.ops import failing, shown
 from tests.support.rows import send

@@ -10,7 +10,7 @@ import pytest
 from msgworker import App
 from msgworker.instance.claiming import search as searching
 from msgworker.instance.claiming.search import RING_SECONDS, Search
-from msgworker.store.claiming import candidates
+from msgworker.store import candidates
 
 IN_FRONT = 6_000
 LOOKS = 15

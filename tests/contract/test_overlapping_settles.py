@@ -17,9 +17,9 @@ from msgworker import App, Worker
 from msgworker.app import runtime_of
 from msgworker.dialects import DIALECTS
 from msgworker.instance.instance import Instance
-from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE
-from msgworker.instance.settling import settler, settlethread
+from msgworker.instance.settling import settler
 from msgworker.instance.settling.writer import Writer
 from msgworker.message import Settled
 from tests.support.leases import leases
@@ -104,7 +104,7 @@ def test_many_lanes_are_settled_beside_a_settle_under_way(pair, app, table, hold
     assert table.statuses == [2] * (3 + MANY)
     assert held.batches == [{lane.row.msg_id for lane in lanes[:3]}]
     assert beside.batches == [{lane.row.msg_id for lane in lanes[3:]}]
-    assert not pair.runtime.hand.lanes
+    assert not pair.runtime.in_flight.lanes
 
 
 def test_a_few_lanes_are_left_to_the_settle_under_way(pair, app, table, holds):
@@ -153,22 +153,22 @@ def settled_with_a_claim(one: Instance) -> list[int]:
 def test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others(three):
     assert fetch(three) == 3
     assert fetch(three) == -1  # all that may be held
-    before = set(three.runtime.hand.lanes)
+    before = set(three.runtime.in_flight.lanes)
     for lane in before:
         lane.rows = lane.rows[:1]
     assert settled_with_a_claim(three) == [3]
-    assert len(three.runtime.hand.lanes) == 3
-    assert before.isdisjoint(three.runtime.hand.lanes)
+    assert len(three.runtime.in_flight.lanes) == 3
+    assert before.isdisjoint(three.runtime.in_flight.lanes)
     assert three.settler.leaving == 0
     assert fetch(three) == -1
 
 
 def test_lanes_that_go_on_with_the_settle_under_way_keep_their_room(three):
     assert fetch(three) == 3
-    before = set(three.runtime.hand.lanes)
+    before = set(three.runtime.in_flight.lanes)
     assert settled_with_a_claim(three) == []
     assert fetch(three) == -1
-    assert three.runtime.hand.lanes == before
+    assert three.runtime.in_flight.lanes == before
 
 
 def test_behind_a_settle_that_takes_long_any_lane_is_settled(pair, app, table, holds, monkeypatch):
@@ -420,7 +420,7 @@ def test_a_lane_lost_in_one_of_two_settles_is_lost_alone_and_makes_us_ask(
     assert sorted(table.statuses) == [0] + [2] * (2 * MANY - 1)
     assert pair.runtime.tally.lost == 1
     assert pair.runtime.identity.in_doubt
-    assert not pair.runtime.hand.lanes
+    assert not pair.runtime.in_flight.lanes
 
 
 def test_without_a_second_connection_one_writer_settles_all(pair, app, table, holds, monkeypatch):
@@ -508,7 +508,7 @@ def test_a_thread_of_its_own_settles_for_long_handlers(working, app, table, monk
 
 
 def test_handler_threads_settle_for_short_handlers(working, app, table, monkeypatch):
-    monkeypatch.setattr(settlethread, "LONG_HANDLER_SECONDS", 60.0)
+    monkeypatch.setattr(settler, "LONG_HANDLER_SECONDS", 60.0)
     names = settling_threads(working.instance, monkeypatch)
     send(app, *(f"o{i % 20}" for i in range(80)))
     until(lambda: table.statuses.count(2) == 80, "all are done")

@@ -14,11 +14,11 @@ from tenacity.wait import wait_none
 from msgworker import App, MessageTable
 from msgworker.app import runtime_of
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.instance.claiming import urgency
+from msgworker.instance.claiming import choice
+from msgworker.instance.claiming.choice import SHARE
 from msgworker.instance.claiming.search import Search
-from msgworker.instance.claiming.urgency import SHARE
 from msgworker.instance.instance import Instance
-from msgworker.store.claiming import claim
+from msgworker.store import claim
 from msgworker.table import URGENT
 from tests.support.flags import ME
 from tests.support.rounds import fetch, register
@@ -150,9 +150,9 @@ def test_any_messages_keep_their_order_and_the_highest_heads_come_first(app, see
 
 def test_what_cannot_start_does_not_hide_lower_priorities(app, monkeypatch):
     """A page of messages behind others, and a page of a topic without a handler."""
-    monkeypatch.setattr(urgency, "LEAST_ROWS", 4)
-    monkeypatch.setattr(urgency, "BEHIND", 4)
-    monkeypatch.setattr(urgency, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(choice, "LEAST_ROWS", 4)
+    monkeypatch.setattr(choice, "BEHIND", 4)
+    monkeypatch.setattr(choice, "LOOK_SECONDS", 0.0)
     send(app, "hot", "x", "y", "z")
     send(app, *["hot"] * 9, priority=9)
     send(app, *"mnopqr", topic="unhandled", priority=8)
@@ -219,7 +219,7 @@ def test_a_message_in_quarantine_with_a_priority_runs_alone(one, app, table):
     send(app, "a")
     for _ in range(5):
         fetch(one)
-    held = [lane.row.msg_id for lane in one.runtime.hand.lanes]
+    held = [lane.row.msg_id for lane in one.runtime.in_flight.lanes]
     assert held == [bad]
 
 

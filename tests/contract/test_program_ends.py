@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.instance.stopping import EXIT_SECONDS
+from msgworker.instance.stop import EXIT_SECONDS
 from tests.support.databases import SQLITE
 from tests.support.leases import leases
 from tests.support.rows import send
@@ -113,7 +113,7 @@ def refuse(thread):
 
 worker = app.worker(threads=1)
 handle = threading.Event()
-from msgworker.instance.running.asyncloop import LoopThread
+from msgworker.instance.running.asyncpool import LoopThread
 get = LoopThread._get
 
 def late_get(self):

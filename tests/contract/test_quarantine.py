@@ -6,7 +6,7 @@ import time
 
 import sqlalchemy as sa
 
-from msgworker.instance.claiming import quiesce
+from msgworker.instance.running import in_flight
 from tests.support.rounds import fetch
 from tests.support.rows import send
 from tests.support.sessions import only_servers
@@ -28,7 +28,7 @@ def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
     send(app, "a", "b")
     assert fetch(one) == 2
     (started,) = one.lanes.take_back()[:1]
-    one.lanes.put(lane for lane in one.runtime.hand.lanes if lane is not started)
+    one.lanes.put(lane for lane in one.runtime.in_flight.lanes if lane is not started)
     send(app, "q")
     table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
     assert fetch(one) == 0
@@ -53,8 +53,8 @@ def test_a_locked_message_in_quarantine_does_not_stop_the_others(app, table):
 
 def test_a_message_in_quarantine_gets_its_turn_among_slow_handlers(app, table, monkeypatch):
     """Runs behind the heads would never let the instance run empty."""
-    monkeypatch.setattr(quiesce, "FIRST_SECONDS", 0.2)
-    monkeypatch.setattr(quiesce, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(in_flight, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(in_flight, "PAUSE_SECONDS", 0.2)
     watch = Watch()
     app.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, lambda: time.sleep(0.1)))
     send(app, *["a", "b", "c", "d", "e", "f"] * 100)

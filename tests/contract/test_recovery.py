@@ -11,10 +11,9 @@ import sqlalchemy as sa
 
 from msgworker import MessageTable
 from msgworker.instance.liveness import recovery
-from msgworker.instance.liveness.chronicle import Chronicle
-from msgworker.instance.liveness.housekeeper import Housekeeper
-from msgworker.instance.liveness.requests import Requests
-from msgworker.store.recovering import lease, recover
+from msgworker.instance.liveness.housekeeper import HistoryWriter, Housekeeper
+from msgworker.instance.liveness.requests import OperatorRequests
+from msgworker.store import lease, recover
 from tests.support.leases import dead_holds, leases, renewed
 from tests.support.refusing import refuse
 from tests.support.rounds import beat, doubted, fetch
@@ -273,7 +272,7 @@ def test_an_outage_longer_than_the_lease_costs_what_others_have_taken_over(one, 
         conn.execute(sa.update(app.tables.lease).values(expires_at=past, taken_by="another"))
     assert beat(one) == 1
     assert one.runtime.identity.id != old
-    assert not one.runtime.hand.lanes
+    assert not one.runtime.in_flight.lanes
     rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
     assert rows == [(-1, 1, 1, None), (0, 0, 0, None)]
 
@@ -309,8 +308,8 @@ def test_an_error_of_one_part_of_the_housekeeping_keeps_no_other_from_its_own(
         if threading.current_thread() is not threading.main_thread():  # which prepares the start
             raise ValueError("not today")
 
-    monkeypatch.setattr(Requests if part == "read" else Housekeeper, part, fail)
-    monkeypatch.setattr(Chronicle, "write", lambda self, last=False: wrote.append(last))
+    monkeypatch.setattr(OperatorRequests if part == "read" else Housekeeper, part, fail)
+    monkeypatch.setattr(HistoryWriter, "write", lambda self, last=False: wrote.append(last))
     with app.worker(threads=1) as worker:
         worker.start()
         until(lambda: ran == [first], "it is recovered all the same")

@@ -9,10 +9,10 @@ import pytest
 from tenacity.wait import wait_none
 
 from msgworker import App
-from msgworker.instance.claiming.refusals import FIRST_PAUSE_SECONDS, FORGET_SECONDS, Refusals
 from msgworker.instance.report import Report
-from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.looking.left import Left, Waits
+from msgworker.instance.state import FIRST_PAUSE_SECONDS, FORGET_SECONDS, RejectedRows
+from msgworker.queries.remaining import Left, Waits
+from msgworker.store.candidates import Candidate
 from tests.support.odd_rows import assert_all_others_ran, drain
 from tests.support.rows import Table, send
 from tests.support.waiting import until
@@ -165,7 +165,7 @@ def test_messages_without_an_object_that_are_refused_do_not_hold_up_others(
 
 
 def test_a_row_that_is_refused_no_more_runs(make_app, database, taken, monkeypatch):
-    monkeypatch.setattr("msgworker.instance.claiming.refusals.FIRST_PAUSE_SECONDS", 0.3)
+    monkeypatch.setattr("msgworker.instance.state.FIRST_PAUSE_SECONDS", 0.3)
     app = make_app(lease_seconds=6)  # operators see it with a heartbeat
     app.create_schema()
     refuse(app, database, "flag")
@@ -226,7 +226,7 @@ def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):
 
 def test_what_was_refused_and_has_been_mended_is_forgotten():
     now = [0.0]
-    refusals = Refusals(clock=lambda: now[0])
+    refusals = RejectedRows(clock=lambda: now[0])
     refusals.heard(Candidate(1, "a", 0, 0, 0, None, 1, None, "a"), "no")
     now[0] = FIRST_PAUSE_SECONDS + FORGET_SECONDS - 1
     assert refusals.waiting() == (set(), set())

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
-from msgworker.store.looking.doctor import Severity
+from msgworker.doctor import Severity
 from tests import variants
 from tests.support.doctor import needed, run
 from tests.support.rows import send

@@ -18,12 +18,12 @@ from click.testing import CliRunner, Result
 from msgworker import App, DatabaseUnavailable, DuplicateMessage, MessageTable, Reject
 from msgworker.cli import main
 from msgworker.coordination import DatabaseLocks, hold
+from msgworker.doctor import Severity
 from msgworker.errors import LeaseLost
 from msgworker.events import ScheduleFailed
 from msgworker.message import State
-from msgworker.store.looking.doctor import Severity
-from msgworker.store.looking.info import How
-from msgworker.store.recovering import lease
+from msgworker.queries.messages import How
+from msgworker.store import lease
 from tests.engines import plain_engine
 from tests.support.rows import Table, send
 from tests.support.spans import recorded

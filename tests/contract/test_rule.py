@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.config import load
 from msgworker.errors import RuleChanged, SchemaError
-from msgworker.store.tables import rule
-from msgworker.store.tables.rule import Rule
+from msgworker.schema import rule
+from msgworker.schema.rule import Rule
 from tests.support.leases import leases
 from tests.support.rows import Table, send
 from tests.support.rule import FIVE, THREE, bare, drain, recorded, rows, states, write, written

@@ -18,11 +18,11 @@ from msgworker.app import runtime_of
 from msgworker.dialects import DIALECTS
 from msgworker.errors import RuleChanged
 from msgworker.instance.instance import Instance
-from msgworker.ops.asking import Who
-from msgworker.ops.bulk import Bulk, Step
-from msgworker.store.recovering import lease
-from msgworker.store.tables import rule
-from msgworker.store.tables.rule import Answer, Rule
+from msgworker.ops.call import Who
+from msgworker.ops.operation import Bulk, Step
+from msgworker.schema import rule
+from msgworker.schema.rule import Answer, Rule
+from msgworker.store import lease
 from tests.support.leases import leases
 from tests.support.rounds import beat, declared_dead, doubted, fetch, register
 from tests.support.rows import Table, send

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from tenacity import wait_none
 
-from msgworker.store.settling import settle
+from msgworker.store import settle
 from tests.support.leases import leases
 from tests.support.logged import assert_facts
 from tests.support.refusing import refuse

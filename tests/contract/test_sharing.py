@@ -9,8 +9,8 @@ import pytest
 
 from msgworker import App
 from msgworker.clock import clock
-from msgworker.instance.running.hand import Running
-from msgworker.store.recovering import lease
+from msgworker.instance.running.in_flight import Execution
+from msgworker.store import lease
 from tests.support.rounds import fetch, loses_its_lease, trust_until
 from tests.support.rows import send
 
@@ -30,7 +30,7 @@ def in_hand_and_slow(one, app: App, *objects: Any, age: float = 1.5) -> list[Any
     started, *waiting = sorted(one.lanes.take_back(), key=lambda lane: lane.row.msg_id)
     one.lanes.put(waiting)
     since = time.monotonic() - age
-    one.runtime.hand.running[1] = Running(started.row, started.owner, since, None)
+    one.runtime.in_flight.running[1] = Execution(started.row, started.owner, since, None)
     return ids
 
 
@@ -47,7 +47,7 @@ def test_what_waits_behind_slow_handlers_is_given_back_where_others_live(one, ap
     for _ in range(5):  # and they are not claimed again
         assert fetch(one) == -1
     assert (tally.claims, tally.shared) == (1, 2)
-    assert {lane.row.object_id for lane in one.runtime.hand.lanes} == {"a"}
+    assert {lane.row.object_id for lane in one.runtime.in_flight.lanes} == {"a"}
     app.drain(threads=1, linger=0)  # another instance has them now
     assert table.statuses == [1, 0, 2, 2, 2]
     assert sorted(ran) == [3, 4, 5]
@@ -69,7 +69,7 @@ def test_the_newest_are_given_back_first(one, app, table):
     in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
     one.runtime.slots = 2
     one.appetite.kept = 3
-    one.room.share(len(one.runtime.hand.lanes), None)
+    one.room.share(len(one.runtime.in_flight.lanes), None)
     assert table.statuses == [1, 1, 1, 0]
 
 
@@ -84,11 +84,13 @@ def test_nothing_is_given_back_while_our_lease_is_in_doubt(one, app, table):
 def test_a_slow_handler_of_a_lost_id_keeps_its_thread(one, app, table):
     (a, _) = send(app, "a", "b")
     assert fetch(one) == 2
-    lane = next(lane for lane in one.runtime.hand.lanes if lane.row.msg_id == a)
-    one.runtime.hand.running[1] = Running(lane.row, lane.owner, time.monotonic() - 600.0, None)
+    lane = next(lane for lane in one.runtime.in_flight.lanes if lane.row.msg_id == a)
+    one.runtime.in_flight.running[1] = Execution(
+        lane.row, lane.owner, time.monotonic() - 600.0, None
+    )
     loses_its_lease(one)
     table.edit(status=0, claimed_by=None)
     assert fetch(one) == -1  # its one thread is not free: others may have them
     assert table.statuses == [0, 0]
-    one.runtime.hand.running.clear()
+    one.runtime.in_flight.running.clear()
     assert fetch(one) == 2

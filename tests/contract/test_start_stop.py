@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from msgworker import App, Context, Message
 from msgworker.errors import ExitCode, MsgworkerError, SchemaError
 from msgworker.instance import instance as instance_module
-from msgworker.instance.links import Link
+from msgworker.instance.connections import Connections
 from msgworker.instance.liveness import housekeeper
-from msgworker.store.recovering import lease
+from msgworker.store import lease
 from tests.support.databases import SQLITE
 from tests.support.leases import leases
 from tests.support.rows import send
@@ -206,7 +206,7 @@ def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
     monkeypatch.setattr(housekeeper, "LEAVE_SECONDS", 2.0)
     hangs, answered = iter([True]), threading.Event()
 
-    def holds_nothing(link: Link) -> bool:
+    def holds_nothing(link: Connections) -> bool:
         with link.transaction() as conn:
             if next(hangs, False):
                 conn.exec_driver_sql(SLEEP[app.engine.dialect.name])

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from msgworker import App, Context, Message
 from msgworker.instance.instance import GIVE_UP_SECONDS
-from msgworker.instance.stopping import Ending
+from msgworker.instance.stop import StopOnce
 from tests.support.leases import leases
 from tests.support.rows import send
 from tests.support.sessions import only_servers
@@ -213,9 +213,9 @@ def test_a_stop_that_is_interrupted_goes_on_and_the_next_one_waits_for_it(app, m
         started.set()
         until(lambda: ctx.cancelled, "it is told")
 
-    goes_on = Ending.goes_on
+    goes_on = StopOnce.goes_on
 
-    def interrupted(self: Ending, seconds: float) -> bool:
+    def interrupted(self: StopOnce, seconds: float) -> bool:
         stopping.set()
         if interrupt and interrupt.pop():
             raise KeyboardInterrupt
@@ -223,7 +223,7 @@ def test_a_stop_that_is_interrupted_goes_on_and_the_next_one_waits_for_it(app, m
 
     send(app, "a")
     worker = app.worker(threads=1)
-    monkeypatch.setattr(Ending, "goes_on", interrupted)
+    monkeypatch.setattr(StopOnce, "goes_on", interrupted)
     if how == "start":
         worker.start()
         assert started.wait(60)

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Context, Message, Reject, RetryLater
-from msgworker.instance.running import judging
-from msgworker.store.looking.doctor import Severity
-from msgworker.store.settling.tries import Try
+from msgworker.doctor import Severity
+from msgworker.instance.running import call
+from msgworker.store.tries import Try
 from tests.support.rows import Table, send
 
 
@@ -221,7 +221,7 @@ def test_any_text_of_an_error_is_kept(app):
 
 
 def test_secrets_do_not_reach_a_traceback(app, monkeypatch):
-    monkeypatch.setattr(judging, "secrets_of", lambda url: {"hunter22"})
+    monkeypatch.setattr(call, "secrets_of", lambda url: {"hunter22"})
 
     def fail(msg: Message[Any]) -> None:
         raise ValueError("postgresql://me:hunter22@db")

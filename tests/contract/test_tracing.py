@@ -15,8 +15,8 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.trace import StatusCode
 
 from msgworker import App, MessageTable, Reject, RetryLater, testing
+from msgworker.doctor import Severity
 from msgworker.errors import ConfigError
-from msgworker.store.looking.doctor import Severity
 from msgworker.tracing import tracer
 from tests.support.rows import Table, edit
 from tests.support.spans import PARENT, Spans, ids, linked, recorded

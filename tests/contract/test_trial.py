@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
-from msgworker.store.looking.doctor import Severity
-from msgworker.store.tables.ddl_script import ddl
+from msgworker.doctor import Severity
+from msgworker.schema.additions import ddl
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, TABLE, foreign_table, insert, make_table

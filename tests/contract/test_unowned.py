@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from msgworker import App, Message, MessageTable, Worker
 from msgworker.app import runtime_of
 from msgworker.instance.instance import Instance
-from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
 from msgworker.message import Outcome
 from tests.support.leases import leases
@@ -128,7 +128,7 @@ def test_what_has_not_started_is_asked_for_before_it_starts(seed_app, make_one):
     end_lease(seed_app, one.runtime.identity.id)
     beat(one)
     assert queued(one) == []
-    assert len(one.runtime.hand.unsure) == 2
+    assert len(one.runtime.in_flight.unsure) == 2
     beat(one)
     lanes = queued(one)
     assert [lane.row.msg_id for lane in lanes] == [first, kept]
@@ -150,7 +150,7 @@ def test_what_people_gave_back_while_the_lease_was_lost_is_not_started(seed_app,
     beat(one)
     assert queued(one) == []
     beat(one)
-    assert (queued(one), one.runtime.hand.lanes, one.runtime.tally.lost) == ([], set(), 2)
+    assert (queued(one), one.runtime.in_flight.lanes, one.runtime.tally.lost) == ([], set(), 2)
     assert "is no longer claimed by us" in caplog.text
     assert Table(seed_app).rows("status", "error_try_times") == [(-1, 1)] * 2
     assert fetch(one) == 2
@@ -194,7 +194,7 @@ def test_a_message_that_somebody_has_locked_is_asked_for_again(seed_app, make_on
     with seed_app.engine.begin() as conn:
         conn.execute(sa.select(t.message).with_for_update()).all()
         beat(one)
-        assert (queued(one), len(one.runtime.hand.unsure)) == ([], 1)
+        assert (queued(one), len(one.runtime.in_flight.unsure)) == ([], 1)
         assert one.housekeeper.pause_seconds(0) < 1
     beat(one)
     assert [lane.row.msg_id for lane in queued(one)] == [held]
@@ -209,7 +209,7 @@ def test_a_stop_gives_back_what_nobody_is_sure_of(seed_app, make_one):
     assert queued(one) == []
     one.stop(0.0)
     assert Table(seed_app).rows("status", "error_try_times") == [(0, 0)] * 2
-    assert one.runtime.hand.lanes == set()
+    assert one.runtime.in_flight.lanes == set()
 
 
 def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(seed_app, make_app):

@@ -137,7 +137,7 @@ settings.configure(DATABASES={
     "file": {"ENGINE": "django.db.backends.sqlite3", "NAME": "crm.sqlite3"},
 }, MSGWORKER={"alias": "default", "lease_secs": 3})
 logging.basicConfig()
-from msgworker.contrib.django.database import url_of
+from msgworker.contrib.django.connection import url_of
 from msgworker.contrib.django import app
 print(url_of("default").render_as_string(hide_password=False))
 print(url_of("file").database)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgworker.coordination.assign import requested, round_robin, sticky
+from msgworker.coordination.partitions import requested, round_robin, sticky
 
 QUEUES = [1, 2, 3, 4, 5]
 ALL_A = dict.fromkeys(QUEUES, "A")

@@ -183,7 +183,7 @@ def test_who_stands_still_in_the_middle_of_an_acquire_keeps_no_row_locked(far):
     """Between the statements of an acquire nothing is locked."""
     if far.kind in ("redis", "zookeeper"):
         pytest.skip("one request")
-    from msgworker.store.sharing import locks as statements
+    from msgworker.store import locks as statements
 
     first, second, name = far.locks(), far.locks(), far.name()
     first.release(first.acquire(name, "me", 0.1))

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from msgworker.coordination import DatabaseLocks, Lease, LockCentre, new_owner
 from msgworker.coordination import database as database_module
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.store.sharing import locks as store
+from msgworker.store import locks as store
 
 PREFIX = "crm:member:"
 

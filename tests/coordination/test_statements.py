@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from msgworker import dialects
 from msgworker.dialects import DIALECTS, compiler_for, now_ms
-from msgworker.store.sharing import locks
+from msgworker.store import locks
 from msgworker.table import MessageTable, tables_for
 from tests.oracle_lint import lint
 

@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from msgworker.errors import Reject
-from msgworker.instance.running.batchcall import BatchCaller
-from msgworker.instance.running.batchtransaction import BatchTransaction, Part
+from msgworker.instance.running.batch import BatchCaller, BatchTransaction, Part
 from msgworker.instance.running.outcome import DONE as LANE_DONE
 from msgworker.message import Outcome
 from tests.crash.points import AFTER_SETTLE, IN_SETTLE, die_at, now

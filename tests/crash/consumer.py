@@ -46,7 +46,7 @@ from msgworker import App, BatchContext, Context, Message, MessageTable, Reject,
 from msgworker.coordination import Partitions, Segments
 from msgworker.coordination.centres import open_centre
 from msgworker.errors import DatabaseUnavailable, SchemaError
-from msgworker.instance.claiming.seat import Scope
+from msgworker.instance.claiming.scope import Scope
 from tests.crash.topics import add_topics, send_on
 from tests.crash.witness import Witness
 from tests.history import Recorder

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from msgworker import App, MessageTable
-from msgworker.store.settling import tries
+from msgworker.store import tries
 from tests import history
 from tests.crash import nursery
 from tests.crash.batch_witness import tell_of_batches

@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.store.recovering import lease
+from msgworker.store import lease
 from tests.conftest import NAMES, _fresh
 from tests.crash.fleet import Trial
 from tests.engines import plain_engine

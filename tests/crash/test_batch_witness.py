@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.instance.running.batchcall import BatchCaller
-from msgworker.instance.running.batchtransaction import BatchTransaction, Cancelled, Part
+from msgworker.instance.running.batch import BatchCaller, BatchTransaction, Cancelled, Part
 from tests import history
 from tests.crash import points
 from tests.crash.batch_witness import BEHIND, SHARED, tell_of_batches, watch_batches

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker.instance.fan_out.itemrun import BATCH
+from msgworker.instance.fan_out.items import BATCH
 from tests.crash.fan_consumer import EFFECT, make_app
 from tests.support.rows import Table
 from tests.support.waiting import until

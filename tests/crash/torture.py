@@ -31,8 +31,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from msgworker.store.tables import ddl_script
-from msgworker.table.uniqueness import able
+from msgworker.schema import additions
+from msgworker.table.tables import able
 from tests import pairs, pooled, servers
 from tests.crash import points
 from tests.crash.batch_witness import BEHIND
@@ -495,7 +495,7 @@ def divide(url: str) -> None:
     """Make the message table with partitions."""
     engine = plain_engine(url)
     with engine.begin() as conn:
-        conn.exec_driver_sql(ddl_script.ddl(MessageTable(), "postgresql", 8))
+        conn.exec_driver_sql(additions.ddl(MessageTable(), "postgresql", 8))
     engine.dispose()
 
 

@@ -22,14 +22,12 @@ from msgworker.errors import Reject
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.liveness.recovery import Recovery
-from msgworker.instance.running.calling import Caller
-from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.call import Caller
+from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.settling.writer import Writer
 from msgworker.message import Message, Outcome, Settled
-from msgworker.store.claiming import claim
-from msgworker.store.recovering import lease, recover
-from msgworker.store.settling import settle, tries
+from msgworker.store import claim, lease, recover, settle, tries
 from tests.crash import points
 from tests.crash.batch_witness import watch_batches
 from tests.crash.points import (

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from msgworker.demo import discount, purchases
+from msgworker.demo import purchases
 
 
 def test_the_file_holds_what_is_said_of_it() -> None:
@@ -41,12 +41,12 @@ def test_purchases_of_a_customer_stand_in_order_of_time() -> None:
     ],
 )
 def test_price(total: int, cents: int, price: int, off: int) -> None:
-    assert discount.price(total, cents) == discount.Priced(price, off, total + cents)
+    assert purchases.price(total, cents) == purchases.Priced(price, off, total + cents)
 
 
 def test_straight_gives_each_purchase_a_price_and_keeps_totals() -> None:
     bought = purchases.read()
-    priced = discount.straight(bought)
+    priced = purchases.straight(bought)
 
     assert set(priced) == {p.number for p in bought}
     assert all(
@@ -65,6 +65,6 @@ def test_order_of_a_customers_purchases_matters() -> None:
     shuffled = bought[:]
     random.Random(1).shuffle(shuffled)
 
-    assert discount.straight(shuffled) != discount.straight(bought)
-    percents = {discount.percent_off(p.total_after) for p in discount.straight(bought).values()}
+    assert purchases.straight(shuffled) != purchases.straight(bought)
+    percents = {purchases.percent_off(p.total_after) for p in purchases.straight(bought).values()}
     assert percents == {0, 5, 10}

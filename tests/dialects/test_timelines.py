@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker.dialects import open_engine, succession_of
-from msgworker.instance.links import Link
+from msgworker.instance.connections import Connections
 
 CALLS = (
     "pg_control_system()",
@@ -30,7 +30,7 @@ def test_any_login_may_ask_for_the_timeline(postgresql: Any) -> None:
 def test_a_server_that_stays_the_same_is_used_as_ever(database: Any) -> None:
     engine = open_engine(database.url)
     succession = succession_of(engine)
-    links = [Link(engine) for _ in range(2)]
+    links = [Connections(engine) for _ in range(2)]
     for link in links * 2:
         with link.transaction() as conn:
             assert conn.exec_driver_sql("SELECT 1").scalar() == 1
@@ -50,7 +50,7 @@ def test_a_server_that_may_not_tell_is_used_as_ever(postgresql: Any) -> None:
         admin.exec_driver_sql("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
         admin.commit()
         engine = open_engine(url.set(username=role))
-        link = Link(engine)
+        link = Connections(engine)
         try:
             with link.transaction() as conn:
                 assert conn.exec_driver_sql("SELECT 1").scalar() == 1

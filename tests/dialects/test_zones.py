@@ -31,7 +31,7 @@ from msgworker.dialects import (
     utc_of,
     written,
 )
-from msgworker.dialects.offsets import changes_of, offsets_of
+from msgworker.dialects.zones import changes_of, offsets_of
 from tests.servers import MariaDB, run, start
 
 YEAR = datetime.now(UTC).year

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.dialects import Trouble, open_engine, refuse_standby, trouble
 from msgworker.errors import DatabaseUnavailable
-from msgworker.instance.links import Link
+from msgworker.instance.connections import Connections
 from tests import pairs
 from tests.crash import torture
 from tests.engines import plain_engine
@@ -126,7 +126,7 @@ def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(
 ) -> None:
     """One that was partitioned off, not killed: connections to it live on."""
     engine = open_engine(f"{postgresql.url}postgres")
-    links = [Link(engine) for _ in range(2)]
+    links = [Connections(engine) for _ in range(2)]
     with links[0].transaction() as conn:
         conn.exec_driver_sql("CREATE TABLE t (a integer)")
     postgresql.wait_for_replay()
@@ -143,7 +143,7 @@ def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(
     postgresql.proxy.turn(old.port, cut=False)
     with links[0].transaction() as conn:  # its connection is to the new one
         conn.exec_driver_sql("INSERT INTO t VALUES (2)")
-    third = Link(engine)
+    third = Connections(engine)
     for _ in range(2):
         with pytest.raises(DatabaseUnavailable, match="timeline 1"), third.transaction():
             pass

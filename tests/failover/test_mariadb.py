@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from msgworker.dialects import Trouble, open_engine, refuse_standby, trouble
 from msgworker.errors import DatabaseUnavailable
-from msgworker.instance.links import Link
+from msgworker.instance.connections import Connections
 from tests.failover.work import app_of, mended, rows, send, working
 from tests.pairs.mariadb import MariaDBPair
 from tests.support.waiting import until
@@ -56,7 +56,7 @@ def test_what_a_replica_refuses_is_an_outage(mariadb: MariaDBPair) -> None:
 def test_an_old_primary_is_one_that_lacks_what_its_heir_wrote(mariadb: MariaDBPair) -> None:
     """It was partitioned off, not killed: connections to it live on, and it goes on alone."""
     engine = open_engine(mariadb.make("queue"))
-    links = [Link(engine) for _ in range(2)]
+    links = [Connections(engine) for _ in range(2)]
     for link in links:
         with link.transaction() as conn:
             conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS t (a integer)")

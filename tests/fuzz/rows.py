@@ -19,7 +19,7 @@ from tenacity.wait import wait_none
 from msgworker import App, Message, MessageTable, Reject, RetryLater
 from msgworker.cli import main
 from msgworker.errors import ExitCode
-from msgworker.store.looking.explain import Explanation, Reason
+from msgworker.queries.explain import Explanation, Reason
 from tests.engines import plain_engine
 from tests.fuzz.values import COLUMNS, MAX_PAYLOAD, values
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tenacity.wait import wait_fixed
 
 from msgworker import App, ConfigError, Message, MessageTable, SchemaError
-from msgworker.store.looking.doctor import Severity
+from msgworker.doctor import Severity
 from tests.engines import plain_engine
 from tests.fuzz.kinds import (
     ACTS,

@@ -18,10 +18,8 @@ from msgworker.app import runtime_of
 from msgworker.dialects import Trouble, dialect_of, open_engine, trouble
 from msgworker.instance.instance import Instance
 from msgworker.limit import Limit
-from msgworker.store import items
-from msgworker.store.claiming import claim, limits
-from msgworker.store.recovering import recover
-from msgworker.store.tables import rule, schema, version
+from msgworker.schema import create, describe, rule
+from msgworker.store import claim, items, limits, recover
 from tests.crash.fleet import Trial, assert_clean, load
 from tests.galera.conftest import fresh
 from tests.servers import Galera
@@ -292,8 +290,8 @@ def test_a_limit_that_two_nodes_declare_at_once_is_declared(apps: list[App]) -> 
 def test_a_schema_that_two_nodes_record_at_once_is_recorded(apps: list[App]) -> None:
     """`create_schema` of two programs that start together: the rule, and the version."""
     for record in (
-        lambda app: schema.record_rule(app.engine, app.tables),
-        lambda app: version.record(app.engine, app.tables),
+        lambda app: create.record_rule(app.engine, app.tables),
+        lambda app: describe.record(app.engine, app.tables),
     ):
         with apps[0].engine.begin() as conn:
             conn.exec_driver_sql("DELETE FROM msgworker_lease")

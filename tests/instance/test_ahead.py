@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from msgworker.instance.claiming.ahead import OLD_SECONDS, REST_SECONDS, Ahead
+from msgworker.instance.claiming.loop import OLD_SECONDS, REST_SECONDS, Ahead
 from msgworker.instance.claiming.search import Look
-from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.candidates import Candidate
 
 
 class Clock:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgworker.instance.claiming.appetite import Appetite
-from msgworker.instance.running.hand import Hand, Lane
-from msgworker.instance.running.lanes import NEWEST_SHARE, Lanes
+from msgworker.instance.claiming.capacity import LaneLimit
+from msgworker.instance.running.in_flight import InFlight, Lane
+from msgworker.instance.running.pool import NEWEST_SHARE, Lanes
 from msgworker.store.rows import Row
 from tests.support.waiting import in_thread, until
 
@@ -19,9 +19,9 @@ MOST = 1000
 SECONDS = st.floats(0, 1e6)
 
 
-def grown(threads: int, most: int = MOST) -> Appetite:
+def grown(threads: int, most: int = MOST) -> LaneLimit:
     """One whose threads have always run dry."""
-    appetite = Appetite(threads, most)
+    appetite = LaneLimit(threads, most)
     for _ in range(10):
         appetite.fed(dry=True, full=True)
     return appetite
@@ -71,7 +71,7 @@ def test_a_thread_has_a_lane_and_what_is_claimed_is_kept(threads, most, mean, ag
 
 
 def test_quick_work_grows_with_every_claim_that_finds_the_threads_dry():
-    appetite, held = Appetite(4, MOST), []
+    appetite, held = LaneLimit(4, MOST), []
     appetite.sees(None, [])
     held.append(appetite.lanes)
     for _ in range(5):
@@ -88,7 +88,7 @@ def test_quick_work_grows_with_every_claim_that_finds_the_threads_dry():
 
 
 def test_threads_that_run_dry_while_all_is_held_make_it_hold_more():
-    appetite, held = Appetite(4, MOST), []
+    appetite, held = LaneLimit(4, MOST), []
     appetite.fed(dry=True, full=True)
     appetite.fed(dry=False, full=True)  # others are ready: those of a settle, say
     for _ in range(3):
@@ -136,7 +136,7 @@ def test_a_batch_counts_in_the_mean_as_each_of_its_lanes():
 
 
 def test_a_thread_without_a_lane_is_told_to_the_next_claim():
-    runtime: Any = SimpleNamespace(hand=Hand())
+    runtime: Any = SimpleNamespace(in_flight=InFlight())
     lanes = Lanes(runtime, housekeep_now=lambda: None)
     ended = in_thread(lanes.next)
     until(lambda: lanes.ran_dry, "the thread has nothing to do")

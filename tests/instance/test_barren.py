@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from msgworker.instance.claiming.barren import LONGEST_REST_SECONDS, READ_AGAIN, Barren
+from msgworker.instance.claiming.ring import LONGEST_REST_SECONDS, READ_AGAIN, SkippedRanges
 
 PAGE = 10
 
@@ -15,7 +15,7 @@ class Way:
     """Numbers up to `end`, of which some are looked for; a page takes a second."""
 
     def __init__(self, end: int, *ours: int) -> None:
-        self.barren, self.end, self.ours = Barren(), end, set(ours)
+        self.barren, self.end, self.ours = SkippedRanges(), end, set(ours)
         self.now, self.pages = 0.0, list[tuple[int, int]]()
         self.at: int | None = None
         self.met = set[int]()

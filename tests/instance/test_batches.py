@@ -8,13 +8,12 @@ from typing import Any, cast
 import pytest
 
 from msgworker.config import Settings
-from msgworker.instance.claiming.runlength import PAYLOAD_BUDGET, RunLength
-from msgworker.instance.running import gathering, lanes
-from msgworker.instance.running.batchsize import FIRST, BatchSize
-from msgworker.instance.running.gathering import Gathering
-from msgworker.instance.running.hand import Lane
+from msgworker.instance.claiming.capacity import PAYLOAD_BUDGET, RunLength
+from msgworker.instance.running import gather, pool
+from msgworker.instance.running.gather import FIRST, BatchSize, Gathering
 from msgworker.instance.running.handler import Registry, make_handler
-from msgworker.instance.running.lanes import Lanes
+from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.running.pool import Lanes
 from msgworker.store.rows import Row
 
 # the most, the aim, the lease, then (messages, seconds) of each batch; the size after them
@@ -187,7 +186,7 @@ def test_a_batch_is_full_by_its_size() -> None:
 
 
 def test_a_batch_is_full_by_its_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "BYTES", 100)
+    monkeypatch.setattr(gather, "BYTES", 100)
     one = Waiting()
     runs = [[row(1, payload="x" * 60), row(2, payload="x" * 41)], [row(3, "p", payload="x" * 40)]]
     assert one.gather(*runs, [row(4, "q", payload="x")]) == [[1], [3]]
@@ -198,7 +197,7 @@ def test_a_batch_is_full_by_its_payloads(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_only_so_many_lanes_of_other_handlers_are_looked_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "MOST_PASSED", 3)
+    monkeypatch.setattr(pool, "MOST_PASSED", 3)
     one = Waiting()
     others = [[row(i, f"u{i}", "u")] for i in range(10, 14)]
     assert one.gather([row(1)], *others, [row(2, "p")]) == [[1]]

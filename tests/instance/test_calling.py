@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from msgworker.config import Settings
 from msgworker.dialects import DIALECTS
 from msgworker.instance.liveness.identity import Identity
-from msgworker.instance.running.calling import Caller
-from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.call import Caller
 from msgworker.instance.running.handler import Registry, make_handler
-from msgworker.instance.runtime import InstanceLog, Runtime
+from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.state import InstanceLog, Runtime
 from msgworker.instance.usercode import call_user
 from msgworker.message import Message, Outcome
 from msgworker.store.rows import Row
@@ -45,7 +45,7 @@ def test_a_handler_does_not_start_under_an_id_that_was_lost_since_its_thread_loo
     assert handled == [1]
     assert lost.result is not None
     assert lost.result.outcome is Outcome.RELEASED
-    assert not runtime.hand.running
+    assert not runtime.in_flight.running
 
 
 @pytest.mark.parametrize("hidden", [False, True])

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from msgworker.instance.claiming.drainend import EMPTY_LOOKS, Drain, DrainEnd, Next, Seen
+from msgworker.instance.claiming.drain import EMPTY_LOOKS, Drain, DrainEnd, Next, Seen
 from msgworker.instance.claiming.search import Look
-from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.recovering.lease import Lease
+from msgworker.store.candidates import Candidate
+from msgworker.store.lease import Lease
 from tests.support.ticking import Ticking
 
 A, FRESH, SWEEP, ASK = Next.AGAIN, Next.LOOK_AFRESH, Next.SWEEP, Next.ASK

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.instance.running.hand import Hand, Lane, Running
+from msgworker.instance.running.in_flight import Execution, InFlight, Lane
 from msgworker.store.rows import Row
 
 
@@ -29,7 +29,7 @@ class Moving(Lane):
 
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_a_message_that_gets_the_flag_is_known_whenever_the_lane_moves(width: int) -> None:
-    lane, hand = Moving("a", [row(i) for i in range(1, 8)]), Hand()
+    lane, hand = Moving("a", [row(i) for i in range(1, 8)]), InFlight()
     lane.width = width
     hand.lanes = {lane}
     assert hand.flagged() == {1, 1 + width}
@@ -51,8 +51,8 @@ def test_a_try_takes_as_many_messages_of_the_run_as_the_lane_is_wide(
 
 
 def test_all_objects_of_a_call_are_waited_for_and_keep_their_parts() -> None:
-    hand = Hand()
-    running = Running(row(1), "old", 0.0, None, part=4)
+    hand = InFlight()
+    running = Execution(row(1), "old", 0.0, None, part=4)
     running.beside = [(row(2, "p"), 5), (row(3, None), 6)]
     hand.running[1] = running
     assert hand.running_under_lost_ids(lambda owner: False) == ({"o", "p"}, {1, 2, 3})

@@ -12,12 +12,12 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable
-from msgworker.instance.links import Link, Turns
+from msgworker.instance.connections import Connections, FairLock
 
 
 def test_a_connection_whose_set_up_failed_is_given_up(app):
     """Cut in its first statement, it would be kept in an invalid transaction for the next use."""
-    link = Link(app.engine, None, ("SELECT 1 FROM not_there", "SELECT 1"))
+    link = Connections(app.engine, None, ("SELECT 1 FROM not_there", "SELECT 1"))
     for _ in range(2):
         with pytest.raises(DBAPIError), link.statement():
             pytest.fail("it was not set up")
@@ -31,14 +31,14 @@ def test_no_connection_at_all_is_an_outage_whatever_the_driver_says(app) -> None
         raise psycopg.OperationalError("an error of no known kind")
 
     engine = sa.create_engine("postgresql+psycopg://", creator=connect)
-    link = Link(engine, none_left=lambda: told.append(1))
+    link = Connections(engine, none_left=lambda: told.append(1))
     with pytest.raises(DatabaseUnavailable) as error, link.transaction():
         pytest.fail("there is no connection")
     assert trouble(error.value) is Trouble.LOST
     assert told == []  # no other role need give back its own
 
 
-def _taken(turns: Turns) -> bool:
+def _taken(turns: FairLock) -> bool:
     """Whether the turn cannot be had at once."""
     got = threading.Event()
     thread = threading.Thread(target=lambda: (turns.__enter__(), got.set()), daemon=True)
@@ -49,7 +49,7 @@ def _taken(turns: Turns) -> bool:
 class Holder:
     """A thread that holds the turn until it is told to give it back, or ends with it."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: FairLock) -> None:
         self._turns = turns
         self._told, self._gives = threading.Event(), True
         self._thread = threading.Thread(target=self._hold, daemon=True)
@@ -72,7 +72,7 @@ class Holder:
 
 @pytest.mark.parametrize("handed_over", [False, True])
 def test_who_is_interrupted_while_waiting_for_a_turn_does_not_keep_it(handed_over: bool) -> None:
-    turns = Turns()
+    turns = FairLock()
     holder = Holder(turns)
 
     def interrupted() -> bool:
@@ -88,7 +88,7 @@ def test_who_is_interrupted_while_waiting_for_a_turn_does_not_keep_it(handed_ove
 
 
 def test_who_stops_waits_for_a_turn_no_longer_than_the_stop() -> None:
-    turns, over = Turns(), threading.Event()
+    turns, over = FairLock(), threading.Event()
     Holder(turns)
     threading.Timer(0.2, over.set).start()
     with pytest.raises(DatabaseUnavailable, match="turn"), turns.until(over.is_set):
@@ -98,7 +98,7 @@ def test_who_stops_waits_for_a_turn_no_longer_than_the_stop() -> None:
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_turn_that_a_thread_could_not_give_back_is_taken_from_it(waits: bool) -> None:
-    turns = Turns()
+    turns = FairLock()
     with turns:
         pass
     turns.__enter__()

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from msgworker import events
-from msgworker.instance.minutes import MOST_MINUTES, MOST_TOPICS, OTHERS, Minutes
-from msgworker.instance.spans import Spans
+from msgworker.instance.history import MOST_MINUTES, MOST_TOPICS, OTHERS, MinuteStats, Spans
 from msgworker.store.rows import Row
 
 NOON = 1_800_000_000 // 60 * 60
@@ -27,7 +26,7 @@ class Clock:
 class Kit:
     clock: Clock
     stream: events.Events
-    minutes: Minutes
+    minutes: MinuteStats
 
     def done(self, topic: Any = "t", span: events.Span | None = (0.002, 0.5)) -> None:
         row = Row(1, None, topic, None, 0, 0, 0, None, None)
@@ -40,7 +39,7 @@ class Kit:
 @pytest.fixture
 def kit() -> Kit:
     clock, stream = Clock(), events.Events()
-    return Kit(clock, stream, Minutes(stream, clock))
+    return Kit(clock, stream, MinuteStats(stream, clock))
 
 
 def test_a_minute_is_over_when_another_one_has_begun(kit):

@@ -7,13 +7,13 @@ from random import Random
 from typing import Any
 
 from msgworker.dialects import DIALECTS
-from msgworker.instance.claiming.pick import Pick
+from msgworker.instance.claiming.choice import HeadChooser
 from msgworker.instance.claiming.search import Search
-from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.claiming.urgent import Ranked
+from msgworker.store.candidates import Candidate
+from msgworker.store.ranked import Ranked
 from msgworker.table import MessageTable, tables_for
 
-Offer = Callable[[Pick, Sequence[Candidate]], None]
+Offer = Callable[[HeadChooser, Sequence[Candidate]], None]
 
 
 def looked(seed: int, offer: Offer) -> list[Any]:
@@ -25,7 +25,7 @@ def looked(seed: int, offer: Offer) -> list[Any]:
     search.paused = chance.choice((frozenset(), frozenset({"u"})))
     passed, skipped = {f"o{chance.randrange(9)}"}, {chance.randrange(60)}
     slots = chance.choice((1, 1, 3))
-    pick = Pick(search, passed, skipped, chance.randrange(3), slots)
+    pick = HeadChooser(search, passed, skipped, chance.randrange(3), slots)
 
     def row(msg_id: int) -> Candidate:
         return Candidate(
@@ -49,7 +49,7 @@ def looked(seed: int, offer: Offer) -> list[Any]:
     return [pick.quarantined, dict(search.unknown_topics), pick.chosen(want)]
 
 
-def one_by_one(pick: Pick, rows: Sequence[Candidate]) -> None:
+def one_by_one(pick: HeadChooser, rows: Sequence[Candidate]) -> None:
     for row in rows:
         pick.offer(row)
 
@@ -57,7 +57,7 @@ def one_by_one(pick: Pick, rows: Sequence[Candidate]) -> None:
 def test_rows_that_are_offered_together_give_the_heads_that_they_give_one_by_one() -> None:
     quarantined = 0
     for seed in range(500):
-        together = looked(seed, Pick.offer_all)
+        together = looked(seed, HeadChooser.offer_all)
         assert together == looked(seed, one_by_one), seed
         quarantined += together[0] is not None
     assert quarantined > 50
@@ -65,7 +65,7 @@ def test_rows_that_are_offered_together_give_the_heads_that_they_give_one_by_one
 
 def test_the_head_of_an_object_that_cannot_run_holds_back_those_behind_it() -> None:
     search = Search(tables_for(MessageTable(), DIALECTS["postgresql"]), None)
-    pick = Pick(search, set(), set(), 0, 1)
+    pick = HeadChooser(search, set(), set(), 0, 1)
     pick.offer_all(
         [Candidate(1, "a", 1, 0, 0, "t", 1)]
         + [Candidate(i, same, 0, 0, 0, "t", 1) for i, same in enumerate("abb", 2)]
@@ -78,7 +78,7 @@ def shared_out(*, eldest: int = 0, reach: int = 100, want: int = 40) -> tuple[li
     """The heads chosen among 40, of which one in four is of our share or so; and how many are of
     other shares."""
     search = Search(tables_for(MessageTable(), DIALECTS["postgresql"]), None)
-    pick = Pick(search, set(), set(), 1, 4)
+    pick = HeadChooser(search, set(), set(), 1, 4)
     pick.eldest, pick.reach = eldest, reach
     pick.offer_all([Candidate(i, f"o{i}", 0, 0, 0, "t", 1) for i in range(1, 41)])
     return [row.msg_id for row in pick.chosen(want)[0]], pick.of_others

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from msgworker.instance.claiming.pollpace import PollPace
+from msgworker.instance.claiming.drain import PollPace
 from msgworker.instance.claiming.search import Look
 from tests.support.ticking import Ticking
 

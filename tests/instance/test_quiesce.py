@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgworker.instance.claiming.quiesce import (
+from msgworker.instance.running.in_flight import (
     LONGEST_SECONDS,
     PAUSE_SECONDS,
     Phase,

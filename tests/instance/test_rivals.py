@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgworker.instance.claiming.rivals import FEW, MOST, Rivals
+from msgworker.instance.claiming.capacity import FEW, MOST, Contention
 
 
 class Clock:
@@ -15,12 +15,12 @@ class Clock:
         return self.now
 
 
-def lose(rivals: Rivals, slots: int = 2) -> bool:
+def lose(rivals: Contention, slots: int = 2) -> bool:
     return rivals.claimed(40, 20, of_others=20, slots=slots)
 
 
 def test_fewer_heads_of_other_shares_are_taken_where_they_are_lost() -> None:
-    rivals = Rivals(10.0)
+    rivals = Contention(10.0)
     for _ in range(20):
         rivals.claimed(40, 36, of_others=4, slots=2)
     assert rivals.reach(busy=True) == MOST
@@ -33,7 +33,7 @@ def test_fewer_heads_of_other_shares_are_taken_where_they_are_lost() -> None:
 
 
 def test_only_heads_of_other_shares_show_that_more_of_them_can_be_taken() -> None:
-    rivals = Rivals(10.0)
+    rivals = Contention(10.0)
     for _ in range(20):
         rivals.claimed(40, 40, of_others=0, slots=2)
     assert rivals.reach(busy=True) == FEW
@@ -41,7 +41,7 @@ def test_only_heads_of_other_shares_show_that_more_of_them_can_be_taken() -> Non
 
 def test_the_instances_are_counted_again_at_growing_intervals_while_much_is_lost() -> None:
     clock = Clock()
-    rivals, counted = Rivals(0.4, clock), []
+    rivals, counted = Contention(0.4, clock), []
     for tick in range(20):
         clock.now = tick * 0.101
         if lose(rivals):
@@ -54,7 +54,7 @@ def test_the_instances_are_counted_again_at_growing_intervals_while_much_is_lost
 
 
 def test_little_that_is_lost_says_nothing_but_all_of_a_small_claim_does() -> None:
-    rivals = Rivals(10.0)
+    rivals = Contention(10.0)
     assert not rivals.claimed(0, 0, of_others=0, slots=2)
     assert not rivals.claimed(FEW - 1, 1, of_others=3, slots=2)
     assert not rivals.claimed(40, 35, of_others=20, slots=2)

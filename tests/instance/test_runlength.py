@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgworker.instance.claiming.runlength import PAYLOAD_BUDGET, RunLength
-from msgworker.instance.running.hand import Lane
+from msgworker.instance.claiming.capacity import PAYLOAD_BUDGET, RunLength
+from msgworker.instance.running.in_flight import Lane
 from msgworker.store.rows import Row
 
 RUN, LANES = 20, 1000

@@ -13,8 +13,7 @@ import pytest
 from msgworker import App, Context, Message, events
 from msgworker.cli.logs import Lines
 from msgworker.errors import ConfigError
-from msgworker.instance.storms import FIRST, MOST_GROUPS, Storms
-from msgworker.instance.telling import Telling
+from msgworker.instance.log import FIRST, MOST_GROUPS, EventLog, LogThrottle
 from msgworker.logs import Said, logger
 from msgworker.store.rows import Row
 from tests.support.waiting import until
@@ -43,7 +42,7 @@ class Kit:
         self.clock, self.stream, self._caplog = Clock(), events.Events(), caplog
         caplog.set_level(logging.INFO, "msgworker.storm")
         log = PassOn(logger("msgworker.storm"), {})
-        Telling(self.stream, log, storms=None if every else Storms(self.clock))
+        EventLog(self.stream, log, storms=None if every else LogThrottle(self.clock))
 
     def dies(self, msg_id: int, error: str = "ValueError: no account 7", topic: str = "t") -> None:
         row = Row(msg_id, None, topic, None, 0, 0, 0, None, None)
@@ -121,7 +120,7 @@ def test_every_failure_is_logged_where_that_is_asked_for(caplog):
 
 
 def test_the_groups_are_bounded():
-    storms = Storms(Clock())
+    storms = LogThrottle(Clock())
     shown = 0
     for i in range(10_000):
         shown += storms.logs("message.dead", f"t{i}", "", level=30, error="x")

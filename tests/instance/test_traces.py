@@ -15,7 +15,14 @@ import pytest
 
 from msgworker.errors import PayloadError
 from msgworker.instance.running.outcome import describe
-from msgworker.instance.running.traces import home_of, library_of, place_of, trace_of, trim, where
+from msgworker.instance.running.traceback import (
+    home_of,
+    library_of,
+    place_of,
+    trace_of,
+    trim,
+    where,
+)
 from msgworker.payload import decode
 
 Install = Callable[..., ModuleType]

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from msgworker.dialects import DIALECTS
-from msgworker.instance.claiming.urgency import LEAST_ROWS, MOST_ROWS, SHARE, Urgent, mixed, owed
-from msgworker.store.claiming.candidates import Candidate
+from msgworker.instance.claiming.choice import LEAST_ROWS, MOST_ROWS, SHARE, Urgent, mixed, owed
+from msgworker.store.candidates import Candidate
 from msgworker.table import MessageTable, tables_for
 
 

@@ -13,7 +13,7 @@ from msgworker.instance.liveness import watchdog
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.instance.role import Away
-from msgworker.instance.running.hand import Hand, Running
+from msgworker.instance.running.in_flight import Execution, InFlight
 from msgworker.store.rows import Row
 from tests.support.ticking import Ticking
 
@@ -26,10 +26,10 @@ class Watched:
         monkeypatch.setattr(watchdog, "clock", self.clock)
         monkeypatch.setattr(watchdog.time, "monotonic", self.clock)
         self.left: list[MsgworkerError] = []
-        self.hand = Hand()
+        self.in_flight = InFlight()
         self.identity = Identity("a")
         self.runtime = SimpleNamespace(
-            hand=self.hand,
+            in_flight=self.in_flight,
             identity=self.identity,
             settings=SimpleNamespace(heartbeat_seconds=10.0, lease_seconds=30.0),
             log=logging.getLogger("msgworker.instance"),
@@ -41,11 +41,11 @@ class Watched:
         )
         self.watch = Watchdog(cast(Any, self.runtime), roles=(), settling=())
 
-    def runs(self, until: float | None, *, fatal: bool = False) -> Running:
+    def runs(self, until: float | None, *, fatal: bool = False) -> Execution:
         """A handler that runs since 100.0."""
         row = Row(7, "o", "t", None, 0, 0, 0, None, None)
-        running = Running(row, "a", 100.0, until, fatal)
-        self.hand.running[len(self.hand.running)] = running
+        running = Execution(row, "a", 100.0, until, fatal)
+        self.in_flight.running[len(self.in_flight.running)] = running
         return running
 
 

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from msgworker import Worker, Workers
-from msgworker.instance.working import Working
+from msgworker.instance.stop import Working
 
 
 @pytest.mark.parametrize("name", sorted(Working.__abstractmethods__))

@@ -17,11 +17,8 @@ import pytest
 from msgworker import App, MessageTable, Reject, RetryLater, events
 from msgworker.errors import ConfigError, DatabaseUnavailable
 from msgworker.metrics import exposition
-from msgworker.metrics.counting import Counting
-from msgworker.metrics.exposition import serving, text
-from msgworker.metrics.looking import KEEP_SECONDS, Looking
-from msgworker.metrics.names import METRICS
-from msgworker.metrics.snapshot import Snapshot, packed, past, summed, unpacked
+from msgworker.metrics.counting import METRICS, Counting, Snapshot, packed, past, summed, unpacked
+from msgworker.metrics.exposition import KEEP_SECONDS, Looking, serving, text
 from msgworker.store.rows import Row
 from tests.support.waiting import until
 

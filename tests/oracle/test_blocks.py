@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.dialects import block_of, can_block
 from msgworker.message import Settled, Settlement
-from msgworker.store.settling import settle
+from msgworker.store import settle
 from tests.conftest import _ready
 from tests.oracle.faults import faults
 from tests.oracle_driver import Log

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.dialects import exact
-from msgworker.store.looking.doctor import Severity
+from msgworker.doctor import Severity
 from tests.conftest import Database, _fresh, _ready
 from tests.oracle import cannot, h2_sql, standins
 from tests.oracle.mariadb import prepared

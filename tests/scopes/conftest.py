@@ -9,8 +9,8 @@ import pytest
 
 from msgworker import App, MessageTable
 from msgworker.coordination import DatabaseLocks
-from msgworker.coordination.scopes import _Fixed
-from msgworker.instance.claiming.seat import Scope, Seat, Standing
+from msgworker.coordination.centres import _Fixed
+from msgworker.instance.claiming.scope import InstanceView, Scope, ScopeMember
 from msgworker.table import Slice
 
 SLICED = {"shard": "shard", "instance_type": "instance_type"}
@@ -25,7 +25,7 @@ class Shards(Scope):
     def __init__(self, *values: int) -> None:
         self.values = values
 
-    def seat(self, standing: Standing) -> Seat:
+    def seat(self, standing: InstanceView) -> ScopeMember:
         return _Fixed(Slice("shard", self.values), {})
 
 

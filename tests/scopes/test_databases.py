@@ -26,7 +26,7 @@ from msgworker import (
     workers,
 )
 from msgworker.coordination import DatabaseLocks, Partitions, Segments
-from msgworker.instance import stopping
+from msgworker.instance import stop
 from tests.engines import plain_engine
 from tests.support.rows import Table
 from tests.support.waiting import in_thread, until
@@ -370,7 +370,7 @@ def test_one_signal_stops_all_databases_in_order(make):
 def test_who_insists_waits_for_no_handler_of_any_database(make, monkeypatch):
     databases, held, ended = make("a", "b"), threading.Event(), []
     running = threading.Barrier(3)
-    monkeypatch.setattr(stopping, "INSIST_SECONDS", 0.0)
+    monkeypatch.setattr(stop, "INSIST_SECONDS", 0.0)
     monkeypatch.setattr(workers, "end_by", ended.append)
 
     def handle(msg):

@@ -11,8 +11,8 @@ from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Dealer, Instance, LeaseBusy, hold
 from msgworker.coordination.dealer import shared_out
 from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError
-from msgworker.store.sharing import deal as store
-from msgworker.store.sharing.deal import Undealt
+from msgworker.store import locks as store
+from msgworker.store.locks import Undealt
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 

@@ -36,7 +36,7 @@ from msgworker.coordination import database as database_module
 from msgworker.coordination import lease as lease_module
 from msgworker.coordination import partitions as partitions_module
 from msgworker.coordination.partitions import Member
-from msgworker.instance.claiming.seat import Standing
+from msgworker.instance.claiming.scope import InstanceView
 from msgworker.table import tables_for
 from msgworker.testing import Clock
 from tests.support.machines import LONG_RUNS, forget_locks, run
@@ -115,7 +115,7 @@ class Machine(RuleBasedStateMachine):
     def join(self) -> None:
         holding: set[int] = set()
         log = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
-        standing = Standing(
+        standing = InstanceView(
             tables=self.tables,
             instance_id=lambda: "host",
             holding=lambda: set(holding),

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from msgworker import MessageTable
 from msgworker.coordination import Partitions, round_robin
-from msgworker.coordination.moving import columns, spans
+from msgworker.coordination.partitions import columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.claiming.seat import Standing
+from msgworker.instance.claiming.scope import InstanceView
 from tests.support.rows import Table
 from tests.support.waiting import until
 
@@ -25,7 +25,7 @@ SHARDS = 8
 def member(app, scope, holding=()):
     """A member whose steps the test takes."""
     log = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
-    standing = Standing(
+    standing = InstanceView(
         tables=app.tables,
         instance_id=lambda: "host-1-x",
         holding=lambda: holding,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from msgworker import doctor
 from msgworker.coordination import DatabaseLocks, Dealer, Instance, Partitions
-from msgworker.store.looking import doctor
-from msgworker.store.looking.explain import Reason
+from msgworker.queries.explain import Reason
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 

@@ -30,9 +30,9 @@ from msgworker.coordination import database as database_module
 from msgworker.coordination import lease as lease_module
 from msgworker.coordination.segments import EMPTY_SECONDS, Walker
 from msgworker.errors import LocksUnavailable
-from msgworker.instance.claiming.seat import Standing
-from msgworker.store.claiming import claim, slices_by_age
-from msgworker.store.claiming.slices import Place
+from msgworker.instance.claiming.scope import InstanceView
+from msgworker.store import claim, shards_by_age
+from msgworker.store.shards import Place
 from msgworker.table import Slice
 from msgworker.testing import Clock
 from tests.support.machines import LONG_RUNS, forget_locks, run
@@ -146,7 +146,7 @@ class Machine(RuleBasedStateMachine):
     @rule(layout=LAYOUT, on_outage=ON_OUTAGE)
     def join(self, layout: int, on_outage: Any) -> None:
         log = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
-        standing = Standing(
+        standing = InstanceView(
             tables=self.app.tables,
             instance_id=lambda: "host",
             holding=lambda: (),
@@ -303,7 +303,7 @@ class Machine(RuleBasedStateMachine):
         t = self.app.tables
         with self.app.engine.begin() as conn:
             places = [Place(value) for value in where.values]
-            pages = slices_by_age.heads(conn, t, "shard", places, 8)
+            pages = shards_by_age.heads(conn, t, "shard", places, 8)
             heads = [row for page in pages for row in page.found]
             rows, _ = claim.flag_apart(conn, t, heads, me=life.name)
         return [row.msg_id for row in rows], len(heads)

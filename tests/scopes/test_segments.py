@@ -11,7 +11,7 @@ from tenacity.wait import wait_fixed
 from msgworker.coordination import Segments
 from msgworker.coordination.segments import Walker
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.claiming.seat import Standing
+from msgworker.instance.claiming.scope import InstanceView
 from tests.support.waiting import until
 
 TWO = {"order:segment:0": [0, 1, 2, 3], "order:segment:1": [4, 5, 6, 7]}
@@ -27,7 +27,7 @@ class Clock:
 def walker(app, scope):
     """A worker of the round whose steps and clock are the test's."""
     log = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
-    standing = Standing(
+    standing = InstanceView(
         tables=app.tables,
         instance_id=lambda: "host-1-x",
         holding=lambda: set(),

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from msgworker.instance.running import batchtransaction
-from msgworker.store.settling import batch
-from msgworker.store.settling.batch import OutOfDate, Share
+from msgworker.instance.running import batch as batchtransaction
+from msgworker.store import settle as batch
+from msgworker.store.settle import OutOfDate, Share
 from msgworker.table import Tables
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from msgworker.store.changing import cancelling, change
+from msgworker.store import cancels, change
 from tests.simulation.batch_plants import replaced
 
 
 @contextmanager
 def kept_by_a_rerun() -> Iterator[None]:
     """A rerun leaves the request for the run before it."""
-    rerun, drop = change.rerun, cancelling.drop
+    rerun, drop = change.rerun, cancels.drop
     within: list[bool] = []
 
     def kept(conn: Any, t: Any, ids: Any) -> int:
@@ -26,5 +26,5 @@ def kept_by_a_rerun() -> Iterator[None]:
         finally:
             within.pop()
 
-    with replaced(cancelling, "drop", kept), replaced(change, "rerun", rerunning):
+    with replaced(cancels, "drop", kept), replaced(change, "rerun", rerunning):
         yield

@@ -21,9 +21,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from msgworker.instance.claiming.claimer import Claimer, release
 from msgworker.instance.liveness.recovery import Recovery
-from msgworker.instance.liveness.requests import Requests
-from msgworker.instance.running.batchtransaction import BatchTransaction
-from msgworker.instance.running.calling import Caller
+from msgworker.instance.liveness.requests import OperatorRequests
+from msgworker.instance.running.batch import BatchTransaction
+from msgworker.instance.running.call import Caller
 from msgworker.instance.settling.writer import Writer
 from tests.simulation.strands import Stage
 from tests.simulation.world import Act, World
@@ -38,7 +38,7 @@ ACTS = {
     BatchTransaction._settle.__code__: Act.SETTLE,
     release.__code__: Act.RELEASE,
     Recovery._try_to.__code__: Act.RECOVER,
-    Requests._end.__code__: Act.CANCEL,
+    OperatorRequests._end.__code__: Act.CANCEL,
 }
 """What a statement that writes messages is for, by the code of a role that sends it."""
 ANSWER_STEPS = (0, 0, 0, 4, 30)

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement
 
-from msgworker.store import unique
-from msgworker.table import Cols, Tables, uniqueness
+from msgworker.store import send
+from msgworker.table import Cols, Tables, tables
 from tests.simulation.batch_plants import replaced
 
 
@@ -22,8 +22,8 @@ def free_between_tries() -> AbstractContextManager[None]:
         return sa.and_(c.unique_key.is_not(None), running_or_new)
 
     patches = ExitStack()
-    patches.enter_context(replaced(uniqueness, "counts", counts))
-    patches.enter_context(replaced(unique, "counts", counts))
+    patches.enter_context(replaced(tables, "counts", counts))
+    patches.enter_context(replaced(send, "counts", counts))
     return patches
 
 

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.runtime import Runtime
-from msgworker.store.claiming import claim, limits
-from msgworker.store.claiming.candidates import Candidate
+from msgworker.instance.state import Runtime
+from msgworker.store import claim, limits
+from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Row
 from tests.simulation.batch_plants import replaced
 

@@ -15,27 +15,22 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker import ticks
+from msgworker.instance.claiming.choice import HeadChooser
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drainend import DrainEnd, Next, Seen
+from msgworker.instance.claiming.drain import DrainEnd, Next, Seen
 from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.pick import Pick
-from msgworker.instance.claiming.quiesce import Phase, Quiesce
 from msgworker.instance.claiming.search import Look, Search
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.liveness.recovery import Recovery
-from msgworker.instance.running.hand import Hand, Lane
-from msgworker.instance.running.lanes import Lanes
-from msgworker.instance.runtime import Runtime
-from msgworker.instance.settling.settlements import settlement
+from msgworker.instance.running.in_flight import InFlight, Lane, Phase, Quiesce
+from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.settling.writer import Writer
+from msgworker.instance.settling.writer import Writer, settlement
+from msgworker.instance.state import Runtime
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store import rows, schedules
-from msgworker.store.claiming import claim, following
-from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.recovering import lease, recover
+from msgworker.store import claim, done, lease, recover, rows, schedules, settle
+from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Bare, Row
-from msgworker.store.settling import done, settle
 from msgworker.table import Cols, Tables
 from tests.history import Rule
 from tests.simulation.batch_plants import counts_ignored, half_is_committed
@@ -140,7 +135,7 @@ def earlier_ignored() -> AbstractContextManager[None]:
 def due_first() -> AbstractContextManager[None]:
     """A due message is offered before the head of its object, which is then passed over."""
 
-    def offer_waited(self: Pick, row: Candidate) -> None:
+    def offer_waited(self: HeadChooser, row: Candidate) -> None:
         if row.object_id not in self._passed and self.could_go(row):
             self.offer(row)
 
@@ -148,7 +143,7 @@ def due_first() -> AbstractContextManager[None]:
         self._blocked.update(c.object_id for c in candidates if c.object_id is not None)
 
     patches = ExitStack()
-    patches.enter_context(replaced(Pick, "offer_waited", offer_waited))
+    patches.enter_context(replaced(HeadChooser, "offer_waited", offer_waited))
     patches.enter_context(replaced(Search, "refused", refused))
     return patches
 
@@ -274,7 +269,7 @@ def drops_before_the_rest() -> AbstractContextManager[None]:
 
 def early_runs() -> AbstractContextManager[None]:
     """Claimer: the run is read before the flag commits."""
-    flag, runs = Claimer._flag, following.read_runs
+    flag, runs = Claimer._flag, claim.read_runs
     kept: dict[int, list[Bare]] = {}
 
     def flag_later(self: Claimer, candidates: list[Candidate], me: str) -> list[Row]:
@@ -290,7 +285,7 @@ def early_runs() -> AbstractContextManager[None]:
 
     patches = ExitStack()
     patches.enter_context(replaced(Claimer, "_flag", flag_later))
-    patches.enter_context(replaced(following, "read_runs", read))
+    patches.enter_context(replaced(claim, "read_runs", read))
     return patches
 
 
@@ -316,16 +311,16 @@ def sweep_beside_a_claim() -> AbstractContextManager[None]:
 
 def nothing_held() -> AbstractContextManager[None]:
     """Hand: claims objects whose settle is not known to be over."""
-    return replaced(Hand, "held", lambda self: (set(), set()))
+    return replaced(InFlight, "held", lambda self: (set(), set()))
 
 
 def rows_held() -> AbstractContextManager[None]:
     """Hand: leaves alone only the very messages whose settle is not answered."""
 
-    def held(self: Hand) -> Any:
+    def held(self: InFlight) -> Any:
         return set(), {lane.row.msg_id for lane in list(self.lanes)}
 
-    return replaced(Hand, "held", held)
+    return replaced(InFlight, "held", held)
 
 
 def unasked() -> AbstractContextManager[None]:
@@ -353,7 +348,7 @@ def never_quiet() -> AbstractContextManager[None]:
     patches = ExitStack()
     patches.enter_context(replaced(Quiesce, "step", lambda self, held, reason: Phase.EMPTY))
     patches.enter_context(replaced(Claimer, "claim_alone", Claimer.claim))
-    patches.enter_context(replaced(Hand, "quarantined", lambda self, most: False))
+    patches.enter_context(replaced(InFlight, "quarantined", lambda self, most: False))
     return patches
 
 
@@ -366,7 +361,7 @@ def ahead_of_the_flag() -> AbstractContextManager[None]:
         for lane in batch:
             if settlement(lane, self._runtime).next_id is not None and lane.settled is None:
                 ahead.append(Lane(lane.owner, lane.rows[lane.place + 1 :]))
-        self._runtime.hand.lanes.update(ahead)
+        self._runtime.in_flight.lanes.update(ahead)
         self._lanes.put(ahead)
         settle(self, batch, writer)
         return []

@@ -17,18 +17,17 @@ import sqlalchemy as sa
 from msgworker.config import Settings
 from msgworker.errors import DatabaseUnavailable, Reject, RetryLater
 from msgworker.events import InstanceStopped, Started
-from msgworker.instance.claiming.ahead import Ahead
-from msgworker.instance.claiming.drainend import Drain
+from msgworker.instance.claiming.drain import Drain
+from msgworker.instance.claiming.loop import Ahead
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness.identity import Identity
-from msgworker.instance.running.batchcontext import BatchContext
-from msgworker.instance.running.context import Context
-from msgworker.instance.running.hand import Running
+from msgworker.instance.running.context import BatchContext, Context
 from msgworker.instance.running.handler import Handler, Registry
-from msgworker.instance.runtime import Runtime
+from msgworker.instance.running.in_flight import Execution
+from msgworker.instance.state import Runtime
 from msgworker.message import Message, Outcome
 from msgworker.schedules import Schedule
-from msgworker.store.recovering import lease
+from msgworker.store import lease
 from msgworker.store.rows import Bare, Row
 from tests.history import PROCESSING, Kind, Rule, Violation
 from tests.simulation.connections import Engine, Faults, Site
@@ -248,7 +247,7 @@ class Process:
             text += f"trusted its lease until {trusted_until:.2f} s only"
             self.violations.append(Violation(Rule.I1, text))
         claim = self.world.claims[row.msg_id]
-        running = self.runtime.hand.running[self._stage.threading.get_ident()]
+        running = self.runtime.in_flight.running[self._stage.threading.get_ident()]
         follows = row.msg_id not in {flagged.msg_id for flagged in running.rows()}
         one = Try(row, event.instance, self._outcome(), follows, claim=claim)
         before = self._last.get((row.msg_id, event.instance))
@@ -353,7 +352,7 @@ class Process:
 
     def _shares(self, one: Try) -> bool:
         """Whether the call shares its transaction with others."""
-        running = self.runtime.hand.running
+        running = self.runtime.in_flight.running
         beside = any(r.beside and one.row in r.rows() for r in list(running.values()))
         return beside or one.follows
 
@@ -361,7 +360,7 @@ class Process:
         """What else runs in this process, and whether the message is ours."""
         row, owner, identity = one.row, one.owner, self.runtime.identity
         ids = {identity.id, *identity.carried}
-        for other in list(self.runtime.hand.running.values()):
+        for other in list(self.runtime.in_flight.running.values()):
             if not {other.owner, owner} <= ids:
                 self._compare(one, other)  # else the history tells
         ours = self.world.owners or self._is_mine(self.world.rows[row.msg_id])
@@ -372,7 +371,7 @@ class Process:
             text = f"{owner} started message {row.msg_id}, which it had not flagged any more"
             self.violations.append(Violation(Rule.I1, text))
 
-    def _compare(self, one: Try, other: Running) -> None:
+    def _compare(self, one: Try, other: Execution) -> None:
         row = one.row
         same = other.row.object_id is not None and other.row.object_id == row.object_id
         if other.owner != one.owner and (same or other.row.msg_id == row.msg_id):

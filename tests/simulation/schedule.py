@@ -19,17 +19,15 @@ from sqlalchemy import Connection
 
 from msgworker import events, ticks
 from msgworker.instance import instance
-from msgworker.instance.claiming import permits, pollpace
-from msgworker.instance.claiming.drainend import Drain
-from msgworker.instance.liveness import ownlease
+from msgworker.instance.claiming import drain as pollpace
+from msgworker.instance.claiming import limits as permits
+from msgworker.instance.claiming.drain import Drain
+from msgworker.instance.liveness import lease as ownlease
 from msgworker.instance.settling import settler
 from msgworker.message import Outgoing
 from msgworker.schedules import Schedule as Declared
-from msgworker.store import schedules, send, unique
-from msgworker.store.changing import cancelling, change
-from msgworker.store.claiming import following
-from msgworker.store.recovering import lease, recover
-from msgworker.store.settling import settle
+from msgworker.store import cancels as cancelling
+from msgworker.store import change, claim, lease, recover, schedules, selection, send, settle
 from msgworker.table import MessageTable, Tables
 from tests.history import DONE, FAILED, NEW, PROCESSING, Kind, Rule, Violation, check
 from tests.simulation.connections import Faults, deliver
@@ -233,7 +231,7 @@ class Schedule:
     def _others(self) -> list[tuple[Any, str, Any]]:
         """Ids that are the same in every run, and short waits and statements where little is in
         flight. A stop does not give up on the database, or it would give back what has run."""
-        read = following.read_runs
+        read = claim.read_runs
 
         def read_runs(*args: Any, **how: Any) -> Any:
             runs = read(*args, **how)
@@ -248,9 +246,9 @@ class Schedule:
             (events, "log", self.subscribers),
             (settle, "send_all", send_all),
             (ownlease, "new_instance_id", lambda _: self._current().new_id()),
-            (following, "read_runs", read_runs),
-            (following, "RUNS_PER_STATEMENT", 4),
-            (following, "at_once", lambda _: 2),  # as where one statement reads few
+            (claim, "read_runs", read_runs),
+            (claim, "RUNS_PER_STATEMENT", 4),
+            (claim, "at_once", lambda _: 2),  # as where one statement reads few
             (pollpace, "FIRST_PAUSE_SECONDS", 0.5),
             (pollpace, "TICK_SECONDS", self.rng.choice((0.05, 0.3))),
             (pollpace, "GROWTH", 4.0),
@@ -477,7 +475,7 @@ class Schedule:
                 at=None,
                 unique_key=key,
             )
-            work = partial(unique.send, t=t, row=row, on_duplicate=how)
+            work = partial(send.send, t=t, row=row, on_duplicate=how)
             msg_id = world.commit(Act.PRODUCE, name, work)
             world.violations += world.keys.answered(key, msg_id)
 
@@ -538,7 +536,7 @@ class Schedule:
             if running:
                 world.asked[msg_id] = world.reruns[msg_id]
                 cancelling.add(conn, t, owned, actor="ops", reason="cancel")
-            elif change.lock(conn, t, [msg_id], words=change.WAITING):
+            elif change.lock(conn, t, [msg_id], words=selection.WAITING):
                 world.asked[msg_id] = world.reruns[msg_id]
                 change.cancel(conn, t, [msg_id], text=cancelling.text_of("ops", "cancel"))
                 cancelling.drop(conn, t, [msg_id])

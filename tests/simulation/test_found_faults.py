@@ -7,9 +7,9 @@ from pathlib import Path
 from msgworker import App, Message
 from msgworker.config import Settings
 from msgworker.instance.liveness.identity import Identity
-from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.handler import Registry
-from msgworker.instance.runtime import Runtime
+from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.state import Runtime
 from msgworker.store.rows import Row
 from tests.simulation.configs import CONFIGS
 from tests.simulation.process import Log
@@ -58,5 +58,5 @@ def test_known_holds_the_flag_of_a_lane_that_moves() -> None:
         log=Log(),
     )
     rows = [Row(i, "X", None, None, 0, 0, 0, None, None) for i in (1, 2, 3)]
-    runtime.hand.lanes.add(LaneThatMoves("a", rows))
+    runtime.in_flight.lanes.add(LaneThatMoves("a", rows))
     assert 2 in runtime.known()  # else the sweep would release message 2 under its handler

@@ -18,13 +18,10 @@ import sqlalchemy as sa
 from msgworker.dialects import DIALECTS
 from msgworker.errors import RuleChanged
 from msgworker.message import Outcome, Settlement
-from msgworker.store.changing import cancelling, change
-from msgworker.store.claiming import candidates, claim
-from msgworker.store.recovering import lease, recover
-from msgworker.store.settling import settle
-from msgworker.store.settling.done import FlagMissing
-from msgworker.store.tables import rule
-from msgworker.store.tables.rule import Answer, Rule
+from msgworker.schema import rule
+from msgworker.schema.rule import Answer, Rule
+from msgworker.store import cancels, candidates, change, claim, lease, recover, settle
+from msgworker.store.done import FlagMissing
 from msgworker.table import MessageTable, Tables, tables_for
 
 T = TypeVar("T")
@@ -47,7 +44,7 @@ class Base:
         self.tables = {r: tables_for(r.to(MessageTable()), DIALECTS["sqlite"]) for r in RULES}
         with self.engine.begin() as conn:
             for t in self.tables.values():
-                cancelling.table(t)  # which a rerun asks
+                cancels.table(t)  # which a rerun asks
                 t.message.metadata.create_all(conn)
                 for index in t.message.indexes:
                     index.create(conn, checkfirst=True)

@@ -20,10 +20,9 @@ import sqlalchemy as sa
 
 from msgworker.dialects import DIALECTS, Dialect
 from msgworker.message import TRANSITIONS, word_of
-from msgworker.store import schedules
-from msgworker.store.changing import cancelling
-from msgworker.store.claiming import limits
-from msgworker.store.tables import rule
+from msgworker.schema import rule
+from msgworker.store import cancels as cancelling
+from msgworker.store import limits, schedules
 from msgworker.table import MessageTable, Tables, build_tables
 from tests.history import (
     DONE,

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from msgworker.store.settling.batch import OutOfDate, Share, settle_batch
+from msgworker.store.settle import OutOfDate, Share, settle_batch
 from tests.support.flags import ME
 from tests.support.rows import send
 from tests.support.store import OTHER

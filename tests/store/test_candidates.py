@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.store.claiming import candidates
+from msgworker.store import candidates
 from tests.support.rows import send
 from tests.support.store import OTHER, ids_of
 

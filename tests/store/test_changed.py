@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker.message import Settlement
+from msgworker.store import settle
 from msgworker.store.rows import changed
-from msgworker.store.settling import settle
 from msgworker.table import Tables
 from tests.support.flags import ME
 from tests.support.rows import send

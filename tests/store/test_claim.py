@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker import MessageTable
-from msgworker.store.claiming import claim
-from msgworker.store.claiming.candidates import Candidate
+from msgworker.store import claim
+from msgworker.store.candidates import Candidate
 from tests.support.flags import ME
 from tests.support.rows import send
 from tests.support.store import OTHER, Store, ids_of

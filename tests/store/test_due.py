@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from msgworker.store.claiming.due import due_in
+from msgworker.store.ranked import due_in
 from tests.support.rows import send
 from tests.support.store import Store
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgworker.store.settling.fingerprint import fingerprint, masked
+from msgworker.store.tries import fingerprint, masked
 
 SAME = [
     ("ValueError: no account 17 [crm.py:9]", "ValueError: no account 4711 [crm.py:9]"),

@@ -7,27 +7,27 @@ from datetime import UTC, datetime
 import pytest
 import sqlalchemy as sa
 
-from msgworker.store.claiming import following
+from msgworker.store import claim
 from msgworker.store.rows import Row
 from tests.support.rows import send
 from tests.support.store import Store, ids_of
 
 
 def _run(store: Store, head: Row, limit: int = 10) -> list[int]:
-    return ids_of(store(following.read_runs, [head], limit=limit)[head.msg_id])
+    return ids_of(store(claim.read_runs, [head], limit=limit)[head.msg_id])
 
 
 def test_read_runs_gives_what_stands_behind_each_head(store):
     ids = send(store.app, "a", "b", "a", "a", "b", None)
     rows = store.flagged(ids[0], ids[1], ids[5])
-    runs = store(following.read_runs, rows, limit=10)
+    runs = store(claim.read_runs, rows, limit=10)
     assert {head: ids_of(run) for head, run in runs.items()} == {
         ids[0]: [ids[2], ids[3]],
         ids[1]: [ids[4]],
     }
-    assert store(following.read_runs, rows, limit=1)[ids[0]] == runs[ids[0]][:1]
-    assert store(following.read_runs, rows, limit=0) == {ids[0]: [], ids[1]: []}
-    assert store(following.read_runs, [], limit=10) == {}
+    assert store(claim.read_runs, rows, limit=1)[ids[0]] == runs[ids[0]][:1]
+    assert store(claim.read_runs, rows, limit=0) == {ids[0]: [], ids[1]: []}
+    assert store(claim.read_runs, [], limit=10) == {}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_run_is_empty_if_a_lower_unfinished_row_has_appeared(store):
 def test_runs_of_many_heads(store):
     objects = [f"o{i}" for i in range(130)]
     ids = send(store.app, *objects, *objects)
-    runs = store(following.read_runs, store.flagged(*ids[:130]), limit=5)
+    runs = store(claim.read_runs, store.flagged(*ids[:130]), limit=5)
     assert {head: ids_of(run) for head, run in runs.items()} == {
         ids[i]: [ids[130 + i]] for i in range(130)
     }
@@ -93,7 +93,7 @@ def test_the_runs_of_all_heads_are_read_by_one_statement_where_it_can_name_them_
     sent: list[str] = []
     with store.app.engine.connect() as conn:
         sa.event.listen(conn, "before_cursor_execute", lambda *given: sent.append(given[2]))
-        runs = following.read_runs(conn, store.t, rows, limit=5)
+        runs = claim.read_runs(conn, store.t, rows, limit=5)
     assert all(len(run) == 1 for run in runs.values())
     takes_lists = store.t.dialect.arrays or store.t.dialect.json_lists
     assert len(sent) == (1 if takes_lists else 2)

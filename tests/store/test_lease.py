@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.store.looking.instances import leases_ending
-from msgworker.store.recovering import lease
+from msgworker.queries.instances import leases_ending
+from msgworker.store import lease
 from tests.support.flags import ME
 from tests.support.rows import send
 from tests.support.store import OTHER, Store

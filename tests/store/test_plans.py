@@ -12,16 +12,13 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, dialects
 from msgworker.message import Outcome, Settlement
-from msgworker.store.changing import cancelling
-from msgworker.store.claiming import candidates, claim, following, limits, urgent
-from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.claiming.due import due_in
-from msgworker.store.recovering import recover
+from msgworker.schema import additions
+from msgworker.store import cancels, candidates, claim, done, limits, ranked, recover, settle
+from msgworker.store.candidates import Candidate
+from msgworker.store.done import FlagMissing
+from msgworker.store.ranked import due_in
 from msgworker.store.rows import Row
-from msgworker.store.settling import done, settle
-from msgworker.store.settling.batch import OutOfDate, Share, settle_batch
-from msgworker.store.settling.done import FlagMissing
-from msgworker.store.tables import ddl_script
+from msgworker.store.settle import OutOfDate, Share, settle_batch
 from tests.support.flags import ME
 from tests.support.plans import plan_of
 from tests.support.rows import Table, send
@@ -123,17 +120,17 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     yield "heads", (obj,), lambda r: r(candidates.heads, after="o250", limit=100)
     yield "due", (due,), lambda r: r(candidates.due_after, since=None, limit=100)
     ranks = {"limit": 100, "after": (-1, open_ids[0])}
-    yield "by priority", (urgency,), lambda r: r(urgent.ranked, limit=100)
-    yield "by priority, on", (urgency,), lambda r: r(urgent.ranked, **ranks)
+    yield "by priority", (urgency,), lambda r: r(ranked.ranked, limit=100)
+    yield "by priority, on", (urgency,), lambda r: r(ranked.ranked, **ranks)
     both = {"since": None, "limit": 100, "most": 100}
-    yield "due and by priority", (urgency,), lambda r: r(urgent.due_and_ranked, **both)
+    yield "due and by priority", (urgency,), lambda r: r(ranked.due_and_ranked, **both)
     waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
     yield "coming", (due, obj, guard), lambda r: r(due_in, **waits)
     yield "loose", (obj, oldest), lambda r: r(candidates.without_object, after=0, limit=100)
     yield "flag", (key,), lambda r: r(claim.flag, seen, me=ME)
     yield "flag one", (key,), lambda r: r(claim.flag, seen[:1], me=ME)
-    yield "runs", (obj,), lambda r: r(following.read_runs, rows, limit=20)
-    yield "run of one", (obj,), lambda r: r(following.read_runs, rows[:1], limit=20)
+    yield "runs", (obj,), lambda r: r(claim.read_runs, rows, limit=20)
+    yield "run of one", (obj,), lambda r: r(claim.read_runs, rows[:1], limit=20)
     yield "settle one", (key,), lambda r: r(settle.settle_one, moves[0], me=ME)
     yield "settle", (key,), lambda r: r(settle.settle, moves, me=ME)
     yield "settle in steps", (key,), lambda r: r(settle.settle, moves, me=ME, in_steps=True)
@@ -152,7 +149,7 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     yield "died", (key,), lambda r: r(recover.died, open_ids[:20])
     yield "foreign", (guard, obj), lambda r: r(recover.foreign)
     yield "holders", (guard, obj), lambda r: r(limits.all_holders)
-    yield "running ones", (key,), lambda r: r(cancelling.running, open_ids[:20])
+    yield "running ones", (key,), lambda r: r(cancels.running, open_ids[:20])
     yield "still mine", (key, guard), lambda r: r(done.still_mine, open_ids[:20], me=ME)
     yield "flagged by", (guard, obj), lambda r: r(recover.flagged_by, ME)
     yield "owners", (guard, obj), lambda r: r(recover.owners)
@@ -173,7 +170,7 @@ def _advance(conn: Any, t: Any, params: dict[str, Any]) -> Any:
 def test_hot_statements_use_the_indexes_of_partitions(postgresql):
     """Four indexes are looked into for a message only where a table is larger."""
     with postgresql.engine().begin() as conn:
-        conn.exec_driver_sql(ddl_script.ddl(MessageTable(), "postgresql", 4))
+        conn.exec_driver_sql(additions.ddl(MessageTable(), "postgresql", 4))
         conn.exec_driver_sql(
             "INSERT INTO msgworker_message (object_id, topic, status, finished_at) "
             f"SELECT 'o' || i %% {OBJECTS}, 't', 2, now() FROM generate_series(1, 80000) i"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgworker.message import Settled, Settlement
-from msgworker.store.recovering import recover
+from msgworker.store import recover
 from tests.support.flags import ME
 from tests.support.rows import send
 from tests.support.store import OTHER

@@ -11,8 +11,8 @@ from sqlalchemy.dialects import mysql, postgresql
 
 from msgworker import MessageTable
 from msgworker.dialects import DIALECTS, compiler_for
-from msgworker.store.tables import requirements
-from msgworker.store.tables.requirements import Check, Column, Live
+from msgworker.schema import requirements
+from msgworker.schema.requirements import Check, Column, Live
 from msgworker.table import tables_for
 
 NAMES = list(DIALECTS)

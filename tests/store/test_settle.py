@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from msgworker import MessageTable
 from msgworker.message import Outcome, Outgoing, Settled, Settlement
+from msgworker.store import done, settle
+from msgworker.store.done import NotTogether
 from msgworker.store.send import row_values
-from msgworker.store.settling import done, settle
-from msgworker.store.settling.together import NotTogether
 from tests.support.flags import ME, flagged
 from tests.support.rows import send
 from tests.support.store import OTHER, Store, bad

@@ -14,7 +14,7 @@ from tenacity.wait import wait_fixed
 from msgworker import App, BatchContext, Context, Message
 from msgworker.app import runtime_of
 from msgworker.instance.instance import Instance
-from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.in_flight import Lane
 from tests.ready import EFFECTS
 from tests.support.rounds import register
 

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from msgworker import App
 from msgworker.web.access import Viewer
-from msgworker.web.tokens import Role
+from msgworker.web.sessions import Role
 
 VOID = frozenset(["meta", "link", "input", "br", "img", "hr"])
 HOST = "dashboard.test"

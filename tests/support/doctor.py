@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.store.looking.doctor import Finding, Severity
+from msgworker.doctor import Finding, Severity
 from tests import variants
 
 OF_MYSQL = {

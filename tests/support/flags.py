@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.store.claiming import claim
-from msgworker.store.claiming.candidates import Candidate
+from msgworker.store import claim
+from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Row
 
 ME = "me-1"

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.store.recovering import lease
+from msgworker.store import lease
 from tests.support.rows import Table
 from tests.support.waiting import until
 

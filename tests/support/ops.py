@@ -9,8 +9,8 @@ from tenacity import wait_none
 
 from msgworker import App
 from msgworker.ops.results import Progress
-from msgworker.store.changing import cancelling
-from msgworker.store.looking.explain import Reason
+from msgworker.queries.explain import Reason
+from msgworker.store import cancels
 
 NEW, RUNNING, DONE, FAILED = 0, 1, 2, -1
 
@@ -64,7 +64,7 @@ def audited(app: App) -> list[tuple[int, int]]:
 def requested(app: App) -> list[int]:
     """The messages of recorded requests to cancel."""
     with app.engine.connect() as conn:
-        return [one.request.msg_id for one in cancelling.read(conn, app.tables)]
+        return [one.request.msg_id for one in cancels.read(conn, app.tables)]
 
 
 class Cut(Exception):

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.store.items import label
-from msgworker.store.settling.fingerprint import fingerprint
+from msgworker.store.tries import fingerprint
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Message, MessageTable, Reject
-from msgworker.store.tables import rule
-from msgworker.store.tables.rule import Rule
+from msgworker.schema import rule
+from msgworker.schema.rule import Rule
 from tests.support.rows import Table, send
 
 THREE = Rule(3, "continue")

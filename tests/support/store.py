@@ -9,10 +9,9 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store.claiming import claim
-from msgworker.store.claiming.candidates import Candidate
+from msgworker.store import claim, done, settle
+from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Row
-from msgworker.store.settling import done, settle
 from tests.support import flags
 from tests.support.flags import ME
 from tests.support.rows import Table

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.app import runtime_of
-from msgworker.instance.telling import Telling
-from msgworker.instance.timer import Timer
+from msgworker.instance.liveness.schedules import Timer
+from msgworker.instance.log import EventLog
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored
 
@@ -44,7 +44,7 @@ def put_back(app: App, name: str, seconds: float) -> datetime:
 def timer(app: App) -> Timer:
     """The role of an instance, not started: `run_once` is a look."""
     runtime = runtime_of(app)
-    Telling(runtime.events, runtime.log)
+    EventLog(runtime.events, runtime.log)
     made = Timer(runtime, look_now=lambda: None)
     made.register()
     return made

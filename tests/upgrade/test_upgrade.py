@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
 from msgworker.dialects import NAMES, index_names, invalid_indexes
-from msgworker.store.looking.doctor import Severity
-from msgworker.store.tables.upgrade import Step
+from msgworker.doctor import Severity
+from msgworker.schema.upgrade import Step
 from msgworker.table import NEWEST, VERSIONS
 from tests.support.waiting import until
 from tests.upgrade import kept

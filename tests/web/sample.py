@@ -15,12 +15,10 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.coordination import DatabaseLocks
-from msgworker.store import history
-from msgworker.store.changing import audit
+from msgworker.store import audit, history, lease
 from msgworker.store.history import Counts, Minute
 from msgworker.store.items import label
-from msgworker.store.recovering import lease
-from msgworker.store.settling.fingerprint import fingerprint
+from msgworker.store.tries import fingerprint
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rows import Table, edit

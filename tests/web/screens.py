@@ -21,7 +21,7 @@ import uvicorn
 
 from msgworker import App, MessageTable
 from msgworker.web.access import Tokens, Viewer
-from msgworker.web.tokens import Role, entry
+from msgworker.web.sessions import Role, entry
 from tests.support.ops import NEW, put
 from tests.web.chromium import opened
 from tests.web.sample import sample

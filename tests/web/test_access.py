@@ -12,10 +12,10 @@ import pytest
 
 from msgworker import App
 from msgworker.errors import ConfigError
-from msgworker.web import access, serving, tokens
+from msgworker.web import access, serving
+from msgworker.web import sessions as tokens
 from msgworker.web.access import Viewer
-from msgworker.web.sessions import Sessions
-from msgworker.web.tokens import Role, entry
+from msgworker.web.sessions import Role, Sessions, entry
 from tests.support.web import TOKEN, Browser, Page, browse, dashboard_with
 
 OTHER = "another-token-of-the-tests"
@@ -148,9 +148,9 @@ def test_a_cookie_that_was_changed_is_no_session() -> None:
 
 
 def test_a_proxy_names_the_user_if_it_is_trusted(sqlite_app: App) -> None:
-    from msgworker.web import addresses, application
+    from msgworker.web import access, application
 
-    door = access.Proxied("x-remote-user", addresses.networks_of(["10.0.0.0/8"]), Role.OPERATOR)
+    door = access.Proxied("x-remote-user", access.networks_of(["10.0.0.0/8"]), Role.OPERATOR)
     dashboard = application.dashboard(sqlite_app, auth=door, actions=True)
     near, far = Browser(dashboard, peer="10.1.2.3"), Browser(dashboard, peer="127.0.0.1")
     assert "ann, operator" in Page(near.get("/", headers={"x-remote-user": "ann"}).text).text

@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, __version__
-from msgworker.store.looking.doctor import finding
+from msgworker.doctor import inspection
 from msgworker.web import application, shown
 from msgworker.web.api import ENDPOINTS
 from msgworker.web.pages.acting import ACTS
+from msgworker.web.sessions import Role
 from msgworker.web.shown import Redaction
-from msgworker.web.tokens import Role
 from tests.support.ops import FAILED, put
 from tests.support.rows import send
 from tests.support.web import HERE, SESSION, TOKEN, Browser, Page, browse, dashboard_with
@@ -170,7 +170,7 @@ def test_what_doctor_says_is_shown_without_secrets(
 ) -> None:
     """It may hold words of the driver."""
     text = "cannot reach https://bob:hunter2canary@crm/x"
-    found = finding.needed("server", text, f"SELECT '{text}'")
+    found = inspection.needed("server", text, f"SELECT '{text}'")
     monkeypatch.setattr("msgworker.ops.Ops.doctor", lambda _: [found])
     dashboard = application.dashboard(sqlite_app, values=[("locks", text, "flag")])
     page = Browser(dashboard).get("/system").text

@@ -10,7 +10,7 @@ import pytest
 
 from msgworker import App
 from msgworker.web.access import Tokens
-from msgworker.web.tokens import entry
+from msgworker.web.sessions import entry
 from tests.support.leases import dead_holds
 from tests.support.ops import DONE, FAILED, RUNNING, many_dead, put
 from tests.support.rows import Table

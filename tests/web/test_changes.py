@@ -16,11 +16,10 @@ from msgworker import App
 from msgworker.coordination import DatabaseLocks
 from msgworker.errors import TookTooLong
 from msgworker.message import State
-from msgworker.ops import counting
-from msgworker.store import history
-from msgworker.store.changing import chunks
+from msgworker.ops import selection as counting
+from msgworker.queries import order
+from msgworker.store import history, selection
 from msgworker.store.history import Counts, Minute
-from msgworker.store.looking import order
 from msgworker.web.jobs import Jobs, TooMany
 from msgworker.web.pages import changing
 from msgworker.web.pages.acting import ACTS
@@ -169,14 +168,14 @@ def test_dry_runs_leave_threads_to_the_pages(
     sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(sqlite_app, ("a", NEW))
-    real, counting, go = chunks.chunk, threading.Semaphore(0), threading.Event()
+    real, counting, go = selection.chunk, threading.Semaphore(0), threading.Event()
 
     def chunk(*args: Any, **kwargs: Any) -> Any:
         counting.release()
         assert go.wait(30)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(chunks, "chunk", chunk)
+    monkeypatch.setattr(selection, "chunk", chunk)
     ends = []
 
     def look() -> None:

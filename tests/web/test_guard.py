@@ -13,7 +13,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from msgworker import App
 from msgworker.errors import ConfigError
-from msgworker.web import addresses, guard
+from msgworker.web import access, guard
 from tests.support.waiting import until
 from tests.support.web import HERE, TOKEN, Browser, Page, browse, dashboard_with
 
@@ -74,7 +74,7 @@ def test_a_name_that_was_allowed_is_answered_with_its_port_only(sqlite_app: App)
 )
 def test_an_allowed_host_that_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="NAME"):
-        addresses.checked_host(name)
+        access.checked_host(name)
 
 
 def test_forwarded_headers_count_from_a_trusted_proxy_only(sqlite_app: App) -> None:
@@ -133,9 +133,9 @@ def test_of_forwarded_addresses_the_last_that_is_no_proxy_counts(told: str, clie
     request = HTTPConnection(
         {"type": "http", "headers": headers, "client": ("10.1.2.3", 1), "state": {}}
     )
-    proxies = addresses.networks_of(["10.0.0.0/8"])
-    request.state.client = addresses.forwarded_for(proxies, request)
-    assert addresses.client_of(request) == client
+    proxies = access.networks_of(["10.0.0.0/8"])
+    request.state.client = access.forwarded_for(proxies, request)
+    assert access.client_of(request) == client
 
 
 def test_a_cookie_is_for_tls_where_the_page_was_whatever_the_proxy_tells(sqlite_app: App) -> None:

@@ -13,7 +13,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from msgworker import App
-from msgworker.web import live, sessions, tokens
+from msgworker.web import live, sessions
 from tests.support.waiting import until
 from tests.support.web import HERE, SESSION, Browser, dashboard_with
 
@@ -119,7 +119,7 @@ def test_the_end_of_a_session_ends_its_streams(
 def test_more_log_outs_than_are_kept_end_all_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MOST_ENDED", 3)
     made = sessions.Sessions()
-    ann = tokens.entry("a-token-of-the-tests", "test", name="ann")
+    ann = sessions.entry("a-token-of-the-tests", "test", name="ann")
     begun = [made.begin(ann) for _ in range(5)]
     for one in begun[:3]:
         made.end(one)
@@ -132,7 +132,7 @@ def test_a_browser_that_never_logged_in_ends_no_session(monkeypatch: pytest.Monk
     """Else every browser could end those of all."""
     monkeypatch.setattr(sessions, "MOST_ENDED", 1)
     made = sessions.Sessions()
-    ann = made.begin(tokens.entry("a-token-of-the-tests", "test", name="ann"))
+    ann = made.begin(sessions.entry("a-token-of-the-tests", "test", name="ann"))
     for _ in range(3):
         made.end(made.begin())
     assert made.is_valid(ann)

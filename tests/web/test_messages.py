@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
 from msgworker.message import State
+from msgworker.queries.audited import AuditEntry
+from msgworker.queries.messages import MessageInfo
 from msgworker.store.items import label
-from msgworker.store.looking.audited import AuditEntry
-from msgworker.store.looking.info import MessageInfo
-from msgworker.store.settling.tries import Kind, Try
+from msgworker.store.tries import Kind, Try
+from msgworker.web.forms import Selection, id_of
 from msgworker.web.pages.message import timeline
-from msgworker.web.selecting import Selection, id_of
 from tests.support.browsing import Browser, Page
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, failing, put
 from tests.support.rows import edit, send

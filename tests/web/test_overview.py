@@ -8,9 +8,9 @@ import pytest
 
 from msgworker import App
 from msgworker.message import State
-from msgworker.store.looking.capped import Capped
-from msgworker.store.looking.charts import TopicTimes
-from msgworker.store.looking.overview import TopicInfo
+from msgworker.queries.charts import TopicTimes
+from msgworker.queries.counts import TopicInfo
+from msgworker.queries.pages import Capped
 from msgworker.web.pages.overview import pace, state_of
 from tests.support.browsing import Browser, Page
 from tests.support.ops import FAILED, NEW, put

@@ -11,8 +11,8 @@ import pytest
 from msgworker import App
 from msgworker.web import sections
 from msgworker.web.access import Viewer
+from msgworker.web.sessions import Role
 from msgworker.web.site import Site
-from msgworker.web.tokens import Role
 from tests.support.web import Browser, statements
 
 LIVE = ["/", "/topics", "/lanes", "/failures", "/instances"]

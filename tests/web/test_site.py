@@ -25,7 +25,7 @@ import msgworker
 from msgworker import App
 from msgworker.errors import ConfigError
 from msgworker.ops import Ops
-from msgworker.store.looking import counts
+from msgworker.queries import counts
 from msgworker.table import NEWEST
 from msgworker.web import application, need, site
 from tests.names import homes

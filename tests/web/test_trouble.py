@@ -11,10 +11,10 @@ from msgworker import App, MessageTable
 from msgworker.errors import TookTooLong
 from msgworker.message import State
 from msgworker.ops import Ops
-from msgworker.store.changing.pause import Pause
-from msgworker.store.looking.capped import Capped
-from msgworker.store.looking.charts import TopicTimes
-from msgworker.store.looking.overview import Overview, TopicInfo
+from msgworker.queries.charts import TopicTimes
+from msgworker.queries.counts import Overview, TopicInfo
+from msgworker.queries.pages import Capped
+from msgworker.store.pauses import Pause
 from msgworker.web.pages.trouble import lines
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds

@@ -5,6 +5,6 @@
 `handlers` of any installed app, and run with `manage.py msgworker run`.
 """
 
-from msgworker.contrib.django.current import app, handler, send, send_many
+from msgworker.contrib.django.connection import app, handler, send, send_many
 
 __all__ = ["app", "handler", "send", "send_many"]

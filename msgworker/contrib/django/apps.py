@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
 
-from msgworker.contrib.django.options import options
+from msgworker.contrib.django.connection import options
 
 
 class MsgworkerConfig(AppConfig):

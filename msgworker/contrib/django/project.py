@@ -11,6 +11,6 @@ from django.apps import apps
 if not apps.ready:
     django.setup()
 
-from msgworker.contrib.django import current
+from msgworker.contrib.django import connection
 
-app = current.app()
+app = connection.app()

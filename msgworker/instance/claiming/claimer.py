@@ -19,20 +19,18 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.events import Claimed
-from msgworker.instance.claiming.appetite import Appetite
-from msgworker.instance.claiming.permits import Permits
-from msgworker.instance.claiming.runlength import RunLength
-from msgworker.instance.links import Link
+from msgworker.instance.claiming.capacity import LaneLimit, RunLength
+from msgworker.instance.claiming.limits import LimitPoller
+from msgworker.instance.connections import Connections
 from msgworker.instance.role import EVERYDAY
-from msgworker.instance.running.hand import Lane
-from msgworker.instance.runtime import Runtime
+from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.state import Runtime
 from msgworker.message import in_quarantine, topic_of
-from msgworker.store.claiming import claim, following, limits
-from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.recovering import recover
+from msgworker.store import claim, limits, recover
+from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Bare, Row
 from msgworker.table import Slice
-from msgworker.table.priorities import prioritized
+from msgworker.table.tables import prioritized
 
 LOOK_FOR_RUNS = 8
 """While objects have one message each, only one claim in this many reads runs."""
@@ -55,11 +53,11 @@ class Claimer:
     def __init__(
         self,
         runtime: Runtime,
-        link: Link,
+        link: Connections,
         *,
-        appetite: Appetite,
+        appetite: LaneLimit,
         runs: RunLength,
-        permits: Permits,
+        permits: LimitPoller,
     ) -> None:
         self._runtime = runtime
         self.link = self._link = link
@@ -109,9 +107,11 @@ class Claimer:
             if places:
                 for lane in lanes:
                     lane.part = places.get(lane.row.msg_id)
-            runtime.hand.lanes.update(lanes)
-            if not runtime.identity.is_ours(me):  # read after they were added: see `Hand.forget`
-                runtime.hand.drop(lanes)
+            runtime.in_flight.lanes.update(lanes)
+            if not runtime.identity.is_ours(
+                me
+            ):  # read after they were added: see `InFlight.forget`
+                runtime.in_flight.drop(lanes)
                 return [], []
         runtime.events.emit(Claimed(me, rows, len(candidates)))
         lost: list[Candidate] = []
@@ -137,7 +137,7 @@ class Claimer:
         hand_over: HandOver = lambda lanes: None,
     ) -> tuple[list[Lane], list[Candidate]]:
         """`claim` of one message in quarantine, if nothing else is flagged by us."""
-        if self._runtime.hand.lanes or not self.holds_nothing(self._link):
+        if self._runtime.in_flight.lanes or not self.holds_nothing(self._link):
             return [], []
         return self.claim(candidates, me, places=places, within=within, hand_over=hand_over)
 
@@ -274,7 +274,7 @@ class Claimer:
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
             hand_over(lanes)
             return
-        size, readable = following.at_once(self._runtime.tables) or len(lanes), True
+        size, readable = claim.at_once(self._runtime.tables) or len(lanes), True
         for start in range(0, len(lanes), size):
             part = lanes[start : start + size]
             readable = readable and self._read_part(part, run, within)
@@ -285,7 +285,7 @@ class Claimer:
         runtime, heads = self._runtime, [lane.row for lane in lanes]
         try:
             with self._link.statement() as conn:
-                runs = following.read_runs(conn, runtime.tables, heads, limit=run, within=within)
+                runs = claim.read_runs(conn, runtime.tables, heads, limit=run, within=within)
         except Exception as error:
             # The heads are flagged: they must run, even without followers.
             kind = trouble(error)
@@ -303,7 +303,7 @@ class Claimer:
 
     def _run(self, lanes: Sequence[Lane]) -> int:
         """How many messages to read behind each of these heads."""
-        held = self._runtime.hand.lanes.copy()  # these are among them
+        held = self._runtime.in_flight.lanes.copy()  # these are among them
         self._runs.learn(held)
         ahead = sum(len(lane.rows) - lane.place - 1 for lane in held)
         to_come = self._appetite.lanes - len(held)
@@ -340,20 +340,20 @@ class Claimer:
             if free:
                 self._claiming.release()
 
-    def holds_nothing(self, link: Link) -> bool:
+    def holds_nothing(self, link: Connections) -> bool:
         """Release flagged rows without a lane; returns whether nothing is flagged by us then."""
         with self._claiming:
             self._release_unknown(link)
             return nothing_flagged(self._runtime, link)
 
-    def release_unknown(self, link: Link, *, patience: float | None = None) -> None:
+    def release_unknown(self, link: Connections, *, patience: float | None = None) -> None:
         """Release, without a try, rows flagged by us without a lane; none if a claim is
         still in flight after `patience` seconds."""
         with self.no_claim_in_flight(patience) as free:
             if free:
                 self._release_unknown(link)
 
-    def _release_unknown(self, link: Link) -> None:
+    def _release_unknown(self, link: Connections) -> None:
         runtime, me = self._runtime, self._runtime.identity.id
         with link.transaction() as conn:
             rows = recover.flagged_by(conn, runtime.tables, me, limit=SWEEP_LIMIT)
@@ -368,7 +368,7 @@ class Claimer:
 
 
 def release(
-    runtime: Runtime, link: Link, ids: Sequence[int], *, me: str, tries: int | None = None
+    runtime: Runtime, link: Connections, ids: Sequence[int], *, me: str, tries: int | None = None
 ) -> int:
     """Release rows flagged by us under this id, without a try, except rows locked by another
     transaction. Returns how many. tries: as in `recover.release`."""
@@ -378,7 +378,9 @@ def release(
     return released
 
 
-def _release(runtime: Runtime, link: Link, ids: Sequence[int], me: str, tries: int | None) -> int:
+def _release(
+    runtime: Runtime, link: Connections, ids: Sequence[int], me: str, tries: int | None
+) -> int:
     """In halves, down to a row that the database does not let us release: it is told once, left
     flagged, and holds up no other."""
     try:
@@ -397,7 +399,7 @@ def _release(runtime: Runtime, link: Link, ids: Sequence[int], me: str, tries: i
     return 0
 
 
-def nothing_flagged(runtime: Runtime, link: Link) -> bool:
+def nothing_flagged(runtime: Runtime, link: Connections) -> bool:
     """Whether no row is flagged by us in the database."""
     with link.transaction() as conn:
         return not recover.flagged_by(conn, runtime.tables, runtime.identity.id, limit=1)

@@ -2,28 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from typing import Any
 
-from msgworker.instance.claiming.drainend import Drain
-from msgworker.instance.claiming.permits import Permits
-from msgworker.instance.claiming.rivals import Rivals
+from msgworker.instance.claiming.capacity import Contention
+from msgworker.instance.claiming.drain import Drain
+from msgworker.instance.claiming.limits import LimitPoller
+from msgworker.instance.claiming.scope import ScopeMember
 from msgworker.instance.claiming.search import Look, Search
-from msgworker.instance.claiming.seat import Seat
-from msgworker.instance.claiming.slicing import SliceSearch
-from msgworker.instance.claiming.slicing_by_age import AgeSearch
-from msgworker.instance.claiming.unhandled import UnhandledTopics
-from msgworker.instance.links import Link
-from msgworker.instance.runtime import Runtime
-from msgworker.store.claiming import due
-from msgworker.store.claiming.candidates import Candidate
-from msgworker.store.looking.instances import leases_ending
-from msgworker.store.looking.left import Left, left
-from msgworker.store.recovering.lease import Lease
-from msgworker.store.tables import schema
-from msgworker.table import Slice
+from msgworker.instance.claiming.slices import AgeSearch, SliceSearch
+from msgworker.instance.connections import Connections
+from msgworker.instance.state import Runtime
+from msgworker.logs import Said
+from msgworker.queries.instances import leased, leases_ending
+from msgworker.queries.remaining import Left, left
+from msgworker.schema import create
+from msgworker.store import ranked
+from msgworker.store.candidates import Candidate
+from msgworker.store.lease import Lease
+from msgworker.table import Slice, Tables
+
+# --- Warns of topics with waiting messages for which no live instance has a handler.
+
+REPORT_SECONDS = 3600.0
+ASK_SECONDS = 60.0
+"""Seconds after which the check of a topic that another instance handles is repeated."""
+SHOWN = 10
+
+
+class UnhandledTopics:
+    """Logs each topic once an hour, a new one at once. Used by the fetcher's thread only.
+
+    handled: the topics that have a handler here, chosen or not; None = all.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        handled: Callable[[], Collection[str] | None],
+        link: Connections,
+        log: logging.LoggerAdapter[logging.Logger],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tables = tables
+        self._handled = handled
+        self._link = link
+        self._log = log
+        self._clock = clock
+        self.told: dict[Any, float] = {}
+        """When, on the clock; a topic need not be a text (SQLite)."""
+
+    def report(self, unknown: Collection[Any]) -> None:
+        """Log the topics that are due for a warning. unknown: waiting topics without a handler
+        here."""
+        now = self._clock()
+        late = (t for t in unknown if now - self.told.get(t, -inf) > REPORT_SECONDS)
+        handled = self._handled()
+        asked = [t for t in late if handled is not None and t not in handled]
+        new = self._handled_nowhere(asked, now) if asked else []
+        if not new:
+            return
+        self.told = {t: at for t, at in self.told.items() if now - at <= REPORT_SECONDS}
+        self.told |= dict.fromkeys(new, now)
+        names = ", ".join(repr(name) for name in new[:SHOWN])
+        more = f" and {len(new) - SHOWN:,} more" if len(new) > SHOWN else ""
+        text = "messages wait whose topic has no handler here: %s%s"
+        self._log.warning(text, names, more, extra={"event": Said.TOPICS_UNHANDLED})
+
+    def _handled_nowhere(self, topics: Sequence[Any], now: float) -> list[Any]:
+        """Those that no other live instance handles; the others are checked again later."""
+        with self._link.statement() as conn:
+            others = leased(conn, self._tables)
+        theirs = [t for t in topics if any(one.handles(t) for one in others)]
+        self.told |= dict.fromkeys(theirs, now - REPORT_SECONDS + ASK_SECONDS)
+        return sorted((t for t in topics if t not in theirs), key=str)
+
+
+# --- Candidates of this instance: those of the search, without those that it must skip.
 
 
 class Finder:
@@ -36,11 +96,11 @@ class Finder:
     def __init__(
         self,
         runtime: Runtime,
-        link: Link,
-        seat: Seat | None,
+        link: Connections,
+        seat: ScopeMember | None,
         *,
-        permits: Permits,
-        rivals: Rivals,
+        permits: LimitPoller,
+        rivals: Contention,
         threads: int,
     ) -> None:
         self._runtime = runtime
@@ -51,7 +111,7 @@ class Finder:
         self._threads = threads
         sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
         self._kind = Search if seat is None else sliced
-        self.search: Search = self._kind(runtime.tables, runtime.topics, runtime.hand.blocked)
+        self.search: Search = self._kind(runtime.tables, runtime.topics, runtime.in_flight.blocked)
         self._limited: dict[str, Search] = {}  # these topics the other one leaves out
         self.unhandled = UnhandledTopics(
             runtime.tables, runtime.registry.topics, link, runtime.log, clock=runtime.clock
@@ -117,7 +177,7 @@ class Finder:
         """Up to `room` heads, while `held` lanes with an object are in flight."""
         runtime = self._runtime
         self.search.paused = runtime.apart
-        self.search.busy = len(runtime.hand.lanes) >= self._threads
+        self.search.busy = len(runtime.in_flight.lanes) >= self._threads
         if self.search.but != runtime.limits.keys():
             self.search.but = frozenset(runtime.limits)
             self.search.forget()
@@ -132,18 +192,18 @@ class Finder:
         search = self._limited.get(topic)
         if search is None:
             only, runtime = frozenset([topic]), self._runtime
-            search = self._kind(runtime.tables, only, runtime.hand.blocked)
+            search = self._kind(runtime.tables, only, runtime.in_flight.blocked)
             search.only, self._limited[topic] = only, search
         return self._look_by(search, room, held)
 
     def _look_by(self, search: Search, room: int, held: int) -> Look:
         runtime = self._runtime
-        objects, ids = runtime.hand.running_under_lost_ids(runtime.identity.is_ours)
+        objects, ids = runtime.in_flight.running_under_lost_ids(runtime.identity.is_ours)
         if runtime.refusals:
             refused_objects, refused_ids = runtime.refusals.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids
         look = self._looked(search, room, held, objects, ids)
-        objects, ids = runtime.hand.held()  # read after the look, see there
+        objects, ids = runtime.in_flight.held()  # read after the look, see there
         look.candidates = [
             c
             for c in look.candidates
@@ -157,7 +217,7 @@ class Finder:
         """Seconds until the first message of our reach becomes due, if a drain waits for that."""
         runtime = self._runtime
         with self._link.statement() as conn:
-            return due.due_in(
+            return ranked.due_in(
                 conn,
                 runtime.tables,
                 topics=runtime.topics,
@@ -177,7 +237,7 @@ class Finder:
         """Whether row-level security of the messages was switched on, or changed, since the tables
         were read."""
         with self._link.statement() as conn:
-            return schema.policies_changed(conn, self._runtime.tables)
+            return create.policies_changed(conn, self._runtime.tables)
 
     def leases_ending(self, seconds: float) -> list[Lease]:
         """The leases of other instances with messages that end within so many seconds."""
@@ -204,7 +264,7 @@ class Finder:
         if self.where is None:
             return Look(complete=True)
         # The index of slices has no running messages, but those that wait behind them.
-        ours, mine = runtime.hand.held()
+        ours, mine = runtime.in_flight.held()
         wants |= {"skip_objects": objects | ours, "skip_ids": ids | mine}
         with self._link.statement() as conn:
             look = search.look_in(conn, self.where, **wants)

@@ -4,7 +4,7 @@ Candidates are only hints; store/claim.flag decides. So state that is kept betwe
 (the mark, the cursors, recently blocked objects) may be wrong for a while without
 harm, and is forgotten every second.
 
-urgent  rows with a priority, the highest first (urgency.py)
+urgent  rows with a priority, the highest first (choice.py)
 window  the oldest open rows from a low-water mark on; the first row of each object is its head
 due     rows whose instant has come: retries and delayed messages
 ring    when the window is full of rows that cannot go: one step per object from a moving cursor
@@ -20,14 +20,19 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.instance.claiming import urgency
-from msgworker.instance.claiming.barren import LONGEST_REST_SECONDS, READ_AGAIN
-from msgworker.instance.claiming.pick import WHOLE_REACH, Pick
-from msgworker.instance.claiming.ring import IDLE_OBJECTS, WINDOW, Ring
-from msgworker.instance.claiming.urgency import Urgent
-from msgworker.store.claiming import candidates, urgent
-from msgworker.store.claiming.candidates import MIN_ID, PAGE, Candidate, Those
-from msgworker.store.claiming.urgent import Ranked
+from msgworker.instance.claiming import choice
+from msgworker.instance.claiming.choice import WHOLE_REACH, HeadChooser, Urgent
+from msgworker.instance.claiming.ring import (
+    IDLE_OBJECTS,
+    LONGEST_REST_SECONDS,
+    READ_AGAIN,
+    WINDOW,
+    ObjectCursor,
+)
+from msgworker.store import candidates
+from msgworker.store import ranked as urgent
+from msgworker.store.candidates import MIN_ID, PAGE, Candidate, Those
+from msgworker.store.ranked import Ranked
 from msgworker.table import Tables
 
 IDLE_WINDOW = 128
@@ -103,7 +108,7 @@ class Search:
         self._forget_at = 0.0
         self._blocked: set[Any] = set() if blocked is None else blocked
         self._passed_over: set[int] = set()
-        self._ring = Ring(tables)
+        self._ring = ObjectCursor(tables)
         self._width = 1
         self._turn = 0
         self.idle = False
@@ -130,7 +135,7 @@ class Search:
         if now >= self._forget_at:
             self._forget(now)
         self._turn += 1
-        pick = Pick(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
+        pick = HeadChooser(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
         pick.reach = reach
         if self._turn % 8 == 0:  # so that the oldest does not starve
             pick.eldest = max(1, want // 8)
@@ -138,7 +143,7 @@ class Search:
         pick.pass_over(self._blocked)
         enough, whole = want, True
         if first is not None and (ranked := self._look_urgent(conn, pick, first, now, want)):
-            others = max(want - len(pick.own), urgency.owed(want, self._overtaken))
+            others = max(want - len(pick.own), choice.owed(want, self._overtaken))
             enough, whole = ranked + others, others > 0
         complete = round_over = self._passing = False
         if whole and self.tables.dialect.oldest_index:
@@ -221,7 +226,7 @@ class Search:
     # ------------------------------------------------------------ sources
 
     def _look_due(
-        self, conn: Connection, pick: Pick, now: float, want: int
+        self, conn: Connection, pick: HeadChooser, now: float, want: int
     ) -> tuple[bool, Ranked | None]:
         """Whether no more rows are due; and the highest priorities, if it was time to read them: in
         the same statement, where both are read."""
@@ -247,7 +252,7 @@ class Search:
         return len(rows) < limit, first
 
     def _look_urgent(
-        self, conn: Connection, pick: Pick, first: Ranked, now: float, want: int
+        self, conn: Connection, pick: HeadChooser, first: Ranked, now: float, want: int
     ) -> int:
         """Offer the heads that have a priority, read behind `first` too where those are too few;
         returns how many heads there are then."""
@@ -259,7 +264,7 @@ class Search:
         return len(pick.own) if found else 0
 
     def _look_window(
-        self, conn: Connection, pick: Pick, want: int, in_hand: int, enough: int
+        self, conn: Connection, pick: HeadChooser, want: int, in_hand: int, enough: int
     ) -> bool:
         """True if the window reached the newest row. enough: how many heads to have then."""
         size = IDLE_WINDOW
@@ -305,7 +310,7 @@ class Search:
             self._low = min([before[0] + 1, *(row.msg_id for row in rows[:1])])
             self._low_until = now + rests
 
-    def _is_crowded(self, pick: Pick, rows: Sequence[Candidate]) -> bool:
+    def _is_crowded(self, pick: HeadChooser, rows: Sequence[Candidate]) -> bool:
         """Whether most rows are of topics that are not looked for: the others are then read by
         topic, for a while."""
         by_topic = self.tables.has("topic") and 2 * sum(map(pick.is_of_others, rows)) > len(rows)
@@ -313,7 +318,7 @@ class Search:
         return by_topic
 
     def _look_window_among(
-        self, conn: Connection, pick: Pick, size: int, enough: int, those: Those
+        self, conn: Connection, pick: HeadChooser, size: int, enough: int, those: Those
     ) -> bool:
         """The same of some topics: step by step past rows of the others, and on from where it has
         stopped. Where no index has rows by age, of those without an object.
@@ -366,7 +371,7 @@ class Search:
             self._ends = (self._end, self._end)
         return self._end
 
-    def _look_behind_end(self, conn: Connection, pick: Pick, size: int, those: Those) -> int:
+    def _look_behind_end(self, conn: Connection, pick: HeadChooser, size: int, those: Those) -> int:
         """What has come since: some steps, and on from there the next time; returns how many."""
         by_age, begun = self.tables.dialect.oldest_index, time.monotonic()
         at, count, whole = self._end_is_known(conn), 0, False
@@ -389,13 +394,13 @@ class Search:
         self._end = at
         return count
 
-    def _keep(self, pick: Pick, rows: Sequence[Candidate]) -> None:
+    def _keep(self, pick: HeadChooser, rows: Sequence[Candidate]) -> None:
         """Where no index has rows by age: read these again by their ids, until they are gone, since
         the way to find them again leads past all others."""
         if not self.tables.dialect.oldest_index and len(self._found) < PAGE:
             self._found |= {row.msg_id: None for row in rows[:PAGE] if pick.could_go(row)}
 
-    def _look_at_found(self, conn: Connection, pick: Pick, those: Those) -> None:
+    def _look_at_found(self, conn: Connection, pick: HeadChooser, those: Those) -> None:
         if not self._found:
             return
         rows = candidates.of_ids(conn, self.tables, list(self._found))
@@ -406,7 +411,7 @@ class Search:
             pick.offer(row)
 
     def _step(
-        self, conn: Connection, pick: Pick, those: Those, *, mark: int, limit: int
+        self, conn: Connection, pick: HeadChooser, those: Those, *, mark: int, limit: int
     ) -> candidates.Among:
         span = max(self._span, limit)
         if self.tables.dialect.oldest_index:
@@ -424,10 +429,10 @@ class Search:
         return found
 
     def _look_ring_among(
-        self, conn: Connection, pick: Pick, enough: int, those: Those, *, rows: bool = True
+        self, conn: Connection, pick: HeadChooser, enough: int, those: Those, *, rows: bool = True
     ) -> bool:
         """The ring of some topics: several steps, past objects whose heads are of others. Where
-        rows are read by age too, it rests if it finds nothing. rows: see `Ring.step`."""
+        rows are read by age too, it rests if it finds nothing. rows: see `ObjectCursor.step`."""
         begun = time.monotonic()
         if begun < self._ring_at:
             return False

@@ -1,4 +1,4 @@
 """The items of one message over threads or an executor, and their records.
 
-In order: fanout, fanned, itemrun, itemkeys, hands, inside, recorder, fence.
+In order: fan_out, items, executors.
 """

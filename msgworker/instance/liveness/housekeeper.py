@@ -1,14 +1,8 @@
-"""What an instance does from time to time beside its messages, in the order of one round: check
-what was carried over from a lost lease, take a new id if it should, read pauses, limits and
-requests, release rows that no lane knows, recover dead instances, write the history.
-
-Its statements may wait for locks of others, such as one on the table of messages. That costs no
-lease: the heartbeat renews it on another thread and another connection. Its own connection counts
-as spare, since it needs it only sometimes.
-"""
+"""What an instance does from time to time beside its messages, and the history that it writes."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,17 +13,111 @@ from msgworker.counted import plural
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.liveness.chronicle import Chronicle
-from msgworker.instance.liveness.heartbeat import Heartbeat
-from msgworker.instance.liveness.ownlease import OwnLease
+from msgworker.instance.connections import Connections
+from msgworker.instance.history import MinuteStats
+from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.recovery import Recovery
-from msgworker.instance.liveness.requests import Requests
+from msgworker.instance.liveness.requests import OperatorRequests
 from msgworker.instance.role import Aside, Role, outage_pause
-from msgworker.instance.running.hand import Lane
-from msgworker.instance.running.lanes import Lanes
-from msgworker.instance.runtime import Runtime
+from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
-from msgworker.store.recovering import recover
+from msgworker.instance.state import Runtime
+from msgworker.store import history, recover
+
+# --- Write the history: what this instance did in each minute (store/history.py).
+#
+# A part of the housekeeping, on its connection. It is for charts only: nothing that goes wrong
+# with it may cost more than the history itself.
+
+FORGET_EVERY = 10
+"""After so many writes old rows are deleted; one hour of them at a time."""
+
+
+class HistoryWriter:
+    """Used by the housekeeper. Nothing is counted without the table, or with history_seconds=0.
+
+    minutes: None if nothing is counted.
+    """
+
+    def __init__(
+        self, runtime: Runtime, link: Connections, *, log: logging.LoggerAdapter[logging.Logger]
+    ) -> None:
+        self._runtime = runtime
+        self._link = link
+        self._log = log
+        self._keep = runtime.settings.history_seconds
+        self.minutes: MinuteStats | None = None
+        self._in_doubt = False  # a write got no answer
+        self._writes = hash(runtime.identity.id) % FORGET_EVERY  # instances take turns
+        if self._keep and history.is_there(runtime.tables):
+            self.minutes = MinuteStats(runtime.events)
+
+    def look_at_clock(self) -> None:
+        """Read the database's clock, before the first message."""
+        if self.minutes is None:
+            return
+        try:
+            with self._link.transaction() as conn:
+                self._set_clock(history.database_seconds(conn, self._runtime.tables))
+        except Exception as error:
+            if trouble(error) is Trouble.LOST:
+                raise
+            self._log.debug("the clock of the database is unknown: %s", reason_of(error))
+
+    def write(self, *, last: bool = False) -> None:
+        """Write the minutes that are over. last: the present one too, at the end of the
+        instance. Raises only if the database is lost."""
+        if self.minutes is None or not (minutes := self.minutes.over(last=last)):
+            return
+        try:
+            self._write(self.minutes, minutes)
+        except Exception as error:
+            self._in_doubt = True
+            if trouble(error) is Trouble.LOST:
+                raise
+            self._cannot(error)
+
+    def _write(self, counted: MinuteStats, minutes: list[history.Minute]) -> None:
+        tables = self._runtime.tables
+        forgets = self._writes % FORGET_EVERY == FORGET_EVERY - 1
+        with self._link.transaction() as conn:
+            new = minutes
+            if self._in_doubt:
+                there = history.written(conn, tables, minutes)
+                new = [one for one in minutes if (one.instance, one.at) not in there]
+            history.write(conn, tables, new)
+            seconds = history.database_seconds(conn, tables)
+        self._in_doubt = False
+        self._writes += 1
+        counted.forget(minutes)
+        self._set_clock(seconds)
+        if forgets:
+            with self._link.transaction() as conn:
+                history.forget(conn, tables, self._keep)
+
+    def _set_clock(self, seconds: float) -> None:
+        assert self.minutes is not None
+        self.minutes.ahead = self._runtime.spans.set_clock(seconds)
+
+    def _cannot(self, error: Exception) -> None:
+        """Without the rights nothing is counted any more; otherwise it is tried again."""
+        if trouble(error) is not Trouble.REFUSED:
+            self._log.debug("the history is not written now: %s", reason_of(error))
+            return
+        self._log.warning("the history is not written: %s", reason_of(error))
+        assert self.minutes is not None
+        self.minutes.end()
+        self.minutes = None
+
+
+# --- What an instance does from time to time beside its messages, in the order of one round: check
+# what was carried over from a lost lease, take a new id if it should, read pauses, limits and
+# requests, release rows that no lane knows, recover dead instances, write the history.
+#
+# Its statements may wait for locks of others, such as one on the table of messages. That costs no
+# lease: the heartbeat renews it on another thread and another connection. Its own connection
+# counts as spare, since it needs it only sometimes.
 
 LEAVE_TRIES = 3
 TELL_SECONDS = 2.0
@@ -66,8 +154,8 @@ class Housekeeper(Role):
         runtime.spare_links.add(self.link)
         self._file = dialects.DatabaseFile(runtime.engine)
         self._begun = 0.0
-        self.requests = Requests(runtime, self._link, log=self.log, look_now=look_now)
-        self.chronicle = Chronicle(runtime, self._link, log=self.log)
+        self.requests = OperatorRequests(runtime, self._link, log=self.log, look_now=look_now)
+        self.chronicle = HistoryWriter(runtime, self._link, log=self.log)
         self.recovery = Recovery(
             runtime,
             self._link,
@@ -134,7 +222,7 @@ class Housekeeper(Role):
             return self._runtime.settings.heartbeat_seconds
         if self.recovery.more:
             return 0.0
-        if self._runtime.hand.unsure:
+        if self._runtime.in_flight.unsure:
             return UNSURE_SECONDS
         over = time.monotonic() - self._begun
         return max(0.0, self._runtime.settings.heartbeat_seconds - over)
@@ -226,9 +314,9 @@ class Housekeeper(Role):
         before; see `Heartbeat.reborn`."""
         runtime = self._runtime
         me, lanes = runtime.identity.id, list[Lane]()
-        while runtime.hand.unsure:
+        while runtime.in_flight.unsure:
             with suppress(IndexError):  # a stop removes them, too
-                lanes.append(runtime.hand.unsure.popleft())
+                lanes.append(runtime.in_flight.unsure.popleft())
         if not lanes:
             return
         seen = {lane.row.msg_id: lane.row.tries for lane in lanes if lane.row.odd is None}
@@ -236,13 +324,13 @@ class Housekeeper(Role):
             with self._link.transaction() as conn:
                 found = recover.still_flagged(conn, runtime.tables, seen)
         except Exception:
-            runtime.hand.unsure.extend(lanes)
+            runtime.in_flight.unsure.extend(lanes)
             raise
         sure = [lane for lane in lanes if lane.row.msg_id in found.free or lane.row.odd is not None]
         for lane in sure:
             lane.owner = me  # if that was lost meanwhile, too, they are checked again
         self._lanes.put(sure)
-        runtime.hand.unsure.extend(lane for lane in lanes if lane.row.msg_id in found.locked)
+        runtime.in_flight.unsure.extend(lane for lane in lanes if lane.row.msg_id in found.locked)
         for lane in lanes:
             if lane not in sure and lane.row.msg_id not in found.locked:
                 self._settler.lose(lane)
@@ -255,12 +343,12 @@ class Housekeeper(Role):
         so that they are recovered.
         """
         runtime, identity = self._runtime, self._runtime.identity
-        if not identity.retires or not identity.trusted() or runtime.hand.lanes:
+        if not identity.retires or not identity.trusted() or runtime.in_flight.lanes:
             return
         tenure, new = identity.tenure, self._lease.new_id()
         old, stuck = tenure.id, tenure.stuck
         with self._claimer.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
-            if not free or runtime.hand.lanes:
+            if not free or runtime.in_flight.lanes:
                 return
             with self._link.transaction() as conn:
                 left = set(recover.flagged_by(conn, runtime.tables, old, limit=len(stuck) + 1))

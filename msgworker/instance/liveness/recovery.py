@@ -1,9 +1,4 @@
-"""Recover the messages of dead instances: a part of the housekeeping, on its connection.
-
-The database decides which instances are dead (an expired lease, taken over by one winner) and which
-rows are given back. The time of recovery per round is limited, so that the rest of the housekeeping
-is done in time, and it rests between batches, so that others can work.
-"""
+"""Recover the messages of dead instances, and change the rule of a table while none is alive."""
 
 from __future__ import annotations
 
@@ -20,14 +15,102 @@ from sqlalchemy import Connection
 from msgworker.counted import plural
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.events import Recovered
-from msgworker.instance.links import Link
-from msgworker.instance.runtime import Runtime
-from msgworker.instance.settling.chains import follow_ups
+from msgworker.instance.connections import Connections
+from msgworker.instance.settling.follow_ups import follow_ups
+from msgworker.instance.state import Runtime
 from msgworker.message import UNWRITABLE, Outcome
 from msgworker.payload import shown
-from msgworker.store.claiming.claim import OF_A_ROW
-from msgworker.store.recovering import lease, recover
-from msgworker.store.unique import send_all
+from msgworker.schema import rule
+from msgworker.schema.rule import Rule, Verdict
+from msgworker.store import lease, recover
+from msgworker.store.claim import OF_A_ROW
+from msgworker.store.send import send_all
+
+# --- Make an App's rule the rule of its table, while no instance is alive.
+#
+# Messages of dead instances are recovered first, by the old rule. If an instance is alive, the
+# table keeps its rule, and the caller uses that.
+
+ROUNDS = 3
+"""How often messages of dead instances are recovered; the rest is locked."""
+IN_THE_WAY = {
+    rule.Answer.BUSY: "live instances: %d",
+    rule.Answer.HELD: "dead instances whose messages cannot be given back now: %d",
+    rule.Answer.LOCKED: "another process is starting on it, or is suspended while doing so",
+    rule.Answer.DEADLY: "failed messages that would be dead by it: %d",
+}
+MEND = "stop all its instances, then run `msgworker init-db`"
+
+
+def change(runtime: Runtime, wanted: Rule, log: logging.Logger, *, may_bury: bool) -> Verdict:
+    """Make `wanted` the rule of the table, or say why not; one log line for what was done or not.
+
+    runtime: of an instance that is not registered, with the rule that was read. may_bury: also if
+    failed messages become dead by it: only on explicit request, since a start with
+    another configuration may be a mistake. Waits up to a lease while another process
+    changes it.
+    """
+    link = runtime.link()
+    try:
+        verdict = _change(runtime, link, wanted, may_bury)
+    finally:
+        link.close()
+    table, old = runtime.tables.spec.name, Rule.of(runtime.tables.spec)
+    if verdict.state is rule.Answer.CHANGED:
+        text = "the rule of table %s is %s now, it was %s%s"
+        died = f"; failed messages that are dead by it: {verdict.count}" if verdict.count else ""
+        log.warning(text, table, wanted, old, died)
+    elif verdict.state in IN_THE_WAY:
+        why = IN_THE_WAY[verdict.state]
+        why = why % verdict.count if "%d" in why else why
+        text = "table %s keeps its rule %s, the App's %s is not used: %s; to change it, %s"
+        log.warning(text, table, old, wanted, why, MEND)
+    return verdict
+
+
+def _change(runtime: Runtime, link: Connections, wanted: Rule, may_bury: bool) -> Verdict:
+    deadline = time.monotonic() + runtime.settings.lease_seconds
+    rounds = 0
+    while True:
+        verdict = _once(runtime, link, wanted, may_bury)
+        if verdict.state is rule.Answer.HELD and rounds < ROUNDS:
+            rounds += 1
+            _give_back(runtime, link)
+        elif verdict.state is rule.Answer.LOCKED and time.monotonic() < deadline:
+            time.sleep(rule.look_seconds(runtime.tables))
+        else:
+            return verdict
+
+
+def _once(runtime: Runtime, link: Connections, wanted: Rule, may_bury: bool) -> Verdict:
+    """A rollback by the database, such as a deadlock, counts as LOCKED."""
+    try:
+        with link.transaction() as conn:
+            return rule.change(conn, runtime.tables, wanted, may_bury=may_bury)
+    except Exception as error:
+        if trouble(error) is not Trouble.AGAIN:
+            raise
+        return Verdict(rule.Answer.LOCKED)
+
+
+def _give_back(runtime: Runtime, link: Connections) -> None:
+    """Recover messages of dead instances, as a heartbeat does."""
+
+    def rest(seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+    recovery = Recovery(runtime, link, log=runtime.log, rest=rest, on_batch=lambda: None)
+    recovery.run(time.monotonic())
+    while recovery.more:
+        recovery.run(time.monotonic())
+
+
+# --- Recover the messages of dead instances: a part of the housekeeping, on its connection.
+#
+# The database decides which instances are dead (an expired lease, taken over by one winner) and
+# which rows are given back. The time of recovery per round is limited, so that the rest of the
+# housekeeping is done in time, and it rests between batches, so that others can work.
 
 BEAT_SHARE = 0.5
 """Maximum share of the time between two rounds that a round spends on recovery."""
@@ -77,7 +160,7 @@ class Recovery:
     def __init__(
         self,
         runtime: Runtime,
-        link: Link,
+        link: Connections,
         *,
         log: logging.LoggerAdapter[logging.Logger],
         rest: Callable[[float], bool],

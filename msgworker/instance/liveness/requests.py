@@ -1,9 +1,4 @@
-"""What is asked of an instance: paused topics, running messages that are to be cancelled, and
-limits of topics (regulations.py).
-
-A part of the housekeeping, on its connection: one statement sees all, and only where there are
-requests to cancel, or limits, further ones read them.
-"""
+"""What is asked of an instance: pauses, cancels of running messages, and limits of topics."""
 
 from __future__ import annotations
 
@@ -14,21 +9,136 @@ from contextlib import contextmanager
 from sqlalchemy import Connection
 
 from msgworker.dialects import Trouble, reason_of, trouble
-from msgworker.instance.links import Link
-from msgworker.instance.liveness.regulations import Regulations
-from msgworker.instance.running.hand import Cancel
-from msgworker.instance.runtime import Runtime
+from msgworker.errors import SchemaError
+from msgworker.instance.connections import Connections
+from msgworker.instance.running.in_flight import Cancel
+from msgworker.instance.state import Runtime
+from msgworker.limit import Limit
 from msgworker.logs import Said
-from msgworker.store.changing import cancelling, change, pause
-from msgworker.store.changing.cancelling import Asked
-from msgworker.store.claiming import limits
-from msgworker.store.claiming.claim import OF_A_ROW
+from msgworker.store import cancels, change, limits, pauses
+from msgworker.store.cancels import Asked
+from msgworker.store.claim import OF_A_ROW
+from msgworker.store.limits import Recorded
+
+# --- Limits of topics over all instances: declare those of our handlers, obey those recorded.
+#
+# They are read with every round of the housekeeping, where there are any. The newest declaration
+# counts: an instance records those of its handlers when it starts, where others stand there; after
+# that it obeys what is recorded, also for topics that its own code does not limit. So two versions
+# of the code do not change it in turns, and no start takes away what protects a system outside.
+
+RACES = 10
+
+
+class TopicLimits:
+    """Used by `OperatorRequests`, on the heartbeat's connection."""
+
+    def __init__(
+        self, runtime: Runtime, link: Connections, log: logging.LoggerAdapter[logging.Logger]
+    ) -> None:
+        self._runtime = runtime
+        self._link = link
+        self._log = log
+        self._started = False
+        self._told: dict[str, int] = {}  # the version of each limit that was told to people
+
+    @property
+    def wanted(self) -> dict[str, Limit]:
+        """The limits of our handlers."""
+        runtime = self._runtime
+        return {
+            h.topic: h.limit
+            for h in list(runtime.registry.handlers.values())
+            if h.topic is not None and h.limit is not None
+            if runtime.topics is None or h.topic in runtime.topics
+        }
+
+    def check(self) -> None:
+        """Raise SchemaError if our handlers have limits and the database cannot record them."""
+        tables = self._runtime.tables
+        if not (wanted := self.wanted):
+            return
+        if limits.NAME in tables.missing:
+            raise SchemaError(
+                f"table {limits.NAME} is missing: the handler of {min(wanted)} has max_running or "
+                "rate, which are recorded there. Run App.create_schema() or `msgworker init-db`, "
+                "or see `msgworker ddl`"
+            )
+        if not tables.has("topic"):
+            raise SchemaError(
+                f"max_running and rate are limits of a topic, and table {tables.spec.name} has no "
+                "column for topics: name it, MessageTable(topic=...), or add one"
+            )
+
+    def read(self, *, there: bool) -> None:
+        """Read the limits that are recorded, if there are any; at the start declare those of our
+        handlers before."""
+        runtime, wanted = self._runtime, self.wanted
+        recorded: dict[str, Recorded] = {}
+        if there and runtime.tables.has("topic"):
+            with self._link.transaction() as conn:
+                recorded = limits.read_all(conn, runtime.tables)
+        for topic, limit in wanted.items():
+            seen = recorded.get(topic)
+            if seen is None or (seen.limit != limit and not self._started):
+                recorded[topic] = self._declare(topic, limit)
+        self._started = True
+        self._tell(recorded, wanted)
+        by_topic = {topic: one.limit for topic, one in recorded.items()}
+        if by_topic != runtime.limits:
+            runtime.hold(runtime.paused, by_topic)
+
+    def _declare(self, topic: str, limit: Limit) -> Recorded:
+        """Record the limits of a handler instead of others."""
+        tables, me = self._runtime.tables, self._runtime.identity.id
+        for _ in range(RACES):
+            with self._link.transaction() as conn:
+                seen = limits.read_all(conn, tables).get(topic)
+            if seen is not None and (seen.limit == limit or self._started):
+                return seen
+            try:
+                with self._link.transaction() as conn:
+                    written = limits.declare(conn, tables, topic, limit, seen, me=me)
+            except Exception as error:
+                if trouble(error) not in (Trouble.RACE, Trouble.AGAIN):
+                    raise
+                continue
+            if written and seen is not None:
+                text = "topic %s: limit changed from %s (declared by %s) to %s"
+                self._log.warning(text, topic, seen.limit, seen.by, limit)
+            if written:
+                return Recorded(limit, 0 if seen is None else seen.version + 1, me)
+        raise SchemaError(f"the limits of topic {topic} could not be recorded: others change them")
+
+    def _tell(self, recorded: dict[str, Recorded], wanted: dict[str, Limit]) -> None:
+        runtime, told = self._runtime, self._told
+        self._told = {topic: one.version for topic, one in recorded.items()}
+        for topic, one in recorded.items():
+            if told.get(topic) == one.version:
+                continue
+            if runtime.topics is not None and topic not in runtime.topics:
+                continue
+            if topic not in wanted:
+                text = "topic %s is limited to %s (declared by %s), not by this code; obeyed"
+                self._log.info(text, topic, one.limit, one.by)
+            elif one.limit != wanted[topic]:
+                text = "topic %s: %s was declared by %s, which started later; obeyed instead of %s"
+                self._log.warning(text, topic, one.limit, one.by, wanted[topic])
+            else:
+                self._log.info("topic %s: %s, over all instances", topic, one.limit)
+
+
+# --- What is asked of an instance: paused topics, running messages that are to be cancelled, and
+# limits of topics (requests.py).
+#
+# A part of the housekeeping, on its connection: one statement sees all, and only where there are
+# requests to cancel, or limits, further ones read them.
 
 CANNOT_END = "cannot end a request to cancel a message: %s"
 CANNOT_END_OF = "message {} cannot be cancelled: %s"
 
 
-class Requests:
+class OperatorRequests:
     """Used by the housekeeper. look_now: makes the fetcher look at once.
 
     open: whether the last look has found requests to cancel.
@@ -37,7 +147,7 @@ class Requests:
     def __init__(
         self,
         runtime: Runtime,
-        link: Link,
+        link: Connections,
         *,
         log: logging.LoggerAdapter[logging.Logger],
         look_now: Callable[[], None],
@@ -46,7 +156,7 @@ class Requests:
         self._link = link
         self._log = log
         self._look_now = look_now
-        self._regulations = Regulations(runtime, link, log)
+        self._regulations = TopicLimits(runtime, link, log)
         self._refused: set[str] = set()  # what the database does not let us do, logged once
         self._limited = False
         self.open = False
@@ -54,14 +164,14 @@ class Requests:
     def read(self) -> None:
         """Read all; then cancel. Raises SchemaError where limits cannot be recorded."""
         self._regulations.check()
-        if {pause.NAME, cancelling.NAME, limits.NAME} <= self._runtime.tables.missing:
+        if {pauses.NAME, cancels.NAME, limits.NAME} <= self._runtime.tables.missing:
             return
         paused = self._look()
         if paused is None:  # work continues, as if the tables did not exist
             return
         self._pause(paused)
         self._regulations.read(there=self._limited)
-        if self.open or self._runtime.hand.cancels:
+        if self.open or self._runtime.in_flight.cancels:
             self.cancel()
 
     def _look(self) -> frozenset[str] | None:
@@ -87,11 +197,11 @@ class Requests:
                     raise
                 self.open = False
                 text = "cannot see which messages are to be cancelled: %s"
-                if cancelling.is_there(tables):
+                if cancels.is_there(tables):
                     self._tell_refused("cancels", text, error)
         try:
             with self._link.transaction() as conn:
-                return pause.topics(conn, tables)
+                return pauses.topics(conn, tables)
         except Exception as error:
             if trouble(error) is not Trouble.REFUSED:
                 raise
@@ -100,7 +210,7 @@ class Requests:
 
     def _seen(self, *, limited: bool) -> frozenset[str]:
         with self._link.transaction() as conn:
-            seen = cancelling.look(conn, self._runtime.tables, limited=limited)
+            seen = cancels.look(conn, self._runtime.tables, limited=limited)
         self.open, self._limited = seen.requests, seen.limits
         return seen.paused
 
@@ -127,20 +237,20 @@ class Requests:
         is flagged by us, is one for that claim, or its lane has ended and nothing of it is written.
         """
         runtime = self._runtime
-        hand, me = runtime.hand, runtime.identity.id
-        rows = {row.msg_id: row for lane in list(hand.lanes) for row in (lane.row,)}
+        in_flight, me = runtime.in_flight, runtime.identity.id
+        rows = {row.msg_id: row for lane in list(in_flight.lanes) for row in (lane.row,)}
         with self._link.transaction() as conn:
-            asked = cancelling.read(conn, runtime.tables, me=me)
-        kept = {i: one for i, one in hand.cancels.items() if rows.get(i) is one.row}
+            asked = cancels.read(conn, runtime.tables, me=me)
+        kept = {i: one for i, one in in_flight.cancels.items() if rows.get(i) is one.row}
         for one in asked:
             row = rows.get(one.request.msg_id)
             if one.over or one.waits:
                 self._end(one)
             elif one.owner == me and row is not None:
                 kept.setdefault(row.msg_id, Cancel(row, one.request))
-        hand.cancels = kept  # before the handlers are told, see `Caller.handle`
+        in_flight.cancels = kept  # before the handlers are told, see `Caller.handle`
         if kept:
-            hand.tell_cancelled()
+            in_flight.tell_cancelled()
 
     def given_back(self, conn: Connection, ids: list[int]) -> None:
         """End the requests for messages of a dead instance, in the transaction that recovers them:
@@ -149,7 +259,7 @@ class Requests:
             return
         tables, asked = self._runtime.tables, list[Asked]()
         with self._refusals(), conn.begin_nested():
-            asked = cancelling.read(conn, tables, ids)
+            asked = cancels.read(conn, tables, ids)
         for one in asked:
             with self._refusals(one), conn.begin_nested():
                 change.end_request(conn, tables, one)

@@ -19,10 +19,10 @@ from typing import Protocol
 
 from msgworker.clock import clock
 from msgworker.errors import HandlerStuck
-from msgworker.instance.links import Link
+from msgworker.instance.connections import Connections
 from msgworker.instance.role import Role
-from msgworker.instance.running.hand import Running
-from msgworker.instance.runtime import Runtime, facts
+from msgworker.instance.running.in_flight import Execution
+from msgworker.instance.state import Runtime, facts
 from msgworker.logs import Said
 
 LOOK_SECONDS = 5.0
@@ -37,7 +37,7 @@ class Watched(Protocol):
     """A role with a thread and a link."""
 
     name: str
-    link: Link
+    link: Connections
     busy_since: float | None
 
     @property
@@ -48,14 +48,14 @@ class Watchdog(Role):
     """Looks at the deadlines; `wake` when one may have come nearer."""
 
     def __init__(
-        self, runtime: Runtime, *, roles: Sequence[Watched], settling: Sequence[Link]
+        self, runtime: Runtime, *, roles: Sequence[Watched], settling: Sequence[Connections]
     ) -> None:
         """settling: on which outcomes are written."""
         super().__init__("watchdog", runtime.log, runtime.away)
         self._runtime = runtime
         self._roles = roles
         self._settling = settling
-        self._told: dict[Link, float] = {}
+        self._told: dict[Connections, float] = {}
         self._dead_at = 0.0  # when a connection was found without an answer
 
     def run_once(self) -> int:
@@ -83,7 +83,7 @@ class Watchdog(Role):
         pause = min(LOOK_SECONDS, runtime.settings.heartbeat_seconds)
         if runtime.registry.has_timeouts:  # a handler may start at any moment
             pause = min(pause, LATE_SECONDS)
-        ends = [one.until for one in list(runtime.hand.running.values()) if not one.reported]
+        ends = [one.until for one in list(runtime.in_flight.running.values()) if not one.reported]
         ends.append(runtime.give_up_at)
         for end in ends:
             if end is not None:
@@ -95,7 +95,7 @@ class Watchdog(Role):
     def overtime(self) -> None:
         """Report handlers that exceed their timeout, once each, and cancel them."""
         now = time.monotonic()
-        for running in list(self._runtime.hand.running.values()):
+        for running in list(self._runtime.in_flight.running.values()):
             if running.until is not None and now > running.until and not running.reported:
                 running.reported = running.cancelled = True
                 self._report(running, now - running.since)
@@ -108,9 +108,9 @@ class Watchdog(Role):
         runtime = self._runtime
         rest = runtime.settings.heartbeat_seconds  # trust ends this long before the lease does
         if clock() > runtime.identity.trusted_until + rest:
-            runtime.hand.cancel()
+            runtime.in_flight.cancel()
 
-    def _report(self, running: Running, seconds: float) -> None:
+    def _report(self, running: Execution, seconds: float) -> None:
         self._runtime.log.warning(
             "message %s: its handler has run for %.1f s, longer than its timeout; its flag "
             "stays until the handler returns",
@@ -127,7 +127,7 @@ class Watchdog(Role):
                 if link.busy_since is not None:
                     link.cut()
 
-    def _look(self, name: str, since: float | None, ident: int | None, link: Link) -> bool:
+    def _look(self, name: str, since: float | None, ident: int | None, link: Connections) -> bool:
         if since is not None and link.busy_since is not None:  # a round may use it again and again
             since = max(since, link.busy_since)
         if since is None or link.waits or time.monotonic() - since < self._limit:
@@ -160,7 +160,7 @@ def place_of(ident: int | None) -> str:
     return " < ".join(places) or "no place: its thread has ended"
 
 
-def _stuck(running: Running) -> HandlerStuck:
+def _stuck(running: Execution) -> HandlerStuck:
     """The error for a handler that only the end of the process can end."""
     return HandlerStuck(
         f"message {running.row.msg_id}: its handler exceeded its timeout and still runs; "

@@ -1,18 +1,16 @@
-"""The outcome of a handler's return value or exception.
-
-Whatever a handler does, the result is one of the outcomes of message.py, and the thread survives. A
-handler that returns is done; every exception, BaseException included, is a failed try.
-"""
+"""The outcome of a handler's return value or exception, and the back-off before the next try."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import json
+import random
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from msgworker.config import BACKOFF_SECONDS
 from msgworker.dialects import lacks_memory
 from msgworker.errors import (
     RETRY_LATER_MAX_SECONDS,
@@ -23,20 +21,59 @@ from msgworker.errors import (
     Reject,
     RetryLater,
 )
-from msgworker.instance.running.backoff import (
-    DEFAULT_BACKOFF,
-    MAX_BACKOFF_SECONDS,
-    Backoff,
-    pause_after,
-)
 from msgworker.instance.running.handler import Handler
-from msgworker.instance.running.traces import home_of, place_of, text_of, trace_of, trim, where
+from msgworker.instance.running.traceback import home_of, place_of, text_of, trace_of, trim, where
 from msgworker.instance.usercode import carried
 from msgworker.logs import logger
 from msgworker.message import LATER, SPENT, Outcome, Outgoing
 from msgworker.payload import clean, decode
-from msgworker.store.changing.cancelling import Request
+from msgworker.store.cancels import Request
 from msgworker.table import MAX_ERROR
+
+if TYPE_CHECKING:
+    from tenacity.wait import wait_base
+
+# --- The back-off before the next try.
+
+BACKOFF_FACTOR = 5
+LONGEST_BACKOFF_SECONDS = 480.0
+"""Before the jitter, which makes it 600 s at most."""
+JITTER = 0.25
+MAX_BACKOFF_SECONDS = 30 * 86_400.0
+"""The longest back-off of a user's strategy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The default back-off: `first` seconds after the first failed try (0 = at once), five times as
+    long after each further one, plus up to a quarter at random, 600 s at most."""
+
+    first: float
+
+    def __call__(self, attempt: int) -> float:
+        """The seconds after the attempt-th failed try (from 1 on)."""
+        plain = self.first * float(BACKOFF_FACTOR) ** min(attempt - 1, 100)
+        return min(plain, LONGEST_BACKOFF_SECONDS) * random.uniform(1, 1 + JITTER)
+
+
+DEFAULT_BACKOFF = Backoff(BACKOFF_SECONDS)
+
+
+def pause_after(wait: wait_base, attempt: int, error: BaseException) -> float:
+    """The seconds that a tenacity wait strategy gives after the attempt-th failure (from 1 on)."""
+    from tenacity import RetryCallState
+
+    state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
+    state.attempt_number = attempt
+    state.set_exception((type(error), error, error.__traceback__))
+    return max(0.0, float(wait(state)))
+
+
+# --- The outcome of a handler's return value or exception.
+#
+# Whatever a handler does, the result is one of the outcomes of message.py, and the thread
+# survives. A handler that returns is done; every exception, BaseException included, is a failed
+# try.
 
 if TYPE_CHECKING:  # what only some handlers use is imported for them alone
     pass
@@ -75,7 +112,7 @@ def describe(error: BaseException, home: str | None = None) -> str:
     """An exception as text for `last_error`: type, message, place; truncated, without NUL. Never
     fails.
 
-    home: see `traces.place_of`.
+    home: see `traceback.place_of`.
     """
     name = type(error).__name__
     try:

@@ -1,4 +1,4 @@
 """Outcomes are written in batches, until it is known what was written.
 
-In order: settler, settlethread, writer, settlements, chains, untilknown.
+In order: settler, writer, until_known, follow_ups.
 """

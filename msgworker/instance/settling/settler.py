@@ -17,15 +17,14 @@ from collections.abc import Callable, Sequence
 from msgworker import events
 from msgworker.counted import plural
 from msgworker.dialects import reason_of, shows_a_row
-from msgworker.instance.links import Link
-from msgworker.instance.role import Outage
-from msgworker.instance.running.hand import Lane
-from msgworker.instance.running.lanes import Lanes
+from msgworker.instance.connections import Connections
+from msgworker.instance.history import Ran
+from msgworker.instance.role import Outage, Role
+from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Result
-from msgworker.instance.runtime import Runtime
-from msgworker.instance.settling.settlethread import SettleThread
+from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.writer import Writer
-from msgworker.instance.spans import Ran
+from msgworker.instance.state import Runtime
 from msgworker.message import Outcome, Settled
 from msgworker.store.rows import Row
 
@@ -68,7 +67,7 @@ class Settler:
         self.writers = [Writer(runtime, spare=i > 0, on_leaving=on_progress) for i in range(most)]
 
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[Connections]:
         """The connections of all writers."""
         return [writer.link for writer in self.writers]
 
@@ -139,7 +138,7 @@ class Settler:
     def _worth_a_settle(self) -> bool:
         """Whether to settle beside another one that is under way."""
         waiting = len(self._finished)
-        if waiting >= LEAST_BESIDE and waiting >= SHARE_BESIDE * len(self._runtime.hand.lanes):
+        if waiting >= LEAST_BESIDE and waiting >= SHARE_BESIDE * len(self._runtime.in_flight.lanes):
             return True
         now = time.monotonic()
         for writer in self.writers:
@@ -206,7 +205,7 @@ class Settler:
             return self.settle(batch, writer) if batch else []
         except BaseException as error:
             self._runtime.identity.cannot_write([lane.row.msg_id for lane in batch])
-            self._runtime.hand.drop(batch)
+            self._runtime.in_flight.drop(batch)
             writer.outage.failed(error)
             told = None if shows_a_row(error) else error
             many = plural(len(batch), "outcome", "was", "were")
@@ -306,10 +305,10 @@ class Settler:
 
     def _end(self, lanes: Sequence[Lane]) -> None:
         """These lanes are at their end, and their objects are free for us."""
-        hand = self._runtime.hand
-        hand.drop(lanes)
-        if hand.blocked:
-            hand.blocked.difference_update([lane.row.same for lane in lanes])
+        in_flight = self._runtime.in_flight
+        in_flight.drop(lanes)
+        if in_flight.blocked:
+            in_flight.blocked.difference_update([lane.row.same for lane in lanes])
 
     def _doubt(self) -> None:
         """A message was taken from us: stop claiming and starting handlers until the lease has been
@@ -324,7 +323,7 @@ class Settler:
         runtime = self._runtime
         if lane.result is not None:
             lane.result.raised = None
-        runtime.hand.lanes.discard(lane)
+        runtime.in_flight.lanes.discard(lane)
         runtime.events.emit(events.Lost(lane.owner, lane.row))
 
     def _tell(self, lane: Lane, result: Result, written: list[Row], ran: list[Ran]) -> None:
@@ -352,3 +351,40 @@ class Settler:
             self._on_progress()  # what was sent with it may be claimed
             return
         runtime.events.emit(event)
+
+
+# --- Settles for handler threads whose handlers are long: their lanes wait, and they go on with
+# them.
+#
+# A thread that settles runs no handler meanwhile. Where handlers are short that costs less than
+# waking another thread up; where they are long it would be a thread less for the time of a settle.
+
+LONG_HANDLER_SECONDS = 0.001
+IDLE_SECONDS = 10.0
+
+
+class SettleThread(Role):
+    """settle: settles all finished lanes, unless another thread does; does not raise."""
+
+    def __init__(self, runtime: Runtime, settle: Callable[[], None]) -> None:
+        super().__init__("settler", runtime.log, runtime.away, leave_for=runtime.leave_for)
+        self._settle = settle
+
+    def asked(self, handler_seconds: float) -> bool:
+        """Have it settle, if handlers take so long that it pays; whether it will. Called by handler
+        threads, whose finished lanes are queued."""
+        if handler_seconds < LONG_HANDLER_SECONDS or not self.alive:
+            return False
+        self.wake()
+        return True
+
+    def run_once(self) -> int:
+        self._settle()
+        return 0
+
+    def pause_seconds(self, did: int) -> float:
+        return IDLE_SECONDS
+
+    def answered(self) -> bool:
+        """The writers tell their outages themselves."""
+        return False

@@ -1,11 +1,8 @@
 """The JSON API, `/api/v1`: all of it goes through `app.ops`.
 
 calling    from a request to a call, and from a value to an answer; problems, keys of writes
-lasting    writes that may last
-asked      the types of parameters and bodies
-plain      values as JSON
-overview, messages, failing, working, audited   the resources
-described  the OpenAPI document, from the endpoints of the resources
+overview, messages, operations   the resources
+openapi    the OpenAPI document, from the endpoints of the resources
 """
 
 from __future__ import annotations
@@ -18,15 +15,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from msgworker.web import live
-from msgworker.web.api import audited, failing, messages, overview, working
+from msgworker.web.api import messages, operations, overview
 from msgworker.web.api.calling import Endpoint, answer_of
 
 ENDPOINTS: list[Endpoint] = [
     *overview.ENDPOINTS,
     *messages.ENDPOINTS,
-    *failing.ENDPOINTS,
-    *working.ENDPOINTS,
-    *audited.ENDPOINTS,
+    *operations.ENDPOINTS,
 ]
 
 
@@ -39,7 +34,7 @@ async def openapi(request: Request) -> Response:
 @functools.cache
 def _document() -> dict[str, Any]:
     """The same for all requests: pydantic takes a moment for it."""
-    from msgworker.web.api.described import document
+    from msgworker.web.api.openapi import document
 
     return document(ENDPOINTS)
 

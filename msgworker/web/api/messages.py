@@ -10,29 +10,40 @@ from starlette.exceptions import HTTPException
 
 from msgworker.dialects import writing
 from msgworker.ops.results import Progress, Repaired
+from msgworker.queries.explain import Explanation
+from msgworker.queries.lanes import LanePlace
+from msgworker.queries.messages import MessageInfo
 from msgworker.store.items import ItemInfo
-from msgworker.store.looking.explain import Explanation
-from msgworker.store.looking.info import MessageInfo
-from msgworker.store.looking.place import LanePlace
-from msgworker.store.settling.tries import Try
+from msgworker.store.tries import Try
 from msgworker.web import shown
-from msgworker.web.api import asked
-from msgworker.web.api.asked import Asked, Flag, Instant, Reason, Selection, Why
-from msgworker.web.api.calling import Call, Endpoint, Page, Wrong, part_of
-from msgworker.web.api.lasting import lasting
+from msgworker.web.api import calling
+from msgworker.web.api.calling import (
+    Asked,
+    Call,
+    Endpoint,
+    Flag,
+    Instant,
+    Page,
+    Reason,
+    Selection,
+    Why,
+    Wrong,
+    part_of,
+)
+from msgworker.web.api.operations import lasting
+from msgworker.web.sessions import Role
 from msgworker.web.site import COUNTED, Site
-from msgworker.web.tokens import Role
 
 
-class Filter(asked.Page):
+class Filter(calling.Paging):
     """Filters that all hold; fingerprint: of a group of failures. order: by msg_id."""
 
-    status: asked.Status | None = None
-    topic: asked.Topic | None = None
-    object_id: asked.ObjectId | None = None
-    error: asked.ErrorPart | None = None
+    status: calling.Status | None = None
+    topic: calling.Topic | None = None
+    object_id: calling.ObjectId | None = None
+    error: calling.ErrorPart | None = None
     since: Instant | None = None
-    fingerprint: asked.Fingerprint | None = None
+    fingerprint: calling.Fingerprint | None = None
     order: Literal["newest", "oldest"] = "newest"
 
 
@@ -42,7 +53,7 @@ class Shown(Asked):
     payload: Flag = "0"
 
 
-class Items(asked.Page, Shown):
+class Items(calling.Paging, Shown):
     """state: only those that have ended so."""
 
     state: Literal["done", "failed"] | None = None
@@ -51,13 +62,13 @@ class Items(asked.Page, Shown):
 class Send(Asked):
     """A message to send; see `App.send`."""
 
-    topic: asked.NewTopic
+    topic: calling.NewTopic
     payload: Any = None
-    object_id: asked.ObjectId | None = None
+    object_id: calling.ObjectId | None = None
     delay: Annotated[float, Field(ge=0, le=366 * 86_400, allow_inf_nan=False)] | None = None
     at: Instant | None = None
     priority: Annotated[int, Field(strict=True, ge=0, le=32_767)] | None = None
-    unique_key: asked.Key | None = None
+    unique_key: calling.Key | None = None
     unique: Literal["open", "kept"] = "open"
     on_duplicate: Literal["skip", "raise", "replace"] = "skip"
     reason: Reason | None = None
@@ -75,7 +86,7 @@ class Many(Why):
     """A selection, with the number that a dry run said would be changed."""
 
     filter: Selection
-    expected_count: asked.Count | None = None
+    expected_count: calling.Count | None = None
     rate: Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False)] | None = None
 
 
@@ -274,7 +285,7 @@ ENDPOINTS = [
         "/messages/{msg_id}/attempts",
         list_attempts,
         Try,
-        query=asked.Part,
+        query=calling.Part,
         page=True,
         **_ONE,
     ),

@@ -1,16 +1,36 @@
-"""Everything at a glance, topics, and series for charts."""
+"""The overview, topics, series for charts, failures, objects that wait, and the audit."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
+from starlette.exceptions import HTTPException
+
 from msgworker.ops.results import Repaired
-from msgworker.store.looking.charts import History, Timings
-from msgworker.store.looking.overview import Overview, TopicInfo
-from msgworker.store.looking.sizes import Sizes
-from msgworker.web.api.asked import Asked, Part, Topic, Why
-from msgworker.web.api.calling import Call, Endpoint, Page, part_of
-from msgworker.web.tokens import Role
+from msgworker.queries.audited import AuditEntry
+from msgworker.queries.charts import History, Timings
+from msgworker.queries.counts import Overview, Sizes, TopicInfo
+from msgworker.queries.failures import Failures
+from msgworker.queries.lanes import LaneInfo
+from msgworker.store.audit import Operation
+from msgworker.web.api import calling
+from msgworker.web.api.calling import (
+    Actor,
+    Asked,
+    Call,
+    Endpoint,
+    IdText,
+    Instant,
+    Kind,
+    Limit,
+    Page,
+    Part,
+    Topic,
+    Why,
+    part_of,
+)
+from msgworker.web.sessions import Role
 
 
 class Span(Asked):
@@ -69,7 +89,63 @@ async def resume_topic(call: Call) -> Repaired:
 
 _TOPIC: dict[str, Any] = {"paths": {"topic": "the name of a topic"}, "tag": "topics"}
 _WRITE: dict[str, Any] = {"role": Role.OPERATOR, "body": Why} | _TOPIC
-ENDPOINTS = [
+
+
+# --- Groups of failures, and objects that wait.
+
+
+class Groups(calling.Paging):
+    """topic, since: only failures of this topic, and since this instant."""
+
+    topic: calling.Topic | None = None
+    since: Instant | None = None
+
+
+class Lanes(calling.Paging):
+    """by: "behind", those with most behind their head, one page; "object", all, in pages."""
+
+    by: Literal["behind", "object"] = "behind"
+
+
+async def list_failures(call: Call) -> Page:
+    """Dead and failing messages grouped by error, the largest group first."""
+    return Page(await call.site.ask(call.ops.failures, **call.query.model_dump()))
+
+
+async def list_lanes(call: Call) -> Page:
+    """Objects that wait, with their heads and how many messages are behind them."""
+    return Page(await call.site.ask(call.ops.lanes, **call.query.model_dump()))
+
+
+# --- The audit: what was asked, by whom, from where and why; and operations as they run.
+
+
+class Entries(Asked):
+    """kind, actor: exactly. since: started since. msg_id: what was done to this message."""
+
+    limit: Limit = 50
+    after: IdText | None = None
+    kind: Kind | None = None
+    actor: Actor | None = None
+    since: Instant | None = None
+    msg_id: IdText | None = None
+
+
+async def list_audit(call: Call) -> Page:
+    """Operations, the newest first."""
+    return Page(await call.site.ask(call.ops.audit, **call.query.model_dump()))
+
+
+async def get_operation(call: Call) -> Operation:
+    """An operation as it is now: how many messages it has changed, and whether it has ended."""
+    op_id = call.number("op_id", "operation")
+    found = await call.site.ask(call.ops.operation, op_id)
+    if found is None:
+        raise HTTPException(404, f"there is no operation {op_id}; see /audit")
+    return replace(found, request=None)
+
+
+ENDPOINTS: list[Endpoint] = [
     Endpoint("GET", "/overview", get_overview, Overview, tag="overview"),
     Endpoint("GET", "/topics", list_topics, TopicInfo, query=Part, page=True, tag="topics"),
     Endpoint("GET", "/metrics/series", get_series, History, query=Window, tag="overview"),
@@ -77,4 +153,15 @@ ENDPOINTS = [
     Endpoint("GET", "/sizes", get_sizes, Sizes, tag="overview"),
     Endpoint("POST", "/topics/{topic:path}/pause", pause_topic, Repaired, **_WRITE),
     Endpoint("POST", "/topics/{topic:path}/resume", resume_topic, Repaired, **_WRITE),
+    Endpoint("GET", "/failures", list_failures, Failures, query=Groups, page=True, tag="failures"),
+    Endpoint("GET", "/lanes", list_lanes, LaneInfo, query=Lanes, page=True, tag="lanes"),
+    Endpoint("GET", "/audit", list_audit, AuditEntry, query=Entries, page=True, tag="audit"),
+    Endpoint(
+        "GET",
+        "/operations/{op_id}",
+        get_operation,
+        Operation,
+        paths={"op_id": "the number of an operation"},
+        tag="audit",
+    ),
 ]

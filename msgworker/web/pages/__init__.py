@@ -27,7 +27,6 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from msgworker.web.badged import with_badges
 from msgworker.web.live import Part
 from msgworker.web.pages import (
     acting,
@@ -46,6 +45,7 @@ from msgworker.web.pages import (
     system,
     topics,
 )
+from msgworker.web.sections import with_badges
 
 PAGES: tuple[Any, ...] = (
     overview,

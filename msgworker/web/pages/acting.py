@@ -17,12 +17,11 @@ from starlette.routing import Route
 from msgworker.errors import ConfigError
 from msgworker.ops import Ops
 from msgworker.ops.results import Repaired, Tell
-from msgworker.web import writes
+from msgworker.web import forms
 from msgworker.web.pages.changing import MOST_REASON
 from msgworker.web.pages.jobs import begun
-from msgworker.web.refused import or_refused
-from msgworker.web.site import Site, site_of
-from msgworker.web.tokens import Role
+from msgworker.web.sessions import Role
+from msgworker.web.site import Site, or_refused, site_of
 
 NAV = None
 MOST_NAME = 255
@@ -199,7 +198,7 @@ async def confirm(request: Request) -> Response:
 
 async def write(request: Request) -> Response:
     site, act = site_of(request), act_of(request)
-    form = writes.form_of(request)
+    form = forms.form_of(request)
     name, forced = name_of(form.get("name", "")), forcing(act, form)
     reason = form.get("reason", "").strip()
     if not 0 < len(reason) <= MOST_REASON:

@@ -10,10 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from msgworker.store.looking.audited import AuditEntry
-from msgworker.web.refused import Refused, or_missing
-from msgworker.web.selecting import MOST_ID, SPANS, Selection, id_of
-from msgworker.web.site import site_of
+from msgworker.queries.audited import AuditEntry
+from msgworker.web.forms import MOST_ID, SPANS, Selection, id_of
+from msgworker.web.site import Refused, or_missing, site_of
 
 NAV = ("Audit", "audit")
 ROWS = 50

@@ -13,12 +13,11 @@ from starlette.routing import Route
 
 from msgworker.errors import ConfigError
 from msgworker.ops.results import Repaired, Tell
-from msgworker.web import writes
+from msgworker.web import forms
+from msgworker.web.forms import Selection, id_of, whole
 from msgworker.web.pages.jobs import HELP, begun
-from msgworker.web.refused import Refused, or_refused
-from msgworker.web.selecting import Selection, id_of, whole
-from msgworker.web.site import COUNTED, Site, site_of
-from msgworker.web.tokens import Role
+from msgworker.web.sessions import Role
+from msgworker.web.site import COUNTED, Refused, Site, or_refused, site_of
 
 NAV = None
 MOST_RATE = 100_000
@@ -141,7 +140,7 @@ async def confirm(request: Request) -> Response:
 async def write(request: Request) -> Response:
     site, change = site_of(request), change_of(request)
     site.need(request, Role.OPERATOR)
-    form = writes.form_of(request)
+    form = forms.form_of(request)
     chosen = chosen_of(form)
     _, options = options_of(change, form)
     reason = form.get("reason", "").strip()

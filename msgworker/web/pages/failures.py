@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from msgworker.store.looking.failures import Failures
-from msgworker.store.looking.window import Found
+from msgworker.queries.failures import Failures
+from msgworker.store.bounded import Found
 from msgworker.web import sections
-from msgworker.web.selecting import SPANS, Selection
+from msgworker.web.forms import SPANS, Selection
 from msgworker.web.site import Site, site_of
 
 NAV = ("Failures", "failures")

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from msgworker.store.looking.instances import InstanceInfo, Life
+from msgworker.queries.instances import InstanceInfo, Life
 from msgworker.web import sections
 from msgworker.web.site import site_of
 

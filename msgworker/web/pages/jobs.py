@@ -11,10 +11,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from msgworker.ops.results import ADVICE, Repaired, Why
+from msgworker.web.forms import whole
 from msgworker.web.jobs import Job, TooMany, Work
-from msgworker.web.selecting import whole
+from msgworker.web.sessions import Role
 from msgworker.web.site import Site, site_of
-from msgworker.web.tokens import Role
 
 NAV = None
 SOON_SECONDS = 1.5

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.message import State
-from msgworker.store.looking.waiting import LaneInfo
+from msgworker.queries.lanes import LaneInfo
 from msgworker.web import sections
 from msgworker.web.site import site_of
 

@@ -12,10 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.coordination.lease import Lease
-from msgworker.store.looking.instances import InstanceInfo
-from msgworker.web.elsewhere import Elsewhere
-from msgworker.web.refused import Refused, or_missing
-from msgworker.web.site import Site, site_of
+from msgworker.queries.instances import InstanceInfo
+from msgworker.web.site import Elsewhere, Refused, Site, or_missing, site_of
 
 NAV = ("Locks", "locks")
 ROWS = 500

@@ -8,8 +8,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from msgworker.logs import Said, logger
-from msgworker.web import access, guard, writes
-from msgworker.web.addresses import client_of
+from msgworker.web import access, forms, guard
+from msgworker.web.access import client_of
 from msgworker.web.sessions import is_secure
 from msgworker.web.site import THEME_COOKIE, THEMES, site_of
 
@@ -29,7 +29,7 @@ async def log_in(request: Request) -> Response:
     door = site.door
     if not isinstance(door, access.Tokens):
         raise HTTPException(404, "there is nothing to log in to")
-    found = door.viewer(writes.form_of(request).get("token", "").strip(), "session")
+    found = door.viewer(forms.form_of(request).get("token", "").strip(), "session")
     if found is None:
         extra = {"event": Said.WEB_REFUSED}
         log.warning("a log-in with a wrong token, from %s", client_of(request), extra=extra)
@@ -49,7 +49,7 @@ async def log_out(request: Request) -> Response:
 
 
 async def theme(request: Request) -> Response:
-    site, form = site_of(request), writes.form_of(request)
+    site, form = site_of(request), forms.form_of(request)
     wanted = form.get("theme", "")
     if wanted not in THEMES:
         raise HTTPException(400, f"a theme is one of {', '.join(THEMES)}")

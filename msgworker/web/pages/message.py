@@ -14,14 +14,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.message import State
+from msgworker.queries.audited import AuditEntry
+from msgworker.queries.explain import Explanation
+from msgworker.queries.messages import MessageInfo
 from msgworker.store.items import ItemState
-from msgworker.store.looking.audited import AuditEntry
-from msgworker.store.looking.explain import Explanation
-from msgworker.store.looking.info import MessageInfo
 from msgworker.web import shown
-from msgworker.web.refused import Refused, or_missing
-from msgworker.web.selecting import id_of
-from msgworker.web.site import site_of
+from msgworker.web.forms import id_of
+from msgworker.web.site import Refused, or_missing, site_of
 
 NAV = None
 MOST_TRIES = 20

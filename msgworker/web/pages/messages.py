@@ -12,8 +12,8 @@ from starlette.routing import Route
 
 from msgworker.errors import ConfigError
 from msgworker.message import State
-from msgworker.store.looking.overview import Overview
-from msgworker.web.selecting import SPANS, Selection, id_of
+from msgworker.queries.counts import Overview
+from msgworker.web.forms import SPANS, Selection, id_of
 from msgworker.web.site import Site, site_of
 
 NAV = ("Messages", "messages")

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.message import State
-from msgworker.store.looking.charts import WINDOWS, HistoryPoint, TopicTimes
-from msgworker.store.looking.overview import Overview, TopicInfo
+from msgworker.queries.charts import WINDOWS, HistoryPoint, TopicTimes
+from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.web import charts, sections, shown
 from msgworker.web.pages import trouble
 from msgworker.web.site import Site, site_of

@@ -6,8 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from msgworker.web.refused import or_missing
-from msgworker.web.site import site_of
+from msgworker.web.site import or_missing, site_of
 
 NAV = ("Schedules", "schedules")
 ROWS = 500

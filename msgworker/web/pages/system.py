@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from msgworker.store.looking.sizes import Sizes
+from msgworker.queries.counts import Sizes
 from msgworker.web.site import Site, site_of
 
 NAV = ("System", "system")

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.message import State
-from msgworker.store.changing.pause import MAX_TOPIC
-from msgworker.store.looking.charts import WINDOWS, TopicTimes
-from msgworker.store.looking.overview import TopicInfo
+from msgworker.queries.charts import WINDOWS, TopicTimes
+from msgworker.queries.counts import TopicInfo
+from msgworker.store.pauses import MAX_TOPIC
 from msgworker.web import sections
 from msgworker.web.site import site_of
 

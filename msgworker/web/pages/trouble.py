@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from msgworker.counted import plural
 from msgworker.message import State
-from msgworker.store.looking.capped import Capped
-from msgworker.store.looking.charts import TopicTimes
-from msgworker.store.looking.overview import Overview, TopicInfo
+from msgworker.queries.charts import TopicTimes
+from msgworker.queries.counts import Overview, TopicInfo
+from msgworker.queries.pages import Capped
 from msgworker.web import shown
 
 NAMED = 3

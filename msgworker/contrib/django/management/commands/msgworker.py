@@ -10,7 +10,7 @@ import click
 from django.core.management.base import BaseCommand
 
 from msgworker.cli import main
-from msgworker.cli.reference import takes_app
+from msgworker.cli.group import takes_app
 
 APP = "msgworker.contrib.django.project:app"
 _BRINGS_ITS_OWN = ("--app", "--url", "-h", "--help")

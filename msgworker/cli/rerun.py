@@ -1,0 +1,439 @@
+"""`rerun`, `discard` and `cancel`: count, ask for confirmation, then change."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from msgworker import App
+from msgworker.cli.options import as_json, common, message_id, open_app, target
+from msgworker.cli.output import (
+    NOTHING_MATCHED,
+    NothingMatched,
+    Usage,
+    confirm,
+    note,
+    print_json,
+    safe,
+)
+from msgworker.cli.show import as_dict, instant_of
+from msgworker.counted import plural
+from msgworker.ops.queries import MAX_GROUPS
+from msgworker.ops.results import ADVICE, Progress, Repaired, Tell
+
+# --- Shared parts of the commands that write: options, confirmation, progress, output.
+
+F = TypeVar("F", bound=Callable[..., Any])
+EXAMPLES = 10
+"""Skipped messages that are named."""
+FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint")
+
+
+def writes(fn: F) -> F:
+    """The options of every write."""
+    for option in (
+        click.option("--actor", metavar="TEXT", help="Who does it; default: user and host."),
+        click.option("--reason", metavar="TEXT", help="Why, for the audit."),
+        click.option("--yes", is_flag=True, help="Do not ask before more than one is changed."),
+        click.option(
+            "--dry-run", is_flag=True, help="Print how many it would change; change nothing."
+        ),
+    ):
+        fn = option(fn)
+    return fn
+
+
+def long_work(fn: F) -> F:
+    """The options of long-running writes."""
+    fn = click.option(
+        "--operation", metavar="N", help="Continue the interrupted operation of this number."
+    )(fn)
+    fn = click.option("--resume", hidden=True)(fn)  # its name until 0.1
+    return click.option("--rate", metavar="N", help="At most so many a second: 50, or 50/s.")(fn)
+
+
+def chooses(fn: F) -> F:
+    """Ids, or the filters of `list`."""
+    for option in (
+        click.option("--group", "fingerprint", metavar="HEX", help="Only this group of failures."),
+        click.option(
+            "--since", metavar="TIME", help="Created in the last 2h, or since an instant."
+        ),
+        click.option("--error", metavar="TEXT", help="The last error holds this text."),
+        click.option("--object-id", metavar="TEXT", help="Only this object."),
+        click.option("--topic", metavar="TEXT", help="Only this topic."),
+        click.option("--status", metavar="WORD", help="Only those in this state."),
+        click.argument("ids", nargs=-1, metavar="ID..."),
+    ):
+        fn = option(fn)
+    return fn
+
+
+def choice_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Takes the options of `chooses` and `long_work` out of `given`; checks them; raises Usage."""
+    ids = [message_id(text) for text in given.pop("ids", ())]
+    chosen: dict[str, Any] = {name: given.pop(name) for name in FILTERS if name in given}
+    chosen["since"] = instant_of(chosen["since"])
+    named = [name for name, value in chosen.items() if value is not None]
+    chosen["operation"] = operation_of(given)
+    chosen["rate"] = rate_of(given)
+    if ids and named:
+        raise Usage(f"give ids or a filter, not both: --{named[0].replace('_', '-')}")
+    if chosen["operation"] is not None and named:
+        raise Usage("--operation continues with the original selection; give no ids and no filter")
+    if not ids and not named and chosen["operation"] is None:
+        raise Usage("give ids, or a filter such as --status dead, --topic or --error")
+    return chosen | {"ids": list(dict.fromkeys(ids)) or None}
+
+
+def operation_of(given: dict[str, Any]) -> int | None:
+    """--operation, checked."""
+    before, text = given.pop("resume"), given.pop("operation")
+    text = before if text is None else text
+    return None if text is None else message_id(text)
+
+
+def rate_of(given: dict[str, Any]) -> float | None:
+    """--rate, checked: messages a second."""
+    text = given.pop("rate")
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)(?:/s)?", text, re.ASCII)
+    if match is None or float(match[1]) <= 0:
+        raise Usage(f"--rate must be messages a second such as 50 or 50/s, got {text!r:.60}")
+    return float(match[1])
+
+
+# ---------------------------------------------------------------- doing it
+
+
+def carry_out(
+    app: App,
+    write: Callable[..., Repaired],
+    *,
+    question: str,
+    dry_run: bool,
+    yes: bool,
+    always_ask: bool = False,
+    **asked: Any,
+) -> Repaired:
+    """Count the messages, ask for confirmation, do it; returns what was done, or would be.
+
+    question: with {} for the number, such as "Set {} to new?".
+    """
+    total: int | None = None
+    if asked.get("operation") is None:
+        would = write(**asked, dry_run=True)
+        total = int(would)
+        if dry_run or would.matched == 0:
+            return would
+        if total > 1 or (always_ask and total):
+            many = f"{plural(total, 'message')} of {app.table.name}"
+            confirm(question.format(many + _aside(would)), yes=yes)
+        if _aside(would):
+            note(f"{plural(total, 'message')}{_aside(would)}")
+    elif dry_run:
+        raise Usage("--operation has no --dry-run; `msgworker audit` shows the progress so far")
+    with _watched(None if total is None else would.matched) as tell:
+        return write(**asked, progress=tell)
+
+
+def _aside(would: Repaired) -> str:
+    """Details of a rerun or cancel beside its number."""
+    said = []
+    if would.done_again:
+        said.append(f"{would.done_again:,} of them done: handled again")
+    if would.stay_done:
+        said.append(f"{would.stay_done:,} behind that are done stay done")
+    if would.requested:
+        said.append(f"{would.requested:,} of them running: a request to end them")
+    return f" ({'; '.join(said)})" if said else ""
+
+
+@contextmanager
+def _watched(total: int | None) -> Iterator[Tell]:
+    """A progress bar on a terminal; if the block is interrupted, print how to continue."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    last: list[Progress] = []
+    command = click.get_current_context().info_name
+    bar = Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with bar:
+        task = bar.add_task(str(command), total=total)
+
+        def tell(progress: Progress) -> None:
+            if progress.op_id is None:
+                return
+            last[:] = [progress]
+            bar.update(task, completed=progress.matched)
+
+        try:
+            yield tell
+            return
+        except BaseException:
+            if last:
+                bar.stop()
+                how = f"continue with: msgworker {command} --operation {last[0].op_id}"
+                how = how if command != "release" else "run it again"
+                note(f"interrupted: {last[0].changed:,} changed so far; {how}")
+            raise
+
+
+def nothing_of(app: App, chosen: dict[str, Any]) -> str:
+    """Why a selection may match nothing."""
+    group = chosen["fingerprint"]
+    if group is None:
+        return "no message matches"
+    found = app.ops.failures(limit=MAX_GROUPS)
+    if any(one.fingerprint == group for one in found):
+        return f"no message of group {group} matches: see `msgworker failures` for its dead ones"
+    more = "" if found.complete else " of the newest failures"
+    return f"there is no group {group}{more}; `msgworker failures` lists them"
+
+
+def tell_result(
+    done: Repaired,
+    *,
+    word: str,
+    verb: str,
+    json: bool,
+    named: int = 0,
+    nothing: Callable[[], str] = lambda: "no message matches",
+) -> int:
+    """Print what was done, and why some were skipped; returns the exit code.
+
+    word: "discarded". verb: "discard". named: how many were given by id. nothing: the text if
+    nothing matches.
+    """
+    if json:
+        print_json(as_json_of(done, word))
+    elif done.matched == 0:
+        pass  # the error is printed
+    elif done.dry_run:
+        click.echo(f"would {verb} {plural(done.changed, 'message')}{_aside(done)}")
+        for info in done.sample:
+            click.echo(
+                f"  {info.msg_id}  {info.status}  {safe(info.topic)}  {safe(info.object_id)}"
+            )
+        if done.changed > len(done.sample) > 0:
+            click.echo(f"  ... and {done.changed - len(done.sample):,} more")
+    elif done.requested:
+        click.echo(f"{word} {done.changed - done.requested:,}, requested {done.requested:,}")
+        note("running ones end when their handlers do; `msgworker explain` says more")
+    else:
+        click.echo(f"{word} {done.changed:,}")
+    _tell_skips(done)
+    if done.matched == 0:
+        raise NothingMatched(nothing())
+    return 0 if done.changed and done.changed >= named else NOTHING_MATCHED
+
+
+def _tell_skips(done: Repaired) -> None:
+    """Print how many were skipped and why, with one advice per reason, and the first of them."""
+    same = Counter(skip.why for skip in done.skips)
+    if done.skipped > EXAMPLES:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in done.why)
+        note(f"{done.skipped:,} were skipped: {why}")
+    for skip in done.skips[:EXAMPLES]:
+        note(str(skip) if same[skip.why] == 1 else skip.fact)
+    if done.skipped > EXAMPLES:
+        note(f"... and {done.skipped - EXAMPLES:,} more")
+    for reason, count in same.items():
+        if count > 1 and reason in ADVICE:
+            note(f"if {reason}: {ADVICE[reason]}")
+
+
+def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
+    """The result of a write, with stable keys."""
+    found: dict[str, Any] = {
+        "operation": done.op_id,
+        "matched": done.matched,
+        word: done.changed - done.requested,
+        "skipped": done.skipped,
+        "why": {str(reason): count for reason, count in done.why},
+        "dry_run": done.dry_run,
+    }
+    if done.kind == "cancel":
+        found["requested"] = done.requested
+    if done.dry_run and done.kind == "rerun":
+        found |= {"done_again": done.done_again, "stay_done": done.stay_done}
+    if done.dry_run:
+        found["sample"] = [as_dict(info) for info in done.sample]
+        found |= {"complete": done.complete, "up_to": done.up_to}
+    return found
+
+
+# --- `rerun`, `discard` and `cancel`: count, ask for confirmation, then change.
+
+
+@click.command("rerun")
+@chooses
+@click.option("--dead", is_flag=True, help="All dead messages: --status dead.")
+@click.option("--force", is_flag=True, help="Also done ones, and ones that run out of order.")
+@click.option(
+    "--with-successors",
+    is_flag=True,
+    help="Also failed and dead ones behind them, in order; done ones stay done.",
+)
+@click.option(
+    "--also-done", is_flag=True, help="With --with-successors: also done ones behind them."
+)
+@long_work
+@writes
+@target
+@as_json
+@common
+@click.pass_context
+def rerun(
+    ctx: click.Context,
+    /,
+    dead: bool,
+    force: bool,
+    with_successors: bool,
+    also_done: bool,
+    dry_run: bool,
+    yes: bool,
+    actor: str | None,
+    reason: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Try failed and dead messages again, with their tries set to 0.
+
+    By id, or by filter: dead ones, if no --status is given. New and running messages are skipped.
+    So is a message if a later one of its object has run: see --force and
+    --with-successors. Done messages run again only with --force or --also-done: their handlers
+    then find what they wrote before.
+    """
+    if dead and given["status"] not in (None, "dead"):
+        raise Usage("--dead means --status dead; give one of them")
+    if dead:
+        given["status"] = "dead"
+    chosen = choice_of(given)
+    app = open_app(ctx, given)
+    done = carry_out(
+        app,
+        app.ops.rerun,
+        question="Set {} to new?",
+        dry_run=dry_run,
+        yes=yes,
+        force=force,
+        with_successors=with_successors,
+        also_done=also_done,
+        actor=actor,
+        reason=reason,
+        **chosen,
+    )
+    named = len(chosen["ids"] or ())
+    return tell_result(
+        done,
+        word="rerun",
+        verb="rerun",
+        json=as_json,
+        named=named,
+        nothing=lambda: nothing_of(app, chosen),
+    )
+
+
+@click.command("discard")
+@chooses
+@long_work
+@writes
+@target
+@as_json
+@common
+@click.pass_context
+def discard(
+    ctx: click.Context,
+    /,
+    dry_run: bool,
+    yes: bool,
+    actor: str | None,
+    reason: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Give up messages: dead, with the --reason as their last error; their object continues.
+
+    By id, or by filter: unfinished ones, if no --status is given. Running ones are skipped:
+    see `release`. A discarded message can be rerun by its id.
+    """
+    chosen = choice_of(given)
+    if not dry_run and chosen["operation"] is None and not (reason or "").strip():
+        raise Usage("--reason is required; it is kept in the audit")
+    app = open_app(ctx, given)
+    done = carry_out(
+        app,
+        app.ops.discard,
+        question="Give up {}?",
+        dry_run=dry_run,
+        yes=yes,
+        actor=actor,
+        reason=reason,
+        **chosen,
+    )
+    named = len(chosen["ids"] or ())
+    return tell_result(
+        done,
+        word="discarded",
+        verb="discard",
+        json=as_json,
+        named=named,
+        nothing=lambda: nothing_of(app, chosen),
+    )
+
+
+@click.command("cancel")
+@chooses
+@long_work
+@writes
+@target
+@as_json
+@common
+@click.pass_context
+def cancel(
+    ctx: click.Context,
+    /,
+    dry_run: bool,
+    yes: bool,
+    actor: str | None,
+    reason: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Cancel messages: dead, with the --reason as their last error; their object continues.
+
+    By id, or by filter: new, failed and running ones, if no --status is given. For a running one a
+    request is recorded, which its instance sees within a heartbeat: its handler sees ctx.cancelled,
+    and the message is dead when the handler raises or returns.
+    """
+    chosen = choice_of(given)
+    if not dry_run and chosen["operation"] is None and not (reason or "").strip():
+        raise Usage("--reason is required; it is kept in the audit")
+    app = open_app(ctx, given)
+    done = carry_out(
+        app,
+        app.ops.cancel,
+        question="Cancel {}?",
+        dry_run=dry_run,
+        yes=yes,
+        actor=actor,
+        reason=reason,
+        **chosen,
+    )
+    named = len(chosen["ids"] or ())
+    return tell_result(
+        done,
+        word="cancelled",
+        verb="cancel",
+        json=as_json,
+        named=named,
+        nothing=lambda: nothing_of(app, chosen),
+    )

@@ -1,0 +1,423 @@
+"""A Django project's settings, Apps, handlers and connection."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import sqlalchemy as sa
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import DatabaseError, Error, close_old_connections, connections, transaction
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.app import App
+from msgworker.declaring import Declaring
+from msgworker.errors import ConfigError, HandlerMisuse
+from msgworker.logs import logger
+from msgworker.processlock import ProcessLock
+from msgworker.producing import AllSendOptions, Borrowed, ManyOptions
+from msgworker.table import MessageTable
+
+# --- The setting MSGWORKER of a Django project.
+
+MODULES = ("messages", "handlers")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """alias: of DATABASES. modules: that are imported of every installed app. app: keywords of
+    App."""
+
+    alias: str
+    modules: tuple[str, ...]
+    table: MessageTable | None
+    app: dict[str, Any]
+
+
+def options() -> Options:
+    """MSGWORKER, checked; raises ConfigError. Unknown keys are answered by App."""
+    found = getattr(settings, "MSGWORKER", {})
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"the setting MSGWORKER must be a dict, got {found!r:.80}")
+    given = dict(found)
+    alias, modules = given.pop("alias", "default"), given.pop("modules", MODULES)
+    if not isinstance(alias, str):
+        raise ConfigError(f"MSGWORKER['alias'] must be an alias of DATABASES, got {alias!r:.80}")
+    if isinstance(modules, str) or not all(isinstance(name, str) for name in modules):
+        raise ConfigError(
+            f"MSGWORKER['modules'] must be a list of names of modules, got {modules!r:.80}"
+        )
+    return Options(alias, tuple(modules), _table(given.pop("table", None)), given)
+
+
+def _table(given: Any) -> MessageTable | None:
+    if given is None or isinstance(given, MessageTable):
+        return given
+    if isinstance(given, str):
+        return MessageTable(given)
+    if isinstance(given, Mapping):
+        try:
+            return MessageTable(**given)
+        except TypeError as error:
+            raise ConfigError(f"MSGWORKER['table']: {error}") from None
+    raise ConfigError(
+        f"MSGWORKER['table'] must be a name, a dict or a MessageTable, got {given!r:.80}"
+    )
+
+
+# --- The URL of a database of the setting DATABASES.
+
+log = logger("msgworker.django")
+_LIBPQ = (
+    *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "service"),
+    *("passfile", "connect_timeout", "options", "application_name", "target_session_attrs"),
+    *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
+    *("tcp_user_timeout", "gssencmode", "channel_binding"),
+)
+_MYSQL = ("charset", "unix_socket", "read_default_file", "connect_timeout", "init_command")
+_OF_DJANGO = {
+    *("isolation_level", "server_side_binding", "assume_role", "pool", "cursor_factory"),
+    *("transaction_mode", "timeout", "use_returning_into", "threaded", "sql_mode"),
+}
+"""Options that have a meaning for Django's connections only."""
+
+
+def url_of(alias: str) -> sa.URL:
+    """Of the database as Django uses it now: during tests it is the test database.
+
+    Raises ConfigError for an alias that is not there, and for a database that only Django's own
+    connection can see.
+    """
+    try:
+        there: Any = connections[alias]
+    except Exception as error:
+        raise ConfigError(f"DATABASES has no {alias!r}: {error}") from None
+    of = _BY_VENDOR.get(there.vendor)
+    if of is None:
+        raise ConfigError(f"database {alias!r} is {there.vendor}, which msgworker does not know")
+    return of(alias, there.settings_dict)
+
+
+def _postgresql(alias: str, given: Mapping[str, Any]) -> sa.URL:
+    query = _query(alias, given, _LIBPQ)
+    return _url("postgresql+psycopg", given, query)
+
+
+def _mysql(alias: str, given: Mapping[str, Any]) -> sa.URL:
+    query = _query(alias, given, (*_MYSQL, "ssl"))
+    ssl = query.pop("ssl", None)
+    if isinstance(ssl, Mapping):
+        query |= {f"ssl_{name}": value for name, value in ssl.items()}
+    query.setdefault("charset", "utf8mb4")
+    if str(given.get("HOST") or "").startswith("/"):
+        query["unix_socket"] = given["HOST"]
+        given = {**given, "HOST": ""}
+    return _url("mysql+pymysql", given, query)
+
+
+def _sqlite(alias: str, given: Mapping[str, Any]) -> sa.URL:
+    name = os.fspath(given["NAME"])
+    if name == ":memory:" or name.startswith("file:"):
+        raise ConfigError(
+            f"database {alias!r} is in the memory of Django's connection ({name}), which "
+            "msgworker cannot see. Give it a file; for tests "
+            "DATABASES[...]['TEST'] = {'NAME': 'test.sqlite3'}"
+        )
+    return sa.URL.create("sqlite", database=os.path.abspath(name))
+
+
+def _oracle(alias: str, given: Mapping[str, Any]) -> sa.URL:
+    if given.get("HOST"):
+        named = {**given, "NAME": ""}
+        return _url("oracle+oracledb", named, {"service_name": given["NAME"]})
+    return _url("oracle+oracledb", {**given, "HOST": given["NAME"], "NAME": ""}, {})
+
+
+_BY_VENDOR: dict[str, Callable[[str, Mapping[str, Any]], sa.URL]] = {
+    "postgresql": _postgresql,
+    "mysql": _mysql,
+    "sqlite": _sqlite,
+    "oracle": _oracle,
+}
+
+
+def _query(alias: str, given: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    options = dict(given.get("OPTIONS") or {})
+    left = sorted(set(options) - set(known) - _OF_DJANGO)
+    if left:
+        text = "database %r: its OPTIONS %s are not taken over for the connections of msgworker"
+        log.warning(text, alias, ", ".join(left))
+    return {name: options[name] for name in known if name in options}
+
+
+def _url(driver: str, given: Mapping[str, Any], query: Mapping[str, Any]) -> sa.URL:
+    port = given.get("PORT")
+    return sa.URL.create(
+        driver,
+        username=given.get("USER") or None,
+        password=given.get("PASSWORD") or None,
+        host=given.get("HOST") or None,
+        port=int(port) if port else None,
+        database=given.get("NAME") or None,
+        query={name: str(value) for name, value in query.items()},
+    )
+
+
+# --- What is done around a handler in a Django project.
+
+_WRITES = {"INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "CREATE", "ALTER", "DROP", "TRUNCATE"}
+
+
+def around(fn: Callable[..., Any], *, transactional: bool) -> Callable[..., Any]:
+    """The handler between two `close_old_connections`, so that Django's ORM meets no dead
+    connection. transactional: writes through Django's connections are refused in it."""
+    if inspect.iscoroutinefunction(fn):
+
+        @functools.wraps(fn)
+        async def handle_async(*args: Any) -> Any:
+            close = sync_to_async(_close_old)
+            await close()
+            try:
+                with _refused(transactional):
+                    return await fn(*args)
+            finally:
+                await close()
+
+        return handle_async
+
+    @functools.wraps(fn)
+    def handle(*args: Any) -> Any:
+        _close_old()
+        try:
+            with _refused(transactional):
+                return fn(*args)
+        finally:
+            _close_old()
+
+    return handle
+
+
+def _close_old() -> None:
+    with suppress(Error):  # a connection that is dead already; Django forgets it all the same
+        close_old_connections()
+
+
+@contextmanager
+def _refused(transactional: bool) -> Iterator[None]:
+    with ExitStack() as stack:
+        if transactional:
+            for alias in connections:
+                stack.enter_context(connections[alias].execute_wrapper(_refuse_writes))
+        yield
+
+
+def _refuse_writes(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+    word = str(sql).lstrip(" (\n\t").partition(" ")[0].upper()
+    if word in _WRITES:
+        raise HandlerMisuse(
+            f"{word} through Django's connection in a transactional handler: it would be committed "
+            "by itself, whatever becomes of the message. Write with ctx.connection, or make the "
+            "handler plain and use transaction.atomic() with msg.idempotency_key as a unique value"
+        )
+    return execute(sql, params, many, context)
+
+
+# --- The Apps of this process, one for each database, with the handlers of the project.
+#
+# Made when they are asked for, from the settings as they are then: during tests that is the test
+# database.
+
+_lock = ProcessLock()
+_handlers: list[tuple[str | None, Callable[..., Any], dict[str, Any]]] = []
+_apps: dict[str, App] = {}
+
+
+class DjangoApp(App):
+    """An App whose handlers may use Django's ORM; see `around`."""
+
+    def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
+        inside = bool(options.get("transactional"))
+        super()._declare(topic, around(fn, transactional=inside), options)
+
+
+def app(alias: str | None = None) -> App:
+    """The App on a database of DATABASES (default: MSGWORKER["alias"], else "default"), with all
+    handlers of the project; the same one at every call. Raises ConfigError."""
+    asked = options()
+    alias = asked.alias if alias is None else alias
+    url = url_of(alias)
+    key = url.render_as_string(hide_password=False)
+    with _lock:
+        found = _apps.get(key)
+        if found is None:
+            found = DjangoApp(url, table=asked.table, **asked.app)
+            for topic, fn, more in _handlers:
+                found._declare(topic, fn, more)
+            _apps[key] = found
+        return found
+
+
+class _Project(Declaring):
+    """The handlers of the project, for the Apps that there are and those that are made later."""
+
+    def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
+        with _lock:
+            _handlers.append((topic, fn, options))
+            for made in _apps.values():
+                made._declare(topic, fn, options)
+
+
+handler = _Project().handler
+"""Register a function as the handler of a topic, in a module `messages` or `handlers` of an
+installed app; options as in `App.handler`.
+
+It may use Django's ORM. In a transactional one that would be another transaction than
+`ctx.connection`'s: writes through the ORM are refused there with HandlerMisuse.
+"""
+
+
+def send(
+    topic: str, payload: Any = None, *, using: str | None = None, **how: Unpack[AllSendOptions]
+) -> Any:
+    """Insert one message on Django's own connection; return its msg_id (None on Oracle).
+
+    Inside `transaction.atomic` it commits or rolls back with the rest; outside, Django's
+    autocommit commits it at once. using: an alias of DATABASES. how: as in `App.send` (object_id,
+    delay, at, priority, ...). Raises what `App.send` raises, and Django's database errors.
+    """
+    there = app(using)
+    with theirs():
+        return there.send(_connection(there, using), topic, payload, **how)
+
+
+def send_many(
+    topic: str,
+    messages: Iterable[tuple[Any, Any]],
+    *,
+    using: str | None = None,
+    **how: Unpack[ManyOptions],
+) -> int:
+    """Insert (payload, object_id) pairs on Django's own connection, as `send`; return how many."""
+    there = app(using)
+    with theirs():
+        return there.send_many(_connection(there, using), topic, messages, **how)
+
+
+def _connection(there: App, using: str | None) -> Any:
+    alias = options().alias if using is None else using
+    _ = there.tables  # read on a connection of its own, before anything is compiled
+    connections[alias].ensure_connection()
+    return DjangoConnection(alias, there.engine)
+
+
+# --- Statements of `send` on Django's own connection, in Django's own transaction.
+#
+# Django's connection is not SQLAlchemy's: a statement is compiled for the database, in the form of
+# Django's cursors (`%s` in order), and sent through one of them.
+
+
+class DjangoConnection(Borrowed):
+    """A connection of Django, as far as `send` needs one. dialect: of the App's own engine."""
+
+    def __init__(self, alias: str, engine: sa.Engine) -> None:
+        self.alias = alias
+        self.engine = engine
+        self.dialect = _formatting(engine.dialect)
+
+    def execute(self, statement: Any, params: Any = None, **_: Any) -> Result:
+        """Run one statement, with one set of parameters or a list of them."""
+        compiled = statement.compile(dialect=self.dialect)
+        with connections[self.alias].cursor() as cursor:
+            if isinstance(params, list):
+                cursor.executemany(str(compiled), [self._values(compiled, one) for one in params])
+                return Result([], cursor.rowcount, None)
+            values = self._values(compiled, params or {})
+            try:
+                cursor.execute(str(compiled), values)
+            except DatabaseError as error:  # `send` looks at the error of the driver, see `theirs`
+                cause = error.__cause__
+                if not isinstance(cause, Exception):
+                    raise
+                raise DBAPIError(str(compiled), values, cause) from error
+            rows = [] if cursor.description is None else cursor.fetchall()
+            key: Any = None
+            if compiled.isinsert:
+                key = rows[0] if rows else (getattr(cursor, "lastrowid", None),)
+            return Result(rows, cursor.rowcount, key)
+
+    def scalar(self, statement: Any, params: Any = None) -> Any:
+        return self.execute(statement, params).scalar()
+
+    def scalars(self, statement: Any, params: Any = None) -> list[Any]:
+        return self.execute(statement, params).scalars()
+
+    def begin_nested(self) -> AbstractContextManager[None]:
+        """A savepoint; a transaction where Django has none."""
+        found: AbstractContextManager[None] = transaction.atomic(using=self.alias)
+        return found
+
+    def on_commit(self, fn: Callable[[], None]) -> None:
+        transaction.on_commit(fn, using=self.alias)
+
+    def _values(self, compiled: Any, given: Mapping[str, Any]) -> list[Any]:
+        values = compiled.construct_params(given)
+        found = []
+        for name in compiled.positiontup or ():
+            kind = compiled.binds[name].type.dialect_impl(self.dialect)
+            process = kind.bind_processor(self.dialect)
+            found.append(values[name] if process is None else process(values[name]))
+        return found
+
+
+@contextmanager
+def theirs() -> Iterator[None]:
+    """Raises Django's errors of the database, as users of its connection expect."""
+    try:
+        yield
+    except DBAPIError as error:
+        if isinstance(error.__cause__, DatabaseError):
+            raise error.__cause__ from error.__cause__.__cause__
+        raise
+
+
+class Result:
+    """The answer to a statement, read whole."""
+
+    def __init__(self, rows: Sequence[Any], rowcount: int, key: Any) -> None:
+        self._rows = list(rows)
+        self.rowcount = rowcount
+        self.inserted_primary_key = key
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+    def all(self) -> list[Any]:
+        return self._rows
+
+    def first(self) -> Any:
+        return self._rows[0] if self._rows else None
+
+    def scalar(self) -> Any:
+        return self._rows[0][0] if self._rows else None
+
+    def scalar_one(self) -> Any:
+        return self._rows[0][0]
+
+    def scalars(self) -> list[Any]:
+        return [row[0] for row in self._rows]
+
+
+def _formatting(dialect: sa.Dialect) -> sa.Dialect:
+    """The same dialect, of the same server, in the style of Django's cursors."""
+    found: Any = copy.copy(dialect)
+    found.paramstyle, found.positional = "format", True
+    found.identifier_preparer = found.preparer(found)
+    made: sa.Dialect = found
+    return made

@@ -1,0 +1,140 @@
+"""The live schema, rows and server against what is needed, and the SQL that fixes each.
+
+Nothing is changed: rights are tried with statements that match no row, and a message is sent,
+claimed, settled and purged, all of which is rolled back. The statements of all findings, run in the
+order given, leave nothing that is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from msgworker import dialects
+from msgworker.dialects import connecting, is_overtime
+from msgworker.doctor import records, rows, server, structure
+from msgworker.doctor.inspection import Finding, Severity, advised, meet
+from msgworker.errors import TookTooLong
+from msgworker.schedules import Schedule
+from msgworker.schema.rule import Rule
+from msgworker.table import MessageTable
+
+__all__ = ["Finding", "Severity", "examine"]
+
+CHECKS = (
+    structure.tables,
+    structure.storage,
+    structure.missing_columns,
+    structure.requirements,
+    structure.key,
+    structure.unfilled,
+    structure.tried,
+    rows.odd,
+    rows.refused,
+    rows.fractions,
+    rows.numbers,
+    rows.held,
+    structure.partitions,
+    structure.columns,
+    structure.not_stored,
+    structure.other_collation,
+    structure.missing_indexes,
+    structure.guard,
+    structure.version,
+    records.rule,
+    records.left_over,
+    records.unseen,
+    records.schedules,
+    server.rights,
+    server.settings,
+    server.isolation,
+    server.pooler,
+    server.succession,
+    server.galera,
+    server.snapshots,
+    server.clock,
+    server.local_times,
+    server.plan,
+)
+
+
+def examine(
+    engine: sa.Engine,
+    spec: MessageTable,
+    *,
+    names_rule: bool = True,
+    declared: Sequence[Schedule] | None = None,
+    traced: bool = False,
+    seconds: float | None = None,
+) -> list[Finding]:
+    """All findings, in the order in which to fix them. Never []: findings also say what is
+    fine.
+
+    names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
+    schedules of the App; None if it says nothing of that. traced: the App writes headers. seconds:
+    it takes no longer; the checks that are not over by then are named in a finding. None = no
+    limit.
+    Raises DatabaseUnavailable if there is nothing to look at, TookTooLong if there was not even the
+    time to read what the table is.
+    """
+    with dialects.reaching(engine):
+        dialect = dialects.dialect_of(engine)
+        with connecting(engine) as conn:
+            clock = _Clock(conn, seconds)
+            with clock.running():
+                patient = meet(engine, conn, spec, dialect, Rule.of(spec) if names_rule else None)
+            patient = replace(patient, declared=declared, traced=traced, limit=clock.each)
+            found: list[Finding] = []
+            late: list[str] = []
+            for check in CHECKS:
+                try:
+                    with clock.running():
+                        found += check(patient)
+                except TookTooLong:
+                    late.append(check.__module__.rpartition(".")[2])
+                if not patient.exists:
+                    break
+    if late:
+        text = f"not examined within {seconds:g} s: {', '.join(dict.fromkeys(late))}"
+        found.append(advised("time", f"{text}; `msgworker doctor` takes the time it needs"))
+    return found
+
+
+class _Clock:
+    """Keeps the checks within their time: no statement begins after 3/4 of it, and none takes
+    longer than a quarter of it (`each`, seconds)."""
+
+    def __init__(self, conn: sa.Connection, seconds: float | None) -> None:
+        self.each = None if seconds is None else seconds / 4
+        self._conn = conn
+        self._seconds = seconds or 0.0
+        self._until = time.monotonic() + self._seconds * 3 / 4
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """One check. Raises TookTooLong where its time was over."""
+        if self.each is None:
+            yield
+            return
+        self._begins()
+        try:
+            with dialects.deadline(self._conn, self.each):
+                sa.event.listen(self._conn, "before_cursor_execute", self._begins)
+                try:
+                    yield
+                finally:
+                    sa.event.remove(self._conn, "before_cursor_execute", self._begins)
+        except DBAPIError as error:
+            if is_overtime(error):
+                raise TookTooLong(self._seconds) from error
+            raise
+
+    def _begins(self, *_: Any) -> None:
+        if time.monotonic() > self._until:
+            raise TookTooLong(self._seconds)

@@ -1,0 +1,191 @@
+"""What the checks share: the table as it is beside the table as it should be, and findings."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, Inspector
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from msgworker import dialects
+from msgworker.dialects import Dialect
+from msgworker.errors import SchemaError
+from msgworker.schedules import Schedule
+from msgworker.schema import additions, create, describe, requirements
+from msgworker.schema.rule import Rule
+from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
+
+# --- What a check has found.
+
+
+class Severity(enum.StrEnum):
+    """needed: msgworker does not work, or breaks a promise. advised: it works, with less.
+    fine: nothing to do."""
+
+    NEEDED = "needed"
+    ADVISED = "advised"
+    FINE = "fine"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. check: what was looked at. mend: statements, in order; () = nothing to run."""
+
+    check: str
+    severity: Severity
+    text: str
+    mend: tuple[str, ...] = ()
+    detail: str | None = None
+
+
+def needed(check: str, text: str, *mend: str, detail: str | None = None) -> Finding:
+    return Finding(check, Severity.NEEDED, text, mend, detail)
+
+
+def advised(check: str, text: str, *mend: str, detail: str | None = None) -> Finding:
+    return Finding(check, Severity.ADVISED, text, mend, detail)
+
+
+def fine(check: str, text: str, *, detail: str | None = None) -> Finding:
+    return Finding(check, Severity.FINE, text, (), detail)
+
+
+# --- The table as it is, beside the table as it should be.
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What the checks look at.
+
+    ideal: all columns that the spec names. least: those that are there, or must be. live: those
+    that are there; None if one of the four that must be is not, or if no statement makes the table
+    fit. columns: as the database describes them, by lower name; as_is: the same with CHECKs
+    and triggers, None where the table is not. spec: with the rule that is in force; asked: the
+    App's, None where it says none. no_rule: what is wrong with the recorded one.
+    declared: the schedules of the App; None if it says nothing of that. traced: the App writes
+    headers. limit: the most seconds of a statement, None = as long as it takes.
+    """
+
+    engine: Engine
+    conn: Connection
+    inspector: Inspector
+    dialect: Dialect
+    spec: MessageTable
+    exists: bool
+    columns: dict[str, Any]
+    ideal: Tables
+    least: Tables
+    live: Tables | None
+    as_is: requirements.Live | None = None
+    asked: Rule | None = None
+    no_rule: str | None = None
+    declared: Sequence[Schedule] | None = None
+    traced: bool = False
+    limit: float | None = None
+
+    @contextmanager
+    def another(self) -> Iterator[Connection]:
+        """A connection as handlers have it, beside `conn`."""
+        conn = dialects.connected(self.engine)
+        with dialects.returned(conn):
+            if self.limit is None:
+                yield conn
+                return
+            with dialects.deadline(conn, self.limit):
+                try:
+                    yield conn
+                finally:
+                    if not conn.invalidated:
+                        conn.rollback()  # nothing can be set in a transaction that has failed
+
+    def has(self, role: str) -> bool:
+        return self.ideal.names.get(role, "").lower() in self.columns
+
+    def column(self, role: str) -> Any:
+        """The description of a role's column, None if it is not there."""
+        return self.columns.get(self.ideal.names.get(role, "").lower())
+
+    def lacking(self) -> list[str]:
+        """The roles that have a name and no column."""
+        return [role for role in self.ideal.names if not self.has(role)]
+
+    def table_name(self, table: sa.Table) -> str:
+        return self.conn.dialect.identifier_preparer.format_table(table)
+
+    def sql(self, statement: Any) -> str:
+        """DDL as text, in one line per statement."""
+        text = str(statement.compile(dialect=self.conn.dialect))
+        return " ".join(text.split())
+
+    def written(self, change: Any) -> str:
+        """An UPDATE as text, with its values."""
+        text = change.compile(dialect=self.conn.dialect, compile_kwargs={"literal_binds": True})
+        return str(text).replace("\n", " ").replace("%%", "%")
+
+    def create(self, table: sa.Table) -> list[str]:
+        """The statements that create one of our tables with its indexes."""
+        made = [CreateIndex(index) for index in additions.ordered_indexes(table)]
+        return [self.sql(statement) for statement in (CreateTable(table), *made)]
+
+    def add(self, table: sa.Table, *columns: sa.Column[Any]) -> str:
+        return " ".join(additions.add_columns(self.conn.dialect, table, columns).split())
+
+    def add_role(self, role: str) -> list[str]:
+        """The statements that add the column of a role to the message table."""
+        table = self.ideal.message
+        column = table.c[self.ideal.names[role]]
+        if role != "created_at":
+            return [self.add(table, column)]
+        # Rows that are there keep NULL: with the default they would all look as young as this.
+        made = additions.add_with_default_for_new(self.conn.dialect, table, column)
+        return [" ".join(statement.split()) for statement in made]
+
+
+def meet(
+    engine: Engine,
+    conn: Connection,
+    spec: MessageTable,
+    dialect: Dialect,
+    asked: Rule | None = None,
+) -> Patient:
+    """Look at the live table; raises SchemaError only if its schema cannot be looked at."""
+    inspector = sa.inspect(conn)
+    name = describe.live_name(inspector, spec)
+    if name is None:
+        ideal = tables_for(spec, dialect)
+        return Patient(engine, conn, inspector, dialect, spec, False, {}, ideal, ideal, None)
+    dialect = describe.for_table(inspector, spec, name, dialect)
+    spec = describe.named(spec, name)
+    no_rule = None
+    try:
+        spec = create.known_rule(engine, spec, dialect).to(spec)
+    except SchemaError as error:
+        no_rule = str(error)
+    described = inspector.get_columns(name, schema=spec.schema)
+    kinds = {str(c["name"]): c["type"] for c in described}
+    columns = {str(c["name"]).lower(): c for c in described}
+    lacking = [n for role, n in spec.names().items() if n.lower() not in columns]
+    ideal = _with(spec, dialect, kinds, lacking)
+    must = {spec.names()[role] for role in describe.asked_for(spec)}
+    least = _with(spec, dialect, kinds, [n for n in lacking if n in must])
+    live = None
+    as_is = requirements.read(conn, inspector, spec, dialect, described)
+    there = not any(spec.names()[role] in lacking for role in REQUIRED)
+    if there and not requirements.only_anew(as_is):
+        found = dialects.index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
+        live = tables_for(spec, dialect, kinds, frozenset(found))
+    shape = (columns, ideal, least, live, as_is)
+    return Patient(engine, conn, inspector, dialect, spec, True, *shape, asked, no_rule)
+
+
+def _with(
+    spec: MessageTable, dialect: Dialect, kinds: dict[str, Any], lacking: list[str]
+) -> Tables:
+    """The tables with these columns added, as our own DDL would make them."""
+    plain = tables_for(spec, dialect).message.c
+    return tables_for(spec, dialect, kinds | {name: plain[name].type for name in lacking})

@@ -1,0 +1,330 @@
+"""Rows that no instance claims, rows left at 1, and running rows that the guard would refuse."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from msgworker import dialects
+from msgworker.counted import plural
+from msgworker.dialects import Trouble, WholeId, folded, is_overtime, seconds_since, trouble
+from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
+from msgworker.message import Status
+from msgworker.queries import remaining
+from msgworker.queries.instances import InstanceInfo, Life, instances
+from msgworker.schema import additions, create, describe, requirements
+from msgworker.store import audit, bounded
+from msgworker.store.recover import flagged_at, giving_back
+from msgworker.store.settle import back_to
+from msgworker.table import Tables, lit
+
+# --- Messages left at 1: without an owner, or of dead instances where no other lives.
+
+MOST = 100_000
+
+
+def held(p: Patient) -> list[Finding]:
+    """What is left at 1, what it holds back, and the command that gives it back."""
+    if p.live is None or not _there(p, p.live.lease):
+        return []
+    if not _indexed(p.live):  # it would read the whole table; the indexes are needed first
+        return []
+    beside = (*additions.ops_tables(p.live), *additions.feature_tables(p.live))
+    lacking = frozenset(t.name for t in beside if not _there(p, t))
+    t = replace(p.live, missing=lacking)
+    try:
+        found = list(_found(p, t))
+    except DBAPIError as error:
+        if is_overtime(error):
+            raise
+        return []  # no right to read, or a column is missing: another check tells
+    return found or [fine("held", "every processing message belongs to a live instance")]
+
+
+def _found(p: Patient, t: Tables) -> Iterator[Finding]:
+    who = instances(p.conn, t)
+    lives = any(one.life is Life.LIVE and one.other_table is None for one in who)
+    yield from _of_nobody(p, t, lives)
+    if not any(one.works for one in who):
+        yield from _of_the_dead(who)
+
+
+def _indexed(t: Tables) -> bool:
+    named = {t.spec.index_name(suffix) for suffix in ("guard", "object")}
+    return t.indexes is not None and named <= t.indexes
+
+
+def _there(p: Patient, table: sa.Table) -> bool:
+    return bool(dialects.is_there(p.inspector, table))
+
+
+def _of_nobody(p: Patient, t: Tables, lives: bool) -> Iterator[Finding]:
+    c = t.cols()
+    if c.claimed_by is None and lives:  # they may be its own
+        return
+    ids = bounded.running(t)
+    age: Any = sa.null()
+    dated: Any = sa.literal_column("0")
+    ages = t.has("claimed_at") or t.has("created_at")
+    if ages:
+        age = seconds_since(sa.func.min(flagged_at(c)))
+        dated = sa.func.count(flagged_at(c))
+    query = sa.select(sa.func.count(), dated, age)
+    query = query.select_from(ids.join(t.message, ids.c.i == c.msg_id))
+    if c.claimed_by is not None:
+        query = query.where(c.claimed_by.is_(None))
+    count, known, oldest = p.conn.execute(query).one()
+    if not count:
+        return
+    waiting = remaining.left(p.conn, t, remaining.Asked(topics=None), most=MOST)
+    behind = waiting.by.get(remaining.Waits.NOBODY, count) - count
+    text = f"{_messages(count)} at 1 without an owner"
+    if oldest is not None:
+        text += f", the oldest for {float(oldest) / 3600:.1f} h at most"
+    if ages and known < count:
+        text += f", {'' if known == 0 else f'{count - known:,} of them '}of unknown age"
+    text += f", and {_messages(behind)} waiting behind" if behind > 0 else ""
+    give = giving_back(dated=known == count)
+    text += f": if no foreign consumer works on them any more, {give} gives them back"
+    yield advised("held", text)
+
+
+def _messages(count: int) -> str:
+    return plural(count, "message")
+
+
+def _of_the_dead(who: list[InstanceInfo]) -> Iterator[Finding]:
+    dead = [one for one in who if one.running and one.life not in (Life.LIVE, Life.FOREIGN)]
+    if dead:
+        count = sum(one.running for one in dead)
+        text = (
+            f"{_messages(count)} in the hands of the dead ({dead[0].instance_id}, say), and no "
+            "instance lives: start one, which gives them back, or "
+            f"`msgworker release {dead[0].instance_id}`"
+        )
+        yield advised("held", text)
+
+
+# --- Rows that no instance claims, and running rows that the guard would refuse.
+#
+# The table is walked from its newest row on, in windows, as far as the time allows.
+
+SECONDS = 3.0
+ROWS = 200_000
+"""Rows of a window; a look with a deadline, as of a page, goes over FEW_ROWS for FEW_SECONDS."""
+FEW_SECONDS = 0.1
+FEW_ROWS = 20_000
+SHOWN = 1000
+USED_UP = 0.9
+
+
+class _Running(NamedTuple):
+    msg_id: int
+    owner: Any
+
+
+@dataclass(slots=True)
+class _Seen:
+    looked_at: int = 0
+    whole: bool = False
+    unknown: int = 0
+    values: set[Any] = field(default_factory=set)
+    running: dict[Any, list[_Running]] = field(default_factory=lambda: defaultdict(list))
+
+
+def odd(p: Patient) -> list[Finding]:
+    """Unknown statuses; and, where no guard is, objects with two running rows."""
+    t = p.live
+    if t is None or p.as_is is None or requirements.mistyped(p.as_is):
+        return []
+    guarded = t.indexes is not None and t.guard_name in t.indexes
+    seen = _walk(p, t, guarded)
+    found = []
+    if not seen.whole:
+        text = f"only the newest {seen.looked_at:,} rows were looked at for odd statuses"
+        text += "" if p.limit is None else "; `msgworker doctor` looks at more"
+        found.append(advised("rows", text))
+    if seen.unknown:
+        found.append(_unknown(p, t, seen))
+    twice = {key: ids for key, ids in seen.running.items() if len(ids) > 1}
+    if twice:
+        found.append(_twice(p, t, twice))
+    return found or [
+        fine("rows", "every status is 0 (new), 1 (processing), 2 (done) or -1 (failed)")
+    ]
+
+
+def fractions(p: Patient) -> list[Finding]:
+    """Open messages whose id is no whole number, where the column takes such."""
+    t = p.live
+    if t is None or p.as_is is None or requirements.mistyped(p.as_is):
+        return []
+    c = t.cols()
+    if not isinstance(c.msg_id.type, WholeId):
+        return []
+    told = sa.cast(c.msg_id, sa.String(60))
+    query = sa.select(told).where(t.unfinished(c), sa.func.round(c.msg_id) != c.msg_id)
+    found = [str(one) for one in p.conn.scalars(query.order_by(c.msg_id).limit(SHOWN))]
+    if not found:
+        return []
+    text = (
+        f"{plural(len(found), 'open row', 'has', 'have')} an id with a fraction "
+        f"({', '.join(found[:10])}): such a row is never run, and holds its object back; give it "
+        "a whole id"
+    )
+    return [needed("rows", text)]
+
+
+def numbers(p: Patient) -> list[Finding]:
+    """Whether new messages get higher ids than those that are there: that is their order."""
+    t = p.live
+    if t is None or p.as_is is None or requirements.mistyped(p.as_is):
+        return []
+    found: list[Finding] = []
+    for table in (t.message, audit.operations(t)):
+        if table is t.message or dialects.is_there(p.inspector, table):
+            found += _numbered(p, t, table)
+    return found or [fine("numbers", "new messages get higher ids than those that are there")]
+
+
+def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
+    (key,) = table.primary_key.columns
+    try:
+        source = dialects.id_source(p.conn, table, key.name)
+        highest = describe.highest_id(p.conn, key)
+    except DBAPIError as error:
+        if table is t.message or is_overtime(error):
+            raise
+        return  # no right to read it, which other checks tell
+    end = 2**63 - 1 if t.dialect.loose_types else dialects.whole_end(key.type)
+    if source is not None and source.most is not None:
+        end = min(end, source.most)
+    if highest is not None and highest > end * USED_UP:
+        text = f"the highest id is {highest}, and ids end at {end}: no message can be sent then"
+        yield advised("numbers", text)
+    if source is None:
+        return
+    on = (p.conn.dialect, source, p.table_name(table), key.name)
+    if source.cycles:
+        text = (
+            f"the sequence {source.name} begins again at its end (CYCLE): new messages would get "
+            "the ids of old ones, and run before those that wait"
+        )
+        yield advised("numbers", text, dialects.not_cycling(*on))
+    if source.step < 0:
+        text = f"the sequence {source.name} counts down: new messages run before those that wait"
+        yield needed("numbers", text)
+    elif highest is not None and (text := describe.behind(source, highest)):
+        yield needed("numbers", text, *dialects.advancing(*on, highest))
+
+
+def refused(p: Patient) -> list[Finding]:
+    """Messages that the database does not let the living instances flag, as they tell."""
+    t = p.live
+    types = [] if p.as_is is None else requirements.needed(p.as_is)
+    if t is None or any(fault.check == "types" for fault in types):
+        return []
+    try:
+        known = instances(p.conn, t)
+    except DBAPIError as error:
+        if trouble(error) is not Trouble.REFUSED:
+            raise
+        return []  # the lease table is not as it should be, which others tell
+    reasons: dict[str, str] = {}
+    for one in known:
+        if one.life is Life.LIVE and one.other_table is None:
+            reasons |= one.refused
+    if not reasons:
+        return []
+    shown = ", ".join(sorted(reasons, key=int)[:10])
+    text = (
+        f"the database does not let messages be flagged, so that they never run (a trigger or a "
+        f"CHECK may be why): {shown}: {next(iter(reasons.values()))}"
+    )
+    return [needed("rows", text)]
+
+
+def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
+    seen = _Seen()
+    c = t.cols()
+    fine_ones = [Status.NEW, Status.DONE, Status.FAILED]
+    fine_ones += [Status.PROCESSING] if guarded else []
+    strange = create.has_unknown_status(c, known=fine_ones)
+    none: sa.ColumnElement[Any] = sa.null()
+    owner = none if guarded or c.claimed_by is None else c.claimed_by
+    # As the guard compares them.
+    key = none if guarded else t.object_key(c) if t.fold is None else folded(c.object_id, t.fold)
+    query = sa.select(c.msg_id, key, c.status, owner).where(strange)
+    query = query.order_by(c.msg_id.desc())
+    top = bounded.MOST
+    rows, seconds = (ROWS, SECONDS) if p.limit is None else (FEW_ROWS, FEW_SECONDS)
+    deadline = time.monotonic() + seconds
+    while not seen.looked_at or time.monotonic() < deadline:
+        behind = sa.select(c.msg_id).where(c.msg_id <= sa.literal(top, sa.BigInteger()))
+        low = p.conn.scalar(behind.order_by(c.msg_id.desc()).limit(1).offset(rows))
+        part = query.where(c.msg_id <= sa.literal(top, sa.BigInteger()))
+        if low is not None:
+            part = part.where(c.msg_id > sa.literal(int(low), sa.BigInteger()))
+        for msg_id, key, status, who in p.conn.execute(part.limit(10 * SHOWN)):
+            if status == Status.PROCESSING:
+                if key is not None:
+                    seen.running[key].append(_Running(int(msg_id), who))
+            else:
+                seen.unknown += 1
+                seen.values.add(status)
+        seen.looked_at += rows
+        if low is None:
+            seen.whole = True
+            return seen
+        top = int(low)
+    return seen
+
+
+def _unknown(p: Patient, t: Tables, seen: _Seen) -> Finding:
+    shown = ", ".join(sorted("NULL" if v is None else str(v) for v in seen.values)[:10])
+    text = (
+        f"{plural(seen.unknown, 'row', 'has', 'have')} an unknown status ({shown}), which is never "
+        "claimed; the statement makes such rows dead, so that ops can rerun what is to run"
+    )
+    status = t.cols().status
+    known = [value for value in seen.values if value is not None]
+    which: list[sa.ColumnElement[bool]] = [status.is_(None)] if None in seen.values else []
+    if all(type(value) in (int, str) for value in known):  # no more than what was seen
+        which += [status.in_([sa.literal(value) for value in known])] if known else []
+    else:
+        which = [create.has_unknown_status(t.cols())]
+    dead = t.values(status=lit(Status.FAILED), error_try_times=_number(t.spec.max_tries))
+    return needed("rows", text, p.written(sa.update(t.message).where(sa.or_(*which)).values(dead)))
+
+
+def _twice(p: Patient, t: Tables, twice: dict[Any, list[_Running]]) -> Finding:
+    """The statements ask for what was seen: a row that has ended meanwhile stays as it is."""
+    later = sorted(one for rows in twice.values() for one in sorted(rows)[1:])[:SHOWN]
+    text = (
+        f"{plural(len(twice), 'object', 'has', 'have')} more than one running row, which the "
+        "guard refuses; make sure that the later ones are not really running, then put them back "
+        "to new"
+    )
+    by_owner: dict[Any, list[int]] = defaultdict(list)
+    for one in later:
+        by_owner[one.owner].append(one.msg_id)
+    c = t.cols()
+    back = t.values(status=back_to(t), claimed_by=sa.null())
+    mends = []
+    for owner, ids in by_owner.items():
+        change = sa.update(t.message).where(c.msg_id.in_(ids), c.status == lit(Status.PROCESSING))
+        if c.claimed_by is not None:
+            theirs = c.claimed_by.is_(None) if owner is None else c.claimed_by == str(owner)
+            change = change.where(theirs)
+        mends.append(p.written(change.values(back)))
+    return needed("rows", text, *mends)
+
+
+def _number(value: int) -> sa.ColumnElement[int]:
+    return sa.literal_column(str(value), sa.Integer())

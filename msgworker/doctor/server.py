@@ -1,0 +1,366 @@
+"""Rights of the login, the plan of the look, and the settings of the server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from msgworker import dialects
+from msgworker.config import Settings
+from msgworker.dialects import (
+    Trouble,
+    is_overtime,
+    now,
+    real_instant,
+    reason_of,
+    seconds_since,
+    trouble,
+)
+from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
+from msgworker.schema import additions, requirements
+from msgworker.store import bounded, candidates
+from msgworker.table import Tables
+
+# --- What this login may do, tried with statements that match no row.
+
+NEVER = sa.literal_column("1") == sa.literal_column("0")
+
+
+def rights(p: Patient) -> list[Finding]:
+    """SELECT, UPDATE on messages; all four on the tables beside; INSERT for producers."""
+    found: list[Finding] = []
+    whom = _whom(p)
+    with p.another() as conn:
+        for table, right, statement, is_needed in _trials(p):
+            reason = _refused(conn, statement)
+            if reason is None:
+                continue
+            mend = [f"GRANT {right} ON {p.table_name(table)} TO {whom}"] if whom else []
+            text = f"this login may not {right} on {table.name}: {reason}"
+            told = needed if is_needed else advised
+            found.append(told("rights", text, *mend))
+        found += _headers(p, conn, whom)
+        runs = additions.run_tables(p.ideal)
+        beside = (*additions.ops_tables(p.ideal), *additions.feature_tables(p.ideal))
+        for tables, is_run in ((runs, True), (beside, False)):
+            policies = dialects.policies_of(conn, p.dialect.name, tables)
+            for fault in requirements.of_own_policies(policies):
+                told = needed if fault.needed and is_run else advised
+                found.append(told("rights", fault.text))
+    return found or [fine("rights", f"{whom or 'this process'} may read and write all it needs to")]
+
+
+def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
+    if p.live is not None:
+        message, c = p.live.message, p.live.cols()
+        yield message, "SELECT", sa.select(c.msg_id).where(NEVER), True
+        change = sa.update(message).values({p.live.names["status"]: c.status})
+        yield message, "UPDATE", change.where(NEVER), True
+        yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), bool(p.declared)
+    runs = additions.run_tables(p.ideal)
+    beside = (*additions.ops_tables(p.ideal), *additions.feature_tables(p.ideal))
+    for table in (*runs, *beside):
+        is_needed = table in runs
+        there_is = dialects.is_there(p.inspector, table)
+        first = next(iter(table.c))
+        if there_is is False or (there_is and not _has(p, table, first.name)):
+            continue
+        yield table, "SELECT", sa.select(first).where(NEVER), is_needed
+        yield table, "INSERT", _copy(table, [first.name]), is_needed
+        yield table, "UPDATE", sa.update(table).values({first: first}).where(NEVER), is_needed
+        yield table, "DELETE", sa.delete(table).where(NEVER), is_needed
+
+
+def _headers(p: Patient, conn: Connection, whom: str | None) -> Iterator[Finding]:
+    """Where rights are given for single columns: a traced login that may send, but without headers,
+    is refused each send."""
+    if p.live is None or not (p.traced and p.has("headers")):
+        return
+    message, names = p.live.message, p.live.names
+    headers, quote = names["headers"], p.conn.dialect.identifier_preparer.quote
+
+    def insert(role: str) -> Any:
+        nothing = sa.select(sa.literal_column("1").label("a")).subquery("n")
+        chosen = sa.select(sa.null()).select_from(nothing).where(NEVER)
+        return sa.insert(message).from_select([names[role]], chosen, include_defaults=False)
+
+    def update(role: str) -> Any:
+        return sa.update(message).values({names[role]: sa.null()}).where(NEVER)
+
+    for right, statement, role, what in (
+        ("INSERT", insert, "object_id", "each send"),
+        ("UPDATE", update, "unique_key", 'on_duplicate="replace"'),
+    ):
+        if role not in names or _refused(conn, statement(role)) is not None:
+            continue  # it does not send
+        reason = _refused(conn, statement("headers"))
+        if reason is not None:
+            text = f"tracing is on, and this login may not {right} {message.name}.{headers}: "
+            mend = f"GRANT {right} ({quote(headers)}) ON {p.table_name(message)} TO {whom}"
+            yield needed("rights", f"{text}{what} is refused: {reason}", *([mend] if whom else []))
+
+
+def _has(p: Patient, table: sa.Table, column: str) -> bool:
+    there = p.inspector.get_columns(table.name, schema=table.schema)
+    return column in {str(c["name"]).lower() for c in there}
+
+
+def _copy(table: sa.Table, names: list[str]) -> Any:
+    """An INSERT that inserts nothing."""
+    source = sa.select(*(table.c[name] for name in names)).where(NEVER)
+    return sa.insert(table).from_select(names, source, include_defaults=False)
+
+
+def _refused(conn: Connection, statement: Any) -> str | None:
+    """The database's words if the statement is refused; it changes nothing and is rolled back."""
+    try:
+        conn.execute(statement)
+        return None
+    except DBAPIError as error:
+        kind = trouble(error)
+        if kind is Trouble.LOST or is_overtime(error):
+            raise
+        return reason_of(error) if kind is Trouble.REFUSED else None
+    finally:
+        conn.rollback()
+
+
+def _whom(p: Patient) -> str | None:
+    query = dialects.CURRENT_USER.get(p.dialect.name)
+    return None if query is None else str(p.conn.scalar(sa.text(query)))
+
+
+# --- The plan of the query that looks for messages to claim.
+
+LAST_KEY = "\uffff"
+WORTH_AN_INDEX = 10_000
+"""In a table with fewer rows a planner may rightly read all of it."""
+
+
+def plan(p: Patient) -> list[Finding]:
+    """Which index the claim's candidates are read by."""
+    if p.live is None or any(c.name not in p.columns for c in p.live.message.c):
+        return []
+    try:
+        query, params, index = _candidates(p, p.live)
+        lines = dialects.plan_of(p.conn, p.dialect.name, query, params)
+    except DBAPIError as error:
+        if is_overtime(error):
+            raise
+        return []  # something that the claim needs is missing, and was found already
+    if lines is None:
+        return []
+    text = "\n".join(lines)
+    names = dialects.index_parts(p.conn, p.live.message, index)
+    if any(re.search(rf"\b{re.escape(name)}\b", text) for name in names):
+        return [fine("plan", f"messages are claimed by index {index}", detail=text)]
+    rows = dialects.row_estimate(p.conn, p.live.message) or 0
+    if rows < WORTH_AN_INDEX:
+        return [fine("plan", "the table is so small that claims read all of it", detail=text)]
+    what = f"claims do not use index {index}: their cost grows with the table"
+    mend = dialects.ANALYZE.get(p.dialect.name, "").format(p.table_name(p.live.message))
+    return [advised("plan", what, *([mend] if mend else []), detail=text)]
+
+
+def _candidates(p: Patient, t: Tables) -> tuple[Any, dict[str, Any], str]:
+    """The statement as the claim runs it; it is built by running it once, behind the last row."""
+    if t.dialect.oldest_index:
+        candidates.oldest(p.conn, t, mark=bounded.MOST, limit=1)
+        index = t.spec.index_name("oldest")
+        return t.built("oldest", _never), {"mark": bounded.LEAST, "rows": 100}, index
+    candidates.heads(p.conn, t, after=LAST_KEY, limit=1)
+    index = t.spec.index_name("object")
+    return t.built(("page", False, None), _never), {"after": "", "rows": 100}, index
+
+
+def _never() -> Any:
+    raise AssertionError("the claim has not built its statement")
+
+
+# --- Settings of the server that promises rest on, and its clock.
+
+SKEW_SECONDS = 30.0
+
+
+def settings(p: Patient) -> list[Finding]:
+    """Durability, and whether the server takes writes."""
+    found = []
+    for setting in dialects.SERVER_SETTINGS[p.dialect.name]:
+        try:
+            value = str(p.conn.scalar(sa.text(setting.query)))
+        except DBAPIError as error:
+            if is_overtime(error):
+                raise
+            continue  # an older or newer server does not have it, or does not show it
+        if value.lower() not in setting.good:
+            make = needed if setting.needed else advised
+            text = f"{setting.name} is {value}: {setting.otherwise}"
+            found.append(make("server", text, *([setting.mend] if setting.mend else [])))
+    version = ".".join(map(str, p.conn.dialect.server_version_info or ()))
+    return found or [fine("server", f"{p.dialect.name} {version} keeps what it has committed")]
+
+
+def isolation(p: Patient) -> list[Finding]:
+    """READ COMMITTED on our connections, whatever the server's default is."""
+    if p.dialect.one_writer:
+        return []
+    try:
+        with p.another() as conn:
+            level = conn.get_isolation_level()
+    except DBAPIError as error:  # Oracle shows it only to who may read v$transaction
+        if trouble(error) is not Trouble.REFUSED:
+            raise
+        return []
+    if level == "READ COMMITTED":
+        return []
+    text = f"connections run at {level} although READ COMMITTED was asked for; is a proxy between?"
+    return [needed("server", text)]
+
+
+def pooler(p: Patient) -> list[Finding]:
+    """What does not work where a session of the server is not ours to keep."""
+    if not dialects.shares_sessions(p.conn):
+        return []
+    text = (
+        "a pooler is in front of the database: no prepared statements and no notifications are "
+        "used, messages of other processes wait for the next look (poll_seconds); if it pools by "
+        "session, add pooler=session to the url (docs/operate/poolers.md)"
+    )
+    return [advised("server", text)]
+
+
+def succession(p: Patient) -> list[Finding]:
+    """Once a standby was promoted: whether this is the primary that it replaced, as far as this
+    process can know."""
+    told = dialects.succession_of(p.conn.engine).words(p.conn)
+    if told is None:
+        return []
+    is_old, text = told
+    if not is_old:
+        return [fine("server", text)]
+    text += (
+        ": it is an old primary, which was replaced; let connections lead to the new one "
+        "(docs/operate/failover.md)"
+    )
+    return [needed("server", text)]
+
+
+def galera(p: Patient) -> list[Finding]:
+    """What is otherwise on a cluster whose nodes all take writes."""
+    if not p.dialect.certifies:
+        return []
+    query = sa.text("SHOW STATUS LIKE 'wsrep_cluster_size'")
+    size = int(p.conn.execute(query).one()[1])
+    step, waits = p.conn.execute(
+        sa.text("SELECT @@auto_increment_increment, @@wsrep_sync_wait")
+    ).one()
+    found = [fine("server", f"a Galera cluster of {size} nodes; gaps between ids are harmless")]
+    if size > 1 and step > 1 and not waits & 4:
+        text = (
+            "each node gives out ids of its own: one that is taken here may be lower than one that "
+            "was committed on another node a moment ago, and is then handled first; let all "
+            "producers of an object write to one node, or set wsrep_sync_wait, or let one node "
+            "take all writes, with auto_increment_increment = 1 (docs/operate/galera.md)"
+        )
+        found.append(advised("server", text, "SET GLOBAL wsrep_sync_wait = 4"))
+    return found
+
+
+def snapshots(p: Patient) -> list[Finding]:
+    """Who keeps the database from cleaning up what has ended."""
+    query = dialects.OLDEST_SNAPSHOT.get(p.dialect.name)
+    if query is None:
+        return []
+    try:
+        oldest = p.conn.execute(sa.text(query)).first()
+    except DBAPIError as error:
+        if is_overtime(error) or trouble(error) is Trouble.LOST:
+            raise
+        return []  # this login may not see others, or an older server does not show them
+    if oldest is None:
+        return []
+    who, seconds, ends = oldest
+    since = "" if seconds is None else f" for {float(seconds) / 3600:.1f} h"
+    text = (
+        f"{who} has held a snapshot{since}: no message that has ended since is cleaned up, and "
+        f"claims read them again and again; let it end, or end it: {ends}"
+    )
+    return [advised("server", text)]
+
+
+def clock(p: Patient) -> list[Finding]:
+    """All times are the database's; this host's clock only words ages."""
+    theirs = p.conn.scalar(sa.select(now()))
+    if theirs is None:
+        return []
+    skew = (datetime.now(UTC) - theirs).total_seconds()
+    if abs(skew) <= SKEW_SECONDS:
+        return [fine("clock", f"this host and the database differ by {abs(skew):.1f} s")]
+    way = "ahead of" if skew > 0 else "behind"
+    text = (
+        f"this host's clock is {abs(skew):,.0f} s {way} the database's: leases and back-offs are "
+        "right all the same, ages shown here are not"
+    )
+    return [advised("clock", text)]
+
+
+NEWEST = 100
+"""So many of the newest messages are asked when they were made."""
+WHICH_ZONE = (
+    'name the zone of its local times, MessageTable(time_zone="Asia/Shanghai") or `time_zone` in '
+    "msgworker.toml, in all programs (docs/reference/adopting.md)"
+)
+
+
+def local_times(p: Patient) -> list[Finding]:
+    """Whether columns without a zone hold the local times of the declared one."""
+    zone, found = p.spec.time_zone, list[Finding]()
+    if p.live is None or p.as_is is None:
+        return found
+    t, c = p.live, p.live.cols()
+    if c.created_at is not None:
+        w = sa.select(c.created_at.label("at")).order_by(c.msg_id.desc()).limit(NEWEST).subquery().c
+        age = _read(p, sa.select(seconds_since(sa.func.max(real_instant(w.at)))))
+        if age is not None and float(age) < -Settings().lease_seconds:
+            text = (
+                f"the newest message was made {-float(age):,.0f} s in the future: column "
+                f"{t.names['created_at']} is read as the time of {zone}, in which it is not "
+                f"written; {WHICH_ZONE}"
+            )
+            found.append(needed("time zone", text))
+    own = [
+        column.name
+        for role, column in p.as_is.columns.items()
+        if role in requirements.INSTANTS
+        and t.has(role)
+        and dialects.is_own_clock(
+            p.dialect.name, dialects.kind_of(getattr(c, role)), column.default
+        )
+    ]
+    if own:
+        here = int(p.conn.exec_driver_sql(dialects.SESSION_OFFSET[p.dialect.name]).scalar_one())
+        if here != dialects.offset_now(zone):
+            text = (
+                f"the default of column {', '.join(own)} is the database's own time "
+                f"({here / 3600:+g} h from UTC now), but it is read as the time of {zone}: new "
+                f"messages look too old or too young; {WHICH_ZONE}"
+            )
+            found.append(needed("time zone", text))
+    return found
+
+
+def _read(p: Patient, query: sa.Select[Any]) -> Any:
+    """The value; None where this login may not read it, which `rights` tells, or where it is none
+    that can be read so, which is told of its column."""
+    try:
+        return p.conn.scalar(query)
+    except DBAPIError as error:
+        if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
+            raise
+        return None

@@ -1,0 +1,380 @@
+"""The version, tables, columns and indexes, against what is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateIndex
+
+from msgworker import dialects
+from msgworker.counted import plural
+from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
+from msgworker.errors import SchemaError
+from msgworker.schema import additions, describe, upgrade
+from msgworker.schema import requirements as store
+from msgworker.schema.trial import trial
+from msgworker.table import (
+    ADDED,
+    HELD_KEY,
+    NEWEST,
+    OWN_PREFIX,
+    REQUIRED,
+    SLICES,
+    UNIQUE,
+    URGENT,
+    URGENT_RANK,
+    WITHOUT_TICK,
+    WITHOUT_TRACE,
+    tables_for,
+)
+
+# --- The version of the schema, against the one of this package.
+
+UPGRADE = "run `msgworker db upgrade`"
+
+
+def version(p: Patient) -> list[Finding]:
+    """What is missing was told by other checks; this one says how to get all of it."""
+    if not p.exists or p.live is None:
+        return []
+    try:
+        plan = upgrade.plan(p.conn, p.spec, p.dialect, inspector=p.inspector)
+    except SchemaError as error:
+        return [needed("version", str(error))] if "version" in str(error) else []
+    if plan.found < NEWEST:
+        text = f"the schema is version {plan.found}, this package wants {NEWEST}: {UPGRADE}"
+        return [advised("version", text)]
+    if plan.recorded is not None and plan.recorded > NEWEST:
+        text = (
+            f"the schema is version {plan.recorded}, of a later package, on which this one "
+            f"({NEWEST}) works"
+        )
+        return [fine("version", text)]
+    return [fine("version", f"the schema is version {NEWEST}, as this package wants")]
+
+
+# --- Checks of tables and columns: they exist, have suitable types, and are filled.
+
+WITHOUT = {
+    "topic": "every message goes to the handler of topic default",
+    "payload": "messages carry nothing but their object",
+    "available_at": "no back-off and no delayed messages: a failed message is tried at once",
+    "claimed_by": "no recovery: messages of an instance that died stay at 1 until ops reset them",
+    "claimed_at": "it is not shown since when a message runs",
+    "crash_times": "no quarantine: a message may die for the crashes of others",
+    "later_times": "RetryLater counts as a failed try",
+    "last_error": "the error is kept in msgworker_try only",
+    "created_at": (
+        "the age of messages is not shown, and visibility_delay does nothing. If it is added, the "
+        "age of the messages that are there stays unknown"
+    ),
+    "finished_at": "it is not shown when messages ended, and old ones cannot be purged by age",
+    "priority": "all messages have the same priority",
+    "unique_key": "no message can be sent with a unique key",
+    "unique_kept": "no message can be sent with a unique key",
+    "scheduled_for": WITHOUT_TICK,
+    "headers": WITHOUT_TRACE,
+}
+INDEXED = {"available_at": "due", "priority": URGENT, "unique_kept": UNIQUE}
+HIDDEN = {"priority": URGENT_RANK, "unique_kept": HELD_KEY}
+"""The suffixes of the indexes on optional columns."""
+WITHOUT_OPS = ": ops cannot write or pause without it"
+WITHOUT_FEATURE = {
+    "msgworker_limit": ": no handler can have max_running or rate without it",
+    "msgworker_history": ": no history for charts is written without it",
+    "msgworker_cancel": ": running messages cannot be cancelled without it",
+}
+NOT_MISSED = ("shard", "instance_type")
+
+
+def tables(p: Patient) -> list[Finding]:
+    """The message table and those beside it."""
+    found: list[Finding] = []
+    if not p.exists:
+        text = f"table {p.spec.name} does not exist"
+        mend = p.create(p.ideal.message)
+        near = describe.near_names(p.inspector, p.spec)
+        text += f"; near names: {', '.join(near)}" if near else ""
+        if other := describe.elsewhere(p.conn, p.spec):
+            text += f"; {other}"
+            mend = mend if p.spec.is_default else []  # that one has the messages
+        found.append(needed("tables", text, *mend))
+    else:
+        count = dialects.row_estimate(p.conn, p.ideal.message)
+        size = "" if count is None else f", about {plural(count, 'row')}"
+        found.append(fine("tables", f"table {p.spec.name} is there{size}"))
+    ops, optional = additions.ops_tables(p.ideal), additions.optional_tables(p.ideal)
+    for table in additions.own_tables(p.ideal):
+        make, cost = (advised, WITHOUT_OPS) if table in ops else (needed, "")
+        if table.name in WITHOUT_FEATURE:
+            make, cost = advised, WITHOUT_FEATURE[table.name]
+        there_is = dialects.is_there(p.inspector, table)
+        if there_is is False and table not in optional:
+            found.append(make("tables", f"table {table.name} is missing{cost}", *p.create(table)))
+        if not there_is:
+            continue
+        there = p.inspector.get_columns(table.name, schema=table.schema)
+        names = {str(c["name"]).lower() for c in there}
+        lacking = [c for c in table.c if c.name not in names and ADDED not in c.info]
+        if lacking:
+            text = f"table {table.name} has no column {', '.join(c.name for c in lacking)}{cost}"
+            found.append(make("tables", text, *(p.add(table, c) for c in lacking)))
+        for column in (c for c in table.c if c.name not in names and ADDED in c.info):
+            text = f"table {table.name} has no column {column.name}: {column.info[ADDED]}"
+            found.append(advised("tables", text, p.add(table, column)))
+    return found
+
+
+def storage(p: Patient) -> list[Finding]:
+    """A storage engine with transactions."""
+    found = []
+    for table in (p.ideal.message, *additions.own_tables(p.ideal)):
+        if not dialects.is_there(p.inspector, table):
+            continue
+        kept = describe.storage_of(p.inspector, table.name, table.schema)
+        if describe.has_no_transactions(kept):
+            text = f"table {table.name} is kept in {kept}, which has no transactions"
+            mend = f"ALTER TABLE {p.table_name(table)} ENGINE=InnoDB"
+            found.append(needed("storage", text, mend))
+    return found
+
+
+def missing_columns(p: Patient) -> list[Finding]:
+    """Columns that have a name and are not there."""
+    unnamed = [role for role in p.lacking() if role in REQUIRED]
+    if unnamed:  # what else is missing can be told when these are known
+        there = [str(one["name"]) for one in p.columns.values()]
+        return [needed("columns", describe.unnamed(p.spec, unnamed, there))]
+    found = []
+    asked_for = describe.asked_for(p.spec)
+    for role in p.lacking():
+        column = p.ideal.message.c[p.ideal.names[role]]
+        if role in asked_for:
+            text = f"column {column.name} ({role}) is missing"
+            found.append(needed("columns", text, *p.add_role(role)))
+        elif role not in NOT_MISSED:
+            text = f"column {column.name} is missing: {WITHOUT[role]}"
+            mend = p.add_role(role)
+            if role in ("topic", "payload", "created_at"):  # a new one would be empty beside theirs
+                used = {name.lower() for name in p.ideal.names.values()}
+                there = [str(one["name"]) for one in p.columns.values()]
+                free = [name for name in there if name.lower() not in used]
+                text += (
+                    f". If the table has it under another name, name that: MessageTable({role}=...)"
+                    f"; columns without a name here: {', '.join(free) or 'none'}"
+                )
+            if role in INDEXED:
+                index = p.spec.index_name(INDEXED[role])
+                on = HIDDEN.get(role)
+                hidden = [c for c in p.ideal.message.c if on and c.name.startswith(on)]
+                if hidden:
+                    mend = [p.add(p.ideal.message, column, *hidden)]
+                mend += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == index]
+            found.append(advised("columns", text, *mend))
+    return found
+
+
+def requirements(p: Patient) -> list[Finding]:
+    """What messages need in order to be neither lost nor stranded; also asked at every start."""
+    faults = [] if p.as_is is None else store.faults(p.as_is)
+    return [
+        (needed if f.needed else advised)(f.check, f.text, *f.mend, detail=f.detail) for f in faults
+    ]
+
+
+def tried(p: Patient) -> list[Finding]:
+    """A message is sent, claimed, settled and purged, and all of it is rolled back."""
+    if p.live is None or p.as_is is None or store.needed(p.as_is):
+        return []  # what is told already would be told again, in words of the database
+    with p.another() as conn:
+        faults = trial(conn, p.live, p.as_is)
+    made = [(needed if f.needed else advised)(f.check, f.text, *f.mend) for f in faults]
+    return made or [fine("trial", "a message can be sent, claimed, settled and purged: tried")]
+
+
+def key(p: Patient) -> list[Finding]:
+    """msg_id is unique: rows are updated by it."""
+    if not p.has("msg_id") or p.live is None or p.dialect.partitioned:
+        return []
+    name = str(p.column("msg_id")["name"])
+    if describe.is_unique(p.inspector, p.ideal.message.name, p.spec.schema, name):
+        return []
+    if p.as_is is None:
+        return []
+    fault = store.not_unique(p.conn, p.as_is)
+    return [needed(fault.check, fault.text, *fault.mend)]
+
+
+def unfilled(p: Patient) -> list[Finding]:
+    """Columns that `send` leaves out although they need a value."""
+    if p.live is None:
+        return []
+    names = describe.unfilled(p.live.names, list(p.columns.values()))
+    if not names:
+        return []
+    text = (
+        f"App.send cannot insert: it does not fill {', '.join(names)}, NOT NULL without a default"
+    )
+    return [advised("columns", text)]
+
+
+# --- The guard, the indexes of unfinished and failed rows, and what they are built from.
+
+KEY = "key"
+WHY = {
+    "guard": "two messages of one object could run at once",
+    "id": "a message is looked for by its id among all",
+    "object": "claims read finished messages",
+    "oldest": "claims read finished messages",
+    "due": "retries and delayed messages are looked for among all",
+    "failed": "failed messages are looked for among all",
+    "urgent": "priorities do nothing: messages are claimed by age",
+    "unique": "unique keys do nothing: App.send refuses them",
+    KEY: "two writes of the API with one Idempotency-Key could both be done",
+    "group": "tries of a kind are looked for among all",
+    "owner": "an owner's locks are looked for among all",
+    "shard": "a scope over shards reads the messages of all others, too",
+    "flag": "a scope of one instance reads the messages of all others, too",
+}
+
+
+def partitions(p: Patient) -> list[Finding]:
+    """What a table with partitions costs, and what no index there enforces."""
+    parts = None if p.as_is is None else p.as_is.partitions
+    ids = p.column("msg_id")
+    if not parts or ids is None:
+        return []
+    shown = ", ".join(sorted(parts)[:3]) + (", ..." if len(parts) > 3 else "")
+    text = (
+        f"{plural(len(parts), 'partition')} by the hash of objects ({shown}): messages are handled "
+        "at 0.6 to 0.9 of the speed of one table; no index keeps ids unique, which the identity "
+        "does, and none can keep unique keys: App.send refuses them "
+        "(docs/project/decisions/013-partitions.md)"
+    )
+    found = [fine("partitions", text)]
+    if not (ids.get("identity") or {}).get("always"):
+        quoted = p.conn.dialect.identifier_preparer.quote(ids["name"])
+        mend = f"ALTER TABLE {p.table_name(p.ideal.message)} ALTER COLUMN {quoted} SET GENERATED "
+        text = (
+            f"an INSERT may bring an id of its own for {ids['name']}, and nothing keeps it unique"
+        )
+        known = ids.get("identity") is not None  # a serial is made anew
+        found.append(advised("partitions", text, *([f"{mend}ALWAYS"] if known else [])))
+    return found
+
+
+def _takes_none(p: Patient) -> bool:
+    """Whether no index of ours can be on the table as it is, which another check tells."""
+    return p.as_is is not None and bool(p.as_is.layouts)
+
+
+def columns(p: Patient) -> list[Finding]:
+    """Hidden columns that the indexes are on."""
+    if p.live is None or _takes_none(p):  # they are on columns that are not there, or cannot be
+        return []
+    lacking = [
+        c for c in p.least.message.c if additions.is_generated(c) and c.name not in p.columns
+    ]
+    if not lacking:
+        return []
+    names = ", ".join(column.name for column in lacking)
+    text = f"generated columns that indexes are on are missing: {names}"
+    return [needed("columns", text, p.add(p.least.message, *lacking), detail=_copies(p))]
+
+
+def not_stored(p: Patient) -> list[Finding]:
+    """Hidden columns that are VIRTUAL but should be stored."""
+    if not p.dialect.stored_columns:
+        return []
+    ours = [c for c in p.least.message.c if additions.is_generated(c)]
+    found = [c for c in ours if _is_virtual(p.columns.get(c.name))]
+    if not found:
+        return []
+    names = ", ".join(column.name for column in found)
+    text = f"columns {names} are VIRTUAL: a crash of the server may leave their indexes corrupted"
+    return [advised("columns", text, _make_stored(p, found), detail=_copies(p))]
+
+
+def _is_virtual(described: Any) -> bool:
+    computed = (described or {}).get("computed")
+    return computed is not None and not computed.get("persisted")
+
+
+def _copies(p: Patient) -> str | None:
+    return "the table is copied; writers wait meanwhile" if p.dialect.stored_columns else None
+
+
+def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
+    """One statement, so that the guard is never away."""
+    table = p.least.message
+    there = dialects.index_names(p.conn, table)
+    on_them = [
+        index
+        for index in additions.ordered_indexes(table)
+        if str(index.name).lower() in there and any(c.name in index.columns for c in columns)
+    ]
+    quote = p.conn.dialect.identifier_preparer.quote
+    parts = [f"DROP INDEX {quote(str(index.name))}" for index in on_them]
+    parts += [f"DROP COLUMN {quote(column.name)}" for column in columns]
+    for index in on_them:
+        made = p.sql(CreateIndex(index)).removeprefix("CREATE ")
+        parts.append("ADD " + made.replace(f" ON {p.table_name(table)}", "", 1))
+    adding = p.add(table, *columns)
+    return ", ".join([adding, *parts])
+
+
+def other_collation(p: Patient) -> list[Finding]:
+    """Hidden columns that compare ids in another way than the column of the ids."""
+    if p.live is None or p.live.key_collation is None:
+        return []
+    kinds = {
+        c["name"]: c["type"] for name, c in p.columns.items() if not name.startswith(OWN_PREFIX)
+    }
+    least = replace(p, least=tables_for(p.spec, p.dialect, kinds))
+    ours = [c for c in least.least.message.c if additions.is_generated(c) and c.name in p.columns]
+    text = (
+        f"ids are told apart by {p.live.key_collation} here, while the database takes more of them "
+        "for one: such objects (upper and lower case, say) run side by side"
+    )
+    return [advised("columns", text, _make_stored(least, ours), detail=_copies(p))]
+
+
+def missing_indexes(p: Patient) -> list[Finding]:
+    """Every index of ours, on every table of ours that is there."""
+    if p.live is None:  # what they are on is not there
+        return []
+    found = []
+    for table in (p.least.message, *additions.own_tables(p.least)):
+        if table is p.least.message and _takes_none(p):
+            continue
+        if not dialects.is_there(p.inspector, table):
+            continue
+        there = dialects.index_names(p.conn, table)
+        for index in additions.ordered_indexes(table):
+            name = str(index.name)
+            if name.lower() not in there:
+                suffix = name.rpartition("_")[2]
+                text = f"index {name} is missing: {WHY[suffix]}"
+                make = advised if suffix in (*SLICES.values(), URGENT, UNIQUE, KEY) else needed
+                found.append(make("indexes", text, p.sql(CreateIndex(index))))
+    return found or [fine("indexes", "all indexes are there")]
+
+
+def guard(p: Patient) -> list[Finding]:
+    """A guard that is there must guard."""
+    table, name = p.least.message, p.least.guard_name
+    index = next(i for i in table.indexes if i.name == name)
+    broken = {n for n in dialects.invalid_indexes(p.conn, table)}
+    found = []
+    ours = {str(i.name).lower(): i for i in table.indexes}
+    for bad in sorted(broken & set(ours)):
+        text = f"index {bad} was not finished: it promises nothing"
+        drop = dialects.dropping_unfinished(p.conn, table, str(ours[bad].name))
+        found.append(needed("indexes", text, drop, p.sql(CreateIndex(ours[bad]))))
+    if dialects.index_is_unique(p.conn, table, name) is False:
+        drop = dialects.dropping_index(p.conn.dialect, name, table)
+        text = f"the guard index {name} is not unique: {WHY['guard']}"
+        found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))
+    return found

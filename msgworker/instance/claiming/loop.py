@@ -1,0 +1,560 @@
+"""The claim loop: how much to claim, when to wait until nothing is in flight, and when to look
+again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from math import ceil
+
+from sqlalchemy import Connection
+
+from msgworker.counted import plural
+from msgworker.dialects import listen, shares_sessions, wait_for_notice
+from msgworker.errors import SchemaError
+from msgworker.events import Looked
+from msgworker.instance.claiming.capacity import Contention, LaneLimit
+from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.drain import Drain, DrainEnd, Next, PollPace, Seen
+from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.limits import LimitPoller
+from msgworker.instance.claiming.search import Look
+from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.role import Aside, Role
+from msgworker.instance.running.in_flight import Lane, Phase, Reason
+from msgworker.instance.running.pool import Lanes
+from msgworker.instance.settling.settler import Settler
+from msgworker.instance.state import Runtime
+from msgworker.queries.remaining import Waits
+from msgworker.store.candidates import Candidate
+from msgworker.table import Slice
+
+# --- How many more lanes to claim now, and which to release because another instance may be
+# faster.
+#
+# capacity.py decides; this module collects its input.
+
+
+class Capacity:
+    """Used by the fetcher's thread only."""
+
+    def __init__(
+        self, runtime: Runtime, *, appetite: LaneLimit, lanes: Lanes, settler: Settler
+    ) -> None:
+        self._runtime = runtime
+        self._appetite = appetite
+        self._lanes = lanes
+        self._settler = settler
+
+    def left(self, held: int, where: Slice | None) -> int:
+        """How many lanes to claim beside the `held` ones, 0 = none. If there are too many, some are
+        released, unless no other instance looks at `where`."""
+        runtime = self._runtime
+        staying = max(0, held - self._settler.leaving)
+        busy = staying + self._look_at_handlers()
+        if self._lanes.ran_dry and not self._appetite.has_room(busy):
+            self._appetite.ran_dry()
+            busy = staying + self._look_at_handlers()
+        alone = held == 1 and runtime.in_flight.quarantined(runtime.tables.spec.max_tries)
+        if alone or not runtime.identity.trusted():
+            return 0
+        if self._appetite.has_room(busy):
+            return self._appetite.room(busy)
+        self.share(staying, where)
+        return 0
+
+    def _look_at_handlers(self) -> int:
+        """Compute again how much to hold; returns how many handlers of lost ids still occupy
+        threads."""
+        now = time.monotonic()
+        running = list(self._runtime.in_flight.running.values())
+        # A batch has many lanes: its thread is as far as one that has each of them in turn.
+        ages = [(now - r.since) / (1 + len(r.beside)) for r in running]
+        self._appetite.sees(self._lanes.mean_seconds, ages)
+        return sum(not self._runtime.identity.is_ours(r.owner) for r in running)
+
+    def share(self, held: int, where: Slice | None) -> None:
+        """Release lanes that would wait long here while another instance may have free threads.
+        They are not claimed again at once, because there is no room for them."""
+        excess = held - self._appetite.kept
+        if excess <= 0 or self._runtime.slots < 2 or self._runtime.quiesce.active:
+            return
+        if where is not None and where.exclusive:  # no other instance would claim them
+            return
+        lanes = self._lanes.take_back(excess)
+        if lanes:
+            text = "gave back what waited for a thread: %s"
+            self._runtime.log.debug(text, plural(len(lanes), "lane"))
+            self._settler.give_back(lanes)
+
+
+# --- Stop claiming until nothing is in flight, when a message must run alone, or the instance must
+# take a new id.
+#
+# in_flight.py decides for how long; this module acts.
+
+NEW_ID_ASK_SECONDS = 0.5
+
+
+class Emptying:
+    """Used by the fetcher's thread only. housekeep_now: wakes the housekeeper."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        lanes: Lanes,
+        settler: Settler,
+        housekeep_now: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._lanes = lanes
+        self._settler = settler
+        self._housekeep_now = housekeep_now
+        self._asked_at = -NEW_ID_ASK_SECONDS
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a reason to run empty."""
+        return self._runtime.quiesce.reason is not None
+
+    def for_new_id(self, held: int) -> bool:
+        """Whether claiming stops because the instance takes a new id as soon as the `held` lanes
+        are settled; then it requests that from the housekeeper."""
+        if not self._runtime.identity.retires or not self._goes_on(held, Reason.NEW_ID):
+            return False
+        now = time.monotonic()
+        if held == 0 and now > self._asked_at + NEW_ID_ASK_SECONDS:
+            self._asked_at = now
+            self._housekeep_now()
+        return True
+
+    def for_quarantine(self, held: int) -> bool:
+        """Whether claiming stops for a message in quarantine, which is claimed as soon as the
+        `held` lanes are settled."""
+        return self._goes_on(held, Reason.QUARANTINE)
+
+    def no_quarantine(self) -> None:
+        """No message in quarantine waits."""
+        if not self._runtime.identity.retires:
+            self._runtime.quiesce.end()
+
+    def _goes_on(self, held: int, reason: Reason) -> bool:
+        """Stop claiming until in-flight messages are settled; True while that lasts, and after."""
+        phase = self._runtime.quiesce.step(held, reason)
+        if phase is Phase.BEGUN:
+            self._runtime.log.debug("nothing new is started: %s", reason.value)
+            self._settler.give_back(self._lanes.take_back())
+        return phase in (Phase.BEGUN, Phase.QUIESCING, Phase.EMPTY)
+
+
+# --- Look for the next heads while there is no room for them yet.
+#
+# Handlers and settles run meanwhile, so that the next claim need not wait for its look. The heads
+# are candidates: hints, which the claim decides about. Where lanes hold runs, or handlers take
+# their time, they would be old by then, and nothing is looked for ahead.
+
+OLD_SECONDS = 0.05
+"""Heads that were looked for earlier are looked for again."""
+REST_SECONDS = 0.5
+"""The pause after a look ahead that did not help."""
+ONE_EACH = 1.5
+"""Lanes with more messages than that, in the mean, last too long."""
+
+
+class Ahead:
+    """Used by the fetcher's thread only."""
+
+    def __init__(self, *, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._threads = threads
+        self._clock = clock
+        self._look: Look | None = None
+        self._under: Hashable = None
+        self._at = self._rest_until = 0.0
+
+    def pays(self, held: int, *, run_length: float, handler_seconds: float | None) -> bool:
+        """Whether to look now: the `held` lanes will have ended before the look is old.
+
+        run_length: the mean number of messages of a lane. handler_seconds: the mean of a handler,
+        None while none has ended.
+        """
+        if self._look is not None or run_length > ONE_EACH or handler_seconds is None:
+            return False
+        lasts = held * run_length * handler_seconds / self._threads
+        return lasts < OLD_SECONDS / 2 and self._clock() >= self._rest_until
+
+    def keep(self, look: Look, under: Hashable) -> None:
+        """Keep what was found. under: what must be the same at its claim, such as our id."""
+        self._look, self._under, self._at = look, under, self._clock()
+
+    def take(self, under: Hashable, room: int) -> Look | None:
+        """The heads that were found, if they are new and fill the room. What else there may be is
+        unknown by now: `complete` and `round_over` are False."""
+        look, self._look = self._look, None
+        if look is None:
+            return None
+        now = self._clock()
+        old = self._under != under or now - self._at > OLD_SECONDS
+        if old or look.quarantined is not None or len(look.candidates) < room:
+            self._rest_until = now + REST_SECONDS
+            return None
+        del look.candidates[room:]
+        look.complete = look.round_over = False
+        return look
+
+    def forget(self) -> None:
+        """Drop it."""
+        self._look = None
+
+
+# --- After a round that claimed nothing: a fresh look, or the end of a drain.
+#
+# drain.py decides; this module acts.
+
+
+class Draining:
+    """Used by the fetcher's thread only. drain: None = it never ends. housekeep_now: wakes
+    the housekeeper. linger: see Drain. undone: how many messages that it may handle were due at the
+    last count of the table; written before the drain ends, read after it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        drain: Drain | None,
+        *,
+        finder: Finder,
+        claimer: Claimer,
+        permits: LimitPoller,
+        recovery: Recovery,
+        housekeep_now: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._drain = drain
+        self._finder = finder
+        self._claimer = claimer
+        self._permits = permits
+        self._recovery = recovery
+        self._housekeep_now = housekeep_now
+        beat = runtime.settings.heartbeat_seconds
+        self.linger = None if drain is None else drain.linger
+        self.undone = 0
+        self.end = DrainEnd(drain, heartbeat_seconds=beat, clock=runtime.clock)
+
+    def saw_nothing(self, look: Look) -> bool:
+        """Nothing of this look was claimed; True = the drain is over."""
+        runtime, recoveries = self._runtime, self._recovery.begun
+        seen = Seen(
+            in_flight=bool(runtime.in_flight.lanes or runtime.in_flight.running),
+            settled=self._finder.settled,
+            starts_in=self._permits.starts_in(),
+            in_doubt=self._claimer.in_doubt,
+            recovering=self._recovery.under_way,
+        )
+        then = self.end.saw_nothing(look, seen)
+        if then is Next.ASK:
+            then = self._ask_what_is_coming()
+        if then is Next.COUNT:
+            then = self._count()
+            if then is Next.OVER and self._recovery.begun != recoveries:
+                then = Next.LOOK_AFRESH  # its messages may have been read as those of another
+        if then is Next.SWEEP:
+            self._claimer.resolve_doubt()
+        if then is Next.GO_ROUND:
+            self._finder.go_round()
+        if then in (Next.SWEEP, Next.LOOK_AFRESH, Next.GO_ROUND):
+            self._finder.forget(start=self._drain is not None)
+            self._permits.forget()
+        return then is Next.OVER
+
+    def _ask_what_is_coming(self) -> Next:
+        if self._drain is None:
+            return Next.AGAIN
+        due_in = self._finder.due_in(self._drain)
+        if due_in is not None or self._drain.linger <= 0:
+            return self.end.waits(due_in)
+        ending = self._finder.leases_ending(self._drain.linger)
+        lease_ends_in = self.end.lease_ends_in(ending)
+        if lease_ends_in == 0.0:
+            self._housekeep_now()  # it takes the lease over
+        return self.end.waits(None, lease_ends_in)
+
+    def _count(self) -> Next:
+        found = self._finder.left()
+        due, refused = found.due_heads, len(self._runtime.refusals)
+        self.undone = found.by[Waits.DUE] if due > refused else 0
+        if self._finder.hides_rows():
+            name = self._runtime.tables.spec.name
+            self._runtime.leave_for(
+                SchemaError(
+                    f"row-level security of table {name} was switched on, or changed, while this "
+                    "drain ran: what it may not see is not counted. See `msgworker doctor`, and "
+                    "start it again"
+                )
+            )
+        return self.end.judge(due=due, refused=refused)
+
+
+# --- The claim loop: claim messages when there is room.
+#
+# loop.py says how much room there is, loop.py whether to wait until nothing is in flight,
+# finder.py where to look, loop.py what an empty look means, and drain.py how long to wait.
+# claimer.py claims.
+
+LEAST_PART = 50
+"""Heads that are claimed at once for handlers of batches, at least."""
+
+
+class Fetcher(Role):
+    """The claim loop. wake: ends its pause early.
+
+    exhausted: the drain is over; written by its thread, read by the thread that waits for it.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        room: Capacity,
+        emptying: Emptying,
+        finder: Finder,
+        claimer: Claimer,
+        permits: LimitPoller,
+        draining: Draining,
+        pace: PollPace,
+        appetite: LaneLimit,
+        rivals: Contention,
+        ahead: Ahead,
+        lanes: Lanes,
+        settler: Settler,
+        housekeep_now: Callable[[], None],
+        wake: threading.Event,
+    ) -> None:
+        super().__init__("fetcher", runtime.log, runtime.away, wake, runtime.leave_for)
+        self._runtime = runtime
+        self._identity, self._hand = runtime.identity, runtime.in_flight
+        self._room = room
+        self._emptying = emptying
+        self._finder = finder
+        self._claimer = claimer
+        self._permits = permits
+        self._last_try: Candidate | None = None  # in quarantine, of a limited topic
+        self._draining = draining
+        self.pace = pace
+        self._appetite = appetite
+        self._rivals = rivals
+        self.ahead = ahead
+        self._housekeep_now = housekeep_now
+        self._lanes = lanes
+        self._settler = settler
+        self.link = claimer.link
+        self.exhausted = False
+        self._more = True
+        self._full = False  # the last claim was as large as there was room
+        self._run_length = 1.0  # the mean number of messages of a lane, in the last claim
+
+    def run_once(self) -> int:
+        """Claim if there is room; returns how many lanes were won, -1 if there was no room."""
+        self._lanes.nudge()
+        self._settler.flush()
+        with self._finder.round():
+            held = len(self._hand.lanes)
+            room = self._room.left(held, self._finder.where)
+            if room == 0 or self._emptying.for_new_id(held):
+                if room == 0:
+                    self._look_ahead(held)
+                return -1
+            won = 0
+            if self._runtime.limits and (won := self._claim_limited(room, held)):
+                held, room = held + won, room - won
+                if room < 1:
+                    return won
+            if held and self.pace.look_in > 0 and not self._emptying.active:
+                return -1
+            me, dry = self._identity.id, self._lanes.taken_dry()
+            look = self.ahead.take((me, self._runtime.apart), room)
+            look = look or self._finder.look(room, self._hand.objects())
+            self._more = True
+            last_try = look.quarantined or self._last_try
+            if last_try is None:
+                self._emptying.no_quarantine()
+            elif self._emptying.for_quarantine(held):
+                if held > 0:
+                    return self._nothing(look)
+                self._last_try = None
+                if self.claim([last_try], me, alone=True):
+                    return 1
+                self._finder.pass_over(
+                    last_try
+                )  # another instance has it: continue with the others
+            found = self._claim_in_parts(look.candidates, me)
+            offered, slots = len(look.candidates), self._runtime.slots
+            if self._rivals.claimed(offered, found, of_others=look.of_others, slots=slots):
+                self._housekeep_now()  # it counts the instances
+            if self._runtime.events.wants(Looked):
+                self._runtime.events.emit(Looked(me, len(look.candidates), found))
+            self._more = self._left_some(look, found, room)
+            self._full = found >= room
+            self._appetite.fed(dry=dry, full=self._full)
+            return found + won or self._nothing(look)
+
+    def answered(self) -> bool:
+        """A round without room asks nothing."""
+        return self.link.is_open
+
+    def _look_ahead(self, held: int) -> None:
+        """There is no room: look for the next heads already, if that pays. Not beside other
+        instances: they would take these heads meanwhile, and have use for the CPU."""
+        runtime = self._runtime
+        alone = runtime.slots < 2 and not runtime.limits and self._finder.everywhere
+        if not alone or not self._full or self._emptying.active:
+            return
+        seconds = self._lanes.mean_seconds
+        if self.ahead.pays(held, run_length=self._run_length, handler_seconds=seconds):
+            under = self._identity.id, self._runtime.apart
+            look = self._finder.look(self._appetite.lanes, self._hand.objects())
+            self.ahead.keep(look, under)
+
+    def _claim_limited(self, room: int, held: int) -> int:
+        """Claim messages of limited topics, for which handler threads are free; how many were won.
+
+        While the hand runs empty nothing is claimed.
+        """
+        won = 0
+        for topic in self._permits.due():
+            want = self._permits.room(room - won)
+            if want < 1 or self._emptying.active:
+                break
+            me = self._identity.id
+            look = self._finder.look_limited(topic, want, self._permits.held)
+            self._last_try = self._last_try or look.quarantined
+            if look.candidates:
+                won += self.claim(look.candidates, me, limited=True)
+            else:
+                self._permits.looked(topic, look)
+        return won
+
+    def _left_some(self, look: Look, won: int, room: int) -> bool:
+        """Whether there may be more to claim than it has won."""
+        if won >= room or won < len(look.candidates) or not look.saw_all:
+            return True
+        return self._runtime.slots > 1  # it leaves their shares to the other instances
+
+    def _claim_in_parts(self, candidates: list[Candidate], me: str) -> int:
+        """Claim what a look has found; how many lanes were won.
+
+        Handlers of batches use up in a few transactions what one claim gives, and would wait for
+        the next one: so they get the messages of about one batch at a time, and run beside the
+        claim of those that follow.
+        """
+        won, at, most = 0, 0, self._runtime.registry.most
+        while at < len(candidates) and not (at and self._stopping.is_set()):
+            size = len(candidates) - at
+            if most > 1:
+                part = max(LEAST_PART, ceil(most / self._run_length))
+                size = size if size < 2 * part else part
+            won += self.claim(candidates[at : at + size], me)
+            at += size
+        return won
+
+    def claim(
+        self, candidates: list[Candidate], me: str, *, alone: bool = False, limited: bool = False
+    ) -> int:
+        """How many lanes were won. limited: they hold permits, and run before others."""
+        claim = self._claimer.claim_alone if alone else self._claimer.claim
+
+        def hand_over(some: Sequence[Lane]) -> None:
+            self._draining.end.saw_work()
+            if limited:
+                self._permits.got(some)
+            self._lanes.put(some, first=limited)
+
+        where = self._finder.where
+        lanes, lost = claim(
+            candidates, me, places=self._finder.places, within=where, hand_over=hand_over
+        )
+        if lost:
+            self._finder.refused(lost)
+        if lanes:
+            self._run_length = sum([len(lane.rows) for lane in lanes]) / len(lanes)
+        return len(lanes)
+
+    def _nothing(self, look: Look) -> int:
+        self.pace.looked(look)
+        if self._draining.saw_nothing(look):
+            self.exhausted = True
+            self.stop()
+        return 0
+
+    def pause_seconds(self, did: int) -> float:
+        """None while there is room and work; short while messages are in flight; else longer."""
+        wanted, holding = self._appetite.lanes, bool(self._hand.lanes)
+        due_in = self._draining.end.due_in
+        wait = self._permits.wait() if self._runtime.limits else None
+        if wait is not None and self._draining.linger is not None:
+            due_in = wait if due_in is None else min(wait, due_in)
+        more = self._more
+        pause = self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=more)
+        return pause if wait is None or did < 0 else min(pause, wait)  # without room none is tried
+
+    def woken(self) -> None:
+        self.pace.restart()
+        self._permits.woken()
+
+    def failed(self, error: BaseException) -> None:
+        self._finder.forget()
+        self.ahead.forget()
+        # Messages that became due in the outage were not seen yet: a drain decides its end again.
+        self._draining.end.saw_work()
+
+    def ended(self) -> None:
+        self.link.close()
+
+
+# --- Wakes up the fetcher when another process has sent a message: a hint, not needed for
+# correctness.
+
+LISTEN_SECONDS = 1.0
+DEAF_SECONDS = 3_600.0
+
+
+class Listener(Role):
+    """Listens on the channel of the message table, on a connection of its own."""
+
+    def __init__(self, runtime: Runtime, *, heard: Callable[[], None]) -> None:
+        super().__init__("listener", runtime.log, Aside(runtime.away))
+        self._link = runtime.link()
+        self._channel = runtime.channel
+        self._heard = heard
+        self._listening = False
+        self._is_deaf = False
+
+    def run_once(self) -> int:
+        """Listen for a second; returns 1 if a notification arrived. Through a pooler that keeps no
+        session for us none would: the looks at the table go on as without notifications."""
+        assert self._channel is not None
+        with self._link.statement() as conn:
+            self._is_deaf = shares_sessions(conn)
+            heard = not self._is_deaf and self._wait(conn, self._channel)
+        if self._is_deaf:
+            self._link.close()
+        if heard:
+            self._heard()
+        return int(heard)
+
+    def _wait(self, conn: Connection, channel: str) -> bool:
+        if not self._listening:
+            listen(conn, channel)
+            self._listening = True
+            self._heard()  # for messages sent before we listened
+        return wait_for_notice(conn, LISTEN_SECONDS)
+
+    def pause_seconds(self, did: int) -> float:
+        return DEAF_SECONDS if self._is_deaf else 0.0
+
+    def failed(self, error: BaseException) -> None:
+        self._listening = False
+
+    def ended(self) -> None:
+        self._link.close()

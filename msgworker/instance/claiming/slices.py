@@ -1,0 +1,250 @@
+"""The search for heads in a slice of the table, by either order of its index."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.instance.claiming.choice import WHOLE_REACH, HeadChooser
+from msgworker.instance.claiming.ring import WINDOW
+from msgworker.instance.claiming.search import DUE_SECONDS, Look, Search
+from msgworker.store import ranked as urgent
+from msgworker.store import shards, shards_by_age
+from msgworker.store.candidates import Candidate
+from msgworker.store.ranked import Ranked
+from msgworker.store.shards import Page, Place
+from msgworker.table import Slice, Tables
+
+# --- The search for heads in a slice of the table.
+#
+# It reads the index of slices, a page of each part at a time. Like all candidates these are hints:
+# `claim.flag` checks the whole table.
+
+LEAST_ROWS = 8
+LEAST_WANT = 32
+WIDEST = 64
+DEEP = 24
+"""Messages of an object, on average, from which a hop costs less than to read past them."""
+ASK_DEPTH = 16
+Skip = tuple[set[Any], Collection[int]]
+"""Objects and messages to leave alone."""
+MOST_ENTRIES = 16_000
+
+
+@dataclass(slots=True)
+class _Lap:
+    """A repeated pass through a slice: its place; whether no runnable message was met in this pass
+    (clean), and in the last complete one."""
+
+    after: Any = None
+    clean: bool = True
+    over: bool = False
+
+    def went(self, page: Page, could_go: bool) -> None:
+        if could_go:
+            self.clean = self.over = False
+        self.after = page.after
+        if page.after is None:
+            self.over, self.clean = self.clean, True
+
+
+@dataclass(slots=True)
+class _Track:
+    heads: _Lap = field(default_factory=_Lap)
+    without_object: _Lap = field(default_factory=_Lap)
+
+
+class SliceSearch(Search):
+    """Finds candidates in a slice: object by object along its index, in rounds, with a place kept
+    in each of its parts; the oldest candidates of a look come first."""
+
+    def __init__(
+        self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
+    ) -> None:
+        super().__init__(tables, topics, blocked)
+        self._tracks: dict[Any, _Track] = {}
+        self._wide = 1
+        self._depth = 1.0
+        self._without_object_at = 0.0
+
+    def look_in(
+        self,
+        conn: Connection,
+        where: Slice,
+        *,
+        want: int,
+        slot: int = 0,
+        slots: int = 1,
+        reach: int = WHOLE_REACH,
+        skip_objects: set[Any] | None = None,
+        skip_ids: set[int] | frozenset[int] = frozenset(),
+    ) -> Look:
+        """As `Search.look`, in a slice."""
+        now = time.monotonic()
+        if now >= self._forget_at:
+            self._forget(now)
+        slots = 1 if where.exclusive else slots
+        pick = HeadChooser(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
+        pick.reach = reach
+        pick.pass_over(self._blocked)
+        self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
+        budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._wide)
+        each = math.ceil(budget / len(where.values))
+        skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._passed_over)
+        places = self._look_urgent_in(conn, where, pick, now, want)
+        ranked = len(pick.own)
+        found, widen = self._gather(conn, where, each, skip)
+        for row, _ in sorted(found, key=lambda one: one[0].msg_id):
+            pick.offer(row)
+        could_go = len(pick.own) - ranked
+        chosen, self._overtaken = pick.chosen(want, self._overtaken)
+        tracks = self._tracks.values()
+        complete = all(track.heads.over and track.without_object.over for track in tracks)
+        if complete:
+            for track in tracks:
+                track.heads.over = False
+        if could_go >= 2 * want:
+            self._wide = max(1, self._wide // 2)
+        elif could_go < want and widen:
+            self._wide = min(WIDEST, self._wide * 2)
+        self.idle = not chosen and pick.quarantined is None
+        look = Look(chosen, pick.quarantined, complete, seconds=time.monotonic() - now)
+        look.of_others = pick.of_others
+        look.places = {row.msg_id: value for row, value in found} | places
+        return look
+
+    def _look_urgent_in(
+        self, conn: Connection, where: Slice, pick: HeadChooser, now: float, want: int
+    ) -> dict[int, Any]:
+        """Offer heads with a priority; returns the part of the slice of each."""
+        if not self._urgent.is_time(now):
+            return {}
+        limit = self._urgent.rows(want)
+        first = _within(urgent.ranked(conn, self.tables, limit=limit, role=where.role), where)
+        found = pick.offer_ranked(first)
+        self._urgent.found(found > 0, now)
+        places = first.values
+        if found < want:
+            more = self._urgent.behind(conn, first, now, where.role)
+            if more is not None:
+                pick.offer_ranked(_within(more, where))
+                places = places | more.values
+        return places
+
+    def _gather(
+        self, conn: Connection, where: Slice, each: int, skip: Skip
+    ) -> tuple[list[tuple[Candidate, Any]], bool]:
+        """Go on with each lap; what was met, each with its slice's value, and whether a longer step
+        would meet more."""
+        laps = [track.heads for track in self._tracks.values()]
+        found = self._read(conn, where, each, laps, skip)
+        now = time.monotonic()
+        if now >= self._without_object_at:
+            laps = [track.without_object for track in self._tracks.values()]
+            more = self._read(conn, where, each, laps, skip, without_object=True)
+            self._without_object_at = 0.0 if more else now + DUE_SECONDS
+            found += more
+        tracks = self._tracks.values()
+        return found, any(
+            t.heads.after is not None or t.without_object.after is not None for t in tracks
+        )
+
+    def _read(
+        self,
+        conn: Connection,
+        where: Slice,
+        each: int,
+        laps: Sequence[_Lap],
+        skip: Skip,
+        *,
+        without_object: bool = False,
+    ) -> list[tuple[Candidate, Any]]:
+        """Continue each lap by about `each` heads; returns the rows, each with its slice's
+        value."""
+        places = [Place(v, lap.after) for v, lap in zip(where.values, laps, strict=True)]
+        if without_object:
+            pages = shards.without_object(
+                conn, self.tables, where.role, places, max(each, LEAST_ROWS)
+            )
+        else:
+            pages = self._read_heads(conn, where, places, each)
+        found: list[tuple[Candidate, Any]] = []
+        for value, lap, page in zip(where.values, laps, pages, strict=True):
+            lap.went(page, self._goes(page, skip))
+            found += [(row, value) for row in page.found]
+        return found
+
+    def _goes(self, page: Page, skip: Skip) -> bool:
+        """Whether something of a page could go now."""
+        judge = HeadChooser(self, set(), frozenset(), 0, 1)
+        free = (row for row in page.found if judge.could_go(row))
+        return any(row.same not in skip[0] and row.msg_id not in skip[1] for row in free)
+
+    def _read_heads(
+        self, conn: Connection, where: Slice, places: Sequence[Place], each: int
+    ) -> list[Page]:
+        """Pages show how many messages an object has, so one is read from time to time."""
+        self._turn += 1
+        if shards.may_skip(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
+            return shards.heads(conn, self.tables, where.role, places, each, deep=True)
+        depth = min(self._depth, DEEP) if shards.may_skip(self.tables) else self._depth
+        rows = max(LEAST_ROWS, min(MOST_ENTRIES // len(places), math.ceil(each * depth)))
+        pages = shards.heads(conn, self.tables, where.role, places, rows)
+        objects = sum(len(page.found) for page in pages)
+        if objects:
+            self._depth = max(1.0, sum(page.entries for page in pages) / objects)
+        return pages
+
+
+def _within(found: Ranked, where: Slice) -> Ranked:
+    """Only what stands in the slice."""
+    found.heads = [row for row in found.heads if found.values.get(row.msg_id) in where.values]
+    return found
+
+
+# --- Where to look for heads in a slice whose index is in order of age.
+
+BEHIND = 1000
+"""Entries that one look reads in all behind the oldest, where none of those can start."""
+
+
+class AgeSearch(SliceSearch):
+    """Reads the oldest messages of each part at every look. Where none of them, or too few, can
+    start, it also reads one long page behind them, and remembers in each part how far it has read.
+
+    A page has the heads only: messages behind a head of their object are read and left out.
+    """
+
+    def _gather(
+        self, conn: Connection, where: Slice, each: int, skip: Skip
+    ) -> tuple[list[tuple[Candidate, Any]], bool]:
+        places = [Place(value) for value in where.values]
+        rows = max(LEAST_ROWS, each)
+        fronts = shards_by_age.heads(conn, self.tables, where.role, places, rows)
+        found: list[tuple[Candidate, Any]] = []
+        goes = False
+        behind: list[Place] = []
+        for value, front in zip(where.values, fronts, strict=True):
+            track = self._tracks[value]
+            track.without_object.over = True  # this index has them among the others
+            found += [(row, value) for row in front.found]
+            could_go = self._goes(front, skip)
+            goes |= could_go
+            if front.after is None:
+                track.heads.after, track.heads.over = None, not could_go
+                continue
+            track.heads.over &= not could_go
+            after = track.heads.after
+            behind.append(Place(value, front.after if after is None else max(after, front.after)))
+        if behind and (not goes or self._wide >= WIDEST):
+            rows = max(LEAST_ROWS, BEHIND // len(behind))
+            pages = shards_by_age.heads(conn, self.tables, where.role, behind, rows)
+            for place, page in zip(behind, pages, strict=True):
+                self._tracks[place.value].heads.went(page, self._goes(page, skip))
+                found += [(row, place.value) for row in page.found]
+        return found, goes and bool(behind)

@@ -1,0 +1,535 @@
+"""The connections of one role, and checks of user code that uses one of them.
+
+A role keeps its connections, which no user code has: those of transactions that run user code are
+of a pool of their own. After any error they are given back and opened at the next use, so that no
+broken one is used again; those whose session may be the cause are closed for good.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+from sqlalchemy import Connection, Engine, RootTransaction
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects import (
+    Trouble,
+    committing_each,
+    connected,
+    is_of_the_session,
+    is_spoilt,
+    is_time_limit,
+    lacks_memory,
+    led_elsewhere,
+    lending,
+    no_connection_left,
+    reason_of,
+    refuse_standby,
+    rolled_back,
+    sever,
+    shares_sessions,
+    spoil,
+    succession_of,
+    trouble,
+)
+from msgworker.errors import DatabaseUnavailable, HandlerMisuse
+from msgworker.instance.usercode import end_if_forked
+from msgworker.logs import Said
+from msgworker.processlock import Renewed
+
+SAME_CLAIM_RUNS = 8
+"""How often user code runs again under one claim when the database rolled it back."""
+
+
+TURN_SECONDS = 0.1
+"""Between two looks of a waiting thread whether it still wants its turn."""
+
+
+@dataclass(slots=True)
+class TransactionProgress:
+    """The progress of a transaction that runs user code: begun = it has a connection;
+    lost = its connection was found dead; ended = the code has ended the transaction;
+    committing = the COMMIT may have been sent; within = the code has not returned; changed = it has
+    set something in the session. led: the statement of the code by which the names of our tables
+    may lead to others. since: when the code began (monotonic)."""
+
+    begun: bool = False
+    lost: bool = False
+    ended: bool = False
+    committing: bool = False
+    within: bool = False
+    changed: bool = False
+    led: str | None = None
+    since: float = 0.0
+
+    def by_database(self, error: BaseException) -> bool:
+        """Whether it is rolled back, and not for what the code has done: the code's own memory is
+        its own fault."""
+        if self.within and lacks_memory(error):
+            return self.lost
+        return self.lost or trouble(error) in (Trouble.AGAIN, Trouble.LOST)
+
+    def again(self, error: BaseException) -> bool:
+        """Whether it may run again: the database rolled it back, and not for its own time."""
+        return self.by_database(error) and not self.took_too_long(error)
+
+    def took_too_long(self, error: BaseException) -> bool:
+        """Whether a time limit of the server has ended the code's statement, or its session, and
+        would the next time. What ends a statement of ours may pass, as a lock does."""
+        return is_time_limit(error, of_session=not (self.within or self.changed))
+
+    def seconds(self) -> float:
+        """How long ago the code began."""
+        return time.monotonic() - self.since
+
+
+@contextmanager
+def lent(conn: Connection, stage: TransactionProgress, whose: str) -> Iterator[None]:
+    """The block runs a user's code in our transaction; afterwards that must be as it was.
+
+    If the database rolled back while the code continued, the error is raised again here; otherwise
+    half of the code's writes would be committed. Raises HandlerMisuse if the code itself ended the
+    transaction, also where it raised then, as SQLAlchemy does at the next statement.
+    """
+    stage.begun = stage.within = True
+    stage.since = time.monotonic()
+    begun = conn.get_transaction()
+
+    rolled_back(conn)
+    led_elsewhere(conn)
+    try:
+        with lending(conn):
+            yield
+    except BaseException as error:
+        # The code may have hidden the reason, or got a follow-up error of SQLAlchemy.
+        stage.lost = conn.invalidated
+        by_database = stage.by_database(error) or rolled_back(conn) is not None
+        stage.ended = not by_database and _ended(conn, begun)
+        if stage.ended and isinstance(error, Exception):
+            raise _misuse(whose) from error
+        raise
+    swallowed = rolled_back(conn)
+    if swallowed is not None:
+        stage.lost = conn.invalidated
+        raise swallowed
+    if _ended(conn, begun):
+        stage.ended = True
+        raise _misuse(whose)
+    stage.within, stage.changed = False, is_spoilt(conn)
+
+
+def missed(conn: Connection, whose: str) -> HandlerMisuse | None:
+    """The error where a statement of ours has found nothing in the transaction of `conn` because of
+    what user code has set in its session; None if that has set nothing of the kind. The session is
+    not used again."""
+    spoil(conn)
+    led = led_elsewhere(conn)
+    return None if led is None else misled(whose, led)
+
+
+def misled(whose: str, led: str) -> HandlerMisuse:
+    """led: the statement of user code after which our names lead to other tables."""
+    return HandlerMisuse(
+        f"{whose} changed its session ({led!r:.120}), so that its outcome was looked for in "
+        "another table; it must put back what it sets, or use a connection of its own"
+    )
+
+
+def _ended(conn: Connection, begun: RootTransaction | None) -> bool:
+    """Whether the code has ended the transaction."""
+    return conn.closed or begun is None or not begun.is_active
+
+
+def _misuse(whose: str) -> HandlerMisuse:
+    return HandlerMisuse(
+        f"{whose} committed, rolled back or closed its connection; the transaction is the "
+        "worker's: writes may be committed although this try counts as failed"
+    )
+
+
+class FairLock(Renewed):
+    """A lock that is granted in the order of requests, new in each process.
+
+    For a database with a single writer, our threads queue here: the database's own waiting is
+    polling, which is slow and unfair (a heartbeat could starve behind a busy settler). A thread
+    without memory may fail to give its turn back: it is taken from one that has ended, or that asks
+    for another.
+    """
+
+    def renew(self) -> None:
+        self._gate = threading.Lock()
+        self._taken = False
+        self._holder: threading.Thread | None = None
+        self._waiting: deque[tuple[threading.Lock, threading.Thread]] = deque()
+
+    def __enter__(self) -> None:
+        self.take(lambda: False)
+
+    def take(self, over: Callable[[], bool], *, urgent: bool = False) -> None:
+        """Wait for the turn. Raises DatabaseUnavailable as soon as `over`. urgent: the next one,
+        before all others that wait."""
+        mine, me = threading.Lock(), threading.current_thread()
+        mine.acquire()
+        place = mine, me
+        with self._gate:
+            if not self._taken or self._is_lost(me):
+                self._taken, self._holder = True, me
+                return
+            if urgent:
+                self._waiting.appendleft(place)
+            else:
+                self._waiting.append(place)
+        try:  # until it is released by the previous holder, which hands the turn over
+            while not mine.acquire(timeout=TURN_SECONDS):
+                if over():
+                    raise DatabaseUnavailable("the stop no longer waits for its turn to write")
+                with self._gate:
+                    if self._is_lost():
+                        self._hand_over()
+        except BaseException:  # KeyboardInterrupt, too
+            with self._gate:
+                if place in self._waiting:
+                    self._waiting.remove(place)
+                else:
+                    self._hand_over()
+            raise
+
+    def _is_lost(self, asking: threading.Thread | None = None) -> bool:
+        holder = self._holder
+        return holder is not None and (holder is asking or not holder.is_alive())
+
+    def _hand_over(self) -> None:
+        if self._waiting:
+            lock, self._holder = self._waiting.popleft()
+            lock.release()
+        else:
+            self._taken, self._holder = False, None
+
+    def until(
+        self, over: Callable[[], bool], *, urgent: bool = False
+    ) -> AbstractContextManager[None]:
+        """The same lock, for whoever does not wait for it any more when it is `over`. urgent: for
+        the renewal of a lease, which may be over by then."""
+        return _Until(self, over, urgent)
+
+    def __exit__(self, *exc: object) -> None:
+        with self._gate:
+            self._hand_over()
+
+
+class _Until(AbstractContextManager[None]):
+    def __init__(self, turns: FairLock, over: Callable[[], bool], urgent: bool) -> None:
+        self._turns = turns
+        self._over = over
+        self._urgent = urgent
+
+    def __enter__(self) -> None:
+        self._turns.take(self._over, urgent=self._urgent)
+
+    def __exit__(self, *exc: object) -> None:
+        self._turns.__exit__()
+
+
+class Connections:
+    """`statement()`: autocommit. `transaction()`: commits at the end. Each has a
+    connection of its own, so a role that needs no speed uses only one of them. `single()`: one
+    statement in autocommit, on the connection of `transaction()`.
+
+    turns: a lock to hold during a transaction, see Turns; None if writers run concurrently.
+    tuned: statements that set and reset options for the session of `statement()`.
+    none_left: called when all connections are in use.
+    lock: held during use, if others may close it meanwhile.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        turns: AbstractContextManager[None] | None = None,
+        tuned: tuple[str, str] | None = None,
+        none_left: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._engine = engine
+        self._none_left = none_left
+        self._tuned = tuned
+        self._turns = turns
+        self._alone: Connection | None = None
+        self.together: Connection | None = None
+        self.busy_since: float | None = None  # when its present use began
+        self.waits = False  # for its turn: there is nothing to cut
+        self.opened_at = 0.0  # when its last connection was opened
+        self.owner: str | None = None  # under which id the message was claimed that it is for
+        self.ident: int | None = None  # the thread that used it last
+        self.lock = threading.Lock()
+        self._succession = succession_of(engine)
+        self._turn = self._succession.turn
+        self._pid = os.getpid()
+
+    def connect(self) -> Connection:
+        """A new connection, to a server that may take writes."""
+        try:
+            conn = connected(self._engine)
+            refuse_standby(conn)
+            turn = self._succession.check(conn)
+            self.opened_at = time.monotonic()
+            if not self.is_open:
+                self._turn = turn
+            return conn
+        except Exception as error:
+            if no_connection_left(error):
+                self._none_left()
+            if isinstance(error, DBAPIError) and trouble(error) is Trouble.OTHER:
+                # Whatever the error: there is no connection, and nothing was sent.
+                raise DatabaseUnavailable(f"no connection: {reason_of(error)}") from error
+            raise
+
+    def open(self) -> None:
+        """Open the connection of `transaction()` and `single()`, if it is not."""
+        with self._opened():
+            pass
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a connection; one that fails is closed."""
+        return self._alone is not None or self.together is not None
+
+    def cut(self) -> None:
+        """Cut the connections, from another thread: a thread that waits for an answer gets an
+        error.
+
+        For half-open connections, which cannot be distinguished from slow ones.
+        """
+        for conn in (self._alone, self.together):
+            if conn is not None:
+                with suppress(Exception):  # its own thread may be closing it
+                    sever(conn)
+
+    def check_server(self) -> None:
+        """Whether the server is no old primary, where that can have changed; elsewhere nothing is
+        asked. Raises DatabaseUnavailable."""
+        with self._opened() as conn:
+            self._succession.check_again(conn)
+
+    def _begin(self) -> None:
+        end_if_forked(self._pid)
+        if self._turn != self._succession.turn and self.busy_since is None:
+            self._turn = self._succession.turn
+            if self.is_open:
+                self.close(lost=True)
+                raise DatabaseUnavailable("the connection may lead to a server that was replaced")
+        self.ident = threading.get_ident()
+        self.busy_since = time.monotonic()
+
+    @contextmanager
+    def statement(self) -> Iterator[Connection]:
+        """A connection in autocommit mode."""
+        self._begin()
+        try:
+            if self._alone is None:
+                conn = self.connect()
+                self._alone = conn.execution_options(isolation_level="AUTOCOMMIT")
+                if self._tuned and not shares_sessions(self._alone):
+                    self._alone.exec_driver_sql(self._tuned[0])
+            yield self._alone
+            if is_spoilt(self._alone):
+                self.close(lost=True)
+        except BaseException as error:
+            self.close(lost=is_of_the_session(error))
+            raise
+        finally:
+            self.busy_since = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A connection in a transaction of its own."""
+        turn = self._turn_of_ours() if self._turns is not None else nullcontext()
+        with self._opened() as conn, turn, conn.begin():
+            yield conn
+
+    @contextmanager
+    def _turn_of_ours(self) -> Iterator[None]:
+        assert self._turns is not None
+        self.waits = True
+        try:
+            self._turns.__enter__()
+        finally:
+            self.waits = False
+        try:
+            self.busy_since = time.monotonic()
+            yield
+        finally:
+            self._turns.__exit__(None, None, None)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Connection]:
+        self._begin()
+        try:
+            if self.together is None:
+                self.together = self.connect()
+            yield self.together
+            if is_spoilt(self.together):
+                self.close(lost=True)
+        except BaseException as error:
+            spoilt = self.together is not None and is_spoilt(self.together)
+            self.close(lost=spoilt or is_of_the_session(error))
+            raise
+        finally:
+            self.busy_since = None
+
+    @contextmanager
+    def single(self) -> Iterator[Connection]:
+        """One statement in autocommit mode, so that a suspended process holds no lock. A
+        transaction if writers take turns."""
+        if self._turns is not None:
+            with self.transaction() as conn:
+                yield conn
+            return
+        with self._opened() as conn, committing_each(conn), conn.begin():
+            yield conn
+
+    def close(self, *, lost: bool = False) -> None:
+        """Return the connections in their original state.
+
+        lost: they are closed for good: their server is lost (if they were reset, the pool would log
+        an error), or what is set in their sessions is unknown.
+        """
+        if self._alone is not None and self._tuned and not lost:
+            with suppress(Exception):
+                if not shares_sessions(self._alone):  # nothing was set
+                    self._alone.exec_driver_sql(self._tuned[1])
+        for conn in (self._alone, self.together):
+            if conn is not None:
+                with suppress(Exception):  # it may be broken
+                    if lost:
+                        conn.invalidate()
+                    conn.close()
+        self._alone = self.together = None
+
+
+class SpareConnections:
+    """Links of threads that need them only sometimes. If no connection is left, idle ones are
+    closed; otherwise a settle without a connection would block all others.
+
+    Added to by handler threads; `close_idle` may be called by any thread.
+    """
+
+    def __init__(self) -> None:
+        self._links: list[Connections] = []
+
+    def add(self, link: Connections) -> None:
+        """Its user holds `link.lock` while it uses it."""
+        self._links.append(link)
+
+    def close_idle(self) -> None:
+        """Return the connections of idle links."""
+        for link in list(self._links):
+            if link.lock.acquire(blocking=False):
+                try:
+                    link.close()
+                finally:
+                    link.lock.release()
+
+    def close(self) -> None:
+        """Return all connections; the threads must have ended."""
+        for link in self._links:
+            link.close()
+
+
+# --- The connections that handlers, their items and their records use: cut where they lead
+# nowhere.
+#
+# A handler has no limit of time, so a long use of its connection says nothing. Two things do:
+#
+# * Its message was claimed under an id that we have lost. Nothing that it writes can be committed.
+# * It waits for one answer for longer than a lease, on a connection that was opened before those
+#   of other roles were found without an answer: a fault of the network that leaves connections
+#   half open leaves all of its time so. A long statement of a handler that meets that is run again
+#   once, on another connection, under the same claim; on that it may take its time.
+#
+# A thread that waits for an answer stands in one call of SQLAlchemy to the driver. Its frame tells
+# that, and for how long; no statement costs anything for it.
+
+DRIVER_CALLS = "sqlalchemy/engine/default.py"
+
+
+class LentConnections:
+    """Added to and taken from by handler threads and threads of items; looked at by the
+    watchdog."""
+
+    def __init__(self) -> None:
+        self._links: dict[Connections, bool] = {}
+        self._calls: dict[Connections, tuple[FrameType, float]] = {}
+        self._cut: dict[Connections, float] = {}
+
+    def add(self, link: Connections, *, ours: bool = False) -> None:
+        """ours: it sends statements of our own only, none of which takes as long as a lease."""
+        self._links[link] = ours
+
+    def discard(self, link: Connections) -> None:
+        """It is closed."""
+        self._links.pop(link, None)
+
+    def look(
+        self,
+        log: logging.LoggerAdapter[logging.Logger],
+        *,
+        is_ours: Callable[[str], bool],
+        limit: float,
+        dead_at: float,
+    ) -> None:
+        """Cut what leads nowhere, once for each use. limit: seconds. dead_at: when connections of
+        roles were found without an answer (monotonic)."""
+        links = dict(self._links)
+        frames = sys._current_frames()
+        for link, ours in links.items():
+            since, owner = link.busy_since, link.owner
+            call = None if since is None else call_of(frames.get(link.ident or 0))
+            waited = self._waited(link, call)
+            if since is None or self._cut.get(link) == since:
+                continue
+            if owner is not None and not is_ours(owner):
+                self._end(log, link, since, f"{owner} has lost its lease")
+            elif waited > limit and (ours or link.opened_at <= dead_at):
+                self._end(log, link, since, f"no answer for {waited:.0f} s")
+        for gone in set(self._calls) | set(self._cut):
+            if gone not in links:
+                self._calls.pop(gone, None)
+                self._cut.pop(gone, None)
+
+    def _waited(self, link: Connections, call: FrameType | None) -> float:
+        """For how long its thread has been in this call, as far as was seen."""
+        now = time.monotonic()
+        if call is None:
+            self._calls.pop(link, None)
+            return 0.0
+        before = self._calls.get(link)
+        if before is None or before[0] is not call:  # kept here, so that no other one is the same
+            self._calls[link] = before = (call, now)
+        return now - before[1]
+
+    def _end(
+        self, log: logging.LoggerAdapter[logging.Logger], link: Connections, since: float, why: str
+    ) -> None:
+        self._cut[link] = since
+        text = "the connection of a handler is cut: %s"
+        log.warning(text, why, extra={"event": Said.INSTANCE_STUCK})
+        link.cut()
+
+
+def call_of(frame: FrameType | None) -> FrameType | None:
+    """The call to the driver in which a thread is; None = it is in none."""
+    while frame is not None:
+        code = frame.f_code
+        place = code.co_filename.replace("\\", "/")
+        if code.co_name.startswith("do_") and place.endswith(DRIVER_CALLS):
+            return frame
+        frame = frame.f_back
+    return None

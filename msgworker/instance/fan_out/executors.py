@@ -1,0 +1,407 @@
+"""Executors of the items of a fan-out, and whether items may still start."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextvars import copy_context
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.dialects import Trouble, led_elsewhere, reason_of, trouble
+from msgworker.errors import (
+    HandlerMisuse,
+    HandlerTimeout,
+    LostClaim,
+    MsgworkerError,
+    PayloadError,
+    RetryLater,
+)
+from msgworker.instance.connections import (
+    SAME_CLAIM_RUNS,
+    Connections,
+    TransactionProgress,
+    lent,
+    misled,
+    missed,
+)
+from msgworker.instance.running.context import ITEM_OF, AsItem
+from msgworker.instance.running.in_flight import Execution
+from msgworker.instance.settling.until_known import Failures, Fate, repeatable, until_known
+from msgworker.instance.state import Runtime, tell_of_limit
+from msgworker.instance.usercode import call_user, carried, end_if_forked
+from msgworker.payload import encode
+from msgworker.store import items as store
+
+# --- Whether the items of a fan-out may still start, and whether their records may be written.
+
+
+class Stopped(RetryLater):
+    """The worker stops in the middle of a fan-out, or its lease may be over; no try is counted."""
+
+
+class Fence:
+    """Whether items may start under the claim of a fan-out, and if not, why.
+
+    lost: a record was refused because the message is no longer ours. closing: the fan-out ends.
+    total: how many items the message has up to this fan-out; None = not known.
+    """
+
+    def __init__(self, runtime: Runtime, running: Execution, until: float | None) -> None:
+        self.runtime = runtime
+        self.row = running.row
+        self.msg_id = running.row.msg_id
+        self.owner = running.owner
+        self.lost = False
+        self.closing = False
+        self.total: int | None = None
+        self.running = running
+        limits = [limit for limit in (until, running.until) if limit is not None]
+        self._until = min(limits, default=None)
+
+    @property
+    def gone(self) -> bool:
+        """Another instance may hold the message: nothing may be written for it."""
+        return self.lost or not self.runtime.identity.is_ours(self.owner)
+
+    @property
+    def over(self) -> bool:
+        """Items may no longer start."""
+        if self.closing or self.running.cancelled or self.gone:
+            return True
+        return self._until is not None and time.monotonic() > self._until
+
+    def reason(self) -> Exception | None:
+        """The exception of a fan-out that ended early: an orderly stop is no failed try; None if it
+        did not."""
+        if not self.over:
+            return None
+        if self.gone:
+            return LostClaim(self.msg_id, self.owner)
+        if self._until is not None and time.monotonic() > self._until:
+            return HandlerTimeout(
+                "timeout in the middle of a fan-out; its finished items are recorded, "
+                "the next try runs the others"
+            )
+        if self.running.cancel_reason is not None:
+            return Stopped(0, f"cancelled in the middle of a fan-out: {self.running.cancel_reason}")
+        if self.running.cancelled:
+            return Stopped(0, "stopped in the middle of a fan-out; the rest runs later")
+        return HandlerMisuse("the handler ended while its fan-out ran; wait for it")
+
+    def may_start(self) -> bool:
+        """Whether another item may start; waits while our lease is in doubt."""
+        return self.runtime.identity.wait_for_trust(lambda: self.over)
+
+
+# --- Executors of the items of a fan-out: our own threads, or an executor of the user.
+#
+# Both take tasks and put results into one queue. Our threads are daemons, so that a hung item
+# cannot keep a process from ending, and they check before every item whether it may still start.
+
+MAX_VALUE = 8_000
+_WHOSE = "the item's function"
+
+
+@dataclass(slots=True)
+class Task:
+    """One item to run. key: the user's; text: the key as recorded; tries: earlier ones;
+    there: it has a record already; group: the value of `serial_by`."""
+
+    place: int
+    item: Any
+    key: Any
+    text: str
+    group: Any = None
+    tries: int = 0
+    there: bool = False
+
+
+@dataclass(slots=True)
+class ItemResult:
+    """The result of a task. skipped: it was not run. recorded: its record is committed already."""
+
+    task: Task
+    value: str | None = None
+    error: BaseException | None = None
+    skipped: bool = False
+    recorded: bool = False
+
+
+def value_text(value: Any) -> str | None:
+    """An item's value as stored; raises PayloadError if it is not small JSON."""
+    if value is None:
+        return None
+    if inspect.iscoroutine(value):
+        value.close()
+        raise HandlerMisuse("the item's function returned a coroutine that was never awaited")
+    try:
+        text = encode(value)
+    except PayloadError as error:
+        raise PayloadError(
+            f"an item's value is stored as JSON, got a {type(value).__name__} ({error}); "
+            "return JSON or None"
+        ) from None
+    if text is not None and len(text) > MAX_VALUE:
+        raise PayloadError(
+            f"an item's value has {len(text)} characters as JSON, at most {MAX_VALUE} are kept; "
+            "store it elsewhere and return its id"
+        )
+    return text
+
+
+def value_of(text: str | None) -> Any:
+    """The stored value; the same in the try that ran the item and in later ones."""
+    return None if text is None else json.loads(text)
+
+
+Run = Callable[[Task], ItemResult]
+
+
+class Plain:
+    """Runs items with no transaction of ours; their records are written later, in batches."""
+
+    def __init__(self, fn: Callable[[Any], Any], fence: Fence) -> None:
+        self._fn = fn
+        self._pid = fence.runtime.pid
+
+    def __call__(self, task: Task) -> ItemResult:
+        try:
+            value = call_user(self._pid, self._fn, task.item)
+            return ItemResult(task, value_text(value))
+        except BaseException as error:  # the thread survives any exception
+            return ItemResult(task, error=carried(error))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class _Done(Exception):
+    """The item was recorded as done by a COMMIT whose answer was lost."""
+
+
+class Transactional:
+    """Runs each item in a transaction of its own that also records it; one per thread.
+
+    If the database rolled it back, the item runs again, a few times, as with transactional
+    handlers. After a lost COMMIT the record shows whether it was committed; its primary key
+    refuses a second one.
+    """
+
+    def __init__(self, fn: Callable[[Any, Connection], Any], fence: Fence) -> None:
+        self._fn = fn
+        self._fence = fence
+        self._link: Connections = fence.runtime.link(lends=True)
+        self._beside: Connections = fence.runtime.link()
+        self._link.owner = self._beside.owner = fence.owner
+        fence.runtime.lent_links.add(self._link)
+        fence.runtime.lent_links.add(self._beside, ours=True)
+
+    def __call__(self, task: Task) -> ItemResult:
+        fence, runs, refused = self._fence, 0, False
+        stage = TransactionProgress()
+        failed: BaseException | None = None
+
+        def send() -> ItemResult:
+            nonlocal stage
+            stage = TransactionProgress()
+            return ItemResult(task, self._in_one_transaction(task, stage), recorded=True)
+
+        def look() -> ItemResult | None:
+            return self._read(task) or (
+                ItemResult(task, error=_unwritable(task)) if refused else None
+            )
+
+        def judge(error: BaseException, looking: bool) -> Fate:
+            nonlocal runs, failed, refused
+            if looking:
+                return Fate.RAISE if repeatable(error, looking) is Fate.RAISE else Fate.UNKNOWN
+            if isinstance(error, _Done):
+                refused = True
+                return Fate.UNKNOWN
+            if not stage.again(error):
+                if stage.took_too_long(error):
+                    tell_of_limit(fence.runtime.log, fence.row, reason_of(error))
+                return Fate.RAISE
+            runs, failed = runs + stage.begun, error
+            lost = stage.committing and trouble(error) is Trouble.LOST
+            return Fate.UNKNOWN if lost else Fate.AGAIN
+
+        def may_go_on() -> bool:
+            return not fence.gone and not fence.runtime.gave_up()
+
+        def before_again() -> ItemResult | None:
+            if runs == SAME_CLAIM_RUNS:
+                return ItemResult(task, error=failed)
+            return None if may_go_on() and fence.may_start() else ItemResult(task, skipped=True)
+
+        try:
+            known = until_known(
+                *(send, look, may_go_on, Failures(fence.runtime.urgent_pause)),
+                judge=judge,
+                before_again=before_again,
+            )
+        except LostClaim:
+            fence.lost = True
+            known = None
+        except BaseException as error:
+            return ItemResult(task, error=carried(error))
+        return ItemResult(task, skipped=True) if known is None else known
+
+    def close(self) -> None:
+        """Give the connections back."""
+        for link in (self._link, self._beside):
+            self._fence.runtime.lent_links.discard(link)
+        self._link.close()
+        self._beside.close()
+
+    def _in_one_transaction(self, task: Task, stage: TransactionProgress) -> str | None:
+        fence, tables = self._fence, self._fence.runtime.tables
+        with self._link.transaction() as conn:
+            with lent(conn, stage, _WHOSE):
+                text = value_text(call_user(fence.runtime.pid, self._fn, task.item, conn))
+            record = store.Record(task.text, True, task.tries + 1, text)
+            owner = fence.owner
+            wrote = store.record_one(
+                *(conn, tables, fence.msg_id, record),
+                me=owner,
+                tries=fence.row.tries,
+                there=task.there,
+                total=fence.total,
+            )
+            if wrote is None:
+                raise missed(conn, _WHOSE) or LostClaim(fence.msg_id, owner)
+            if not wrote:
+                raise _Done
+            stage.led = led_elsewhere(conn)
+            stage.committing = True
+        if stage.led is not None and self._read(task) is None:
+            raise misled(_WHOSE, stage.led)
+        return text
+
+    def _read(self, task: Task) -> ItemResult | None:
+        """The value in the item's record; None if it is not done."""
+        fence = self._fence
+        with self._beside.transaction() as conn:
+            found = store.known(conn, fence.runtime.tables, fence.msg_id, [task.text])
+        record = found.get(task.text)
+        if record is None or not record.done:
+            return None
+        return ItemResult(task, record.value, recorded=True)
+
+
+def _unwritable(task: Task) -> MsgworkerError:
+    return MsgworkerError(f"the record of item {task.key!r:.80} was refused by the item table")
+
+
+class Threads:
+    """Daemon threads, started as they are needed, at most `count`."""
+
+    def __init__(
+        self,
+        count: int,
+        make_run: Callable[[], Plain | Transactional],
+        fence: Fence,
+        ended: SimpleQueue[ItemResult],
+    ) -> None:
+        self._count = count
+        self._make_run = make_run
+        self._fence = fence
+        self._ended = ended
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, task: Task) -> None:
+        """Run a task as soon as a thread is free. Raises RuntimeError if there is none at all."""
+        number = len(self._threads)
+        if number < self._count:
+            name = f"msgworker-item-{number}"
+            within = copy_context()  # the handler's, so that it counts as one of the instance
+            within.run(ITEM_OF.set, self._fence.running)
+            thread = threading.Thread(target=within.run, args=(self._work,), name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no more
+                if not self._threads:
+                    raise
+                self._count = number
+            else:
+                self._threads.append(thread)
+        self._tasks.put(task)
+
+    def cancel(self) -> None:
+        """Nothing to do: the threads check before each item."""
+
+    def close(self) -> None:
+        """End the threads; all tasks must have ended."""
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        run: Plain | Transactional | None = None
+        try:
+            while (task := self._tasks.get()) is not None:
+                try:
+                    run = run or self._make_run()
+                    ended = run(task) if self._fence.may_start() else ItemResult(task, skipped=True)
+                except (
+                    BaseException
+                ) as error:  # a task without an answer would be awaited indefinitely
+                    ended = ItemResult(task, error=carried(error))
+                self._ended.put(ended)
+                del task, ended  # not kept alive while we wait
+        finally:
+            if run is not None:
+                run.close()
+
+
+class Remote:
+    """An executor of the user: processes, a cluster. It is neither started nor shut down here."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        fn: Callable[[Any], Any],
+        ended: SimpleQueue[ItemResult],
+        fence: Fence,
+    ) -> None:
+        self._pid = fence.runtime.pid
+        self._executor = executor
+        self._fn = AsItem(fn, fence.running)
+        self._ended = ended
+        self._open: set[Future[Any]] = set()
+
+    def start(self, task: Task) -> None:
+        """Submit a task; raises the executor's error if it accepts none."""
+        future = self._executor.submit(self._fn, task.item)
+        self._open.add(future)
+        future.add_done_callback(lambda done: self._returned(task, done))
+
+    def cancel(self) -> None:
+        """Cancel tasks that have not started."""
+        for future in list(self._open):
+            future.cancel()
+
+    def close(self) -> None:
+        """Nothing to end: the executor belongs to the user."""
+
+    def _returned(self, task: Task, future: Future[Any]) -> None:
+        end_if_forked(self._pid)
+        self._open.discard(future)
+        try:
+            ended = ItemResult(task, value_text(future.result()))
+        except CancelledError:
+            ended = ItemResult(task, skipped=True)
+        except BaseException as error:
+            broken = isinstance(error, BrokenExecutor)
+            ended = ItemResult(task, error=error, skipped=broken)
+        self._ended.put(ended)

@@ -1,0 +1,293 @@
+"""Fan-out inside one message: check the arguments, run the items, return the result.
+
+One fan-out of a message runs at a time, and none outlives the handler. Records belong to the
+message: an item that an earlier try, another instance or an earlier run has done does not run
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from msgworker.config import MAX_THREADS, number, whole
+from msgworker.dialects import without
+from msgworker.errors import ConfigError, HandlerMisuse
+from msgworker.instance.fan_out.executors import (
+    Fence,
+    ItemResult,
+    Plain,
+    Remote,
+    Task,
+    Threads,
+    Transactional,
+)
+from msgworker.instance.fan_out.items import (
+    BATCH,
+    FanOutRun,
+    ItemCounts,
+    Keys,
+    SeenKeys,
+    checked_name,
+)
+from msgworker.instance.running.context import FanOut
+from msgworker.instance.running.in_flight import Execution
+from msgworker.instance.running.outcome import describe
+from msgworker.instance.running.traceback import home_of
+from msgworker.instance.state import Runtime
+from msgworker.message import topic_of
+from msgworker.processlock import ProcessLock
+
+DEFAULT_THREADS = 5
+DEFAULT_IN_FLIGHT = 64
+MONTH_SECONDS = 30 * 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanOutArgs:
+    """The arguments of a fan-out, checked; see Context.fan_out."""
+
+    fn: Callable[..., Any]
+    items: Iterable[Any]
+    keys: Keys
+    name: str
+    count: int
+    executor: Executor | None
+    timeout: float | None
+    serial_by: Callable[[Any], Any] | None
+    exact: bool
+
+
+def wanted(
+    fn: Any,
+    items: Any,
+    *,
+    key: Any,
+    threads: Any,
+    executor: Any,
+    timeout: Any,
+    serial_by: Any,
+    transactional_items: bool,
+    name: Any,
+) -> FanOutArgs:
+    """Check the arguments; raises ConfigError or HandlerMisuse before anything runs."""
+    _check_function(fn)
+    for word, given in (("key", key), ("serial_by", serial_by)):
+        if given is not None and not callable(given):
+            raise ConfigError(f"{word} must be a function of an item, got {given!r:.80}")
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise ConfigError(f"items must be a list or another iterable of items, got {items!r:.80}")
+    if executor is not None:
+        _check_executor(executor, fn, transactional_items)
+    default = DEFAULT_THREADS if executor is None else DEFAULT_IN_FLIGHT
+    count = default if threads is None else whole("threads", threads, 1, MAX_THREADS)
+    if timeout is not None:
+        number("timeout", timeout, 0.001, MONTH_SECONDS)
+    return FanOutArgs(
+        fn=fn,
+        items=items,
+        keys=Keys(key, checked_name(name)),
+        name=name,
+        count=count,
+        executor=executor,
+        timeout=timeout,
+        serial_by=serial_by,
+        exact=bool(transactional_items),
+    )
+
+
+def _check_function(fn: Any) -> None:
+    if not callable(fn):
+        raise ConfigError(f"fan_out takes a function first, then the items, got {fn!r:.80}")
+    called = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
+    waits = inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+    if waits or inspect.isgeneratorfunction(called):
+        raise ConfigError(
+            "the function of a fan-out must be a plain one; for async work gather inside an async "
+            "handler, or call asyncio.run in the function"
+        )
+
+
+def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
+    if not isinstance(executor, Executor):
+        raise ConfigError(
+            "executor must be a concurrent.futures.Executor, such as a ProcessPoolExecutor or "
+            f"the get_executor() of a Dask client, got {executor!r:.80}"
+        )
+    if exact:
+        raise ConfigError(
+            "transactional_items=True runs on threads of this process, which hold the connections; "
+            "leave out executor="
+        )
+    processes = sys.modules.get("concurrent.futures.process")  # who has one has imported it
+    if processes is not None and isinstance(executor, processes.ProcessPoolExecutor):
+        try:
+            pickle.dumps(fn)
+        except Exception as error:
+            raise ConfigError(
+                f"the function cannot be sent to another process ({error}); define it at the top "
+                "level of a module"
+            ) from error
+
+
+_MAKING = ProcessLock()
+"""Held for a moment, when the first fan-out of a handler begins; most handlers have none."""
+
+
+class FanOuts:
+    """The fan-outs of one handler while it runs."""
+
+    __slots__ = ("_closed", "_fence", "_lock", "_running", "_runtime", "_secrets", "_used")
+
+    def __init__(self, runtime: Runtime, running: Execution, secrets: set[str]) -> None:
+        self._runtime = runtime
+        self._running = running
+        self._secrets = secrets
+        self._lock: threading.Lock | None = None
+        self._closed = False
+        self._fence: Fence | None = None
+        self._used: dict[str, list[tuple[Any, SeenKeys]]] = {}
+
+    def fan_out(self, fn: Any, items: Any, **options: Any) -> FanOut:
+        """Run a fan-out to its end; see Context.fan_out."""
+        asked = wanted(fn, items, **options)
+        _refuse_on_a_loop()
+        with _MAKING:
+            if self._lock is None:
+                self._lock = threading.Lock()
+        if not self._lock.acquire(blocking=False):
+            raise HandlerMisuse(
+                "a fan-out of this message runs already; one inside another, or beside it, is not "
+                "possible: give all items to one fan_out"
+            )
+        try:
+            until = None if asked.timeout is None else time.monotonic() + asked.timeout
+            self._fence = fence = Fence(self._runtime, self._running, until)
+            if self._closed:  # read after `_fence` is set: `close` does the two in turn
+                fence.closing = True
+            tally = self._run(asked, fence)
+        finally:
+            self._lock.release()
+        return FanOut(
+            values=tally.values,
+            failed=tally.failed,
+            failed_count=tally.failed_count,
+            total=len(tally.values),
+            done=tally.done,
+            ran=tally.ran,
+            held_back=tally.held_back,
+            first_error=tally.first_error,
+        )
+
+    def close(self) -> None:
+        """The handler has ended: end a fan-out that it left in another thread."""
+        self._closed = True
+        if self._lock is None:  # one that begins now sees that
+            return
+        if self._fence is not None:
+            self._fence.closing = True
+        with self._lock:  # until it has ended
+            pass
+
+    def _run(self, asked: FanOutArgs, fence: Fence) -> ItemCounts:
+        seen = SeenKeys()
+        others = [other for fn, other in self._used.get(asked.name, ()) if fn is not asked.fn]
+        tasks = self._tasks(asked, seen, others)
+        whole = isinstance(asked.items, Collection)
+        if whole:  # all its keys are known
+            self._remember(asked, seen)
+            fence.total = sum(len(one) for used in self._used.values() for _, one in used)
+        ended: SimpleQueue[ItemResult] = SimpleQueue()
+        run = FanOutRun(
+            fence,
+            _hands(asked, fence, ended),
+            ended,
+            in_flight=asked.count if asked.executor is not None else max(BATCH, asked.count),
+            text_of=lambda error: without(describe(error, home_of(asked.fn)), self._secrets),
+        )
+        try:
+            return run.run(tasks)
+        finally:
+            if not whole:
+                self._remember(asked, seen)
+
+    def _remember(self, asked: FanOutArgs, seen: SeenKeys) -> None:
+        """Another fan-out with the same function may use the same keys; another function may
+        not."""
+        used = self._used.setdefault(asked.name, [])
+        for fn, before in used:
+            if fn is asked.fn:
+                before.absorb(seen)
+                return
+        used.append((asked.fn, seen))
+
+    @staticmethod
+    def _tasks(asked: FanOutArgs, seen: SeenKeys, others: list[SeenKeys]) -> Iterator[Task]:
+        """The items as tasks, with unique keys.
+
+        A collection is checked as a whole before anything runs; for a generator, a duplicate key is
+        refused when it is read.
+        """
+        keys, stream = asked.keys, not isinstance(asked.items, Collection)
+
+        def check(item: Any, place: int) -> tuple[Any, str]:
+            key = keys.of(item, place)
+            text = keys.text(key, place)
+            if not seen.add(text):
+                raise ConfigError(
+                    f"the key {key!r:.80} of item {place} appears twice; keys must be unique"
+                    + ("; the items before it have run" if stream else "")
+                )
+            if any(text in other for other in others):
+                raise ConfigError(
+                    f"the key {key!r:.80} of item {place} was used by another fan-out of this "
+                    "message; give each fan-out a name="
+                )
+            return key, text
+
+        if not stream:
+            for place, item in enumerate(asked.items):
+                check(item, place)
+        serial_by = asked.serial_by
+
+        def tasks() -> Iterator[Task]:
+            for place, item in enumerate(asked.items):
+                if stream:
+                    key, text = check(item, place)
+                else:
+                    key = keys.of(item, place)
+                    text = keys.text(key, place)
+                yield Task(place, item, key, text, None if serial_by is None else serial_by(item))
+
+        return tasks()
+
+
+def _hands(asked: FanOutArgs, fence: Fence, ended: SimpleQueue[ItemResult]) -> Threads | Remote:
+    fn = fence.runtime.tracer.around_items(topic_of(fence.row.topic), asked.fn)
+    if asked.executor is not None:
+        return Remote(asked.executor, fn, ended, fence)
+
+    def make_run() -> Plain | Transactional:
+        return Transactional(fn, fence) if asked.exact else Plain(fn, fence)
+
+    return Threads(asked.count, make_run, fence, ended)
+
+
+def _refuse_on_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise HandlerMisuse(
+        "fan_out waits for its items and would stop the event loop of all async handlers; "
+        "call it as: await asyncio.to_thread(ctx.fan_out, ...)"
+    )

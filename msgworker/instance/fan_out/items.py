@@ -1,0 +1,497 @@
+"""One running fan-out: pass items to their executor, take the results, record them."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.errors import ConfigError, LostClaim, MsgworkerError
+from msgworker.instance.connections import Connections
+from msgworker.instance.fan_out.executors import Fence, ItemResult, Remote, Task, Threads, value_of
+from msgworker.instance.role import Outage
+from msgworker.instance.settling.until_known import Fate, nothing, repeatable, until_known
+from msgworker.instance.state import facts
+from msgworker.instance.usercode import end_if_forked
+from msgworker.store import items as store
+from msgworker.store.items import LOOK, Record
+from msgworker.table import MAX_OBJECT_ID
+
+# --- Keys of items: valid keys, their recorded form, and the set of seen keys.
+
+MAX_KEY = MAX_OBJECT_ID
+MAX_ITEM_NAME = 50
+
+
+class SeenKeys:
+    """A set of texts that only says "new" or "not new", in about 16 bytes per text.
+
+    It holds 64-bit hashes with open addressing, so that the keys of a million items fit into
+    memory. The probability of a collision is 1 in 30 million for a million texts.
+    """
+
+    __slots__ = ("_count", "_slots")
+
+    def __init__(self) -> None:
+        self._slots = array("q", bytes(8 * 64))
+        self._count = 0
+
+    def add(self, text: str) -> bool:
+        """Add a text; False if it was there."""
+        return self._put(hash(text) or 1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, text: str) -> bool:
+        number = hash(text) or 1
+        return self._slots[self._place(number)] == number
+
+    def absorb(self, other: SeenKeys) -> None:
+        """Add all texts of another set."""
+        for number in other._slots:
+            if number:
+                self._put(number)
+
+    def _put(self, number: int) -> bool:
+        place = self._place(number)
+        if self._slots[place]:
+            return False
+        self._slots[place] = number
+        self._count += 1
+        if self._count * 3 > len(self._slots) * 2:
+            old = self._slots
+            self._slots = array("q", bytes(8 * 2 * len(old)))
+            for one in old:
+                if one:
+                    self._slots[self._place(one)] = one
+        return True
+
+    def _place(self, number: int) -> int:
+        """The slot of the number, or where it would be."""
+        slots = self._slots
+        last = len(slots) - 1  # a power of two, less one
+        place = number & last
+        while (found := slots[place]) and found != number:
+            place = (place + 1) & last
+        return place
+
+
+class Keys:
+    """The keys of the items of one fan-out, as given by the user and as recorded.
+
+    The name of a fan-out separates its records from those of others of the same message: it is
+    put in brackets before the key.
+    """
+
+    def __init__(self, key: Callable[[Any], Any] | None, name: str) -> None:
+        self._key = key
+        self._name = name
+
+    def of(self, item: Any, position: int) -> Any:
+        """The key as the user gives it; ConfigError if there is none and the item cannot be it."""
+        if self._key is not None:
+            return self._key(item)
+        if isinstance(item, str | int | UUID):
+            return item
+        raise ConfigError(
+            f"item {position} is a {type(item).__name__}, which cannot be its own key: "
+            "give key=, a function from an item to a text or a whole number"
+        )
+
+    def text(self, key: Any, position: int) -> str:
+        """The key as recorded; raises ConfigError for an invalid key."""
+        if isinstance(key, bool) or not isinstance(key, str | int | UUID):
+            raise ConfigError(
+                f"the key of item {position} must be a text or a whole number, got {key!r:.80}"
+            )
+        text = key if isinstance(key, str) else str(key)
+        if not text:
+            raise ConfigError(f"the key of item {position} is empty")
+        if "\x00" in text:
+            raise ConfigError(f"the key of item {position} holds a NUL character")
+        if not text.isascii():
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError:
+                raise ConfigError(
+                    f"the key of item {position} holds half of a surrogate pair"
+                ) from None
+        if self._name or text[0] == "[":  # else a bare key could look like a named one
+            text = f"[{self._name}]{text}"
+        if len(text) > MAX_KEY:
+            raise ConfigError(
+                f"the key of item {position} has {len(text)} characters"
+                f"{' with its name' if self._name else ''}, at most {MAX_KEY} are kept; "
+                "use a shorter one, such as an id or a digest"
+            )
+        return text
+
+
+def checked_name(name: Any) -> str:
+    """A name for a fan-out; ConfigError if it cannot be one."""
+    if not isinstance(name, str) or len(name) > MAX_ITEM_NAME:
+        raise ConfigError(
+            f"name must be a text of at most {MAX_ITEM_NAME} characters: {name!r:.80}"
+        )
+    if any(ord(ch) < 32 or ch in "[]" for ch in name):
+        raise ConfigError(f"name may hold neither brackets nor control characters, got {name!r}")
+    return name
+
+
+# --- Write the records of a fan-out's items in batches, only while the message is ours.
+#
+# After a crash, items that have ended without a record run again. items.py bounds their number.
+
+T = TypeVar("T")
+LINGER_SECONDS = 0.1
+RACES = 3
+
+
+class Recorder:
+    """The records of one fan-out, on one connection; used by one thread.
+
+    at_most: how many may wait before they are written.
+    """
+
+    def __init__(self, fence: Fence, *, at_most: int) -> None:
+        self._fence = fence
+        self._at_most = at_most
+        self._link: Connections = fence.runtime.link()
+        self._link.owner = fence.owner
+        fence.runtime.lent_links.add(self._link, ours=True)
+        self._outage = Outage(
+            fence.runtime.log,
+            f"items of message {fence.msg_id}",
+            longest_pause=fence.runtime.urgent_pause,
+        )
+        self._waiting: list[Record] = []
+        self._there: set[str] = set()
+        self._since = 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def any_recorded(self) -> bool:
+        """Whether the message has records of an earlier try, or of another fan-out."""
+        fence = self._fence
+        return self._reading(lambda c: store.any_recorded(c, fence.runtime.tables, fence.msg_id))
+
+    def known(self, keys: list[str]) -> dict[str, Record]:
+        """The records of these keys."""
+        fence = self._fence
+        return self._reading(lambda c: store.known(c, fence.runtime.tables, fence.msg_id, keys))
+
+    def add(self, task: Task, value: str | None, error: str | None) -> None:
+        """Add a result."""
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting.append(Record(task.text, error is None, task.tries + 1, value, error))
+        if task.there:
+            self._there.add(task.text)
+
+    def due_in(self) -> float:
+        """Seconds until the waiting records should be written; 0 or less: now."""
+        if not self._waiting:
+            return LINGER_SECONDS
+        if len(self._waiting) >= self._at_most:
+            return 0.0
+        return self._since + LINGER_SECONDS - time.monotonic()
+
+    def write(self) -> None:
+        """Write the waiting records. Raises LostClaim, and writes nothing, if the claim is lost.
+
+        In an outage it waits as long as the claim is ours. Whether a lost COMMIT arrived does not
+        matter: existing records are read, and the same is written again.
+        """
+        if not self._waiting:
+            return
+        races = 0
+
+        def look() -> None:
+            self._there = set(self.known([one.key for one in self._waiting]))
+
+        def judge(error: BaseException, looking: bool) -> Fate:
+            nonlocal races
+            kind = trouble(error)
+            races += kind is Trouble.RACE
+            hopeless = kind in (Trouble.OTHER, Trouble.REFUSED) or races > RACES
+            return Fate.RAISE if hopeless else Fate.UNKNOWN
+
+        wrote = until_known(self._write, look, self._may_go_on, self._outage, judge=judge)
+        if wrote is False:
+            self._fence.lost = True
+        if not wrote:
+            raise LostClaim(self._fence.msg_id, self._fence.owner)
+        self._waiting.clear()
+        self._there.clear()
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._fence.runtime.lent_links.discard(self._link)
+        self._link.close()
+
+    def _write(self) -> bool:
+        fence = self._fence
+        tables, msg_id, batch = fence.runtime.tables, fence.msg_id, self._waiting
+        with self._link.transaction() as conn:
+            return store.record(
+                conn,
+                tables,
+                msg_id,
+                batch,
+                me=fence.owner,
+                tries=fence.row.tries,
+                there=self._there,
+                total=fence.total,
+            )
+
+    def _reading(self, read: Callable[[Connection], T]) -> T:
+        def send() -> tuple[T]:
+            with self._link.statement() as conn:
+                return (read(conn),)
+
+        found = until_known(send, nothing, self._may_go_on, self._outage, judge=repeatable)
+        if found is None:
+            raise LostClaim(self._fence.msg_id, self._fence.owner)
+        return found[0]
+
+    def _may_go_on(self) -> bool:
+        return not self._fence.gone and not self._fence.runtime.gave_up()
+
+
+# --- One running fan-out: pass items to their executor, take the results, record them.
+#
+# All of it happens on the handler's own thread: items are read here, as far ahead as there is
+# room, and only the items' function runs elsewhere. At most BATCH items at a time are started or
+# ended without a record, which bounds both memory and the repeats after a crash.
+
+BATCH = 200
+POLL_SECONDS = 0.05
+LOOK_SECONDS = 0.05
+FAILED_KEPT = 10_000
+
+
+@dataclass(slots=True)
+class ItemCounts:
+    """The results so far. failed: the first FAILED_KEPT, key -> text."""
+
+    values: list[Any] = field(default_factory=list)
+    failed: dict[Any, str] = field(default_factory=dict)
+    failed_count: int = 0
+    done: int = 0
+    ran: int = 0
+    held_back: int = 0
+    first_error: BaseException | None = None
+
+
+class FanOutRun:
+    """Runs the tasks of one fan-out; used once.
+
+    in_flight: how many tasks the executor holds at most. text_of: an error as text.
+    """
+
+    def __init__(
+        self,
+        fence: Fence,
+        hands: Threads | Remote,
+        ended: SimpleQueue[ItemResult],
+        *,
+        in_flight: int,
+        text_of: Callable[[BaseException], str],
+    ) -> None:
+        self._fence = fence
+        self._hands = hands
+        self._ended = ended
+        self._in_flight = in_flight
+        self._open_at_most = max(BATCH, in_flight)
+        self._text_of = text_of
+        self._recorder = Recorder(fence, at_most=BATCH // 2)
+        self._running = 0
+        self._behind: dict[Any, deque[Task]] = {}
+        self._queued = 0
+        self._broken: set[Any] = set()
+        self.tally = ItemCounts()
+
+    def run(self, tasks: Iterable[Task]) -> ItemCounts:
+        """Run all items that are not done. If it ends early, it raises the reason when every
+        started item has ended, and is recorded if the message is still ours."""
+        try:
+            for task in self._undone(tasks):
+                self._make_room()
+                self._start(task)
+            while self._running:
+                self._take()
+            self._recorder.write()
+        except BaseException:
+            self._wind_up()
+            raise
+        finally:
+            self._hands.close()
+            self._recorder.close()
+        return self.tally
+
+    # ------------------------------------------------------------ what is left to do
+
+    def _undone(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """The tasks that are not done; done ones are counted in the tally."""
+        values = self.tally.values
+        if not self._recorder.any_recorded():
+            for task in tasks:
+                values.append(None)
+                yield task
+            return
+        for part in _parts(tasks):
+            records = self._recorder.known([task.text for task in part])
+            for task in part:
+                values.append(None)
+                record = records.get(task.text)
+                if record is not None and record.done:
+                    values[task.place] = value_of(record.value)
+                    self.tally.done += 1
+                    continue
+                if record is not None:
+                    task.there, task.tries = True, record.tries
+                yield task
+            self._go_on()
+
+    # ------------------------------------------------------------ start and take
+
+    def _make_room(self) -> None:
+        self._go_on()
+        while self._running >= self._in_flight or self._open >= self._open_at_most:
+            self._take()
+
+    @property
+    def _open(self) -> int:
+        return self._running + self._queued + len(self._recorder)
+
+    def _go_on(self) -> None:
+        """Take the available results; raises if items may no longer start."""
+        end_if_forked(self._fence.runtime.pid)  # by the user's iterable
+        while True:
+            try:
+                ended = self._ended.get_nowait()
+            except Empty:
+                break
+            self._returned(ended)
+        if self._recorder.due_in() <= 0:
+            self._recorder.write()
+        self._raise_if_over()
+
+    def _take(self) -> None:
+        """Wait for the next outcome, or until records are due."""
+        try:
+            pause = max(0.0, min(POLL_SECONDS, self._recorder.due_in()))
+            self._returned(self._ended.get(timeout=pause))
+        except Empty:
+            pass
+        self._go_on()
+
+    def _raise_if_over(self) -> None:
+        reason = self._fence.reason()
+        if reason is not None:
+            raise reason
+
+    def _start(self, task: Task) -> None:
+        if task.group is not None:
+            if task.group in self._broken:
+                self.tally.held_back += 1
+                return
+            behind = self._behind.get(task.group)
+            if behind is not None:
+                behind.append(task)
+                self._queued += 1
+                return
+            self._behind[task.group] = deque()
+        self._hand_out(task)
+
+    def _hand_out(self, task: Task) -> None:
+        self._hands.start(task)
+        self._running += 1
+
+    def _returned(self, ended: ItemResult) -> None:
+        self._running -= 1
+        if ended.skipped:
+            self._raise_if_over()
+            raise ended.error or MsgworkerError(
+                f"the executor cancelled item {ended.task.key!r:.80}; the next try runs it"
+            )
+        self._note(ended)
+        if ended.task.group is not None:
+            self._next_of_group(ended.task.group, failed=ended.error is not None)
+
+    def _note(self, ended: ItemResult) -> None:
+        task, tally = ended.task, self.tally
+        tally.ran += 1
+        text = None
+        if ended.error is None:
+            tally.done += 1
+            tally.values[task.place] = value_of(ended.value)
+        else:
+            text = self._text_of(ended.error)
+            tally.failed_count += 1
+            tally.first_error = tally.first_error or ended.error
+            if len(tally.failed) < FAILED_KEPT:
+                tally.failed[task.key] = text
+        if not ended.recorded:
+            self._recorder.add(task, ended.value, text)
+
+    def _next_of_group(self, group: Any, *, failed: bool) -> None:
+        """One at a time, in order; after a failed item no other of its group runs in this try."""
+        behind = self._behind[group]
+        if failed:
+            self._broken.add(group)
+            self.tally.held_back += len(behind)
+            self._queued -= len(behind)
+            del self._behind[group]
+        elif behind:
+            self._queued -= 1
+            self._hand_out(behind.popleft())
+        else:
+            del self._behind[group]
+
+    # ------------------------------------------------------------ the early end
+
+    def _wind_up(self) -> None:
+        """End early: wait for running items, and record them if the message is still ours."""
+        self._fence.closing = True
+        self._hands.cancel()
+        while self._running:
+            ended = self._ended.get()
+            self._running -= 1
+            if not ended.skipped:
+                self._note(ended)
+        if self._fence.gone:
+            return
+        try:
+            self._recorder.write()
+        except Exception as error:  # the reason for the early end is what the handler must see
+            self._fence.runtime.log.warning(
+                "message %s: items that ended last are not recorded and run again: %s",
+                self._fence.msg_id,
+                reason_of(error),
+                extra=facts(self._fence.row),
+            )
+
+
+def _parts(tasks: Iterable[Task]) -> Iterator[list[Task]]:
+    """Tasks in lists for one read each; it does not wait for a slow source."""
+    part: list[Task] = []
+    begun = time.monotonic()
+    for task in tasks:
+        part.append(task)
+        if len(part) >= LOOK or time.monotonic() - begun > LOOK_SECONDS:
+            yield part
+            part = []
+            begun = time.monotonic()
+    if part:
+        yield part

@@ -1,0 +1,331 @@
+"""The lease on our own id: its statements, and the thread that renews it and does nothing else."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from msgworker import __version__
+from msgworker.clock import clock
+from msgworker.dialects import Trouble, trouble
+from msgworker.errors import DatabaseUnavailable, RuleChanged, SchemaError
+from msgworker.events import Event, LeaseLost, Renewed
+from msgworker.instance.claiming.scope import ScopeMember
+from msgworker.instance.connections import Connections
+from msgworker.instance.liveness.identity import new_instance_id
+from msgworker.instance.role import Role
+from msgworker.instance.state import Runtime
+from msgworker.payload import shown
+from msgworker.schema import rule
+from msgworker.store import lease
+from msgworker.table import LONGEST_ID
+
+# --- The lease on our own id, and all statements for it.
+
+TRUST = 2 / 3
+"""The share of the lease's time for which it is trusted, from the start of a renewal."""
+AGAIN_SECONDS = 20.0
+"""So long a registration that the database rolls back is sent again."""
+
+
+class OwnLease:
+    """The statements that the heartbeat sends, and the housekeeper for another id; each on its own
+    connection. None of them reads or writes a message.
+
+    threads: how many handlers run at once. label: of the instance; both for operators.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        seat: ScopeMember | None,
+        threads: int,
+        label: str,
+    ) -> None:
+        self._runtime = runtime
+        self._seat = seat
+        self._threads = threads
+        self._label = label
+
+    def new_id(self) -> str:
+        """An id of this instance that was not used before."""
+        return new_instance_id(self._label)
+
+    def register(self, link: Connections, name: str, patience: float = 0.0) -> float:
+        """Take the lease on an id; returns until when it may be trusted.
+
+        It reads the rule of the table in the same transaction, so that a change of the rule sees
+        this instance. patience: seconds to wait while the rule is being changed. Raises
+        RuleChanged.
+        """
+        runtime = self._runtime
+        ttl, look = runtime.settings.lease_seconds, rule.look_seconds(runtime.tables)
+        deadline = time.monotonic() + patience
+        rolled_back_until = time.monotonic() + AGAIN_SECONDS
+        while True:
+            begun = clock()
+            try:
+                with link.transaction() as conn:
+                    if rule.hold(conn, runtime.tables):
+                        self._take(conn, name)
+                        return begun + TRUST * ttl
+            except DBAPIError as error:  # on Galera: another one has registered on another node
+                late = time.monotonic() > rolled_back_until
+                if (
+                    trouble(error) is not Trouble.AGAIN
+                    or late
+                    or self._runtime.stopping.wait(look * random.random())
+                ):
+                    raise
+                continue
+            if time.monotonic() > deadline or runtime.stopping.wait(look):
+                raise self._rule_is_locked()
+
+    def _rule_is_locked(self) -> DatabaseUnavailable:
+        return DatabaseUnavailable(
+            f"the rule of table {self._runtime.tables.spec.name} is locked: another process is "
+            "changing max_tries or on_dead, or is suspended while doing so"
+        )
+
+    def _take(self, conn: Connection, name: str) -> None:
+        runtime = self._runtime
+        t = runtime.tables
+        lease.register(
+            conn,
+            t,
+            name,
+            ttl=runtime.settings.lease_seconds,
+            label=self._label,
+            topics=runtime.topics,
+            refused=runtime.refusals.reasons(),
+            scope=None if self._seat is None else self._seat.tells(),
+            process=self._process(),
+        )
+        if not lease.is_kept(conn, t, name):  # others could not find our lease
+            raise SchemaError(
+                f"table {t.lease.name} does not keep the id of an instance ({name}) "
+                f"as it is written: its column name must be a VARCHAR({LONGEST_ID}) that "
+                "nothing changes"
+            )
+
+    def renew(self, link: Connections, name: str, *, trusted: bool) -> bool:
+        """Extend the lease of our present id; False if it was taken over, or is being so.
+
+        A lease that is over, but was not taken over, is extended too: its messages are
+        still ours. Then the rule of the table may have been changed meanwhile: raises RuleChanged.
+        On a table without `claimed_by` an operator may have released them without a take-over, so
+        there it is not extended. trusted: our own clock says that it is live.
+        """
+        tables, tells = self._runtime.tables, self._tells()
+        if not trusted:
+            with link.single() as conn:  # whoever takes it over may stand still, and have it locked
+                if not lease.is_free(conn, tables, name):
+                    return False
+        if not self._extend(link, name, tells, over=False):
+            self._runtime.identity.over(name)
+            trusted = False
+            if not tables.has("claimed_by") or not self._extend(link, name, tells, over=True):
+                return False
+        if not trusted:
+            with link.transaction() as conn:
+                if not rule.hold(conn, tables):
+                    raise self._rule_is_locked()
+        return True
+
+    def _extend(self, link: Connections, name: str, tells: str, *, over: bool) -> bool:
+        runtime = self._runtime
+        with link.single() as conn:  # a suspended process holds no lock on its lease
+            return lease.renew(
+                conn,
+                runtime.tables,
+                name,
+                ttl=runtime.settings.lease_seconds,
+                in_hand=len(runtime.in_flight.lanes),
+                tells=tells,
+                over=over,
+            )
+
+    def _tells(self) -> str:
+        runtime, identity, now = self._runtime, self._runtime.identity, time.monotonic()
+        running = [r for r in list(runtime.in_flight.running.values()) if identity.is_ours(r.owner)]
+        handlers = [(row.msg_id, now - r.since) for r in running for row in r.rows()]
+        return lease.told(
+            runtime.tables,
+            runtime.topics,
+            handlers,
+            runtime.refusals.reasons(),
+            scope=None if self._seat is None else self._seat.tells(),
+            process=self._process(),
+        )
+
+    def tell_stopped(self, link: Connections) -> None:
+        """Record that only handlers still run, as of the last beat."""
+        runtime, beat = self._runtime, self._runtime.identity.renewed_at
+        running = list(runtime.in_flight.running.values())
+        handlers = [(one.msg_id, max(0.0, beat - r.since)) for r in running for one in r.rows()]
+        tells = lease.told(
+            runtime.tables, runtime.topics, handlers, stopped=True, process=self._process()
+        )
+        with link.transaction() as conn:
+            lease.tell(conn, runtime.tables, runtime.identity.id, tells)
+
+    def _process(self) -> Mapping[str, Any]:
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "threads": self._threads,
+            "version": __version__,
+        }
+
+    def drop(self, link: Connections, name: str) -> None:
+        """Drop it; no row may be flagged by this id."""
+        with link.transaction() as conn:
+            lease.drop(conn, self._runtime.tables, name)
+
+
+# --- Renew the lease on our own id, and nothing else.
+#
+# Its thread waits for one statement, on one row of the lease table, on a connection of its own:
+# not for a message, a lock of the table of messages, a settle, a handler, or a subscriber of
+# events. All else that an instance does from time to time is the housekeeper's.
+#
+# The database decides whether we hold our lease: a conditional UPDATE on its own clock. The local
+# clock may only shorten trust. We trust our lease for 2/3 of its time, counted from the START of
+# the last successful renewal; after that no handler starts until a renewal has succeeded. Messages
+# that are in flight stay ours until the lease was taken over: outcomes are written where the row
+# is still flagged by our id, which the settle itself asks for. Once it was taken over we go on
+# under a new id.
+
+TOLD = 10
+"""So many handlers are named after a time in which the process did not run."""
+
+
+class Heartbeat(Role):
+    """The renewal of the lease of one instance.
+
+    happened: events for the housekeeper to emit; who listens to them may take its time.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        lease: OwnLease,
+        *,
+        wake: threading.Event,
+        housekeep_now: Callable[[], None],
+    ) -> None:
+        """wake: ends its pause early. housekeep_now: wakes the housekeeper."""
+        super().__init__(
+            *("heartbeat", runtime.log, runtime.away, wake, runtime.leave_for),
+            longest_pause=runtime.urgent_pause,
+        )
+        self._runtime = runtime
+        self._lease = lease
+        self._housekeep_now = housekeep_now
+        self.link = runtime.link(urgent=True)
+        self.happened: deque[Event] = deque()
+        self.stood_still = ""  # what to tell about a time in which the process did not run
+        self._begun = 0.0  # the last try to renew
+        self._due = float("inf")  # when the pause before the next one is over
+
+    def register(self) -> None:
+        """Take the lease on our own id: before the first claim."""
+        identity, self._begun = self._runtime.identity, time.monotonic()
+        patience = self._runtime.settings.lease_seconds
+        trusted_until = self._lease.register(self.link, identity.id, patience)
+        identity.registered(trusted_until, self._begun)
+
+    def run_once(self) -> int:
+        """Renew, or go on as a new instance."""
+        if self._runtime.has_left:
+            return 0
+        self._begun = time.monotonic()
+        self._look_back()
+        try:
+            self.link.check_server()
+            self._renew()
+        except RuleChanged as changed:  # our statements are built for the old one
+            self.log.error("%s", changed)
+            self._runtime.leave_for(changed)
+        return 0
+
+    def pause_seconds(self, did: int) -> float:
+        """Counted from the beginning of the renewal, so that a slow one does not cost the lease."""
+        if self._runtime.has_left:
+            return self._runtime.settings.heartbeat_seconds
+        if self._runtime.identity.in_doubt:
+            return 0.0
+        now = time.monotonic()
+        pause = max(0.0, self._runtime.settings.heartbeat_seconds - (now - self._begun))
+        self._due = now + pause
+        return pause
+
+    def _look_back(self) -> None:
+        """A pause that lasts much longer than it should: this thread could not run. The handlers
+        of that time are named, since one of them may be why."""
+        due, late = self._due, self._begun - self._due
+        self._due = float("inf")  # an outage has pauses of its own
+        if late <= self._runtime.settings.heartbeat_seconds:
+            return
+        in_flight = self._runtime.in_flight
+        rows = [r.row for r in list(in_flight.running.values()) if r.since < due + late / 2]
+        rows += [lane.row for lane in list(in_flight.lanes) if 0 < lane.started_at < due + late / 2]
+        named = {row.msg_id: shown(row.topic) for row in rows}
+        told = ", ".join(f"{msg_id} ({topic})" for msg_id, topic in list(named.items())[:TOLD])
+        self.stood_still = (
+            f"this process did not run for {late:.1f} s: it was suspended, or one call kept "
+            f"Python's GIL; a lease is {self._runtime.settings.lease_seconds:g} s. Handlers that "
+            f"ran then, by message: {told or 'none'}"
+        )
+        self._housekeep_now()
+
+    def close(self) -> None:
+        """Return the connection; the lease is not changed."""
+        self.link.close()
+
+    def _renew(self) -> None:
+        identity, tenure = self._runtime.identity, self._runtime.identity.tenure
+        begun, ttl = clock(), self._runtime.settings.lease_seconds
+        late = begun >= tenure.trusted_until
+        if tenure.lost or not self._lease.renew(self.link, tenure.id, trusted=not late):
+            if identity.lost(tenure.id):
+                self.reborn()
+            return
+        identity.renewed(tenure.id, begun + TRUST * ttl, self._begun, late=late)
+        stream, in_flight = self._runtime.events, self._runtime.in_flight
+        if stream.wants(Renewed):
+            margin = tenure.trusted_until - begun
+            self.happened.append(
+                Renewed(tenure.id, margin, len(in_flight.lanes), len(in_flight.running))
+            )
+
+    def reborn(self) -> None:
+        """Declared dead: go on under a new id, without the lanes of the old one.
+
+        The lease of the new one comes first; an outage leaves all as it is. Rows that we may still
+        have flagged are recovered under the old id. On a table without `claimed_by` they cannot be,
+        so all lanes are kept; an operator may have released them while no instance was alive, so
+        what has not started is checked first, by the housekeeper.
+        """
+        runtime = self._runtime
+        old, new, begun = runtime.identity.id, self._lease.new_id(), time.monotonic()
+        patience = runtime.settings.lease_seconds
+        trusted_until = self._lease.register(self.link, new, patience)
+        held = 0
+        if runtime.tables.has("claimed_by"):
+            runtime.go_on_as(new, trusted_until, begun)
+        else:
+            runtime.go_on_as(new, trusted_until, begun, with_all=True)
+            held = len(runtime.in_flight.lanes)
+        self.happened.append(LeaseLost(old, new, held))
+        self._housekeep_now()

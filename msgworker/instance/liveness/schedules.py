@@ -1,0 +1,289 @@
+"""Sends the messages of schedules at their ticks.
+
+Every instance whose App declares schedules has this role, and each of them may fire every tick: the
+row says by its version who was first. So no instance leads, and it does not matter which of them
+dies. All times are those of the database; the local clock only says how long to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from msgworker import ticks
+from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
+from msgworker.errors import SchemaError
+from msgworker.events import ScheduleFailed, ScheduleFired
+from msgworker.instance.role import Aside, Role
+from msgworker.instance.state import Runtime
+from msgworker.schedules import Schedule
+from msgworker.store import schedules as store
+from msgworker.store.schedules import Stored
+from msgworker.store.send import notify
+
+ROUNDS_AT_START = 50
+LONG_PAST_SECONDS = 60.0
+LONGEST_PAUSE_SECONDS = 60.0
+MESSAGE = ("topic", "object_id", "payload", "catch_up")
+
+
+@dataclass(slots=True)
+class _Failing:
+    """A schedule whose messages are refused: how often, and when to try again (`Runtime.clock`)."""
+
+    count: int = 0
+    until: float = 0.0
+
+
+class Timer(Role):
+    """Fires the schedules that the App declares, and writes its declarations at the start."""
+
+    def __init__(self, runtime: Runtime, *, look_now: Callable[[], None]) -> None:
+        """look_now: makes the fetcher look for messages."""
+        super().__init__("timer", runtime.log, Aside(runtime.away))
+        self._runtime = runtime
+        self._look_now = look_now
+        self.link = runtime.link()
+        self._declared = {one.name: one for one in runtime.schedules}
+        self._to_declare = set(self._declared)
+        self._failing: dict[str, _Failing] = {}
+        self._told: set[object] = set()
+        self._more = False  # there is something to do at once
+        self._wait_seconds = 0.0  # until the next tick, as of the end of the round
+
+    def register(self) -> None:
+        """Write the declarations and fire what is due, before the instance looks for messages.
+        Raises SchemaError if there is no table of schedules, or no column for what they send."""
+        tables = self._runtime.tables
+        for one in self._declared.values():
+            store.refuse(tables, one.name, one.topic, one.payload)
+        try:
+            with self.link.statement() as conn:
+                there = store.is_there(conn, self._runtime.tables)
+            if not there:
+                raise SchemaError(
+                    "table msgworker_schedule is missing, which schedules need. Run "
+                    "App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
+                )
+            for _ in range(ROUNDS_AT_START):
+                try:
+                    self.run_once()
+                except Exception as error:
+                    if trouble(error) is not Trouble.AGAIN:
+                        raise
+                    continue
+                if not self._more:
+                    return
+        except BaseException:
+            self.link.close()
+            raise
+
+    def run_once(self) -> int:
+        """Look at the schedules and fire those that are due; returns how many."""
+        with self.link.statement() as conn:
+            now, found = store.look(conn, self._runtime.tables)
+        begun = self._runtime.clock()
+        self._more = False
+        stored = {one.name: one for one in found}
+        self._notice(stored, now)
+        changed = [name for name in sorted(self._to_declare) if self._declare(name, stored, now)]
+        if changed:  # they are read anew before they are fired
+            self._more = True
+            return 0
+        fired, waits = 0, [self._runtime.settings.heartbeat_seconds]
+        for name in self._declared:
+            row = stored.get(name)
+            if row is None or row.paused_at is not None:
+                continue
+            failing = self._failing.get(name)
+            if failing is not None and failing.until > begun:
+                waits.append(failing.until - begun)
+                continue
+            done, next_at = self._tried(row, now)
+            fired += done
+            if next_at is not None:
+                waits.append((next_at - now).total_seconds())
+        self._wait_seconds = begun + min(waits) - self._runtime.clock()
+        self._more = self._more or bool(self._to_declare) or self._wait_seconds <= 0
+        return fired
+
+    def pause_seconds(self, did: int) -> float:
+        return 0.0 if self._more else self._wait_seconds
+
+    def ended(self) -> None:
+        self.link.close()
+
+    # ------------------------------------------------------------ firing
+
+    def _tried(self, row: Stored, now: datetime) -> tuple[bool, datetime | None]:
+        """Fire a schedule if it is due; what the database refuses concerns this one alone."""
+        try:
+            if row.next_at is None:
+                raise SchemaError("its next_at is no instant")
+            when = ticks.read(row.spec, row.time_zone)
+            due = ticks.due(when, row.catch_up, row.next_at, row.last_at, now)
+            if due is None:
+                self._watch_clock(row, now)
+                return False, row.next_at
+            fired = self._fire(row, due)
+        except Exception as error:
+            if trouble(error) in (Trouble.LOST, Trouble.AGAIN):
+                raise
+            self._failed(row.name, error)
+            return False, None
+        self._failing.pop(row.name, None)
+        if not fired:  # it is not as it was seen: another instance has fired it
+            self._more = True
+        return fired, due.next_at
+
+    def _fire(self, row: Stored, due: ticks.Due) -> bool:
+        runtime = self._runtime
+        rows = store.rows_of(runtime.tables, row, due.ticks)
+        with runtime.tracer.sending(row.topic) as sending, self.link.transaction() as conn:
+            if row.catch_up == "one" and row.object_id is not None and rows:
+                skips = store.waits(conn, runtime.tables, row)
+                rows, due = ([], replace(due, ticks=())) if skips else (rows, due)
+            last_at = due.ticks[-1] if due.ticks else row.last_at
+            sending.carry_all(rows, runtime.tables.header_room)
+            won = store.fire(conn, runtime.tables, row, rows, next_at=due.next_at, last_at=last_at)
+            if won and rows and runtime.channel is not None:
+                notify(conn, runtime.channel)
+            if not (won and rows):
+                sending.drop()
+        if won and due.ticks:
+            event = ScheduleFired(runtime.identity.id, row.name, row.topic, due.ticks)
+            runtime.events.emit(event)
+            self._look_now()
+        elif won and row.catch_up == "none":
+            text = 'schedule %s: ticks from %s on were missed and are left out (catch_up "none")'
+            self.log.info(text, row.name, _said(row.next_at))
+        return won
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        failing = self._failing.setdefault(name, _Failing())
+        failing.count += 1
+        pause = min(2.0 ** min(failing.count - 1, 20), LONGEST_PAUSE_SECONDS)
+        failing.until = self._runtime.clock() + pause
+        told = ScheduleFailed(self._runtime.identity.id, name, reason_of(error), pause)
+        self._runtime.events.emit(told)
+        if trouble(error) is Trouble.OTHER and failing.count == 1 and not shows_a_row(error):
+            self.log.debug("schedule %s", name, exc_info=error)
+
+    def _watch_clock(self, row: Stored, now: datetime) -> None:
+        if row.last_at is None or (row.last_at - now).total_seconds() < LONG_PAST_SECONDS:
+            return
+        text = (
+            "schedule %s: the clock of the database was put back, it is %s and the tick of %s was "
+            "sent; it goes on at its next tick, %s"
+        )
+        self._tell_once(
+            (row.name, row.version), text, row.name, _said(now), _said(row.last_at),
+            _said(row.next_at),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ declaring
+
+    def _declare(self, name: str, stored: dict[str, Stored], now: datetime) -> bool:
+        """Write a declaration, if its row is another one; True if the rows are to be read again.
+
+        A tick that is due by the old times is sent first; its message is of the new declaration.
+        """
+        one, row = self._declared[name], stored.get(name)
+        if row is None:
+            self._insert(one, now)
+            return True
+        values = {
+            key: getattr(one, key) for key in MESSAGE if getattr(one, key) != getattr(row, key)
+        }
+        moved = (row.spec, row.time_zone) != (one.spec, one.tz)
+        is_due = row.paused_at is None and row.next_at is not None and row.next_at <= now
+        waits = moved and is_due and name not in self._failing
+        if moved and not waits:
+            last = now if row.last_at is None else max(now, row.last_at)
+            next_at = ticks.read(one.spec, one.tz).after(last)
+            values |= {"spec": one.spec, "time_zone": one.tz, "next_at": next_at}
+        if not waits:
+            self._to_declare.discard(name)
+        if not values:
+            return False
+        self._change(one, row, values)
+        return True
+
+    def _insert(self, one: Schedule, now: datetime) -> None:
+        first = ticks.read(one.spec, one.tz).after(now)
+        values = _values(one) | {"next_at": first, "declared_by": self._runtime.identity.id}
+        values["version"] = store.first_version(now)
+        try:
+            with self.link.transaction() as conn:
+                store.insert(conn, self._runtime.tables, values)
+        except Exception as error:
+            if trouble(error) is not Trouble.RACE:
+                raise
+            return  # another instance has just inserted it
+        text = "schedule %s is new: %s (%s), topic %s; its first tick is %s"
+        self.log.info(text, one.name, one.spec, one.tz, one.topic, _said(first))
+
+    def _change(self, one: Schedule, row: Stored, values: dict[str, Any]) -> None:
+        before = {key: getattr(row, key) for key in values}
+        values["declared_by"] = self._runtime.identity.id
+        with self.link.transaction() as conn:
+            changed = store.change(conn, self._runtime.tables, row, values)
+        if not changed:  # it is not as it was seen: compare again
+            self._to_declare.add(one.name)
+            return
+        told = "; ".join(
+            f"{key}: {_said(was)} -> {_said(values[key])}" for key, was in before.items()
+        )
+        text = "schedule %s has changed, as this program declares it (%s): %s"
+        self.log.warning(text, one.name, one.origin, told)
+
+    def _notice(self, stored: dict[str, Stored], now: datetime) -> None:
+        """Say once what stands in the table and in this program differently."""
+        for name, one in self._declared.items():
+            row = stored.get(name)
+            if name in self._to_declare:
+                continue
+            if row is None:
+                text = "schedule %s was deleted from the table: it does not fire until a restart"
+                self._tell_once(("deleted", name), text, name)
+            elif (there := _of_row(row)) != (here := _values(one)):
+                keys = [key for key in here if here[key] != there[key]]
+                told = "; ".join(
+                    f"{key}: {_said(there[key])}, not {_said(here[key])}" for key in keys
+                )
+                text = (
+                    "schedule %s was changed by another program (%s); it fires as in the table. A "
+                    "start of this program changes it back"
+                )
+                self._tell_once((name, told), text, name, told)
+        for name in sorted(stored.keys() - self._declared.keys()):
+            row = stored[name]
+            if row.paused_at is not None or row.next_at is None:
+                continue
+            if (now - row.next_at).total_seconds() > LONG_PAST_SECONDS:
+                text = (
+                    "schedule %s is in the table, and has not fired since %s: this program does "
+                    "not declare it; `msgworker schedules delete` removes it"
+                )
+                self._tell_once(("undeclared", name), text, name, _said(row.next_at))
+
+    def _tell_once(self, what: object, text: str, *values: object) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self.log.warning(text, *values)
+
+
+def _values(one: Schedule) -> dict[str, Any]:
+    """A declaration by the columns of its row."""
+    message = {key: getattr(one, key) for key in MESSAGE}
+    return {"name": one.name, "spec": one.spec, "time_zone": one.tz, **message}
+
+
+def _of_row(row: Stored) -> dict[str, Any]:
+    return {key: getattr(row, key) for key in ("name", "spec", "time_zone", *MESSAGE)}
+
+
+def _said(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else repr(value)

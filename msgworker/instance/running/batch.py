@@ -1,0 +1,569 @@
+"""Call a handler for a batch, in the transaction of its outcome if it is transactional."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.counted import plural
+from msgworker.dialects import led_elsewhere, reason_of, without
+from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim, PayloadError
+from msgworker.events import FellBack, Started
+from msgworker.instance.connections import TransactionProgress, lent, misled, missed
+from msgworker.instance.running.call import CANCELLED, Caller, NotRead
+from msgworker.instance.running.context import BatchContext, Context
+from msgworker.instance.running.gather import Batch, Gathering
+from msgworker.instance.running.handler import Handler
+from msgworker.instance.running.in_flight import Execution, Lane
+from msgworker.instance.running.outcome import DONE, Result, cancelled, describe, fault
+from msgworker.instance.running.pool import Lanes
+from msgworker.instance.running.traceback import home_of, trim
+from msgworker.instance.settling.follow_ups import follow_ups
+from msgworker.instance.settling.writer import settlement
+from msgworker.instance.state import Runtime
+from msgworker.instance.usercode import carried
+from msgworker.logs import Said
+from msgworker.message import Message, Outcome, Outgoing, topic_of
+from msgworker.store import done, recover
+from msgworker.store import settle as store
+from msgworker.store.rows import Row
+from msgworker.store.send import send_all
+from msgworker.store.settle import OutOfDate, Share
+
+# --- The transaction of a batch: its handler and the outcome of all its lanes, as one.
+
+
+@dataclass(slots=True)
+class Part:
+    """A lane, and its messages in the batch. sends: what a plain handler has sent with the outcome
+    of its message."""
+
+    lane: Lane
+    messages: list[Message[Any]]
+    sends: list[Outgoing] = field(default_factory=list)
+
+    @staticmethod
+    def share_out(sent: dict[Any, list[Outgoing]], parts: list[Part]) -> None:
+        """Give each part what its handler has sent, by msg_id, with the outcome of its message."""
+        for part in parts if sent else ():
+            part.sends = sent.get(part.messages[0].msg_id, [])
+
+    def done(self) -> Result:
+        """The result of a plain handler that has returned."""
+        return Result(Outcome.DONE, sends=tuple(self.sends)) if self.sends else DONE
+
+
+class Failed(Exception):
+    """Messages that fail: roll back. by_id: their errors. The handler has named them, or it has
+    ended the transaction, so that none may be called again."""
+
+    def __init__(self, by_id: dict[Any, BaseException]) -> None:
+        super().__init__(f"{plural(len(by_id), 'message')} failed")
+        self.by_id = by_id
+
+
+class Cancelled(Exception):
+    """An operator has cancelled a message of the batch: roll back."""
+
+
+Failures = dict[Any, BaseException]
+
+
+class BatchTransaction:
+    """Used by the handler threads of one instance."""
+
+    def __init__(self, runtime: Runtime, caller: Caller) -> None:
+        self._runtime = runtime
+        self._caller = caller
+
+    def run(
+        self,
+        parts: list[Part],
+        call: Callable[[Connection], Failures],
+        check_time: Callable[[], None],
+    ) -> None:
+        """Settle the lanes with the writes of their handler. call: calls it; returns the failures
+        that it has named. check_time: raises if it took too long.
+
+        Raises what these raise; Failed, OutOfDate or LostClaim: then nothing is committed, but with
+        LostClaim that may be unknown. If an operator has cancelled a message of it, nothing is
+        committed, and that one alone has its result.
+        """
+        first = parts[0].lane
+        in_doubt = False
+
+        def once(stage: TransactionProgress) -> None:
+            self._once(parts, call, check_time, stage)
+
+        def was_committed() -> bool:
+            nonlocal in_doubt
+            in_doubt = True
+            found = self._was_committed(parts)
+            in_doubt = False
+            return found
+
+        try:
+            self._caller.transacting.until_committed(first.row, first.owner, once, was_committed)
+        except Cancelled:
+            return
+        except Exception as error:
+            if in_doubt:  # it may be committed: nothing of it may start again
+                raise LostClaim(first.row.msg_id, first.owner) from error
+            raise
+        for part in parts:
+            part.lane.result = DONE
+
+    def _once(
+        self,
+        parts: list[Part],
+        call: Callable[[Connection], Failures],
+        check_time: Callable[[], None],
+        stage: TransactionProgress,
+    ) -> None:
+        link = self._caller.transacting.link()
+        with link.lock, link.transaction() as conn:
+            self._refuse_lost(conn, parts)
+            failures = self._lent(conn, parts, call, stage)
+            if failures:
+                raise Failed(failures)
+            check_time()
+            if any([self.is_cancelled(part.lane) for part in parts]):
+                raise Cancelled
+            try:
+                flagged = self._settle(conn, parts)
+            except OutOfDate:
+                misuse = missed(conn, "the handler")
+                if misuse is None:
+                    raise
+                raise misuse from None
+            stage.led = led_elsewhere(conn)
+            stage.committing = True
+        self._settled(parts, flagged)
+        if stage.led is not None and not self._was_committed(parts):
+            self._unsettled(parts, misled("the handler", stage.led))
+
+    def is_cancelled(self, lane: Lane) -> bool:
+        """Whether an operator has cancelled its flagged message; then it has its result."""
+        in_flight = self._runtime.in_flight
+        if not in_flight.cancels or (request := in_flight.cancelled(lane.row)) is None:
+            return False
+        lane.width, lane.verdict, lane.result = 1, None, cancelled(request)
+        return True
+
+    @staticmethod
+    def _lent(
+        conn: Connection,
+        parts: list[Part],
+        call: Callable[[Connection], Failures],
+        stage: TransactionProgress,
+    ) -> Failures:
+        try:
+            with lent(conn, stage, "the handler"):
+                return call(conn)
+        except HandlerMisuse as error:
+            if not stage.ended:
+                raise
+            # What was committed stays, and a call for each message would write it again.
+            raise Failed({part.lane.row.msg_id: error for part in parts}) from error
+
+    def _refuse_lost(self, conn: Connection, parts: list[Part]) -> None:
+        """Raise if our lease was lost since the claim, and others may have some of the messages."""
+        if parts[0].lane.owner == self._runtime.identity.id:
+            return
+        tries = {part.lane.row.msg_id: part.lane.row.tries for part in parts}
+        found = recover.still_flagged(conn, self._runtime.tables, tries)
+        if not set(tries) <= set(found.free):
+            raise OutOfDate
+
+    def _settle(self, conn: Connection, parts: list[Part]) -> set[int]:
+        """Write the outcome; returns the next messages that are flagged now."""
+        shares = []
+        for part in parts:
+            lane = part.lane
+            self._caller.before_settle(lane)
+            ahead = settlement(lane, self._runtime).next_id
+            failed = lane.next_row if lane.verdict is not None else None
+            # Also of a paused topic, and at a stop: it has run, and only its failure is written.
+            if failed is not None and not self._runtime.needs_permit(failed):
+                ahead = failed.msg_id
+            followers = [message.msg_id for message in part.messages[1:]]
+            shares.append(Share(lane.row.msg_id, followers, ahead))
+        first = parts[0].lane
+        tables, tries = self._runtime.tables, first.row.tries
+        flagged = store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
+        if self._runtime.registry.tells:
+            registry = self._runtime.registry
+            rows = [row for part in parts for row in part.lane.taken()]
+            about = [follow_ups(registry, tables, row, Outcome.DONE, None) for row in rows]
+            send_all(conn, tables, [one for sends in about for one in sends])
+        return flagged
+
+    def _was_committed(self, parts: list[Part]) -> bool:
+        """Lock and read the rows, which waits for a COMMIT still under way: all of the batch was
+        committed, or nothing."""
+        heads = {part.lane.row.msg_id for part in parts}
+        nexts = {row.msg_id for part in parts if (row := part.lane.next_row)}
+        with self._caller.transacting.beside() as conn:
+            me = parts[0].lane.owner
+            flagged = done.look(conn, self._runtime.tables, heads | nexts, me=me)
+        if not heads.isdisjoint(flagged):
+            return False
+        self._settled(parts, flagged)
+        return True
+
+    @staticmethod
+    def _unsettled(parts: list[Part], error: HandlerMisuse) -> None:
+        """What the handler wrote is committed, the outcome is not."""
+        for part in parts:
+            part.lane.settled = None
+        raise Failed({part.lane.row.msg_id: error for part in parts}) from error
+
+    @staticmethod
+    def _settled(parts: list[Part], flagged: set[int]) -> None:
+        for part in parts:
+            ahead = part.lane.next_row
+            part.lane.settled = ahead is not None and ahead.msg_id in flagged
+
+
+# --- Call a handler for a batch, in the transaction of its outcome if it is transactional.
+#
+# All of a batch is done, or nothing. After an exception no try is counted, and each message runs
+# alone, its lane to its end, so that the guilty one raises for itself. A batch is never tried
+# again as one after an exception: that might never end. One file, because the ways out of a batch
+# are read beside its call.
+
+FAIL_ROUNDS = 4
+"""How often a transactional handler is called for a batch while it names messages that fail."""
+IDS_SHOWN = 5
+RELEASED = Result(Outcome.RELEASED)
+"""Our id is lost, and with it the lanes; or the stop has cancelled the handler."""
+
+
+def _few(ids: list[Any]) -> str:
+    return ", ".join(map(str, ids[:IDS_SHOWN])) + (", ..." if len(ids) > IDS_SHOWN else "")
+
+
+class _NotDone(Exception):
+    """The handler has returned something that cannot be the result of several messages, such as
+    Reject or RetryLater: roll back."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.error)
+        self.result = result
+
+
+class _OfHandler(Exception):
+    """A LostClaim that the handler has raised, not we: an error as any other."""
+
+    def __init__(self, error: LostClaim) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class BatchCaller:
+    """Calls handlers for batches, for the threads of one instance."""
+
+    def __init__(self, runtime: Runtime, *, caller: Caller, lanes: Lanes) -> None:
+        self._runtime = runtime
+        self._caller = caller
+        self._lanes = lanes
+        self.gathering = Gathering(runtime, lanes)
+        self._transaction = BatchTransaction(runtime, caller)
+
+    def handle_beside(self, lane: Lane) -> list[Lane] | None:
+        """Run a lane with those that wait beside it; returns those that have a result. None if its
+        handler takes no batches."""
+        if lane.result is not None:  # known before it got the flag
+            lane.finished_at = time.monotonic()
+            return [lane]
+        batch = self.gathering.gather(lane)
+        return None if batch is None else self.handle(batch)
+
+    def handle(self, batch: Batch) -> list[Lane]:
+        """Run the handler; returns the lanes that have a result. The others run alone: they wait
+        again with those of `lanes`."""
+        begin = time.monotonic()
+        first, messages = batch.lanes[0], len(batch)
+        ends = {lane: lane.place + lane.width for lane in batch.lanes}
+        try:
+            if batch.is_single and (batch.handler.batch is None or first.row.odd is not None):
+                self._caller.handle(first)
+            else:
+                self._together(batch)
+        except BaseException as error:  # of ours, round the handler
+            self._runtime.log.error("a batch ended by an error round its handler", exc_info=error)
+            self._end(batch.lanes, fault(error))
+        ended = [lane for lane in batch.lanes if lane.result is not None]
+        again = [lane for lane in batch.lanes if lane.result is None]
+        seconds = (now := time.monotonic()) - begin
+        self._lanes.took(seconds / len(batch.lanes), len(batch.lanes))
+        size = self.gathering.size(batch.handler)
+        if again:
+            size.failed()
+        else:
+            size.took(messages, seconds)
+        for lane in ended:
+            lane.finished_at, lane.started_at, lane.ran_seconds = now, begin, seconds / messages
+        for lane in again:  # those of the batch, and no others: then it may be claimed again
+            lane.rows = lane.rows[: ends[lane]]
+            lane.alone, lane.width, lane.verdict = True, 1, None
+        if again:
+            self._lanes.put(again, takes_one=True)
+        return ended
+
+    def _together(self, batch: Batch) -> None:
+        runtime, lanes, handler = self._runtime, batch.lanes, batch.handler
+        first, now = lanes[0], time.monotonic()
+        until = None if handler.timeout is None else now + handler.timeout
+        running = Execution(
+            *(first.row, first.owner, now, until, handler.timeout_action == "restart"),
+            part=first.part,
+            beside=[(lane.row, lane.part) for lane in lanes[1:]],
+            shared=not batch.is_single,
+        )
+        ident = threading.get_ident()
+        runtime.in_flight.running[ident] = running
+        try:
+            # As in `Caller.handle`: looked at after it is noted in `running`.
+            if not runtime.identity.is_ours(first.owner):
+                raise LostClaim(first.row.msg_id, first.owner)
+            parts = [part for lane in lanes if (part := self._part(lane, handler))]
+            if until is not None:  # the payloads may have been waited for
+                running.until = time.monotonic() + (until - now)
+            if parts:
+                self._started(parts)
+                self._run(parts, handler, running)
+        except (LostClaim, NotRead):
+            self._end(lanes, RELEASED)
+        except OutOfDate:
+            self._drop_lost(lanes, handler)
+        except _OfHandler as raised:
+            self._raised(raised.error, batch, running)
+        except BaseException as error:  # the thread survives any exception
+            self._raised(error, batch, running)
+        finally:
+            runtime.in_flight.running.pop(ident, None)
+            self._caller.budget.give_back()
+
+    def _part(self, lane: Lane, handler: Handler) -> Part | None:
+        """The messages of a lane: its first ones, as far as they can be read. None if there are
+        none; then it has its result."""
+        messages: list[Message[Any]] = []
+        if self._transaction.is_cancelled(lane):
+            return None
+        for number, row in enumerate(lane.taken()):
+            try:
+                if row.flaw is not None:
+                    row = self._caller.loaded(row, lane.owner)
+                    if self._runtime.registry.tells:
+                        lane.rows[lane.place + number] = tuple(row)
+                messages.append(self._caller.message_of(row, topic_of(row.topic), handler))
+            except PayloadError as error:
+                if not messages:
+                    lane.width = 1
+                    lane.result = self._caller.judge.of_error(error, handler, row)
+                    return None
+                break
+        lane.width = len(messages)
+        return Part(lane, messages)
+
+    def _started(self, parts: list[Part]) -> None:
+        if self._runtime.events.wants(Started):
+            for part in parts:
+                for row in part.lane.taken():
+                    self._runtime.events.emit(Started(part.lane.owner, row))
+
+    def _run(self, parts: list[Part], handler: Handler, running: Execution) -> None:
+        if handler.transactional:
+            for _ in range(FAIL_ROUNDS):
+                try:
+                    self._in_transaction(parts, handler, running)
+                    return
+                except Failed as failed:
+                    before = sum(len(part.messages) for part in parts)
+                    parts = self._without(parts, failed.by_id, handler)
+                    self._tell_of_failed(failed, before, parts)
+                if not parts:
+                    return
+            why = f"the handler named further ones in each of {FAIL_ROUNDS} calls"
+            self._tell_of_fall_back([part.lane for part in parts], handler, why)
+            return
+        failures = self._call(parts, handler, running, None)
+        self._check_time(handler, running)
+        for part in parts:
+            if not self._transaction.is_cancelled(part.lane):
+                part.lane.result = part.done()
+        self._without(parts, failures, handler)
+
+    def _tell_of_failed(self, failed: Failed, before: int, parts: list[Part]) -> None:
+        """Log that the others are called again."""
+        again = sum(len(part.messages) for part in parts)
+        if again:
+            ids = list(failed.by_id)
+            which = f"message {ids[0]}" if len(ids) == 1 else f"messages {_few(ids)}"
+            text = "%s failed; rolled back, %d of %d messages are called again (%d wait behind)"
+            what = (which, again, before, before - again - len(ids))
+            self._runtime.log.info(text, *what)
+
+    def _in_transaction(self, parts: list[Part], handler: Handler, running: Execution) -> None:
+        def call(conn: Connection) -> Failures:
+            return self._call(parts, handler, running, conn)
+
+        self._transaction.run(parts, call, lambda: self._check_time(handler, running))
+
+    def _raised(self, error: BaseException, batch: Batch, running: Execution) -> None:
+        """All lanes without a result run alone; a single message has its result."""
+        judge, handler, error = self._caller.judge, batch.handler, carried(error)
+        if issubclass(type(error), KeyboardInterrupt):  # its own `__class__` may raise
+            judge.interrupted()
+        if running.stopped and issubclass(type(error), CANCELLED):
+            self._end(batch.lanes, RELEASED)
+            return
+        returned = error.result if type(error) is _NotDone else None
+        open_lanes = [lane for lane in batch.lanes if lane.result is None]
+        left = [lane for lane in open_lanes if not self._transaction.is_cancelled(lane)]
+        if batch.is_single and not left:
+            return
+        if len(left) == 1 and batch.is_single:
+            row = left[0].row
+            result = returned or judge.raised(error, handler, row)
+            left[0].result = judge.written(judge.late(result, handler, running, row), handler, row)
+            return
+        if returned is not None:
+            why, raised = returned.error or "", returned.raised
+        else:
+            home, raised = home_of(handler.fn), error
+            trim(error, home)
+            why = describe(error, home)
+        which = "" if running.called is None else f"message {running.called}: "
+        self._tell_of_fall_back(
+            left or batch.lanes, handler, which + without(why, judge.secrets), raised
+        )
+
+    def _tell_of_fall_back(
+        self, lanes: list[Lane], handler: Handler, why: str, raised: BaseException | None = None
+    ) -> None:
+        """Tell that these lanes run alone: an event, and a line in the log. That is a warning once
+        for each handler: where it happens at every batch, nothing else shows it."""
+        known, level = "alone" in handler.warned, logging.INFO
+        if not known:
+            handler.warned.append("alone")
+            level = logging.WARNING
+        done = "were rolled back" if handler.transactional else "have no outcome"
+        rows = [row for lane in lanes for row in lane.taken()]
+        text = "%d messages of topic %s %s (%s); each runs alone: %s"
+        if not known:
+            text += " (further ones of this handler are logged as INFO)"
+        what = (len(rows), handler.topic, done, why, _few([row.msg_id for row in rows]))
+        extra = {"topic": handler.topic, "event": Said.BATCH_ALONE}
+        self._runtime.log.log(level, text, *what, exc_info=raised, extra=extra)
+        self._runtime.events.emit(FellBack(lanes[0].owner, rows, why, raised))
+
+    @staticmethod
+    def _end(lanes: list[Lane], result: Result) -> None:
+        """The result of the first message of each lane that has none."""
+        for lane in lanes:
+            if lane.result is None:
+                lane.width, lane.verdict, lane.result = 1, None, replace(result)
+
+    def _drop_lost(self, lanes: list[Lane], handler: Handler) -> None:
+        """Lanes whose flag is gone are given up, after a rollback; the others run alone. A single
+        message whose flag is there was not found in the session of its handler: its try fails."""
+        heads = [lane.row.msg_id for lane in lanes]
+        try:
+            with self._caller.transacting.beside() as conn:
+                mine = done.look(conn, self._runtime.tables, heads, me=lanes[0].owner)
+        except Exception as error:  # each asks for itself
+            self._runtime.log.info("a batch was rolled back: %s", reason_of(error))
+            return
+        self._end([lane for lane in lanes if lane.row.msg_id not in mine], RELEASED)
+        first = lanes[0]
+        if len(lanes) == 1 and first.width == 1 and first.result is None:
+            lost = LostClaim(first.row.msg_id, first.owner)
+            first.result = self._caller.judge.of_error(lost, handler, first.row)
+
+    # ------------------------------------------------------------ the handler
+
+    def _call(
+        self, parts: list[Part], handler: Handler, running: Execution, conn: Connection | None
+    ) -> Failures:
+        """Call the handler; returns the failures that it has named. Raises whatever it raises."""
+        owner, attempt = parts[0].lane.owner, parts[0].lane.row.tries + 1
+        messages = [message for part in parts for message in part.messages]
+        if handler.batch is None:
+            self._call_each(messages, owner, handler, running, conn)
+            return {}
+        context = BatchContext(messages, owner, attempt, running, conn, self._runtime)
+        try:
+            arguments = (messages, context) if handler.takes_context else (messages,)
+            value = self._of_handler(handler, running, *arguments)
+        finally:
+            Part.share_out(context._ended_with(), parts)
+        result = self._caller.judge.returned(value, handler, attempt)
+        if result is not DONE:
+            raise _NotDone(result)
+        failures = context._counted()
+        if not failures:
+            self._caller.flush(context)
+        return failures
+
+    def _of_handler(self, handler: Handler, running: Execution, *arguments: Any) -> Any:
+        try:
+            return self._caller.call(handler, running, *arguments)
+        except LostClaim as error:
+            raise _OfHandler(error) from error
+
+    def _call_each(
+        self,
+        messages: list[Message[Any]],
+        owner: str,
+        handler: Handler,
+        running: Execution,
+        conn: Connection | None,
+    ) -> None:
+        """A group: one call for each message, each with the time of one."""
+        for message in messages:
+            running.called, running.since = message.msg_id, time.monotonic()
+            if handler.timeout is not None:
+                running.until = running.since + handler.timeout
+            context = Context(message, owner, 1, running, conn, runtime=self._runtime)
+            arguments = (message, context) if handler.takes_context else (message,)
+            value = self._of_handler(handler, running, *arguments)
+            result = self._caller.judge.returned(value, handler, 1)
+            if result is not DONE:
+                raise _NotDone(result)
+            self._caller.flush(context)
+            self._check_time(handler, running)
+        running.called = None
+
+    def _check_time(self, handler: Handler, running: Execution) -> None:
+        if running.until is not None and time.monotonic() > running.until:
+            took = time.monotonic() - running.since
+            text = f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
+            raise HandlerTimeout(text)
+
+    def _without(self, parts: list[Part], failures: Failures, handler: Handler) -> list[Part]:
+        """The parts without the messages that failed, and without those behind them. A lane whose
+        first one failed has its result; one further behind is the next that gets the flag, and its
+        result is known."""
+        kept: list[Part] = []
+        for part in parts:
+            lane, ids = part.lane, [message.msg_id for message in part.messages]
+            place = next((i for i, msg_id in enumerate(ids) if msg_id in failures), None)
+            if place is None:
+                kept.append(part)
+                continue
+            row, judge = Row(*lane.rows[lane.place + place]), self._caller.judge
+            result = judge.of_error(failures[ids[place]], handler, row)
+            if place == 0:
+                lane.result, lane.width, lane.verdict = result, 1, None
+            else:
+                lane.width, lane.verdict = place, result
+                kept.append(Part(lane, part.messages[:place]))
+        return kept

@@ -1,0 +1,585 @@
+"""Call the handler of a lane's current message, in a transaction or not, and judge its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.dialects import (
+    Trouble,
+    kind_of,
+    led_elsewhere,
+    reaching,
+    read_instant,
+    reason_of,
+    secrets_of,
+    session_seconds,
+    trouble,
+    without,
+)
+from msgworker.errors import HandlerTimeout, LostClaim
+from msgworker.events import Started
+from msgworker.instance.connections import (
+    SAME_CLAIM_RUNS,
+    Connections,
+    TransactionProgress,
+    lent,
+    misled,
+    missed,
+)
+from msgworker.instance.fan_out.executors import Stopped
+from msgworker.instance.fan_out.fan_out import FanOuts
+from msgworker.instance.running.asyncpool import LoopThread
+from msgworker.instance.running.context import Context
+from msgworker.instance.running.handler import Handler
+from msgworker.instance.running.in_flight import Execution, Lane
+from msgworker.instance.running.outcome import (
+    DONE,
+    Backoff,
+    Result,
+    cancelled,
+    limited,
+    payload_of,
+    result_of_error,
+    result_of_return,
+)
+from msgworker.instance.running.traceback import text_of
+from msgworker.instance.settling.until_known import Failures, Fate, until_known
+from msgworker.instance.settling.writer import settlement, what_became
+from msgworker.instance.state import Runtime, facts, tell_of_limit
+from msgworker.instance.usercode import call_user, carried, end_if_forked, free_memory
+from msgworker.message import Message, Outcome, Settled, filled, topic_of
+from msgworker.payload import clean, quoted
+from msgworker.store import done, recover, schedules
+from msgworker.store import settle as store
+from msgworker.store.rows import Row, with_payload
+
+# --- Transactions that run handlers, each on a connection of its thread, until the result is
+# known.
+
+
+class Transacting:
+    """Used by the handler threads of one instance."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._local = threading.local()
+
+    def link(self) -> Connections:
+        """The connection of this thread that is lent to handlers."""
+        link: Connections | None = getattr(self._local, "link", None)
+        if link is None:
+            link = self._local.link = self._runtime.link(lends=True)
+            self._runtime.spare_links.add(link)
+            self._runtime.lent_links.add(link)
+        return link
+
+    @contextmanager
+    def beside(self) -> Iterator[Connection]:
+        """A transaction on a connection that no handler has had, to see what is committed."""
+        link = self._runtime.link()
+        try:
+            with link.transaction() as conn:
+                yield conn
+        finally:
+            link.close()
+
+    def until_committed(
+        self,
+        row: Row,
+        owner: str,
+        once: Callable[[TransactionProgress], None],
+        was_committed: Callable[[], bool],
+    ) -> None:
+        """Run handlers and write their outcome in one transaction. row: the message, the first one
+        of several. owner: the id under which it was claimed. once: does it one time.
+
+        If the database rolled it back (deadlock, lost connection), it runs again under the same
+        claim, without a try counted; a few times only, because a handler may be the cause. Not if
+        a time limit of the server has ended it, which would end it again. In an outage it waits as
+        long as the claim is ours. After a lost COMMIT the rows show whether it was committed.
+        Raises LostClaim, and HandlerTimeout for a session that was ended without a word.
+        """
+        self.link().owner = owner
+        stage = TransactionProgress()
+        runs, took = 0, 0.0
+        failed: BaseException | None = None
+
+        def send() -> bool:
+            nonlocal stage
+            stage = TransactionProgress()
+            once(stage)
+            return True
+
+        def look() -> bool | None:
+            return True if was_committed() else None
+
+        def judge(error: BaseException, looking: bool) -> Fate:
+            nonlocal runs, failed, took
+            if looking:
+                return Fate.RAISE if trouble(error) is Trouble.OTHER else Fate.UNKNOWN
+            if not stage.again(error):
+                if stage.took_too_long(error):
+                    tell_of_limit(self._runtime.log, row, reason_of(error))
+                return Fate.RAISE
+            text = "message %s: rolled back, run again"
+            self._runtime.log.info(text, row.msg_id, exc_info=error, extra=facts(row))
+            runs, failed, took = runs + stage.begun, error, stage.seconds()
+            lost = stage.committing and trouble(error) is Trouble.LOST
+            return Fate.UNKNOWN if lost else Fate.AGAIN
+
+        def may_go_on() -> bool:
+            return self._runtime.identity.is_ours(owner) and not self._runtime.gave_up()
+
+        def before_again() -> None:
+            if runs == SAME_CLAIM_RUNS and failed is not None:
+                raise failed
+            if failed is not None and trouble(failed) is Trouble.LOST and stage.begun:
+                self._refuse_overtime(row, took, failed)
+            self._wait_for_trust(row, owner)
+
+        pauses = Failures(self._runtime.urgent_pause)
+        known = until_known(send, look, may_go_on, pauses, judge=judge, before_again=before_again)
+        if known is None:
+            raise LostClaim(row.msg_id, owner)
+
+    def _refuse_overtime(self, row: Row, took: float, error: BaseException) -> None:
+        """Raise HandlerTimeout if the session was lost after the time for which the server lets one
+        be idle: it ends it without a word, and would again."""
+        try:
+            with self.beside() as conn:
+                limit = session_seconds(conn)
+        except Exception:  # the server is away: that is why
+            return
+        if limit is None or took < limit:
+            return
+        text = (
+            f"the server ended the session after {took:.0f} s: it lets a session be idle, or a "
+            f"transaction last, for {limit:g} s ({reason_of(error)})"
+        )
+        tell_of_limit(self._runtime.log, row, text)
+        raise HandlerTimeout(text) from error
+
+    def _wait_for_trust(self, row: Row, owner: str) -> None:
+        """Wait while our lease is in doubt; raises LostClaim when it is over."""
+        runtime = self._runtime
+        if not runtime.identity.wait_for_trust(
+            lambda: not runtime.identity.is_ours(owner) or runtime.gave_up()
+        ):
+            raise LostClaim(row.msg_id, owner)
+
+
+# --- What a handler's return or exception becomes, by the options of the handler and of the App.
+
+CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
+
+
+class OutcomePolicy:
+    """Used by the handler threads."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._backoff = Backoff(runtime.settings.backoff_seconds)
+        self.secrets = secrets_of(runtime.engine.url)
+
+    def returned(self, value: Any, handler: Handler, attempt: int) -> Result:
+        return DONE if value is None else result_of_return(value, handler, attempt, self._backoff)
+
+    def raised(
+        self, error: BaseException, handler: Handler, row: Row, running: Execution | None = None
+    ) -> Result:
+        error = carried(error)
+        free_memory(error)
+        kind = type(error)  # its own `__class__` may raise
+        if issubclass(kind, KeyboardInterrupt):
+            self.interrupted()
+        if running is not None and running.stopped and issubclass(kind, CANCELLED):
+            return Result(Outcome.RELEASED)
+        if issubclass(kind, Stopped):
+            return Result(Outcome.RELEASED)
+        return result_of_error(error, handler, row.tries + 1, self._backoff)
+
+    def of_error(self, error: BaseException, handler: Handler, row: Row) -> Result:
+        """What is written for a message that failed with this error."""
+        return self.written(self.raised(error, handler, row), handler, row)
+
+    def interrupted(self) -> None:
+        """A handler got KeyboardInterrupt: the instance stops."""
+        self._runtime.stopping.set()
+
+    def late(self, result: Result, handler: Handler, running: Execution, row: Row) -> Result:
+        """The result, or a failed try if it came after the timeout."""
+        if result.outcome in (Outcome.DONE, Outcome.FAILED) and running.until is not None:
+            took, raised = time.monotonic() - running.since, result.raised
+            told = isinstance(raised, HandlerTimeout) or (handler.is_async and raised is None)
+            if time.monotonic() > running.until and not told:
+                text = f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
+                if raised is not None:
+                    text += f"; then it raised {type(raised).__name__}: {text_of(raised)}"
+                late = HandlerTimeout(text)
+                late.__cause__ = raised
+                return result_of_error(late, handler, row.tries + 1, self._backoff)
+        return result
+
+    def written(self, result: Result, handler: Handler, row: Row) -> Result:
+        """What is written of it: RetryLater beyond its limit is a failed try, the handler may allow
+        fewer tries than the table, and no text shows a password."""
+        if result is DONE:
+            return result
+        if result.outcome is Outcome.LATER and self._worn_out(row):
+            text = clean(f"RetryLater beyond later_limit, or without its columns; {result.error}")
+            result = Result(Outcome.FAILED, text, result.delay_seconds)
+        result = limited(result, handler, row.tries + 1, self._runtime.tables.spec.max_tries)
+        if result.error is not None:
+            result.error = without(result.error, self.secrets)
+        if result.trace is not None:
+            result.trace = without(result.trace, self.secrets)
+        return result
+
+    def _worn_out(self, row: Row) -> bool:
+        """Whether RetryLater counts as a failure: beyond `later_limit`, or the table lacks
+        the columns for it."""
+        return not self._keeps_later() or row.later_times >= self._runtime.tables.spec.later_limit
+
+    def _keeps_later(self) -> bool:
+        tables = self._runtime.tables
+        return tables.has("later_times") and tables.has("available_at")
+
+
+# --- Run the handler of a lane's current message and return its outcome.
+#
+# A plain handler runs with no transaction of ours open. A transactional one runs inside the
+# transaction that settles its message: its writes and the outcome commit together, or neither
+# does.
+
+BUDGET_PAUSE_SECONDS = 0.2
+
+
+class _Undo(Exception):
+    """Roll the handler's transaction back and report this result."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.error)
+        self.result = result
+
+
+class PayloadBudget:
+    """The bytes of long payloads that the handlers of an instance hold. A thread that holds some
+    takes more without waiting, so none waits for another one that waits."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[int, int] = {}
+        self._freed = threading.Condition()
+
+    def take(self, size: int, gives_up: Callable[[], bool]) -> bool:
+        """Wait until there is room, or nothing else is held; False if `gives_up` says so."""
+        me = threading.get_ident()
+        with self._freed:
+            while (
+                self._held and me not in self._held and sum(self._held.values()) + size > self._most
+            ):
+                if gives_up():
+                    return False
+                self._freed.wait(BUDGET_PAUSE_SECONDS)
+            self._held[me] = self._held.get(me, 0) + size
+        return True
+
+    def give_back(self) -> None:
+        """All that this thread holds."""
+        if self._held:
+            with self._freed:
+                if self._held.pop(threading.get_ident(), None) is not None:
+                    self._freed.notify_all()
+
+
+class NotRead(Exception):
+    """The payload was not read: the message is released."""
+
+
+class Caller:
+    """Calls handlers for the threads of one instance."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        before_settle: Callable[[Lane], None] = lambda lane: None,
+    ) -> None:
+        """before_settle: called in the transaction of a transactional handler, after the
+        handler."""
+        self._runtime = runtime
+        self.before_settle = before_settle
+        self._pid = runtime.pid
+        self._loop = LoopThread(self._pid)
+        self.budget = PayloadBudget(runtime.settings.payload_budget)
+        self.judge = OutcomePolicy(runtime)
+        self.transacting = Transacting(runtime)
+        self._told_of_odd_instants = False
+        has_ticks = runtime.tables.has("scheduled_for")
+        self._tick_of = self._read_tick if has_ticks else None
+
+    def handle(self, lane: Lane) -> None:
+        """Run the current message of a lane; leaves the outcome in `lane.result`."""
+        runtime, row = self._runtime, lane.row
+        if row.flaw is not None and row.odd is not None:
+            lane.result = Result(Outcome.DEAD, f"the row cannot be read: {row.odd}")
+            return
+        topic = topic_of(row.topic)
+        handler = runtime.registry.get(topic)
+        if handler is None:  # unregistered meanwhile: release it
+            lane.result = Result(Outcome.RELEASED)
+            return
+        if row.flaw is None:
+            self._handle(lane, row, topic, handler)
+            return
+        try:  # it may wait: before anything is noted of the handler, or asked of our lease
+            row = self.loaded(row, lane.owner)
+            if runtime.registry.tells:  # its payload is sent with its outcome
+                lane.row = row
+            self._handle(lane, row, topic, handler)
+        except NotRead:
+            lane.result = Result(Outcome.RELEASED)
+        finally:
+            self.budget.give_back()
+
+    def _handle(self, lane: Lane, row: Row, topic: str, handler: Handler) -> None:
+        runtime, now = self._runtime, time.monotonic()
+        until = None if handler.timeout is None else now + handler.timeout
+        fatal = handler.timeout_action == "restart"
+        running = Execution(row, lane.owner, now, until, fatal, part=lane.part)
+        ident, by_thread = threading.get_ident(), runtime.in_flight.running
+        by_thread[ident] = running
+        # Checked after the handler is noted in `running`, which the fetcher reads: if our id was
+        # lost since this thread took the lane, the message may have been claimed again, even by us.
+        if not runtime.identity.is_ours(lane.owner):
+            by_thread.pop(ident, None)
+            lane.result = Result(Outcome.RELEASED)
+            return
+        # Also after it is noted: the housekeeper writes `cancels`, then tells those that run.
+        if runtime.in_flight.cancels and (request := runtime.in_flight.cancelled(row)) is not None:
+            by_thread.pop(ident, None)
+            lane.result = cancelled(request)
+            return
+        if runtime.events.wants(Started):
+            runtime.events.emit(Started(lane.owner, row))
+        try:
+            msg = self.message_of(row, topic, handler)
+            if handler.transactional:
+                result = self._transactional(lane, msg, handler, running)
+            else:
+                result = self._plain(lane, msg, handler, running)
+        except _Undo as undo:
+            result = undo.result
+        except BaseException as error:  # the thread survives any exception
+            result = self.judge.raised(error, handler, row, running)
+        finally:
+            by_thread.pop(ident, None)
+        if lane.settled is not None:
+            result = DONE
+        elif (
+            runtime.in_flight.cancels and (request := runtime.in_flight.cancelled(row)) is not None
+        ):
+            result = cancelled(request)
+        elif until is not None or result is not DONE:
+            result = self.judge.late(result, handler, running, row)
+            result = self.judge.written(result, handler, row)
+        lane.result = result
+
+    def loaded(self, row: Row, owner: str) -> Row:
+        """The row with its payload, if that was not read ahead; it counts for the budget until the
+        end of the handler. owner: the id it was claimed under. Raises NotRead."""
+        runtime, length = self._runtime, row.oversize
+        if length is None or length > runtime.tables.spec.max_payload:
+            return row
+        if not self.budget.take(length, runtime.stopping.is_set):
+            raise NotRead
+        link = runtime.link()
+        try:
+            with reaching(runtime.engine), link.statement() as conn:
+                found = with_payload(conn, runtime.tables, row)
+        except Exception as error:
+            if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
+                raise NotRead from error
+            raise
+        finally:
+            link.close()
+        # It may be recovered by now, or deleted: then its outcome will find no row.
+        identity = runtime.identity
+        if found is None or not (identity.trusted() and identity.is_ours(owner)):
+            raise NotRead
+        return found
+
+    def message_of(self, row: Row, topic: str, handler: Handler) -> Message[Any]:
+        """The row as its handler sees it. Raises PayloadError."""
+        return filled(
+            row.msg_id,
+            row.object_id,
+            topic,
+            payload_of(row.payload, None if row.flaw is None else row.oversize, handler),
+            row.tries,
+            None if row.created_at is None else partial(self._created_at, row),
+            self._runtime.tables.spec.name,
+            self._tick_of,
+        )
+
+    def _read_tick(self, msg_id: int) -> datetime | None:
+        link = self._runtime.link()
+        try:
+            with reaching(self._runtime.engine), link.statement() as conn:
+                return schedules.tick_of(conn, self._runtime.tables, msg_id)
+        finally:
+            link.close()
+
+    def _created_at(self, row: Row) -> datetime | None:
+        try:
+            return read_instant(
+                row.created_at, kind_of(self._runtime.tables.cols().created_at).zone
+            )
+        except ValueError:
+            if not self._told_of_odd_instants:
+                self._told_of_odd_instants = True
+                column = self._runtime.tables.names["created_at"]
+                text = (
+                    "message %s: %s holds %s, not an instant; its handler gets None (logged once)"
+                )
+                held = quoted(row.created_at)
+                self._runtime.log.warning(text, row.msg_id, column, held, extra=facts(row))
+            return None
+
+    def close(self) -> None:
+        """Return the threads' connections; the threads must have ended."""
+        self._runtime.spare_links.close()
+        self._loop.close()
+
+    def call(self, handler: Handler, running: Execution, *arguments: Any) -> Any:
+        """Call the function of a handler."""
+        if not handler.is_async:
+            return call_user(self._pid, handler.fn, *arguments)
+        try:
+            return self._loop.run(handler.fn(*arguments), handler.timeout, running)
+        finally:
+            end_if_forked(self._pid)
+
+    def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Execution) -> Result:
+        attempt = lane.row.tries + 1
+        if not handler.takes_context:  # who cannot ask for anything gets nothing made
+            return self.judge.returned(self.call(handler, running, msg), handler, attempt)
+        fans = FanOuts(self._runtime, running, self.judge.secrets)
+        try:
+            context = Context(msg, lane.owner, attempt, running, fans=fans, runtime=self._runtime)
+            try:
+                value = self.call(handler, running, msg, context)
+            finally:
+                sent = context._sent()
+            result = self.judge.returned(value, handler, attempt)
+            if sent and result is DONE:
+                return Result(Outcome.DONE, sends=tuple(message for _, message in sent))
+            return result
+        finally:
+            fans.close()
+
+    # ------------------------------------------------------------ transactional
+
+    def _transactional(
+        self, lane: Lane, msg: Message[Any], handler: Handler, running: Execution
+    ) -> Result:
+        """Handler and outcome in one transaction."""
+
+        def once(stage: TransactionProgress) -> None:
+            self._in_one_transaction(lane, msg, handler, running, stage)
+
+        self.transacting.until_committed(
+            lane.row, lane.owner, once, lambda: self._was_committed(lane)
+        )
+        return DONE
+
+    def _in_one_transaction(
+        self,
+        lane: Lane,
+        msg: Message[Any],
+        handler: Handler,
+        running: Execution,
+        stage: TransactionProgress,
+    ) -> None:
+        attempt = lane.row.tries + 1
+        link = self.transacting.link()
+        with link.lock, link.transaction() as conn:
+            self._refuse_lost(conn, lane)
+            self._refuse_cancelled(lane)  # it may run again after a rollback by the database
+            context = Context(msg, lane.owner, attempt, running, conn, runtime=self._runtime)
+            with lent(conn, stage, "the handler"):
+                arguments = (msg, context) if handler.takes_context else (msg,)
+                value = self.call(handler, running, *arguments)
+                result = self.judge.returned(value, handler, attempt)
+                self.flush(context)
+            if result is not DONE:
+                raise _Undo(result)
+            if running.until is not None and time.monotonic() > running.until:
+                raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
+            self._refuse_cancelled(lane)
+            fate = self._settle(conn, lane, stage)
+            stage.led = led_elsewhere(conn)
+            stage.committing = True
+        lane.settled = fate is Settled.WENT_ON
+        if stage.led is not None and not self._was_committed(lane):
+            lane.settled = None
+            raise misled("the handler", stage.led)
+
+    def _refuse_lost(self, conn: Connection, lane: Lane) -> None:
+        """Raise if our lease was lost since the claim: another instance may have the message."""
+        if lane.owner == self._runtime.identity.id:
+            return
+        found = recover.still_flagged(conn, self._runtime.tables, {lane.row.msg_id: lane.row.tries})
+        if lane.row.msg_id not in found.free:
+            raise LostClaim(lane.row.msg_id, lane.owner)
+
+    def _refuse_cancelled(self, lane: Lane) -> None:
+        """Roll back if an operator cancels the message."""
+        in_flight = self._runtime.in_flight
+        if in_flight.cancels and (request := in_flight.cancelled(lane.row)) is not None:
+            raise _Undo(cancelled(request))
+
+    @staticmethod
+    def flush(context: Context) -> None:
+        session = context._session
+        if session is not None:
+            session.commit()  # its savepoint only
+            session.close()
+
+    def _settle(self, conn: Connection, lane: Lane, stage: TransactionProgress) -> Settled:
+        self.before_settle(lane)
+        lane.result = DONE
+        tables, me, one = self._runtime.tables, lane.owner, settlement(lane, self._runtime)
+        stage.committing = True  # for those that settle and commit at once
+        fate = store.settle_at_once(conn, tables, one, me=me)
+        if fate is None:
+            stage.committing = False
+            fate = store.settle_one(conn, tables, one, me=me)
+        if fate is Settled.LOST:
+            why = missed(conn, "the handler")
+            if why is None:
+                done.check_not_kept(conn, tables, lane.row.msg_id, me=me)
+            raise why or LostClaim(lane.row.msg_id, lane.owner)
+        return fate
+
+    def _was_committed(self, lane: Lane) -> bool:
+        """Read the rows; sets `lane.settled` if the COMMIT had arrived."""
+        lanes = {lane.row.msg_id: lane}
+        ids = set(lanes) | ({lane.next_row.msg_id} if lane.next_row else set())
+        with self.transacting.beside() as conn:
+            flagged = done.look(conn, self._runtime.tables, ids, me=lane.owner)
+        became = what_became(lanes, flagged)
+        if not became:
+            return False
+        lane.settled = became[lane.row.msg_id] is Settled.WENT_ON
+        return True

@@ -1,0 +1,183 @@
+"""Which waiting messages share a batch, and how many it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, starmap
+
+from msgworker.instance.running.handler import Handler
+from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.running.pool import Lanes
+from msgworker.instance.state import Runtime
+from msgworker.message import topic_of
+from msgworker.store.rows import Row
+
+# --- How many messages a batch takes, by how long the last ones took.
+#
+# Nothing here reads a clock or a table.
+
+FIRST = 16
+"""Messages of the first batch."""
+BYTES = 8_000_000
+"""Characters of payload in a batch, at most; one message may have more."""
+LEASE_SHARE = 1 / 3
+"""The share of a lease that a batch may take: others wait behind its locks."""
+
+
+class BatchSize:
+    """The size of the batches of one handler. It starts small, is doubled while batches take less
+    than half of the aim, and cut to what the aim allows; halved when a batch was rolled back, so
+    that rare failures leave many batches whole.
+
+    now: how many messages the next one takes. Written by handler threads without a lock: one of two
+    answers at the same time may be lost.
+    """
+
+    def __init__(self, most: int, aim_seconds: float, lease_seconds: float) -> None:
+        self._most = most
+        self._aim = min(aim_seconds, lease_seconds * LEASE_SHARE)
+        self.now = min(FIRST, most)
+
+    def took(self, messages: int, seconds: float) -> None:
+        """A batch of so many messages took so many seconds."""
+        if seconds > self._aim:
+            self.now = max(1, min(self.now, int(messages * self._aim / seconds)))
+        elif messages >= self.now and seconds * 2 <= self._aim:
+            self.now = min(self._most, self.now * 2)
+
+    def failed(self) -> None:
+        """A batch was rolled back."""
+        self.now = max(1, self.now // 2)
+
+
+# --- Which messages share a batch: those that wait at this moment, of one handler.
+#
+# Only a message without a try or a crash behind it leads a lane into a batch; any other runs
+# alone, and so does the rest of its lane. So a poison message costs those beside it one try at
+# most.
+
+
+@dataclass(slots=True)
+class Batch:
+    """Lanes whose handler is called for all of them together. Each takes `width` messages of its
+    run."""
+
+    handler: Handler
+    lanes: list[Lane]
+
+    def __len__(self) -> int:
+        return sum(lane.width for lane in self.lanes)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one message, whose handler ends for it alone."""
+        return len(self.lanes) == 1 and self.lanes[0].width == 1
+
+
+class Gathering:
+    """Used by the handler threads. lanes: where further ones wait."""
+
+    def __init__(self, runtime: Runtime, lanes: Lanes) -> None:
+        self._runtime = runtime
+        self._lanes = lanes
+        self._sizes: dict[str | None, BatchSize] = {}
+
+    def gather(self, lane: Lane) -> Batch | None:
+        """The batch of this lane and of those that wait and fit; None if its handler has none."""
+        runtime = self._runtime
+        handler = runtime.registry.get(topic_of(lane.row.topic))
+        if handler is None or handler.most == 1:
+            return None
+        batch = Batch(handler, [lane])
+        if not self._may_lead(lane, handler):
+            if not lane.alone:  # as far as a batch can have reached, in which its process died
+                lane.rows = lane.rows[: lane.place + handler.most]
+            lane.alone = True
+        elif not runtime.stopping.is_set() and not runtime.quiesce.active:
+            self._fill(batch)
+        return batch
+
+    def size(self, handler: Handler) -> BatchSize:
+        """The size of the handler's batches."""
+        found = self._sizes.get(handler.topic)
+        if found is None:
+            lease = self._runtime.settings.lease_seconds
+            found = BatchSize(handler.most, handler.batch_seconds, lease)
+            found = self._sizes.setdefault(handler.topic, found)
+        return found
+
+    def _may_lead(self, lane: Lane, handler: Handler) -> bool:
+        """Whether its flagged message may share a batch."""
+        return (
+            not lane.alone and self._is_fresh(lane.row) and self._runtime.tables.spec.max_tries > 1
+        )
+
+    @staticmethod
+    def _is_fresh(row: Row) -> bool:
+        return row.tries == 0 and row.crash_times == 0 and row.odd is None
+
+    def _fill(self, batch: Batch) -> None:
+        first, handler, registry = batch.lanes[0], batch.handler, self._runtime.registry
+        room = _Room(self.size(handler).now)
+
+        def take(lane: Lane) -> None:
+            room.take(lane.row)
+            if handler.transactional:
+                for row in self._behind(lane, handler):
+                    if not room.fits(row):
+                        break
+                    room.take(row)
+                    lane.width += 1
+
+        def wants(lane: Lane) -> bool | None:
+            if room.messages < 1:
+                return None
+            if (
+                lane.owner != first.owner
+                or lane.result is not None
+                or registry.get(topic_of(lane.row.topic)) is not handler
+                or not self._may_lead(lane, handler)
+                or self._runtime.is_paused(lane.row)
+            ):
+                return False
+            if not room.fits(lane.row):
+                return None
+            take(lane)
+            return True
+
+        take(first)
+        if room.messages > 0:
+            batch.lanes += self._lanes.take_more(wants)
+
+    def _behind(self, lane: Lane, handler: Handler) -> Iterator[Row]:
+        """The messages of its run that may follow the flagged one in a batch."""
+        runtime = self._runtime
+        for row in starmap(Row, islice(lane.rows, lane.place + 1, None)):
+            if (
+                not self._is_fresh(row)
+                or runtime.registry.get(topic_of(row.topic)) is not handler
+                or runtime.is_apart(row)
+            ):
+                return
+            yield row
+
+
+class _Room:
+    """How many messages, and characters of payload, still fit into a batch."""
+
+    def __init__(self, messages: int) -> None:
+        self.messages = messages
+        self._bytes = BYTES
+
+    def fits(self, row: Row) -> bool:
+        return self.messages > 0 and _length(row) <= self._bytes
+
+    def take(self, row: Row) -> None:
+        self.messages -= 1
+        self._bytes -= _length(row)
+
+
+def _length(row: Row) -> int:
+    read = len(row.payload) if isinstance(row.payload, str | bytes) else 0
+    return row.oversize or read

@@ -1,0 +1,325 @@
+"""What is in flight in an instance: its lanes, its running handlers, and the wait until there are
+none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from msgworker.instance.running.outcome import Result
+from msgworker.message import in_quarantine, topic_of
+from msgworker.store.cancels import Request
+from msgworker.store.rows import Bare, Row
+
+# --- The in-flight messages of an instance: its lanes, and the handlers that run.
+
+TOPIC = Row._fields.index("topic")
+
+
+class Lane:
+    """One object's run: `rows[place]` is flagged, those behind it are read ahead.
+
+    Written by its present owner: the fetcher, then the handler thread, then the thread that
+    settles it. head: the first message. row: the flagged one. width: how many messages its present
+    try takes, the flagged one and those behind it; 1 except in a batch. owner: the id it was
+    claimed under. part: of the slice in which its head was found.
+    settled: a transactional handler has settled it; whether it continues. alone: its messages run
+    in no batch, to its end. verdict: the result of the next message, known before it is flagged.
+    started_at: when the handler of its message started (monotonic), 0 = it did not; ran_seconds:
+    for how long it ran, of a batch its share.
+    """
+
+    __slots__ = (
+        *("alone", "finished_at", "head", "owner", "part", "place", "ran_seconds", "result"),
+        *("row", "rows", "settled", "started_at", "verdict", "width"),
+    )
+
+    def __init__(self, owner: str, rows: Iterable[Bare]) -> None:
+        self.owner = owner
+        self.rows = list(rows)
+        first = self.rows[0]
+        self.row = self.head = first if isinstance(first, Row) else Row(*first)
+        self.part: Any = None
+        self.place = 0
+        self.width = 1
+        self.result: Result | None = None
+        self.settled: bool | None = None
+        self.alone = False
+        self.verdict: Result | None = None
+        self.finished_at = 0.0
+        self.started_at = 0.0
+        self.ran_seconds = 0.0
+
+    @property
+    def next_row(self) -> Row | None:
+        """The message that gets the flag next, if the lane continues."""
+        place = self.place + self.width
+        return Row(*self.rows[place]) if place < len(self.rows) else None
+
+    @property
+    def next_id(self) -> int | None:
+        """The id of `next_row`."""
+        place, rows = self.place + self.width, self.rows
+        return rows[place][0] if place < len(rows) else None
+
+    @property
+    def next_topic(self) -> str | None:
+        """The topic of `next_row`, None = there is none."""
+        place, rows = self.place + self.width, self.rows
+        return topic_of(rows[place][TOPIC]) if place < len(rows) else None
+
+    def taken(self) -> list[Row]:
+        """The messages of the present try: the flagged one, and those behind it in a batch."""
+        if self.width == 1:
+            return [self.row]
+        return [Row(*bare) for bare in self.rows[self.place : self.place + self.width]]
+
+    def go_on(self) -> None:
+        """The flag has moved to the next message. `place` is written before `width`, see
+        `InFlight.flagged`."""
+        self.place += self.width
+        self.width = 1
+        self.row = Row(*self.rows[self.place])
+        self.result, self.verdict, self.settled = self.verdict, None, None
+        self.started_at = 0.0
+
+
+@dataclass(slots=True)
+class Execution:
+    """A running handler: its lane, since when (monotonic), and its deadline.
+
+    part: of the slice in which it was found. beside: the flagged messages of other lanes that the
+    same call handles, each with its part. called: the message of a group that runs now. fatal: if
+    it exceeds its timeout, the instance leaves. stuck: it did. shared: it handles several messages.
+    cancel_reason: of an operator, if it handles one. end_task: cancels the task of an async one,
+    once. stopped: that was done at the end of the grace time.
+    """
+
+    row: Row
+    owner: str
+    since: float
+    until: float | None
+    fatal: bool = False
+    stuck: bool = False
+    cancelled: bool = False
+    reported: bool = False
+    part: Any = None
+    beside: Sequence[tuple[Row, Any]] = ()
+    called: int | None = None
+    shared: bool = False
+    cancel_reason: str | None = None
+    end_task: Callable[[], None] | None = None
+    stopped: bool = False
+
+    def cancel_for(self, reason: str) -> None:
+        """An operator cancels the message."""
+        self.cancel_reason, self.cancelled = reason, True
+        end_task = self.end_task  # its own thread takes it away
+        if end_task is not None:
+            end_task()
+
+    def end_at_stop(self) -> bool:
+        """The grace time is over: cancel the task of an async one. Whether it has one."""
+        end_task = self.end_task
+        if end_task is not None:
+            self.stopped = True
+            end_task()
+        return end_task is not None
+
+    def rows(self) -> list[Row]:
+        """All flagged messages that it handles."""
+        return [self.row, *(row for row, _ in self.beside)]
+
+    def parts(self) -> set[Any]:
+        """The parts of slices in which they were found."""
+        return {self.part, *(part for _, part in self.beside)}
+
+
+ObjectsAndIds = tuple[set[Any], set[int]]
+"""Objects and messages."""
+
+
+class Cancel(NamedTuple):
+    """A request to cancel our claim of a message: row is the `Lane.row` of that claim itself."""
+
+    row: Row
+    request: Request
+
+
+class InFlight:
+    """Lanes and running handlers. Accessed with single, atomic operations only.
+
+    lanes: added by the fetcher, removed by settling threads and by the heartbeat; read by all.
+    running: by thread, each handler thread writes its own; read by all. `cancelled` and `reported`
+    in it are written by `Watchdog` and the stop.
+    unsure: lanes of a lost id whose message has not started, and must not start before the
+    housekeeper has checked that it is still flagged; added by handler threads, removed by the
+    housekeeper and the stop. Only on a table without `claimed_by`.
+    cancels: requests of operators by message; replaced by the housekeeper, read by all.
+    blocked: objects whose head could not be flagged recently; written by the search; a settle
+    removes its own.
+    """
+
+    __slots__ = ("blocked", "cancels", "lanes", "running", "unsure")
+
+    def __init__(self) -> None:
+        self.lanes: set[Lane] = set()
+        self.running: dict[int, Execution] = {}
+        self.unsure: deque[Lane] = deque()
+        self.blocked: set[Any] = set()
+        self.cancels: dict[int, Cancel] = {}
+
+    def held(self) -> ObjectsAndIds:
+        """The objects and ids of all lanes.
+
+        A message whose settle is in flight may look free, because its outcome is already committed
+        while the answer is on its way. A claim of its object now could not be distinguished from
+        the old claim.
+        """
+        rows = [lane.head for lane in list(self.lanes)]
+        return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
+
+    def objects(self) -> int:
+        """How many lanes have an object."""
+        return sum(lane.head.object_id is not None for lane in list(self.lanes))
+
+    def running_under_lost_ids(self, is_ours: Callable[[str], bool]) -> ObjectsAndIds:
+        """The objects and ids of handlers that still run under a lost id."""
+        lost = [r for r in list(self.running.values()) if not is_ours(r.owner)]
+        old = [row for running in lost for row in running.rows()]
+        return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}
+
+    def flagged(self) -> set[int]:
+        """The messages of our lanes that are flagged, or that are just getting the flag.
+
+        To be called after the flagged rows were read. A settle may move a lane at any moment; it
+        writes `place` first, so that a `width` read before it is not that of a later place.
+        """
+        known: set[int] = set()
+        for lane in list(self.lanes):
+            width = lane.width
+            place, rows = lane.place, lane.rows
+            known.add(rows[place][0])
+            if place + width < len(rows):
+                known.add(rows[place + width][0])
+        return known
+
+    def parts(self) -> set[Any]:
+        """The parts of slices with in-flight messages, or with a handler that runs under a lost id.
+        While we keep its part no instance runs another message of its object: we claim none
+        (`running_under_lost_ids`) and others do not look there."""
+        parts = {lane.part for lane in list(self.lanes)}
+        return parts.union(*(running.parts() for running in list(self.running.values())))
+
+    def owners(self) -> set[str]:
+        """The ids under which in-flight messages were claimed, or a handler runs."""
+        kept = {lane.owner for lane in list(self.lanes)}
+        return kept | {running.owner for running in list(self.running.values())}
+
+    def quarantined(self, max_tries: int) -> bool:
+        """Whether a message in quarantine is in flight: nothing is claimed beside it."""
+        rows = [lane.head for lane in list(self.lanes)]
+        return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)
+
+    def cancel(self) -> None:
+        """Cancel the running handlers."""
+        for running in list(self.running.values()):
+            running.cancelled = True
+
+    def cancelled(self, row: Row) -> Request | None:
+        """The request to cancel this claim of a message; row: the `Lane.row` itself."""
+        found = self.cancels.get(row.msg_id)
+        return None if found is None or found.row is not row else found.request
+
+    def tell_cancelled(self) -> None:
+        """Cancel the handlers of messages for which that is requested."""
+        for running in list(self.running.values()):
+            request = self.cancelled(running.row)
+            if request is not None and not running.shared and running.cancel_reason is None:
+                running.cancel_for(request.reason)
+
+    def drop(self, lanes: Iterable[Lane]) -> None:
+        """These lanes are finished or lost."""
+        self.lanes.difference_update(lanes)
+
+    def forget(self, is_ours: Callable[[str], bool]) -> None:
+        """Our lease is lost: drop the lanes of the old id and cancel its running handlers. Those of
+        the new one may be added meanwhile."""
+        self.drop([lane for lane in list(self.lanes) if not is_ours(lane.owner)])
+        for running in list(self.running.values()):
+            if not is_ours(running.owner):
+                running.cancelled = True
+
+
+# --- Stop claiming until nothing is in flight: nothing is claimed, and no lane passes its flag on.
+#
+# OPEN ──begin──► QUIESCING ──nothing in flight──► EMPTY (do the purpose) ──end──► OPEN ▲
+# │ it takes too long └─────end───────  PAUSE: claim again, so that long handlers do not block all
+# other work
+
+FIRST_SECONDS = 5.0
+LONGEST_SECONDS = 600.0
+PAUSE_SECONDS = 30.0
+
+
+class Reason(Enum):
+    """Why."""
+
+    QUARANTINE = "a message in quarantine must run alone"
+    NEW_ID = "the instance must take a new id"
+
+
+class Phase(Enum):
+    """OPEN: claim as usual. BEGUN: from now on nothing new starts; waiting lanes are released.
+    QUIESCING: still so. EMPTY: nothing is in flight. PAUSE: claim for a while."""
+
+    OPEN = auto()
+    BEGUN = auto()
+    QUIESCING = auto()
+    EMPTY = auto()
+    PAUSE = auto()
+
+
+class Quiesce:
+    """Written by the fetcher's thread; `active` is read by settling threads.
+
+    reason: its purpose; None while OPEN. active: no lane passes its flag on. If handlers
+    take longer, each attempt lasts twice as long as the one before.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds = FIRST_SECONDS
+        self._until: float | None = None  # None = OPEN
+        self.reason: Reason | None = None
+        self.active = False
+
+    def step(self, held: int, reason: Reason) -> Phase:
+        """Stop claiming until nothing is in flight; held: how many lanes are in flight."""
+        now = self._clock()
+        if held == 0:
+            self.end()
+            self._seconds = FIRST_SECONDS
+            return Phase.EMPTY
+        if self._until is None:
+            self._until = now + self._seconds
+            self.reason = reason
+            self.active = True
+            return Phase.BEGUN
+        if now > self._until + PAUSE_SECONDS:
+            self.end()
+            return Phase.OPEN
+        if self.active and now > self._until:
+            self.active = False
+            self._seconds = min(LONGEST_SECONDS, self._seconds * 2)
+        return Phase.QUIESCING if self.active else Phase.PAUSE
+
+    def end(self) -> None:
+        """The purpose is gone: back to OPEN."""
+        self._until = self.reason = None
+        self.active = False

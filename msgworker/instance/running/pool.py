@@ -1,0 +1,316 @@
+"""The lanes that wait for a thread, and the threads that run their handlers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from msgworker.dialects import NO_MEMORY
+from msgworker.errors import MsgworkerError
+from msgworker.instance.role import outlive
+from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.running.outcome import Result, fault
+from msgworker.instance.state import Runtime, facts
+from msgworker.message import Outcome
+
+# --- The lanes that wait for a handler thread.
+#
+# A lane is handled one message at a time: its next handler starts only after the settle that moved
+# the flag has committed. Threads take lanes from a common queue. It wakes only as many threads as
+# are useful, because waking a thread costs more than a short handler.
+
+WORTH_A_THREAD_SECONDS = 0.002
+UNKNOWN_SECONDS = 1.0  # assumed for a handler while none has ended: wakes all threads
+NEWEST_SHARE = 0.05
+MOST_PASSED = 100  # lanes of other handlers that a batch looks behind
+
+
+class Lanes:
+    """Filled by the fetcher, settling threads and the housekeeper; emptied by handler threads, and
+    by the fetcher and the stop to release lanes.
+
+    housekeep_now: wakes the housekeeper. ready: lanes that no thread has taken yet; only the
+    methods here write it, others check whether it is empty. mean_seconds: of handlers that
+    have ended, None while none has; written by handler threads, read by the fetcher and
+    settling threads. ran_dry: a thread had nothing to do since the last claim; set by handler
+    threads, cleared by the fetcher.
+    """
+
+    def __init__(self, runtime: Runtime, *, housekeep_now: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._housekeep_now = housekeep_now
+        self.ready: deque[Lane] = deque()
+        self._gate = threading.Condition()
+        self._idle = 0  # threads that wait and were not woken yet; written under the gate
+        self._closed = False
+        self._ended = 0
+        self.mean_seconds: float | None = None
+        self.ran_dry = False
+
+    def put(self, lanes: Iterable[Lane], *, takes_one: bool = False, first: bool = False) -> None:
+        """Queue lanes whose current message is flagged. first: before all others.
+
+        takes_one: the calling thread is a handler thread and will take the next lane itself.
+        """
+        if first:
+            self.ready.extendleft(reversed(list(lanes)))
+        else:
+            self.ready.extend(lanes)
+        with self._gate:
+            if self._idle:
+                worth = len(self.ready) * self.pace() / WORTH_A_THREAD_SECONDS
+                self._wake(min(self._idle, len(self.ready), int(worth) + 1) - takes_one)
+
+    def put_back(self, lane: Lane) -> None:
+        """Queue a lane that its thread may not start yet."""
+        self.ready.append(lane)
+
+    def take_more(self, wants: Callable[[Lane], bool | None]) -> list[Lane]:
+        """Take waiting lanes that `wants` is true for, until it is None or none is left; does not
+        wait. The others keep their places."""
+        taken: list[Lane] = []
+        passed: list[Lane] = []
+        while len(passed) < MOST_PASSED:
+            try:
+                lane = self.ready.popleft()
+            except IndexError:
+                break
+            wanted = wants(lane)
+            (taken if wanted else passed).append(lane)
+            if wanted is None:
+                break
+        if passed:
+            self.ready.extendleft(reversed(passed))
+            with self._gate:  # a thread may have found nothing meanwhile
+                self._wake(len(passed))
+        return taken
+
+    def next(self) -> Lane | None:
+        """Wait for a lane; None = closed. Lanes that are still queued then have not started, and
+        are released."""
+        while not self._closed:
+            try:
+                lane = self.ready.popleft()
+            except IndexError:
+                self.ran_dry = True
+            else:
+                if self._idle and self.ready:
+                    self.nudge()  # `put` wakes by the mean, and this handler may be slower
+                return lane
+            with self._gate:
+                if self.ready:
+                    continue
+                if self._closed:
+                    break
+                self._idle += 1
+                self._gate.wait()
+        return None
+
+    def taken_dry(self) -> bool:
+        """Whether a thread had nothing to do since the last call, or would have now."""
+        dry, self.ran_dry = self.ran_dry or not self.ready, False
+        return dry
+
+    def nudge(self) -> None:
+        """Wake one more thread if lanes wait: called regularly, since a handler may be slower than
+        the mean."""
+        if self.ready and self._idle:
+            with self._gate:
+                self._wake(1)
+
+    def _wake(self, threads: int) -> None:
+        """Under the gate. They count as idle no more: one that was woken takes some time to come,
+        and all who look meanwhile would wake others."""
+        threads = min(threads, self._idle)
+        if threads > 0:
+            self._idle -= threads
+            self._gate.notify(threads)
+
+    def take_back(self, most: int | None = None) -> list[Lane]:
+        """Lanes that no thread has taken, to be released: all of them, or so many of the newest
+        whose messages may share a batch. The row does not say that others must not: whoever claims
+        those next would call their batch again."""
+        back: deque[Lane] = deque()
+        kept: deque[Lane] = deque()
+        while self.ready and (most is None or len(back) < most):
+            try:
+                lane = self.ready.pop()
+            except IndexError:
+                break
+            (kept if most is not None and lane.alone else back).appendleft(lane)
+        if kept:
+            self.ready.extend(kept)
+            with self._gate:  # a thread may have found nothing meanwhile
+                self._wake(len(kept))
+        unsure = self._runtime.in_flight.unsure
+        while most is None and unsure:
+            with suppress(IndexError):
+                back.append(unsure.popleft())
+        return list(back)
+
+    def may_start(self, lane: Lane) -> bool:
+        """Whether the lane is ours under this id. Otherwise it is dropped (recovery gives its rows
+        back), or kept until the housekeeper has checked it."""
+        identity = self._runtime.identity
+        if lane.owner == identity.id:
+            return True
+        if identity.is_ours(lane.owner):
+            self._runtime.in_flight.unsure.append(lane)
+            self._housekeep_now()
+        return False
+
+    def pace(self) -> float:
+        """The mean seconds of a handler; a guess while none has ended."""
+        return UNKNOWN_SECONDS if self.mean_seconds is None else self.mean_seconds
+
+    def took(self, seconds: float, lanes: int = 1) -> None:
+        """Record how long a handler has run for each of so many lanes."""
+        self._ended += lanes
+        mean = seconds if self.mean_seconds is None else self.mean_seconds
+        share = min(1.0, lanes * max(NEWEST_SHARE, 1 / self._ended))
+        self.mean_seconds = mean + (seconds - mean) * share
+
+    def close(self) -> None:
+        """Make the threads end after their present handler; no other handler starts."""
+        with self._gate:
+            self._closed = True
+            self._gate.notify_all()
+
+
+# --- The threads that run handlers.
+
+UNTRUSTED_PAUSE_SECONDS = 0.05
+
+
+class HandlerThreads:
+    """Take lanes, run their handlers, and pass them on to be settled.
+
+    handle: stores its result in the lane. handle_batch: does so for the lane and for others that it
+    takes, and returns those that have a result; None if its handler takes no batches. settle: gets
+    a finished lane, and whether no other waits.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        lanes: Lanes,
+        *,
+        count: int,
+        handle: Callable[[Lane], None],
+        handle_batch: Callable[[Lane], list[Lane] | None],
+        settle: Callable[[Lane, bool], None],
+    ) -> None:
+        self._runtime = runtime
+        self._lanes = lanes
+        self._handle = handle
+        self._handle_batch = handle_batch
+        self._settle = settle
+        self._threads = [
+            threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
+            for i in range(count)
+        ]
+        self._gate = threading.Lock()
+        self._working = 0
+        self._at_end: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            with self._gate:
+                self._working += 1
+            try:
+                thread.start()
+            except BaseException:
+                self._ended()
+                raise
+
+    def when_ended(self, then: Callable[[], None]) -> None:
+        """Call this when the last thread ends; at once if none runs."""
+        with self._gate:
+            self._at_end = then if self._working else None
+        if self._at_end is None:
+            then()
+
+    def _ended(self) -> None:
+        with self._gate:
+            self._working -= 1
+            then = None if self._working else self._at_end
+        if then is not None:
+            then()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the threads; False if a handler still runs after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def alive(self) -> int:
+        """How many threads have not ended."""
+        return sum(thread.is_alive() for thread in self._threads)
+
+    def _work(self) -> None:
+        self._runtime.enter()
+        name = threading.current_thread().name
+        try:
+            outlive(name, self._runtime.log, self._take_lanes, self._leave_for)
+        finally:
+            self._ended()
+
+    def _leave_for(self, error: MsgworkerError) -> bool:
+        self._runtime.leave_for(error)
+        return False
+
+    def _take_lanes(self) -> None:
+        runtime, lanes, identity = self._runtime, self._lanes, self._runtime.identity
+        while (lane := lanes.next()) is not None:
+            ended: Sequence[Lane] | None = None
+            try:
+                trusted = identity.trusted()  # by the id of the lane, if that is the same since
+                if lane.owner != identity.tenure.id and not lanes.may_start(lane):
+                    continue
+                if not trusted:  # wait until the heartbeat knows whether the lease is live
+                    lanes.put_back(lane)
+                    if runtime.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
+                        time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
+                    continue
+                if runtime.paused and runtime.is_paused(lane.row):  # since it was claimed
+                    lane.result = lane.result or Result(Outcome.RELEASED)
+                    lane.finished_at = time.monotonic()
+                elif runtime.registry.most > 1:
+                    ended = self._handle_batch(lane)
+                    if ended is None:
+                        self.run(lane)
+                else:
+                    self.run(lane)
+            except BaseException as error:
+                self._failed(lane, error)
+            if ended is None:
+                self._settle(lane, not lanes.ready)
+            else:
+                for one in ended:
+                    self._settle(one, one is ended[-1] and not lanes.ready)
+
+    def run(self, lane: Lane) -> None:
+        """Run the handler of a lane, and record for how long."""
+        begin = time.monotonic()
+        self._handle(lane)
+        lane.finished_at = end = time.monotonic()
+        lane.started_at, lane.ran_seconds = begin, end - begin
+        self._lanes.took(end - begin)
+
+    def _failed(self, lane: Lane, error: BaseException) -> None:
+        """An error of ours, round the handler: a failed try, so that its object is not blocked."""
+        self._runtime.in_flight.running.pop(threading.get_ident(), None)
+        lane.result = lane.result or fault(error)
+        lane.finished_at = time.monotonic()
+        text = "message %s: an error round its handler"
+        with suppress(*NO_MEMORY):
+            self._runtime.log.error(text, lane.row.msg_id, exc_info=error, extra=facts(lane.row))

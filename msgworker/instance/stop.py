@@ -1,0 +1,375 @@
+"""What can be started and stopped, and stop requests for it: in order, or at once."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from types import FrameType, TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+# --- What can be started and stopped: the worker of one database, or those of several.
+
+GRACE = 30.0
+"""Seconds that running handlers may take at a stop."""
+
+R = TypeVar("R")
+
+
+class Working(ABC, Generic[R]):
+    """`run` until stopped, `drain` until empty, or `start` and `stop`. As a context manager it
+    stops at the end of the block. R: what a drain returns."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start and return at once; `stop` ends it."""
+
+    @abstractmethod
+    def stop(self, grace: float = GRACE) -> bool:
+        """Stop in order; True if every handler ended within `grace` seconds."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Look for work now."""
+
+    @abstractmethod
+    def run(
+        self, *, signals: bool = False, grace: float = GRACE, time_limit: float | None = None
+    ) -> None:
+        """Work until `stop` is called, until a signal if `signals`, or until `time_limit`."""
+
+    @abstractmethod
+    def drain(
+        self,
+        *,
+        time_limit: float | None = None,
+        linger: float = 5.0,
+        retry_linger: float | None = None,
+        grace: float = GRACE,
+        signals: bool = False,
+        outage_limit: float = 60.0,
+    ) -> R:
+        """Work until nothing is due now or within `linger` seconds, or until `time_limit`."""
+
+
+# --- Stop requests for a running worker: in order, or at once.
+#
+# The first SIGTERM, SIGINT, SIGHUP or SIGQUIT requests an orderly stop. Signals within
+# INSIST_SECONDS of it count as the same stop: a manager that signals a whole group may reach a
+# process several times, and people press Ctrl-C twice. A later signal stops at once: the stop no
+# longer waits for handlers, takes HURRY_SECONDS at most, and the process ends by that signal's
+# default action. A third one ends it immediately.
+#
+# An instance stops once, see `StopOnce`. `AT_EXIT` stops it if the program ends without a stop.
+
+INSIST_SECONDS = 2.0
+"""Seconds after a signal in which further ones count as the same stop."""
+HURRY_SECONDS = 3.0
+"""The most seconds that a stop at once takes to release what has not started."""
+WAIT_SECONDS = 0.005
+"""Between two looks whether a stop is complete."""
+HELP_SECONDS = 0.5
+"""Seconds of that for the usual way, before lanes are released beside a hanging settle."""
+ASKING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""The signals that request a stop, as far as the system has them: SIGHUP of a closed terminal, and
+SIGQUIT, which base images of containers send."""
+NUMBERS = tuple(getattr(signal, name) for name in ASKING if hasattr(signal, name))
+
+
+def asking() -> list[signal.Signals]:
+    """Those of `NUMBERS` that this process listens to: SIGHUP and SIGQUIT not where they are
+    ignored, as under `nohup`."""
+    always = (signal.SIGTERM, signal.SIGINT)
+    return [n for n in NUMBERS if n in always or signal.getsignal(n) is not signal.SIG_IGN]
+
+
+EXIT_GRACE = 3.0
+"""The grace time of handlers when the program ends without a stop."""
+EXIT_SECONDS = 5.0
+"""The most seconds that all stops may take then."""
+
+
+class StopOnce:
+    """The only stop of an instance, in the thread of its keeper; others wait for its end.
+
+    until: when handlers must have ended (monotonic), the earliest of all requests. over: the stop
+    is complete. A signal handler may call any method in a thread that is in the middle of another
+    one, so nothing here takes a lock.
+    """
+
+    def __init__(self) -> None:
+        self._callers: list[object] = []
+        self._complete = False
+        self._error: BaseException | None = None
+        self.until: float | None = None
+        self.over = threading.Event()
+
+    def ask(self, grace: float) -> float:
+        """Limit the grace time of handlers; returns until when."""
+        until = time.monotonic() + grace
+        self.until = until if self.until is None else min(self.until, until)
+        return self.until
+
+    @property
+    def begun(self) -> bool:
+        """Whether a stop has begun."""
+        return bool(self._callers)
+
+    def do(self, stop: Callable[[], bool]) -> None:
+        """Stop, if no other thread does."""
+        me = object()
+        self._callers.append(me)
+        if self._callers[0] is not me:
+            return
+        try:
+            self._complete = stop()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.over.set()
+
+    def goes_on(self, seconds: float) -> bool:
+        """Wait at most so long for its end; returns whether it is to be waited for longer."""
+        until = time.monotonic() + seconds
+        while not self.over.is_set() and time.monotonic() < until:
+            time.sleep(WAIT_SECONDS)
+        return not self.over.is_set()
+
+    def result(self) -> bool:
+        """Whether every handler has ended in time; raises the error of a stop that has failed."""
+        if self._error is not None:
+            raise self._error
+        return self._complete
+
+
+class StopThread:
+    """The thread that stops an instance on request: whoever else waits for that may be interrupted.
+
+    It is started with the instance: no thread can be started while the interpreter ends.
+    """
+
+    def __init__(self, asked: threading.Event, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        self._asked = asked
+        self._thread = threading.Thread(target=self._run, name="msgworker-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it waits for a request, or stops."""
+        return self._thread.is_alive()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the calling thread is its thread."""
+        return self._thread is threading.current_thread()
+
+    def _run(self) -> None:
+        self._asked.wait()
+        self._stop()
+
+
+class Unstopped(Protocol):
+    """A running instance, as seen by the end of the program."""
+
+    ending: StopOnce
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+
+    def end_with_program(self) -> None:
+        """Request its stop from an existing thread; returns at once."""
+
+    def say_what_is_left(self) -> None:
+        """Log what a stop that takes too long leaves to recovery."""
+
+
+class AtExit:
+    """Stops running instances when the program ends: after all non-daemon threads have ended, while
+    our daemon threads still run. In a forked child it does nothing."""
+
+    def __init__(self) -> None:
+        self._running: set[Unstopped] = set()
+        self._lock = threading.Lock()
+
+    def add(self, instance: Unstopped) -> None:
+        """An instance has started."""
+        with self._lock:
+            if not self._running:
+                atexit.register(self._stop_all)
+            self._running.add(instance)
+
+    def discard(self, instance: Unstopped) -> None:
+        """An instance has stopped."""
+        with self._lock:
+            self._running.discard(instance)
+            if not self._running:
+                atexit.unregister(self._stop_all)
+
+    def _stop_all(self) -> None:
+        here = os.getpid()
+        mine = [instance for instance in list(self._running) if instance.pid == here]
+        deadline = time.monotonic() + EXIT_SECONDS
+        for instance in mine:
+            instance.end_with_program()
+        for instance in mine:
+            if not instance.ending.over.wait(max(0.0, deadline - time.monotonic())):
+                instance.say_what_is_left()
+
+
+AT_EXIT = AtExit()
+
+
+class Beside:
+    """A call that runs in a separate thread, so that this one can handle signals; in this one if
+    no thread can be started."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="msgworker-stop", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._error = error
+
+    def goes_on(self, seconds: float) -> bool:
+        """Wait at most so long for its end; returns whether it still runs."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def result(self) -> None:
+        """Raise the exception of the call."""
+        if self._error is not None:
+            raise self._error
+
+
+def end_by(number: int) -> None:
+    """End this process by the default action of a signal; in the main thread only."""
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+    os._exit(128 + number)  # process 1 of a container has no default action
+
+
+class StopRequest:
+    """Stop requests. The caller may be a signal handler, so nothing here takes a lock, which the
+    interrupted thread may hold.
+
+    in_order: a stop is requested. at_once: a stop at once is requested; the signal by which to end.
+    begun: there is work to stop; otherwise a stop at once ends the process. ends_process: a stop at
+    once also ends the process; otherwise the caller that passed on the request does.
+    """
+
+    def __init__(self, *, ends_process: bool = True) -> None:
+        self._rung: SimpleQueue[None] = SimpleQueue()
+        self.ends_process = ends_process
+        self.in_order = False
+        self.at_once: int | None = None
+        self.begun = False
+
+    def stop(self) -> None:
+        """Request an orderly stop; any number of times."""
+        self.in_order = True
+        self._rung.put(None)
+
+    def insist(self, number: int) -> None:
+        """Request a stop at once; the first signal remains the one by which to end."""
+        self.at_once = self.at_once or number
+        self.stop()
+
+    def wait(self, timeout: float) -> None:
+        """Wait for a stop request; for a single waiter."""
+        if not self.in_order:
+            with suppress(Empty):
+                self._rung.get(timeout=timeout)
+
+
+def words_of(heard: Sequence[float]) -> tuple[int, float]:
+    """The number of requests, and the time of the last one (-inf: none); heard: times of
+    signals."""
+    words, last = 0, float("-inf")
+    for at in heard:
+        if at - last >= INSIST_SECONDS:
+            words, last = words + 1, at
+    return words, last
+
+
+class Signals:
+    """While the block runs, `asking()` signals become requests in `asked`; main thread only.
+
+    Afterwards their handlers are restored, except that a signal of a stop requested in the block is
+    ignored.
+
+    last: called at a third signal.
+    """
+
+    def __init__(self, asked: StopRequest, last: Callable[[int], None] = end_by) -> None:
+        self._asked = asked
+        self._last = last
+        self._before: dict[int, Any] = {}
+        self._heard: list[float] = []
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in asking():
+                self._before[number] = signal.signal(number, self.received)
+        return self
+
+    def _is_the_same(self) -> bool:
+        return time.monotonic() - words_of(self._heard)[1] < INSIST_SECONDS
+
+    def received(self, number: int, frame: FrameType | None) -> None:
+        # Another signal may interrupt this: both calls then have the same effect.
+        self._heard.append(time.monotonic())
+        words, _ = words_of(self._heard)
+        if words == 1:
+            self._asked.stop()
+        elif words == 2 and self._asked.begun:
+            self._asked.insist(number)
+        else:
+            self._last(number)
+
+    def __exit__(self, *exc: object) -> None:
+        late = self._is_the_same()
+        for number, handler in self._before.items():
+            signal.signal(number, self._late if late else handler)
+        if late and self._before:
+            atexit.register(self._at_exit)
+
+    def _late(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_the_same():
+            signal.signal(number, self._before[number])
+            signal.raise_signal(number)
+
+    def _at_exit(self) -> None:
+        """The interpreter restores default actions of signals while the process ends."""
+        for number in NUMBERS:
+            if signal.getsignal(number) == self._late and self._is_the_same():
+                signal.signal(number, signal.SIG_IGN)

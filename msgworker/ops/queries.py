@@ -1,0 +1,311 @@
+"""The looks of operators, one function each; they change nothing.
+
+Each look has a bounded cost on any table: without a suitable index it reads a bounded part, and the
+result says if it is not complete (`Found.complete`, `Count.exact`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from msgworker import dialects, doctor
+from msgworker.config import whole
+from msgworker.doctor import Finding
+from msgworker.errors import ConfigError
+from msgworker.message import State, StateName
+from msgworker.ops import call
+from msgworker.ops.call import Call
+from msgworker.queries import (
+    charts,
+    counts,
+    explain,
+    failures,
+    instances,
+    lanes,
+    messages,
+    pages,
+    remaining,
+)
+from msgworker.queries.charts import WINDOWS, History, Timings, Window
+from msgworker.queries.counts import Count, Overview, Sizes
+from msgworker.queries.explain import Explanation
+from msgworker.queries.failures import Failures
+from msgworker.queries.instances import InstanceInfo
+from msgworker.queries.lanes import LaneInfo, LanePlace
+from msgworker.queries.messages import MessageInfo
+from msgworker.queries.remaining import TopicLimit
+from msgworker.schema import describe, rule
+from msgworker.store import cancels
+from msgworker.store import items as fanned
+from msgworker.store.bounded import LEAST, MOST, Found
+from msgworker.store.items import ItemInfo, ItemState
+
+MAX_LIMIT = 10_000
+MAX_GROUPS = 500
+MAX_PAGE = 200
+
+
+class Looks(Call):
+    """Reading only."""
+
+    def counts(self) -> list[Count]:
+        """Counts of messages by state and topic, with the age of the oldest.
+
+        Exact on a small table; on a large one `Count.exact` says "at least" or "about".
+        """
+        with self._reading() as (conn, t):
+            return counts.counts(conn, t)
+
+    def overview(self) -> Overview:
+        """Counts up to 10,000 by state and by topic, the oldest message of each topic, pauses,
+        limits, and how many instances are alive; at the same cost on any table."""
+        with self._reading() as (conn, t):
+            return counts.overview(conn, t)
+
+    def probe(self) -> bool:
+        """Whether the database answers, the tables are there, and code of this version may work on
+        them now; True, or raises DatabaseUnavailable or SchemaError."""
+        with self._reading() as (conn, t):
+            rule.read(conn, t)
+            describe.check(conn, t)
+        return True
+
+    def unfinished(self) -> int:
+        """How many messages are unfinished: `left` in the report of a drain."""
+        with self._reading() as (conn, t):
+            return messages.unfinished(conn, t)
+
+    def find(
+        self,
+        *,
+        status: StateName | State | None = None,
+        topic: str | None = None,
+        object_id: Any = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        limit: int = 50,
+        after: int | None = None,
+    ) -> Found[MessageInfo]:
+        """Messages by filter, lowest msg_id first; `after` = `next_after` of the page before.
+
+        error: a part of the last error. since: created at or after this instant. A list, with
+        `next_after` (None = no more) and `complete` (False = only a part was searched).
+        Raises ConfigError.
+        """
+        whole("limit", limit, 1, MAX_LIMIT)
+        if after is not None:
+            whole("after", after, LEAST, MOST)
+        word, since = call.word(status), call.since_of(since)
+        with self._reading() as (conn, t):
+            found = messages.find(
+                conn,
+                t,
+                status=word,
+                topic=topic,
+                object_id=object_id,
+                error=error,
+                since=since,
+                limit=limit,
+                after=after,
+            )
+            found[:] = explain.told(conn, t, found)
+        return found
+
+    def messages(
+        self,
+        *,
+        status: StateName | State | None = None,
+        topic: str | None = None,
+        object_id: Any = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        newest: bool = True,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Found[MessageInfo]:
+        """A page of at most 200 messages by filter, newest or oldest first, without payloads.
+
+        The filters are those of `find`; fingerprint: of a group of `failures`. after: `next_after`
+        of the page before, an opaque text. A list, with `next_after` (None = no more) and
+        `complete` (False = it stopped after a bounded part of the table; there may be more behind
+        `next_after`, also if this page is short or empty). Messages of one object: the unfinished
+        ones first; new ones that wait for an instant: after the others, the next one first; done
+        ones behind a large backlog: before those that stand among it. Raises ConfigError.
+        """
+        whole("limit", limit, 1, MAX_PAGE)
+        call.filter_of((), topic=topic, object_id=object_id, error=error, since=since)
+        call.filter_of((), fingerprint=fingerprint)
+        allowed = tuple(State) if fingerprint is None else (State.FAILED, State.DEAD)
+        word = call.word(status, allowed, "are in no group of failures")
+        wanted = pages.Wanted(word, topic, object_id, error, since, fingerprint)
+        with self._reading() as (conn, t):
+            return pages.page(conn, t, wanted, newest=newest, limit=limit, after=after)
+
+    def object_id(self, text: str) -> Any:
+        """An object_id that was given as a text, as the column of the table has it; raises
+        ConfigError for a text that is none."""
+        kind = self._tables.object_type
+        if isinstance(kind, dialects.AnyText | dialects.KeyText | sa.String):
+            return text
+        try:
+            return kind.python_type(text)
+        except (ValueError, TypeError, ArithmeticError):
+            raise ConfigError(f"{text!r:.80} is no object_id of this table") from None
+
+    def place(self, msg_id: int) -> LanePlace | None:
+        """Where a message stands among the unfinished ones of its object, and how many wait behind
+        it, counted up to 1,000. None if it has no object, has ended, or does not exist."""
+        whole("msg_id", msg_id, LEAST, MOST)
+        with self._reading() as (conn, t):
+            return lanes.place(conn, t, msg_id)
+
+    def show(self, msg_id: int, *, items: int = 20) -> MessageInfo | None:
+        """One message with its payload, its failed tries with their tracebacks, and the items of
+        its fan-outs: the counts, and the first `items` (0 to 10,000), failed ones before done ones.
+        None if there is no such message."""
+        whole("msg_id", msg_id, LEAST, MOST)
+        whole("items", items, 0, MAX_LIMIT)
+        with self._reading() as (conn, t):
+            found = messages.show(conn, t, msg_id)
+            if found is None:
+                return None
+            found = replace(found, items=fanned.shown(conn, t, msg_id, limit=items))
+            found = replace(found, cancel=cancels.of(conn, t, msg_id))
+            return explain.told(conn, t, [found])[0]
+
+    def items(
+        self,
+        msg_id: int,
+        *,
+        state: Literal["done", "failed"] | ItemState | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Found[ItemInfo]:
+        """The items of a message's fan-outs that have ended, by key; `after` = `next_after` of the
+        page before. state: "done" or "failed"; None = both. Raises ConfigError."""
+        whole("msg_id", msg_id, LEAST, MOST)
+        whole("limit", limit, 1, MAX_LIMIT)
+        if after is not None and not isinstance(after, str):
+            raise ConfigError(f"after must be the key of an item, got {after!r:.80}")
+        chosen = None if state is None else call.item_state(state)
+        with self._reading() as (conn, t):
+            return fanned.find(conn, t, msg_id, state=chosen, limit=limit, after=after)
+
+    def explain(self, msg_id: int) -> Explanation | None:
+        """Why a message is not running, None if there is none."""
+        whole("msg_id", msg_id, LEAST, MOST)
+        with self._reading() as (conn, t):
+            return explain.explain(conn, t, msg_id)
+
+    def failures(
+        self,
+        *,
+        topic: str | None = None,
+        since: datetime | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Found[Failures]:
+        """Dead and failing messages grouped by error, largest group first; their members are
+        `messages(fingerprint=...)`.
+
+        topic: messages of this topic only. since: those whose last try ended at or after this
+        instant. Reads the newest 5,000 failed messages: `complete` says whether these are all.
+        after: `next_after` of the page before. Raises ConfigError.
+        """
+        whole("limit", limit, 1, MAX_GROUPS)
+        call.filter_of((), topic=topic, since=since)
+        chosen: dict[str, Any] = {"topic": topic, "since": since, "after": after}
+        with self._reading() as (conn, t):
+            return failures.failures(conn, t, limit=limit, **chosen)
+
+    def lanes(
+        self,
+        *,
+        by: Literal["behind", "object"] = "behind",
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Found[LaneInfo]:
+        """Objects that wait: head, its state, how many messages behind it.
+
+        by: "behind", the longest first, one page; or "object", in the order of their ids, in pages:
+        `after` = `next_after` of the page before. Raises ConfigError.
+        """
+        whole("limit", limit, 1, MAX_GROUPS)
+        if by not in ("behind", "object"):
+            raise ConfigError(f'by must be "behind" or "object", got {by!r:.80}')
+        if by == "behind" and after is not None:
+            raise ConfigError('lanes have pages only by="object"')
+        with self._reading() as (conn, t):
+            if by == "object":
+                found = lanes.by_object(conn, t, limit=limit, after=after)
+            else:
+                found = lanes.lanes(conn, t, limit=limit)
+            heads = explain.told(conn, t, [one.head for one in found])
+            found[:] = [replace(one, head=head) for one, head in zip(found, heads, strict=True)]
+        return found
+
+    def instances(self) -> list[InstanceInfo]:
+        """Live instances, since when, with how many messages; then dead and foreign ones."""
+        with self._reading() as (conn, t):
+            return instances.instances(conn, t)
+
+    def limits(self) -> list[TopicLimit]:
+        """The topics with max_running or rate, by name: what runs, who has it, and when the next
+        may start."""
+        with self._reading() as (conn, t):
+            return remaining.topics(conn, t)
+
+    def history(self, window: Window = "1h", *, topic: str | None = None) -> History:
+        """What instances did in the last hour by minute ("1h"), in 6 hours by 5 minutes ("6h"), or
+        in 24 hours by quarters of an hour ("24h"): outcomes, p50 and p95. topic: only of this one.
+
+        Read from a table that instances write each minute; `History.recorded` says whether it is
+        there. Raises ConfigError.
+        """
+        _known_window(window)
+        if topic is not None and not isinstance(topic, str):
+            raise ConfigError(f"topic must be a text, got {topic!r:.80}")
+        with self._reading() as (conn, t):
+            return charts.read(conn, t, window=window, topic=topic)
+
+    def timings(self, window: Window = "1h", *, waits: bool = True) -> Timings:
+        """What was done of each topic in the last hour ("1h"), 6 hours ("6h") or 24 hours ("24h"),
+        and how long its handlers ran and its messages waited. waits: False leaves the waits out,
+        which takes a quarter less time. Raises ConfigError."""
+        _known_window(window)
+        with self._reading() as (conn, t):
+            return charts.timings(conn, t, window=window, waits=waits)
+
+    def sizes(self) -> Sizes:
+        """The bytes of the message table, of the tables beside it, and of their indexes.
+
+        On PostgreSQL with all partitions; on MariaDB and MySQL from statistics ("about"); on Oracle
+        of the login's own tables; on SQLite only of the whole file.
+        """
+        with self._reading() as (conn, t):
+            return counts.read(conn, t)
+
+    def doctor(self) -> list[Finding]:
+        """Compare the live schema, rows and server with what is needed; changes nothing.
+
+        Works on a missing or broken schema, too. With a deadline (`within`), the checks that are
+        not over by then are named in a finding.
+        """
+        return doctor.examine(
+            self._engine,
+            self._spec,
+            names_rule=self._names_rule,
+            declared=self._declared(),
+            traced=self._tracer.on,
+            seconds=self._seconds,
+        )
+
+
+def _known_window(window: str) -> None:
+    if window not in WINDOWS:
+        raise ConfigError(f"window must be one of {', '.join(WINDOWS)}; got {window!r:.80}")

@@ -1,0 +1,388 @@
+"""Which messages a write changes, and how many a dry run counts."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from msgworker import dialects
+from msgworker.config import whole
+from msgworker.errors import SelectionChanged, TookTooLong
+from msgworker.message import State, Status, word_of
+from msgworker.ops.call import ENDLESS, Clock
+from msgworker.ops.results import Progress, Skip, Skips, Tell, Why
+from msgworker.queries import order
+from msgworker.queries.order import Behind
+from msgworker.schema.rule import Rule
+from msgworker.store import change, selection
+from msgworker.store.audit import Operation
+from msgworker.store.bounded import MOST
+from msgworker.store.change import SeenRow
+from msgworker.store.selection import Filter
+from msgworker.table import Tables
+
+# --- Which messages a write changes, page by page, and which it skips.
+
+CHUNK = 10_000
+ORDER_SECONDS = 10.0
+"""The time to find out of messages by id, in each page, whether later ones of their objects have
+run."""
+WALK_RATIO = 10
+LEAST_WALK = 5_000
+"""A chunk goes over so many times its size of rows that do not match, and at least over so many."""
+WHY: Mapping[State, Why] = {
+    State.NEW: Why.NEW,
+    State.PROCESSING: Why.RUNNING,
+    State.DONE: Why.DONE,
+    State.DEAD: Why.GIVEN_UP,
+    State.UNKNOWN: Why.UNKNOWN,
+}
+"""Why messages in a state that may not be changed are skipped."""
+_WENT_ON = {
+    State.PROCESSING: Why.RUNS_LATER,
+    State.DONE: Why.RAN_LATER,
+    State.UNKNOWN: Why.CHANGED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Messages in order of msg_id. skips: those that are skipped. behind: the messages behind the
+    others when they were read, if their order matters. next_after: where the next chunk begins,
+    None = there is none."""
+
+    ids: list[int]
+    skips: dict[int, Skip]
+    behind: Behind | None = None
+    next_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Messages by id or by filter.
+
+    ids: in order; None = by `wanted`. words: the states that may be changed. in_order: skip
+    messages whose later ones have run. given_up: discarded ones may be changed. unfit: says which
+    ones may not be changed for another reason than their state. key_taken: what happens to a
+    message whose unique key another one holds: "skip" it, or it goes on "without" it; None = it
+    needs no key. clock: the time of all reads of messages that are not locked; each raises
+    TookTooLong when it is up.
+    """
+
+    engine: sa.Engine
+    tables: Tables
+    words: tuple[State, ...]
+    ids: list[int] | None = None
+    wanted: Filter | None = None
+    in_order: bool = False
+    given_up: bool = True
+    why: Mapping[State, Why] = field(default_factory=lambda: WHY)
+    unfit: Callable[[Connection, list[int]], dict[int, Skip]] | None = None
+    key_taken: Literal["skip", "without"] | None = None
+    chunk_size: int = field(default=CHUNK)
+    clock: Clock = ENDLESS
+
+    def chunks(self, after: int | None = None) -> Iterator[Chunk]:
+        """All of them after `after`, in pages that are read one by one."""
+        while True:
+            found = self.chunk(after, self.chunk_size)
+            if found.ids:
+                yield found
+            after = found.next_after
+            if after is None:
+                return
+
+    def chunk(self, after: int | None, size: int) -> Chunk:
+        """The next ones after `after`, at most `size`; maybe none, with more behind them."""
+        return self._of_ids(after, size) if self.ids is not None else self._of_filter(after, size)
+
+    def _of_ids(self, after: int | None, size: int) -> Chunk:
+        ids = self.ids or []
+        start = 0 if after is None else bisect_right(ids, after)
+        part = ids[start : start + min(self.tables.dialect.max_ids, size)]
+        if not part:
+            return Chunk([], {})
+        ends = self.in_order and self.clock.seconds is None
+        clock = Clock(ORDER_SECONDS) if ends else self.clock
+        try:
+            with clock.reading(self.engine) as conn:
+                skips = self.refusals(conn, part)
+                good = [i for i in part if i not in skips]
+                behind, late = self._late(conn, good, None)
+                taken = self._taken(conn, [i for i in good if i not in late])
+        except TookTooLong as error:
+            raise TookTooLong(error.seconds, self._by_object(part) if ends else None) from error
+        more = start + len(part) < len(ids)
+        return Chunk(part, skips | late | taken, behind, part[-1] if more else None)
+
+    def _by_object(self, ids: list[int]) -> str:
+        t = self.tables
+        quote = dialects.compiler_for(t.dialect.name).identifier_preparer
+        object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
+        one = len(ids) == 1
+        left = f"message {ids[0]} was" if one else f"messages {ids[0]} to {ids[-1]} were"
+        return (
+            f"{left} left alone. Whether a later message of its object has run is found fast, of "
+            "one message, by an index of your own on "
+            f"{quote.format_table(t.message)} ({object_id}, {msg_id}): with it rerun "
+            f"{'it' if one else 'them one by one'}. Without it, --force (force=True) reruns "
+            f"{'it' if one else 'them'} and does not ask"
+        )
+
+    def _of_filter(self, after: int | None, size: int) -> Chunk:
+        assert self.wanted is not None
+        walk = min(selection.WALK, max(LEAST_WALK, WALK_RATIO * size))
+        with self.clock.reading(self.engine) as conn:
+            ids, next_after = selection.chunk(
+                conn, self.tables, self.wanted, after=after, limit=size, walk=walk
+            )
+            behind, skips = self._late(conn, ids, self.wanted)
+            skips |= self._unfit_among(conn, ids)
+            skips |= self._taken(conn, [i for i in ids if i not in skips])
+        return Chunk(ids, skips, behind, next_after)
+
+    def ends_at(self, last: int) -> bool:
+        """Whether nothing is chosen behind this message; of a group of failures, whether no failed
+        message is there."""
+        if self.ids is not None:
+            return last >= self.ids[-1]
+        assert self.wanted is not None
+        with self.clock.reading(self.engine) as conn:
+            found = selection.chunk(conn, self.tables, self.wanted, after=last, limit=1)
+        return found[1] is None
+
+    def _late(
+        self, conn: Connection, ids: list[int], wanted: Filter | None
+    ) -> tuple[Behind | None, dict[int, Skip]]:
+        if not self.in_order or not ids:
+            return None, {}
+        # In this order: the second read sees messages that end between the two.
+        behind = order.behind(conn, self.tables, ids)
+        ordered = [i for i in ids if i in behind.ids]
+        late = order.ran_later(conn, self.tables, ordered, wanted=wanted)
+        return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
+
+    def _taken(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+        if self.key_taken != "skip":
+            return {}
+        taken = change.taken(conn, self.tables, ids)
+        return {i: Skip(i, Why.KEY_TAKEN, other) for i, other in taken.items()}
+
+    def free_keys(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+        """Those of the locked messages whose key is taken, unless they go on without it: then it
+        is taken from them."""
+        if self.key_taken == "without":
+            change.give_up(conn, self.tables, list(change.taken(conn, self.tables, ids)))
+        return self._taken(conn, ids)
+
+    def overtaken(self, conn: Connection, ids: list[int], behind: Behind) -> dict[int, Skip]:
+        """Those of the messages behind which a later one of their object has run since the read."""
+        t = self.tables
+        runs = order.runs_later(conn, t, ids)
+        found = {i: Skip(i, Why.RUNS_LATER, other) for i, other in runs.items()}
+        # Read after that: a message that no longer runs has an outcome by now.
+        firsts = sorted({behind.first[i] for i in ids if i in behind.first})
+        seen = change.states(conn, t, firsts)
+        came: dict[int, int] = {}
+        for start in range(0, len(ids), t.dialect.max_ids):
+            came |= order.done_above(conn, t, ids[start : start + t.dialect.max_ids], behind.high)
+        for i in ids:
+            first, last = behind.first.get(i), came.get(i, i)
+            why = None if first is None else self._went_on(seen.get(first))
+            if why is not None:
+                found.setdefault(i, Skip(i, why, first))
+            elif last > i:
+                found.setdefault(i, Skip(i, Why.RAN_LATER, last))
+        return found
+
+    def _went_on(self, first: SeenRow | None) -> Why | None:
+        """Why messages before this one are skipped; None while it holds its object."""
+        if first is None:
+            return Why.CHANGED
+        rule = Rule.of(self.tables.spec)
+        word = word_of(first.status, first.tries, rule.max_tries)
+        if word in _WENT_ON:
+            return _WENT_ON[word]
+        if word is State.DEAD and not rule.holds_dead(first.tries):
+            return Why.CHANGED  # those behind it may have run: only a new read could tell
+        return None
+
+    def refusals(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+        """Those of the messages that may not be changed in their present state."""
+        seen = change.states(conn, self.tables, ids)
+        given_up = set() if self.given_up else change.given_up(conn, self.tables, ids)
+        whys = {i: Why.GIVEN_UP if i in given_up else self._why(i, seen) for i in ids}
+        refused = {i: Skip(i, why) for i, why in whys.items() if why is not None}
+        return refused | self._unfit_among(conn, [i for i in ids if i not in refused])
+
+    def _unfit_among(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+        found: dict[int, Skip] = {}
+        if self.unfit is not None:
+            size = self.tables.dialect.max_ids
+            for start in range(0, len(ids), size):
+                self.clock.check()
+                found |= self.unfit(conn, ids[start : start + size])
+        return found
+
+    def count_among(self, ids: list[int], status: Status) -> int:
+        """How many of the messages are done, or running, now."""
+        with self.clock.reading(self.engine) as conn:
+            seen = change.states(conn, self.tables, ids)
+        return sum(row.status == status for row in seen.values())
+
+    def _why(self, msg_id: int, seen: Mapping[int, SeenRow]) -> Why | None:
+        if msg_id not in seen:
+            return Why.NOT_THERE
+        row = seen[msg_id]
+        word = word_of(row.status, row.tries, self.tables.spec.max_tries)
+        return None if word in self.words else self.why.get(word, Why.CHANGED)
+
+    def lock(self, conn: Connection, ids: list[int]) -> tuple[list[int], list[Skip]]:
+        """Lock the messages that still match; and say why the others do not."""
+        locked = change.lock(conn, self.tables, ids, words=self.words, wanted=self.wanted)
+        if not self.given_up and locked:
+            away = change.given_up(conn, self.tables, locked)
+            locked = [i for i in locked if i not in away]
+        unfit = self._unfit_among(conn, locked)
+        locked = [i for i in locked if i not in unfit]
+        have = set(locked)
+        gone = [i for i in ids if i not in have]
+        why = self.refusals(conn, gone) if gone else {}
+        return locked, [why.get(i, Skip(i, Why.CHANGED)) for i in gone]
+
+
+# --- Dry runs: what a write would change, as far as it was counted.
+
+SAMPLE = 10
+FIRST_SIZE, LEAST_SIZE = 500, 100
+"""Messages of a part, where it is hurried: of the first one, and the least."""
+MOST_FACTOR = 8.0
+"""A part has at most so many times the messages of the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What is counted before a write, or in its place. Raises ConfigError.
+
+    limit: a dry run stops at so many messages. expected: the number that has to come out.
+    """
+
+    dry_run: bool
+    limit: int | None = None
+    expected: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None:
+            whole("count_limit", self.limit, 1, MOST)
+        if self.expected is not None:
+            whole("expected_count", self.expected, 0, MOST)
+
+    def before(self, op: Operation | None) -> bool:
+        """Whether to count; not when an operation is continued."""
+        return self.dry_run or (self.expected is not None and op is None)
+
+    def is_enough(self, counted: Counted) -> bool:
+        """Whether to stop here: at the limit of a dry run, or if it are more than expected."""
+        if self.dry_run:
+            return self.limit is not None and counted.matched >= self.limit
+        return self.expected is not None and counted.changed > self.expected
+
+    def check(self, kind: str, found: int, *, complete: bool = True) -> None:
+        """Raise SelectionChanged if another number of messages would be changed; of a count that is
+        not complete, if it is too high already."""
+        if self.expected is None or found == self.expected:
+            return
+        if complete or found > self.expected:
+            raise SelectionChanged(kind, self.expected, found)
+
+
+class Pace:
+    """The size of the next part that is counted. If the clock says when it is enough, parts begin
+    small, and none is begun that would take much longer."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._clock, self._most = choice.clock, choice.chunk_size
+        hurried = self._clock.enough is not None
+        self.size = min(FIRST_SIZE, self._most) if hurried else self._most
+        self._rest = self._clock.rest
+
+    def goes_on(self) -> bool:
+        """Whether there is time for a next part, after one."""
+        before, self._rest = self._rest, self._clock.rest
+        if before is None or self._rest is None:
+            return True
+        took = max(before - self._rest, 1e-4)
+        factor = min(MOST_FACTOR, self._rest / took / 2)
+        self.size = min(self._most, max(1, int(self.size * factor)))
+        return self._rest > 0 and self.size >= min(LEAST_SIZE, self._most)
+
+
+@dataclass(slots=True)
+class Counted:
+    """What would be changed. first: ids of the first ones. done, running: how many of them are so,
+    where such messages may be changed. complete: whether nothing is left behind up_to."""
+
+    first: list[int] = field(default_factory=list)
+    matched: int = 0
+    done: int = 0
+    running: int = 0
+    skips: Skips = field(default_factory=Skips)
+    complete: bool = True
+    up_to: int | None = None
+
+    @property
+    def changed(self) -> int:
+        return self.matched - self.skips.counts.total()
+
+    @classmethod
+    def of(cls, choice: Choice, count: Count, progress: Tell | None = None) -> Counted:
+        """Count the messages of the choice, as long as its time lasts.
+
+        A dry run that is out of time tells what it has counted; else TookTooLong is raised.
+        """
+        found, pace = cls(), Pace(choice)
+        after: int | None = None
+        try:
+            while True:
+                left = None if not count.dry_run or count.limit is None else count.limit
+                size = pace.size if left is None else max(1, min(pace.size, left - found.matched))
+                chunk = choice.chunk(after, size)
+                after = chunk.next_after
+                if chunk.ids:
+                    found._add(choice, chunk)
+                    if progress is not None:
+                        progress(Progress(None, found.matched, 0, found.matched - found.changed))
+                if after is None:
+                    break
+                if count.is_enough(found):
+                    found.complete = choice.ends_at(after)
+                    break
+                if count.dry_run and not pace.goes_on():
+                    found.complete = False
+                    break
+        except TookTooLong:
+            if not count.dry_run or choice.clock.seconds is None:
+                raise
+            found.complete = False
+        return found
+
+    def _add(self, choice: Choice, chunk: Chunk) -> None:
+        """A chunk, wholly or, if the time ends, not at all."""
+        chosen = [i for i in chunk.ids if i not in chunk.skips]
+        done = running = 0
+        if State.DONE in choice.words:
+            done = choice.count_among(chosen, Status.DONE)
+        if State.PROCESSING in choice.words:
+            running = choice.count_among(chosen, Status.PROCESSING)
+        self.matched += len(chunk.ids)
+        self.up_to = chunk.ids[-1]
+        self.done += done
+        self.running += running
+        self.skips.add(chunk.skips.values())
+        if len(self.first) < SAMPLE:
+            self.first += chosen[: SAMPLE - len(self.first)]

@@ -1,0 +1,14 @@
+"""What operators read, bounded: nothing here writes.
+
+counts     messages in each state, and everything at a glance
+messages   one message, or a list
+pages      lists that people leaf through
+lanes      objects that wait
+order      the messages behind a message
+explain    why a message does not run, or how it ended
+remaining  what a drain has left
+failures   failed messages by error
+instances  instances, their messages and slices
+charts     the history
+audited    what operators did
+"""

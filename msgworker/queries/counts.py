@@ -1,0 +1,332 @@
+"""How many messages are in each state, topic by topic, who works, and how large the tables are."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection
+
+from msgworker import dialects
+from msgworker.dialects import beginning, bytewise, real_instant, seconds_since
+from msgworker.message import State, Status, topic_of, word_of
+from msgworker.payload import shown, told
+from msgworker.queries import remaining
+from msgworker.queries.instances import InstanceInfo, Life, instances
+from msgworker.queries.pages import Capped
+from msgworker.queries.remaining import TopicLimit
+from msgworker.schema import additions
+from msgworker.store import bounded, pauses, purge
+from msgworker.store.pauses import Pause
+from msgworker.table import Cols, Tables, lit
+
+# --- How many messages are in each state.
+#
+# A small table is counted. In a large one each state is counted by its index, up to COUNTED rows,
+# and the number of finished ones comes from the database's statistics, so that the cost does not
+# depend on the size. Each number says how exact it is.
+
+COUNTED = 20_000
+
+
+class Exact(enum.StrEnum):
+    """How good a number is."""
+
+    EXACT = "exact"
+    AT_LEAST = "at least"
+    ABOUT = "about"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many messages are in a state, and the age of the oldest in seconds (None = not known).
+
+    exact: "at least": only so many were looked at; "about": from statistics, over all topics.
+    """
+
+    status: State
+    topic: str | None
+    count: int
+    oldest_seconds: float | None
+    exact: Exact = Exact.EXACT
+
+
+def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
+    """Messages by state and topic, states in the order of State; see the module about large tables.
+
+    The DONE of a large table has no topic: it is an estimate from statistics for all topics.
+    """
+    c = t.cols()
+    if bounded.last_of(conn, t, after=bounded.LEAST, rows=most + 1) is None:
+        # With an end, though there is none: else SQLite would sort the topics whole, however long.
+        every = sa.select(*_facts(t, c)).limit(10 * most).subquery("w")
+        return _sorted(_grouped(conn, t, every))
+    rows: list[Count] = []
+    for parts in (_processing(t), _failing(t, most), _new(conn, t, most)):
+        found: list[Count] = []
+        cut = False
+        for part, is_cut in parts:
+            some = list(_grouped(conn, t, part))
+            cut |= is_cut or sum(one.count for one in some) >= most
+            found += some
+        rows += _merged(found, Exact.AT_LEAST if cut else Exact.EXACT)
+    total = dialects.row_estimate(conn, t.message)
+    if total is not None:
+        done = max(0, total - sum(row.count for row in rows))
+        rows.append(Count(State.DONE, None, done, None, Exact.ABOUT))
+    return _sorted(rows)
+
+
+def _sorted(rows: Iterable[Count]) -> list[Count]:
+    order = list(State)
+    return sorted(rows, key=lambda row: (order.index(row.status), row.topic or ""))
+
+
+def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
+    sums: dict[tuple[State, str | None], tuple[int, float | None]] = {}
+    for row in rows:
+        count, oldest = sums.get((row.status, row.topic), (0, None))
+        ages = [age for age in (oldest, row.oldest_seconds) if age is not None]
+        sums[row.status, row.topic] = (count + row.count, max(ages) if ages else None)
+    for (word, topic), (count, oldest) in sums.items():
+        yield Count(word, topic, count, oldest, exact)
+
+
+def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
+    left = sa.case((t.tries_left(c), sa.literal_column("1")), else_=sa.literal_column("0"))
+    topic = sa.null() if c.topic is None else bytewise(beginning(c.topic))
+    created: Any = sa.null() if c.created_at is None else real_instant(c.created_at)
+    failed = sa.case((c.status == lit(Status.FAILED), left), else_=sa.literal_column("0"))
+    return [c.status.label("s"), failed.label("l"), topic.label("t"), created.label("c")]
+
+
+def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
+    w = rows.c
+    has_age = t.has("created_at")
+    age: Any = seconds_since(sa.func.min(w.c)) if has_age else sa.null()
+    keys = [w.s, w.l, *([w.t] if t.has("topic") else [])]
+    query = sa.select(w.s, w.l, w.t if t.has("topic") else sa.null(), sa.func.count(), age)
+    found: list[Count] = []
+    for status, left, topic, count, oldest in conn.execute(query.group_by(*keys)).all():
+        word = word_of(status, 0 if left else t.spec.max_tries, t.spec.max_tries)
+        oldest = None if oldest is None else float(oldest)
+        found.append(Count(word, topic_text(topic), int(count), oldest))
+    return _merged(found, Exact.EXACT)
+
+
+def topic_text(topic: Any) -> str | None:
+    """A topic as it stands in a row, the beginning of a very long one; what is no text (a BLOB in
+    SQLite) as one."""
+    return told(topic) if topic is None or isinstance(topic, str) else shown(topic)
+
+
+_Parts = list[tuple[sa.Subquery, bool]]
+"""Rows to count, and whether there may be more of them."""
+
+
+def _processing(t: Tables) -> _Parts:
+    c = t.cols()
+    ids = bounded.running(t)
+    query = sa.select(*_facts(t, c)).select_from(ids.join(t.message, ids.c.i == c.msg_id))
+    return [(query.subquery("w"), False)]
+
+
+def _failing(t: Tables, most: int) -> _Parts:
+    c = t.cols()
+    query = t.hinted(sa.select(*_facts(t, c)), t.message, "failed").where(t.failed_rows(c))
+    # The newest: what still has tries left is among them.
+    return [(query.order_by(t.failed_key(c).desc()).limit(most).subquery("w"), False)]
+
+
+def _new(conn: Connection, t: Tables, most: int) -> _Parts:
+    """New rows: by age where an index says so, else from the lowest unfinished row on."""
+    c = t.cols()
+    is_new = c.status == lit(Status.NEW)
+    if not t.dialect.oldest_index:
+        found = bounded.first_open(conn, t)
+        if found is None:
+            return []
+        start, all_seen = found
+        last = bounded.last_of(conn, t, after=start - 1)
+        where = [is_new, c.msg_id >= sa.literal(start, sa.BigInteger())]
+        if last is not None:
+            where.append(c.msg_id <= sa.literal(last, sa.BigInteger()))
+        query = sa.select(*_facts(t, c)).where(*where).order_by(c.msg_id).limit(most)
+        return [(query.subquery("w"), last is not None or not all_seen)]
+    key = t.oldest_key(c)
+    by_age = t.hinted(sa.select(*_facts(t, c)), t.message, "oldest")
+    by_age = by_age.where(t.oldest_rows(c), key.is_not(None), is_new).order_by(key).limit(most)
+    parts = [(by_age.subquery("w"), False)]
+    if c.available_at is not None:
+        due = t.hinted(sa.select(*_facts(t, c)), t.message, "due")
+        due = due.where(t.unfinished(c), c.available_at.is_not(None), is_new)
+        parts.append((due.order_by(c.available_at, c.msg_id).limit(most).subquery("w"), False))
+    return parts
+
+
+# --- How many bytes the message table and the tables beside it take.
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """A table. table_bytes: of its rows; index_bytes: of its indexes; None = unknown, or the table
+    is not there."""
+
+    name: str
+    table_bytes: int | None
+    index_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes in bytes, the message table first.
+
+    exact: "exact", or "about" where they are from statistics (MariaDB, MySQL). file_bytes: of the
+    whole file on SQLite, with all its tables; None on a server.
+    """
+
+    tables: tuple[TableSize, ...]
+    exact: Exact
+    file_bytes: int | None
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Of the file, or of all tables whose size is known; None if none is."""
+        known = [one.table_bytes for one in self.tables if one.table_bytes is not None]
+        known += [one.index_bytes for one in self.tables if one.index_bytes is not None]
+        return self.file_bytes if self.file_bytes is not None else sum(known) if known else None
+
+
+def read(conn: Connection, t: Tables) -> Sizes:
+    """A statement for each table on a server, none of which reads a table."""
+    found = []
+    for table in (t.message, *additions.own_tables(t)):
+        size = dialects.table_size(conn, table)
+        found.append(TableSize(table.name, *(size or (None, None))))
+    exact = Exact.EXACT if dialects.sizes_are_exact(conn) else Exact.ABOUT
+    return Sizes(tuple(found), exact, dialects.file_size(conn))
+
+
+# --- Everything at a glance: how many messages are in which state, topic by topic, and who works.
+#
+# All of it is bounded like `counts`: the numbers of a large table are capped.
+
+MOST = 10_000
+"""Messages of a state are counted up to this number."""
+NEWEST = 1_000
+"""So many of the newest messages are looked at for the names of topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic: how many of its messages are in each state, and what holds it back.
+
+    counts: of the states in which messages of it were found. oldest_seconds: the age of the oldest
+    one that is new; None if there is none, or its age is not known. handlers: live instances that
+    have a handler for it. paused, limit: None if it is not.
+    """
+
+    topic: str
+    counts: Mapping[State, Capped]
+    oldest_seconds: float | None
+    handlers: int
+    paused: Pause | None = None
+    limit: TopicLimit | None = None
+
+    def count(self, status: State | str) -> Capped:
+        """How many of its messages are in a state."""
+        return self.counts.get(State(status), Capped(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Counts, topics and instances, read at `read_at` by the database's clock.
+
+    counts: messages in each state; "done" of a large table is an estimate that no topic has a share
+    of. topics: by name, all that were seen: in messages, in handlers of live instances, in pauses
+    and limits. oldest_seconds: the age of the oldest new message. live, silent, dead: how many
+    instances; a silent one is live, but misses its heartbeat or has stopped.
+    """
+
+    read_at: datetime
+    counts: Mapping[State, Capped]
+    topics: tuple[TopicInfo, ...]
+    oldest_seconds: float | None
+    live: int
+    silent: int
+    dead: int
+
+    def count(self, status: State | str) -> Capped:
+        """How many messages are in a state."""
+        return self.counts.get(State(status), Capped(0))
+
+
+def overview(conn: Connection, t: Tables) -> Overview:
+    """The present state of the table and of its instances."""
+    who = instances(conn, t)
+    totals: dict[State, Capped] = {}
+    of_topic: defaultdict[str, dict[State, Capped]] = defaultdict(dict)
+    ages: dict[str, float] = {}
+    for one in counts(conn, t, most=MOST):
+        number = Capped(one.count, one.exact is Exact.AT_LEAST, one.exact is Exact.ABOUT)
+        totals[one.status] = totals.get(one.status, Capped(0)) + number
+        if one.topic is None and number.about:
+            continue
+        name = topic_of(one.topic)
+        of_topic[name][one.status] = of_topic[name].get(one.status, Capped(0)) + number
+        if one.status is State.NEW and one.oldest_seconds is not None:
+            ages[name] = max(ages.get(name, 0.0), one.oldest_seconds)
+    return Overview(
+        read_at=purge.cutoff(conn, 0.0),
+        counts=totals,
+        topics=_topics(conn, t, who, of_topic, ages),
+        oldest_seconds=max(ages.values(), default=None),
+        live=sum(one.life is Life.LIVE for one in who),
+        silent=sum(one.silent for one in who),
+        dead=sum(one.life in (Life.DEAD, Life.TAKEN_OVER, Life.NO_LEASE) for one in who),
+    )
+
+
+def _topics(
+    conn: Connection,
+    t: Tables,
+    who: list[InstanceInfo],
+    of_topic: Mapping[str, Mapping[State, Capped]],
+    ages: Mapping[str, float],
+) -> tuple[TopicInfo, ...]:
+    paused = {one.topic: one for one in pauses.read_all(conn, t)}
+    limit = {one.topic: one for one in remaining.topics(conn, t)}
+    handled = {name for one in who if one.works for name in one.topics or ()}
+    names = {*of_topic, *paused, *limit, *handled, *_newest(conn, t)}
+    return tuple(
+        TopicInfo(
+            topic=name,
+            counts=dict(of_topic.get(name, {})),
+            oldest_seconds=ages.get(name),
+            handlers=sum(one.handles(name) for one in who),
+            paused=paused.get(name),
+            limit=limit.get(name),
+        )
+        for name in sorted(names)
+    )
+
+
+def _newest(conn: Connection, t: Tables) -> set[str]:
+    """The topics of the newest messages: counting begins with the oldest and may not reach them."""
+    if not t.has("topic"):
+        return set()
+
+    def build() -> sa.Select[tuple[str | None]]:
+        c = t.cols()
+        assert c.topic is not None
+        names = sa.select(beginning(c.topic).label("t"))
+        rows = names.order_by(c.msg_id.desc()).limit(NEWEST).subquery("w")
+        return sa.select(rows.c.t).distinct()
+
+    found = conn.scalars(t.built("overview_newest", build))
+    return {topic_of(topic_text(name)) for name in found}

@@ -1,0 +1,245 @@
+"""Failed and dead messages, grouped by error.
+
+Read from the index of failed rows, the newest READ of them, each with its last try; a row without
+one (a foreign consumer failed it, ops gave it up) is grouped by its `last_error`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.dialects import UtcDateTime, beginning, bytewise, real_instant, same_text
+from msgworker.message import State
+from msgworker.payload import shown, told
+from msgworker.queries.pages import cursor_place, cursor_text
+from msgworker.store import bounded, tries
+from msgworker.store.bounded import Found
+from msgworker.store.selection import in_state
+from msgworker.store.tries import fingerprint, masked
+from msgworker.table import Cols, Tables
+
+READ = 5_000
+TEXTS = 2_000
+"""The most different error texts of rows without a try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Messages that failed for the same reason: type, place and words of their last error.
+
+    error: of the newest one, with ids, numbers and quoted values masked; quoted words that may tell
+    the cause are kept, and differ within a group. waiting_objects: those that go on only when a
+    message of this group has ended. first_seen, last_seen: of the last tries, None if not known.
+    """
+
+    fingerprint: str
+    error: str
+    dead: int
+    failing: int
+    topics: tuple[str, ...]
+    waiting_objects: int
+    first_seen: datetime | None
+    last_seen: datetime | None
+    sample_id: int
+    sample_error: str | None
+
+    @property
+    def count(self) -> int:
+        return self.dead + self.failing
+
+
+@dataclass(slots=True)
+class _Group:
+    dead: int = 0
+    failing: int = 0
+    topics: set[str] = field(default_factory=set)
+    first: datetime | None = None
+    last: datetime | None = None
+    sample: int = bounded.LEAST
+    waiting: int = 0
+    text: str | None = None
+
+    @property
+    def count(self) -> int:
+        return self.dead + self.failing
+
+    def add(
+        self,
+        topic: str | None,
+        left: int,
+        count: int,
+        first: Any,
+        last: Any,
+        i: int | None,
+        waiting: int,
+    ) -> None:
+        self.failing += count if left else 0
+        self.dead += 0 if left else count
+        if topic is not None:
+            self.topics.add(told(topic) if isinstance(topic, str) else shown(topic))  # a BLOB
+        self.first = min((x for x in (self.first, first) if x is not None), default=None)
+        self.last = max((x for x in (self.last, last) if x is not None), default=None)
+        self.sample = max(self.sample, self.sample if i is None else i)
+        self.waiting += waiting
+
+
+def failures(
+    conn: Connection,
+    t: Tables,
+    *,
+    topic: str | None = None,
+    since: datetime | None = None,
+    limit: int = 50,
+    after: str | None = None,
+    newest: int = READ,
+) -> Found[Failures]:
+    """The groups, largest first, behind the cursor `after`; `complete` is False if only the newest
+    messages were read. topic, since: of failures of this topic, and since this instant."""
+    groups: dict[str, _Group] = {}
+    params: dict[str, Any] = {"mw_table": t.message.name, "newest": newest}
+    params |= {"topic": topic, "since": since}
+    asked = (topic is not None, since is not None)
+    grouped = t.built(("failures", asked), lambda: _grouped(t, *asked))
+    read = 0
+    bare = False
+    for key, *facts in conn.execute(grouped, params).all():
+        read += int(facts[2])
+        bare |= key is None
+        if key is not None:
+            groups.setdefault(key, _Group()).add(*facts)
+    if bare:
+        statement = t.built(("failures_bare", asked), lambda: _bare(t, *asked))
+        for text, *facts in conn.execute(statement, params).all():
+            group = groups.setdefault(fingerprint(text or ""), _Group())
+            group.add(*facts)
+            group.text = shown(told(text)) if isinstance(text, bytes) else told(text)
+    ranked = sorted(groups.items(), key=lambda g: (-g[1].count, g[0]))
+    if after is not None:
+        count, last = cursor_place(after, int, str)
+        ranked = [g for g in ranked if (-g[1].count, g[0]) > (-count, last)]
+    chosen = ranked[:limit]
+    samples = tries.of(conn, t, [group.sample for _, group in chosen])
+    rows = [_shown(key, group, samples) for key, group in chosen]
+    following = None
+    if len(ranked) > limit:
+        following = cursor_text([chosen[-1][1].count, chosen[-1][0]])
+    all_read = read < newest if asked == (False, False) else _failed_rows(conn, t, newest) < newest
+    return Found(
+        rows,
+        complete=all_read and following is None,
+        next_after=following,
+        looked_at=read,
+    )
+
+
+def _failed_rows(conn: Connection, t: Tables, newest: int) -> int:
+    """How many failed rows there are, counted up to `newest`."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        query = t.hinted(sa.select(c.msg_id), t.message, "failed").where(t.failed_rows(c))
+        rows = bindparam("newest", type_=sa.Integer())
+        return sa.select(sa.func.count()).select_from(query.limit(rows).subquery("q"))
+
+    return int(conn.scalar(t.built("failed_rows", build), {"newest": newest}) or 0)
+
+
+def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Failures:
+    last = samples.get(group.sample)
+    text = last[-1].error if last else group.text
+    return Failures(
+        fingerprint=key,
+        error=masked(text, names=True) if text else "(no error was recorded)",
+        dead=group.dead,
+        failing=group.failing,
+        topics=tuple(sorted(group.topics)),
+        waiting_objects=group.waiting,
+        first_seen=group.first,
+        last_seen=group.last,
+        sample_id=group.sample,
+        sample_error=text,
+    )
+
+
+def _failed(t: Tables) -> sa.Subquery:
+    """The newest failed rows: i, t (topic), l (tries left), p (fingerprint), at, w (if a message
+    waits behind the row: the first one of their object), e (error)."""
+    source = t.message.alias("f")
+    c = t.cols(source)
+    null: Any = sa.null()
+    x = t.failed_try.alias("x").c
+    table = bindparam("mw_table", type_=sa.String())
+    last_try = (
+        sa.select(x.fingerprint)
+        .where(x.table_name == table, x.msg_id == c.msg_id)
+        .order_by(x.try_no.desc())
+        .limit(sa.literal_column("1"))
+    )
+    last_at = sa.select(sa.func.max(x.ended_at)).where(x.table_name == table, x.msg_id == c.msg_id)
+    columns = (
+        c.msg_id.label("i"),
+        (null if c.topic is None else bytewise(beginning(c.topic))).label("t"),
+        sa.case((in_state(t, c, State.FAILED), 1), else_=0).label("l"),
+        last_try.scalar_subquery().label("p"),
+        last_at.scalar_subquery().label("at"),
+        _waited_for(t, c).label("w"),
+        (null if c.last_error is None else beginning(c.last_error)).label("e"),
+        (null if c.finished_at is None else real_instant(c.finished_at)).label("f"),
+    )
+    query = t.hinted(sa.select(*columns), source, "failed").where(t.failed_rows(c))
+    rows = bindparam("newest", type_=sa.Integer())
+    return query.order_by(t.failed_key(c).desc()).limit(rows).subquery("q")
+
+
+def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:
+    source = t.message.alias("w")
+    behind = t.cols(source)
+    later = t.hinted(sa.select(sa.literal_column("1")), source, "object").where(
+        t.open_object(behind) == t.object_key(c),
+        t.open_rows(behind),
+        t.open_msg_id(behind) > c.msg_id,
+    )
+    waits = sa.and_(t.unfinished(c), c.object_id.is_not(None), sa.exists(later))
+    source = t.message.alias("h")
+    head = t.cols(source)
+    first = t.hinted(sa.select(t.open_msg_id(head)), source, "object").where(
+        t.open_object(head) == t.object_key(c), t.open_rows(head)
+    )
+    first = first.order_by(t.open_msg_id(head)).limit(sa.literal_column("1"))
+    return sa.case((waits, first.scalar_subquery()))
+
+
+def _asked(t: Tables, f: Any, topic: bool, since: bool) -> list[ColumnElement[bool]]:
+    """The conditions of a narrower question."""
+    where: list[ColumnElement[bool]] = []
+    if topic:
+        own = bindparam("topic", type_=sa.String())
+        where.append(same_text(f.t, own) if t.has("topic") else sa.false())
+    if since:
+        where.append(sa.func.coalesce(f.at, f.f) >= bindparam("since", type_=UtcDateTime()))
+    return where
+
+
+def _grouped(t: Tables, by_topic: bool, since: bool) -> sa.Select[Any]:
+    f = _failed(t).c
+    topic: list[Any] = [f.t] if t.has("topic") else []
+    seen = (sa.func.min(f.at), sa.func.max(f.at), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
+    columns = (f.p, *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
+    where = _asked(t, f, by_topic, since)
+    return sa.select(*columns).where(*where).group_by(f.p, f.l, *topic)
+
+
+def _bare(t: Tables, by_topic: bool, since: bool) -> sa.Select[Any]:
+    """The same of rows without a try, by their error."""
+    f = _failed(t).c
+    topic: list[Any] = [f.t] if t.has("topic") else []
+    text: list[Any] = [f.e] if t.has("last_error") else []
+    seen = (sa.func.min(f.f), sa.func.max(f.f), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
+    columns = (*(text or [sa.null()]), *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
+    where = (f.p.is_(None), *_asked(t, f, by_topic, since))
+    return sa.select(*columns).where(*where).group_by(f.l, *topic, *text).limit(TEXTS)

@@ -1,0 +1,364 @@
+"""Instances, their messages and their slices: leases beside the flagged rows."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from msgworker.dialects import beginning, bytewise, real_instant, whole_number
+from msgworker.payload import shown, told
+from msgworker.queries.messages import MessageInfo
+from msgworker.store import bounded, lease
+from msgworker.store.recover import running_rows
+from msgworker.table import Tables
+
+# --- Instances and their messages: leases beside the flagged rows.
+
+
+class Life(enum.StrEnum):
+    """What is known about an instance."""
+
+    LIVE = "live"
+    DEAD = "dead"  # its lease has run out; others give its messages back
+    TAKEN_OVER = "taken over"  # another instance is giving its messages back
+    NO_LEASE = "no lease"  # messages name it, but it has no lease: they are given back too
+    FOREIGN = "foreign"  # messages flagged without an owner
+
+
+CLAIM_SECONDS = 1.0
+"""A claim this short before a heartbeat may be missing in it."""
+
+
+MOST_HELD = 1_000_000
+"""Running messages are counted up to this number."""
+
+
+MARGIN_SECONDS = 1.0
+"""A heartbeat may be late by this, or by half its interval, before it counts as overdue."""
+
+
+class Started(NamedTuple):
+    """Whether the handler of a claimed message has started, None = not known; and for how many
+    seconds it has run, or had when the instance was last heard of."""
+
+    started: bool | None = None
+    seconds: float | None = None
+
+
+UNKNOWN = Started()
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceInfo:
+    """One instance, or one name that stands in running messages.
+
+    in_hand: lanes at its last heartbeat. running: messages of this table flagged by it now.
+    handlers: how many handlers ran at its last heartbeat, and running_seconds, by msg_id, for how
+    long each of the oldest 100 had; None and {} where it does not tell.
+    silent_seconds: since its last heartbeat, by the database's clock; None if it is not known.
+    overdue_seconds: for how long a live one has missed its heartbeat, which comes every third of
+    its lease; None if it has not, or by so little that it may only be slow.
+    topics: what it handles, None = every topic. other_table: the table it serves, if not this one.
+    refused: by msg_id why the database does not let it flag a message, of a few of them.
+    scope: where it looks, {} = everywhere; see `ScopeMember.tells`.
+    stopped: it has stopped, and a handler has outlived the grace time: its lease is left to end,
+    and what it has is recovered then. Its `life` is `live` until its lease ends.
+    host, pid, threads, version: its process: where it runs, its number there, how many handlers run
+    at once at most, and which version of msgworker; None where it does not tell.
+    """
+
+    instance_id: str | None
+    life: Life
+    label: str | None = None
+    started_at: datetime | None = None
+    renewed_at: datetime | None = None
+    expires_at: datetime | None = None
+    in_hand: int | None = None
+    running: int = 0
+    oldest_claim_at: datetime | None = None
+    topics: tuple[str, ...] | None = None
+    other_table: str | None = None
+    taken_by: str | None = None
+    handlers: int | None = None
+    running_seconds: dict[int, float] = field(default_factory=dict)
+    silent_seconds: float | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    overdue_seconds: float | None = None
+    stopped: bool = False
+    host: str | None = None
+    pid: int | None = None
+    threads: int | None = None
+    version: str | None = None
+
+    @property
+    def works(self) -> bool:
+        """Whether it is alive, serves this table and has not stopped."""
+        return self.life is Life.LIVE and self.other_table is None and not self.stopped
+
+    @property
+    def silent(self) -> bool:
+        """Whether it may be dead although its lease has not ended: it has stopped, or misses its
+        heartbeat."""
+        return self.life is Life.LIVE and (self.stopped or self.overdue_seconds is not None)
+
+    @property
+    def left_seconds(self) -> float | None:
+        """Until its lease is over, by the database's clock; None if it is not known."""
+        if self.renewed_at is None or self.expires_at is None or self.silent_seconds is None:
+            return None
+        whole = (self.expires_at - self.renewed_at).total_seconds()
+        return max(0.0, whole - self.silent_seconds)
+
+    def started(self, info: MessageInfo) -> Started:
+        """Whether the handler of a message that it has claimed runs, as far as its last heartbeat
+        tells."""
+        claimed, heard = info.claimed_at, self.renewed_at
+        if self.handlers is None or claimed is None or heard is None or self.taken_by is not None:
+            return UNKNOWN  # a take-over is written where the last heartbeat stood
+        before = (heard - claimed).total_seconds()
+        seconds = self.running_seconds.get(info.msg_id)
+        if self.stopped:  # what had not started was given back
+            known = None if seconds is None else seconds + self._since_then
+            return Started(True, self.claimed_ago(info) if known is None else known)
+        if seconds is not None and before >= 0:
+            return Started(True, seconds + self._since_then)
+        all_told = len(self.running_seconds) == self.handlers
+        return Started(False) if all_told and before > CLAIM_SECONDS else UNKNOWN
+
+    def claimed_ago(self, info: MessageInfo) -> float | None:
+        """Seconds since it claimed a message, by the database's clock."""
+        if info.claimed_at is None or self.renewed_at is None or self.silent_seconds is None:
+            return None
+        return max(0.0, self.silent_seconds + (self.renewed_at - info.claimed_at).total_seconds())
+
+    @property
+    def _since_then(self) -> float:
+        """What a handler that ran at the last heartbeat has run since."""
+        return (self.silent_seconds or 0.0) if self.life is Life.LIVE else 0.0
+
+    def handles(self, topic: str) -> bool:
+        """Whether it works on this table and has a handler for the topic."""
+        return self.works and (self.topics is None or topic in self.topics)
+
+
+def instances(conn: Connection, t: Tables) -> list[InstanceInfo]:
+    """Live instances first, then dead ones, then names without a lease."""
+    held = _held(conn, t)
+    rows = leased(conn, t, held)
+    known = {row.instance_id for row in rows}
+    for name, (count, oldest) in held.items():
+        if name not in known:
+            life = Life.FOREIGN if name is None else Life.NO_LEASE
+            rows.append(InstanceInfo(name, life, running=count, oldest_claim_at=oldest))
+    order = list(Life)
+    return sorted(rows, key=lambda row: (order.index(row.life), row.instance_id or ""))
+
+
+def leased(
+    conn: Connection, t: Tables, held: dict[str | None, Any] | None = None
+) -> list[InstanceInfo]:
+    """Who has a lease."""
+    return [_leased(t, one, held or {}) for one in lease.read_all(conn, t)]
+
+
+def leases_ending(conn: Connection, t: Tables, *, within: float, but: str) -> list[lease.Lease]:
+    """The leases of instances other than `but` with messages that end within so many seconds, or
+    have ended. A taken-over lease ends, too: its new holder may die before it gives rows back."""
+    rows = [
+        one
+        for one in lease.read_all(conn, t)
+        if but not in (one.name, one.taken_by)
+        and one.silent is not None
+        and one.left_seconds <= within
+    ]
+    held = _held(conn, t) if rows else {}
+    return [one for one in rows if one.name in held]
+
+
+def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> InstanceInfo:
+    count, oldest = held.get(one.name, (0, None))
+    life = Life.TAKEN_OVER if one.taken_by else Life.LIVE if one.live else Life.DEAD
+    told = _told(one.serves)
+    silent = None if one.taken_by or one.silent is None else max(0.0, one.silent)
+    return InstanceInfo(
+        instance_id=one.name,
+        life=life,
+        label=one.label or None,
+        started_at=one.started_at,
+        renewed_at=one.renewed_at,
+        expires_at=one.expires_at,
+        in_hand=one.in_hand,
+        running=count,
+        oldest_claim_at=oldest,
+        topics=told.topics,
+        other_table=None if told.table in (None, t.message.name) else told.table,
+        taken_by=one.taken_by,
+        handlers=told.handlers,
+        running_seconds=told.running,
+        silent_seconds=silent,
+        refused=told.refused,
+        overdue_seconds=overdue(one, silent) if life is Life.LIVE and not told.stopped else None,
+        stopped=told.stopped,
+        scope=one.scope,
+        **told.process,
+    )
+
+
+def overdue(one: lease.Lease, silent: float | None) -> float | None:
+    """For how long its heartbeat is missed; None if it is not, or may only be slow."""
+    beat = (one.expires_at - one.renewed_at).total_seconds() / 3
+    if silent is None or silent <= beat + max(MARGIN_SECONDS, beat / 2):
+        return None
+    return silent - beat
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    table: str | None = None
+    topics: tuple[str, ...] | None = None
+    handlers: int | None = None
+    running: dict[int, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    stopped: bool = False
+    process: dict[str, Any] = field(default_factory=dict)
+
+
+def _told(text: str | None) -> _Told:
+    """Data of an instance beside its lease; older versions have none, so they may handle
+    every topic."""
+    try:
+        value = json.loads(text or "{}")
+        topics, handlers = value.get("topics"), value.get("handlers")
+        return _Told(
+            value.get("table"),
+            None if topics is None else tuple(map(str, topics)),
+            None if handlers is None else int(handlers),
+            {int(i): float(seconds) for i, seconds in value.get("running", ())},
+            {str(i): str(why) for i, why in value.get("refused", {}).items()},
+            bool(value.get("stopped")),
+            _process(value.get("process")),
+        )
+    except (ValueError, AttributeError, TypeError):
+        return _Told()
+
+
+def _process(told: Any) -> dict[str, Any]:
+    """What an instance reports of its process; 0.1.0 reports nothing."""
+    told = told if isinstance(told, dict) else {}
+    kinds = {"host": str, "pid": int, "threads": int, "version": str}
+    return {k: told[k] for k, kind in kinds.items() if type(told.get(k)) is kind}
+
+
+def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime | None]]:
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        ids = bounded.running(t)
+        joined = ids.join(t.message, ids.c.i == c.msg_id)
+        nothing: Any = sa.null()
+        owner = nothing if c.claimed_by is None else bytewise(beginning(c.claimed_by))
+        claimed: Any = nothing if c.claimed_at is None else real_instant(c.claimed_at)
+        found = sa.select(owner.label("b"), claimed.label("a")).select_from(joined)
+        w = found.limit(MOST_HELD).subquery("w").c  # see counts.counts of the limit
+        oldest = nothing if c.claimed_at is None else sa.func.min(w.a)
+        if c.claimed_by is None:
+            return sa.select(nothing, sa.func.count(), oldest).select_from(w.b.table)
+        return sa.select(w.b, sa.func.count(), oldest).group_by(w.b)
+
+    rows = conn.execute(t.built("held_by", build)).all()
+    return {_name(owner): (int(count), oldest) for owner, count, oldest in rows if count}
+
+
+def _name(owner: Any) -> str | None:
+    if owner is None or isinstance(owner, str):
+        return owner if owner is None else str(told(owner))
+    return shown(owner)  # a BLOB (SQLite)
+
+
+# --- The slices of live instances, from their leases, for operators.
+
+
+def live(who: Sequence[InstanceInfo]) -> list[InstanceInfo]:
+    """Those that work on this table."""
+    return [one for one in who if one.life is Life.LIVE and one.other_table is None]
+
+
+def part_of(conn: Connection, t: Tables, msg_id: int) -> tuple[int | None, str | None]:
+    """The shard and the flag of a message; None where the column is not there."""
+    c = t.cols()
+    nothing: Any = sa.null()
+    columns: list[Any] = [nothing if c.shard is None else t.slice_value(c, "shard")]
+    columns.append(nothing if c.instance_type is None else c.instance_type)
+    row = conn.execute(sa.select(*columns).where(c.msg_id == msg_id)).first()
+    if row is None:
+        return None, None
+    return whole_number(row[0]), None if row[1] is None else str(row[1])
+
+
+def looks_at(scope: Mapping[str, Any], shard: int | None, flag: str | None) -> bool:
+    """Whether an instance with this scope looks at a message, as of its last heartbeat."""
+    kind = scope.get("kind")
+    if kind == "instance":
+        return scope.get("flag") == flag
+    if kind == "partitions" and shard is not None:
+        return shard % _count(scope) in scope.get("owned", ())
+    return True
+
+
+def why_not(who: Sequence[InstanceInfo], shard: int | None, flag: str | None) -> str:
+    """Why none of these, which live, looks at a message; "" if one does."""
+    if any(looks_at(one.scope, shard, flag) for one in who):
+        return ""
+    kinds = {str(one.scope.get("kind")) for one in who}
+    told = []
+    if "partitions" in kinds:
+        told.append(f"no live member owns shard {shard}, as of the last heartbeats")
+    if "instance" in kinds and flag is None:
+        told.append("it has no flag yet: a Dealer (`msgworker deal`) gives it one")
+    elif "instance" in kinds:
+        told.append(f"no live instance has its flag {flag}; a Dealer deals it again")
+    return "; ".join(told)
+
+
+def unowned(who: Sequence[InstanceInfo]) -> list[int]:
+    """The shards that none of the members among them owns; [] where others look everywhere."""
+    scopes = [one.scope for one in who]
+    members = [scope for scope in scopes if scope.get("kind") == "partitions"]
+    if not members or len(members) < len(scopes):
+        return []
+    owned = {n for scope in members for n in scope.get("owned", ())}
+    return [n for n in range(max(map(_count, members))) if n not in owned]
+
+
+def _count(scope: Mapping[str, Any]) -> int:
+    found = scope.get("shards")
+    return found if isinstance(found, int) and found > 0 else 1
+
+
+def running_slices(conn: Connection, t: Tables, role: str) -> set[Any]:
+    """The slices of running messages that have an object, which no index of slices holds."""
+
+    def build() -> Any:
+        parts = []
+        for source, c, index, where in running_rows(t):
+            values = t.hinted(sa.select(t.slice_value(c, role).label("value")), source, index)
+            parts.append(values.where(where, c.object_id.is_not(None)))
+        return sa.union(*parts) if len(parts) > 1 else parts[0].distinct()
+
+    return set(conn.scalars(t.built(("running_slices", role), build)))
+
+
+def served(conn: Connection, t: Tables) -> set[str]:
+    """The flags that a live instance of this table looks at."""
+    return {
+        str(one.scope["flag"])
+        for one in instances(conn, t)
+        if one.life is Life.LIVE and one.other_table is None and "flag" in one.scope
+    }

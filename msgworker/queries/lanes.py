@@ -1,0 +1,431 @@
+"""Objects that wait: their head, its state, and how many messages are behind it.
+
+A million waiting messages have too many objects to read each. Candidates are the objects
+whose head runs longest, whose head has failed, whose messages are oldest, and those with most
+messages among the first window.OPEN_SCAN entries of the index. Then each of these is read exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.dialects import AnyId, AnyText, beginning
+from msgworker.errors import ConfigError
+from msgworker.message import State, topic_of
+from msgworker.payload import BEGINNING, is_text, told
+from msgworker.queries import messages, remaining
+from msgworker.queries.instances import UNKNOWN, Started, leased
+from msgworker.queries.messages import MessageInfo
+from msgworker.queries.pages import MOST_CURSOR, NO_CURSOR, Capped, cursor_place, cursor_text
+from msgworker.store import bounded
+from msgworker.store.bounded import Found
+from msgworker.table import Cols, Tables
+
+OPEN = (State.NEW, State.FAILED)
+BEHIND = 1000
+"""Messages behind a head are counted up to this number."""
+LANES_PER_STATEMENT = 10
+PAGE_SCAN = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LaneInfo:
+    """An object with its head; `behind`: unfinished messages after it, at least so many if
+    `at_least`.
+
+    started, running_seconds: of a head that an instance has claimed, whether its handler has
+    started and how long it has run, as far as the last heartbeat says; None = not known.
+    limited: the permit or token for which a head that is not running waits, None = none.
+    """
+
+    object_id: Any
+    head: MessageInfo
+    behind: int
+    at_least: bool = False
+    started: bool | None = None
+    running_seconds: float | None = None
+    limited: str | None = None
+
+
+def lanes(
+    conn: Connection, t: Tables, *, limit: int = 50, scan: int = bounded.OPEN_SCAN
+) -> Found[LaneInfo]:
+    """Objects with unfinished messages, those with most behind their head first.
+
+    `complete` is False if there are more of them than were looked at.
+    """
+    failing = _failing(conn, t, limit, scan)
+    found = [*_running(conn, t, limit), *failing, *_oldest(conn, t, limit)]
+    deepest, objects, entries = _deepest(conn, t, limit, scan)
+    ids = [*_one_of_each(found), *deepest]
+    heads = _heads(conn, t, ids)
+    counts = dict(heads[one] for one in ids if one in heads)
+    ranked = sorted(counts, key=lambda head: -counts[head])[:limit]
+    rows = _infos(conn, t, {head: counts[head] for head in ranked})
+    return Found(rows, complete=entries < scan and objects <= len(rows), looked_at=entries)
+
+
+def by_object(
+    conn: Connection,
+    t: Tables,
+    *,
+    limit: int = 50,
+    after: str | None = None,
+) -> Found[LaneInfo]:
+    """The same of every object in the order of its key, behind the cursor `after`.
+
+    One page goes over PAGE_SCAN unfinished messages at most: of more it has fewer objects.
+    """
+    scan = min(bounded.OPEN_SCAN, PAGE_SCAN)
+    last = None if after is None else _place_of(conn, t, after)
+
+    def build() -> sa.Select[Any]:
+        query, key, order = _entries(t)
+        if last is not None:
+            query = query.where(key > _bound(t, last))
+        e = query.order_by(key, order).limit(bindparam("scan", type_=sa.Integer())).subquery("e").c
+        most = bindparam("rows", type_=sa.Integer())
+        columns: list[Any] = [sa.func.min(e.i), beginning(e.o), sa.func.count()]
+        return sa.select(*columns).group_by(e.o).order_by(e.o).limit(most)
+
+    params = {"scan": scan, "rows": limit} | ({} if last is None else {"last": last.value})
+    by_key = None if last is None else last.by_key
+    found = conn.execute(t.built(("lanes_by_object", by_key), build), params).all()
+    ids = [int(row[0]) for row in found if row[0] is not None]
+    entries = sum(int(row[2]) for row in found)
+    heads = _heads(conn, t, ids)
+    rows = _infos(conn, t, dict(heads[one] for one in ids if one in heads))
+    more = len(found) == limit or entries >= scan
+    cursor = _cursor(t, found[-1][0], found[-1][1]) if more else None
+    return Found(rows, next_after=cursor, looked_at=entries)
+
+
+class _Place(NamedTuple):
+    """An object in the order of the object index: its key or, where that cannot be said, the msg_id
+    of one of its messages."""
+
+    value: Any
+    by_key: bool
+
+
+def _bound(t: Tables, place: _Place) -> ColumnElement[Any]:
+    """The key of a place, for the parameter `last`."""
+    if place.by_key:
+        return bindparam("last", type_=t.key_type)
+    c = t.cols(t.message.alias("p"))
+    own = c.msg_id == bindparam("last", type_=sa.BigInteger())
+    return sa.select(t.object_key(c)).where(own).scalar_subquery()
+
+
+def _text_key(t: Tables) -> bool:
+    return isinstance(t.key_type, sa.String | AnyText)
+
+
+def _is_whole(key: Any) -> bool:
+    """Whether a key that was read by `beginning` is all of it, and can be said as a text."""
+    if isinstance(key, str):
+        return len(key) <= BEGINNING and is_text(key)
+    return isinstance(key, int | Decimal | UUID)
+
+
+def _place(t: Tables, msg_id: Any, key: Any) -> _Place:
+    """The place of an object by its key as it was read, and one of its messages."""
+    said = isinstance(key, str) if _text_key(t) else not isinstance(t.key_type, AnyId)
+    return _Place(key, True) if said and _is_whole(key) else _Place(msg_id, False)
+
+
+def _cursor(t: Tables, msg_id: Any, key: Any) -> str:
+    place = _place(t, msg_id, key)
+    text = cursor_text([str(place.value) if place.by_key else place.value])
+    return text if len(text) <= MOST_CURSOR else cursor_text([msg_id])
+
+
+def _place_of(conn: Connection, t: Tables, after: str) -> _Place:
+    """The place in a cursor."""
+    (given,) = cursor_place(after, (str, int))
+    if isinstance(given, int):
+        c = t.cols()
+        query = sa.select(c.msg_id).where(c.msg_id == sa.literal(given, sa.BigInteger()))
+        if conn.scalar(query) is None:
+            raise ConfigError(NO_CURSOR)
+        return _Place(given, False)
+    try:
+        return _Place(given if _text_key(t) else t.key_type.python_type(given), True)
+    except (ValueError, TypeError, ArithmeticError, NotImplementedError):
+        raise ConfigError(NO_CURSOR) from None
+
+
+def _one_of_each(found: Iterable[Any]) -> list[int]:
+    """Of rows (msg_id, key) one of each object, as far as its key tells."""
+    seen: dict[Any, int] = {}
+    for msg_id, key in found:
+        if msg_id is not None:  # else it is no whole number
+            seen.setdefault(key if _is_whole(key) else (msg_id,), int(msg_id))
+    return list(seen.values())
+
+
+def _infos(conn: Connection, t: Tables, heads: Mapping[int, int]) -> list[LaneInfo]:
+    """The objects of these heads, with how many messages each has, in this order."""
+    infos = messages.by_ids(conn, t, list(heads))
+    started, full = _started(conn, t, infos.values()), remaining.waiting(conn, t)
+    return [
+        LaneInfo(
+            infos[head].object_id,
+            infos[head],
+            min(count - 1, BEHIND),
+            count - 1 > BEHIND,
+            *started.get(head, UNKNOWN),
+            limited=full.get(topic_of(infos[head].topic)) if infos[head].status in OPEN else None,
+        )
+        for head, count in heads.items()
+        if head in infos
+    ]
+
+
+def _started(conn: Connection, t: Tables, heads: Iterable[MessageInfo]) -> dict[int, Started]:
+    """Data of the instances on the heads that they have claimed."""
+    claimed = [info for info in heads if info.status is State.PROCESSING and info.claimed_by]
+    holders = {one.instance_id: one for one in leased(conn, t)} if claimed else {}
+    return {
+        info.msg_id: holders[info.claimed_by].started(info)
+        for info in claimed
+        if info.claimed_by in holders
+    }
+
+
+def _key(t: Tables, c: Cols) -> ColumnElement[Any]:
+    """The object as the object index names it, of a very long one the beginning."""
+    return beginning(t.object_key(c))
+
+
+def _running(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        ids = bounded.running(t)
+        columns: list[Any] = [c.msg_id, _key(t, c)]
+        query = sa.select(*columns).select_from(ids.join(t.message, ids.c.i == c.msg_id))
+        order = c.msg_id if c.claimed_at is None else c.claimed_at
+        rows = bindparam("rows", type_=sa.Integer())
+        return query.where(c.object_id.is_not(None)).order_by(order).limit(rows)
+
+    return conn.execute(t.built("lanes_running", build), {"rows": limit}).all()
+
+
+def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any]:
+    """Heads that have failed: those that wait for their instant; dead ones if they block."""
+    if t.spec.on_dead == "block" or not t.has("available_at"):
+        return _failed(conn, t, limit)
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        assert c.available_at is not None
+        failing = sa.case((sa.and_(t.failed(c), t.unfinished(c)), 1), else_=0)
+        columns: list[ColumnElement[Any]] = [
+            _key(t, c).label("o"),
+            failing.label("f"),
+            c.available_at.label("a"),
+            c.msg_id.label("i"),
+        ]
+        waits = t.hinted(sa.select(*columns), t.message, "due")
+        waits = waits.where(c.available_at.is_not(None), *t.due_rows(c))
+        # Not all that wait have failed: a million may be delayed.
+        most = bindparam("scan", type_=sa.Integer())
+        w = waits.order_by(c.available_at, c.msg_id).limit(most).subquery("w").c
+        columns = [w.i, w.o]
+        query = sa.select(*columns).where(w.f == 1, w.o.is_not(None)).order_by(w.a, w.i)
+        return query.limit(bindparam("rows", type_=sa.Integer()))
+
+    params = {"rows": limit, "scan": scan}
+    return conn.execute(t.built("lanes_failing", build), params).all()
+
+
+def _failed(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        columns: list[Any] = [c.msg_id, _key(t, c)]
+        query = sa.select(*columns).where(c.object_id.is_not(None), t.unfinished(c))
+        query = t.hinted(query, t.message, "failed").where(t.failed_rows(c))
+        return query.order_by(t.failed_key(c)).limit(bindparam("rows", type_=sa.Integer()))
+
+    return conn.execute(t.built("lanes_failed", build), {"rows": limit}).all()
+
+
+def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
+    if not t.dialect.oldest_index:
+        return []
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        key = t.oldest_key(c)
+        columns: list[Any] = [c.msg_id, _key(t, c)]
+        query = t.hinted(sa.select(*columns), t.message, "oldest")
+        query = query.where(t.oldest_rows(c), key.is_not(None), c.object_id.is_not(None))
+        return query.order_by(key).limit(bindparam("rows", type_=sa.Integer()))
+
+    return conn.execute(t.built("lanes_oldest", build), {"rows": limit}).all()
+
+
+def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[int], int, int]:
+    """A message of each of the objects with most entries; how many objects and how many entries
+    were read."""
+    if t.dialect.index_hint is None:
+        return _deepest_of_entries(conn, t, limit, scan)
+
+    # Grouped as the index is walked: a copy of the entries, grouped, takes several times as long.
+    def scanned() -> sa.Select[Any]:
+        query, key, order = _entries(t)
+        query = query.with_only_columns(order.label("i"), beginning(key).label("k"))
+        return query.order_by(key, order).limit(1).offset(bindparam("scan", type_=sa.Integer()))
+
+    def grouped(last: _Place | None) -> sa.Select[Any]:
+        query, key, order = _entries(t)
+        columns: list[Any] = [sa.func.min(order).label("i"), sa.func.count().label("n")]
+        query = query if last is None else query.where(key < _bound(t, last))
+        return query.with_only_columns(*columns).group_by(key)
+
+    def deepest(last: _Place | None) -> sa.Select[Any]:
+        g = grouped(last).subquery("g").c
+        query = sa.select(g.i).order_by(g.n.desc(), g.i)
+        return query.limit(bindparam("rows", type_=sa.Integer()))
+
+    def total() -> sa.Select[Any]:
+        g = grouped(None).subquery("g").c
+        columns: list[Any] = [sa.func.count(), sa.func.sum(g.n)]
+        return sa.select(*columns)
+
+    end = conn.execute(t.built("lanes_scanned", scanned), {"scan": scan - 1}).first()
+    last = None if end is None else _place(t, end[0], end[1])
+    params: dict[str, Any] = {"rows": limit} | ({} if last is None else {"last": last.value})
+    by_key = None if last is None else last.by_key
+    statement = t.built(("lanes_deepest", by_key), partial(deepest, last))
+    ids = [int(one) for one in conn.scalars(statement, params) if one is not None]
+    if end is not None:  # the last one is among them, however much of it was read
+        return [*ids, end[0]], len(ids) + 1, scan
+    found = conn.execute(t.built("lanes_total", total)).first()
+    return (ids, int(found[0]), int(found[1] or 0)) if found else ([], 0, 0)
+
+
+def _deepest_of_entries(
+    conn: Connection, t: Tables, limit: int, scan: int
+) -> tuple[list[int], int, int]:
+    """The same in one statement whose planner has no choice of the index."""
+
+    def build() -> sa.Select[Any]:
+        query, key, order = _entries(t)
+        entries = query.order_by(key, order).limit(bindparam("scan", type_=sa.Integer()))
+        e = entries.subquery("e")
+        columns: list[Any] = [sa.func.min(e.c.i).label("i"), sa.func.count().label("n")]
+        grouped = sa.select(*columns).group_by(e.c.o)
+        g = grouped.subquery("g")
+        objects = sa.func.count().over()
+        total = sa.func.sum(g.c.n).over()
+        query = sa.select(g.c.i, g.c.n, objects, total).order_by(g.c.n.desc(), g.c.i)
+        return query.limit(bindparam("rows", type_=sa.Integer()))
+
+    params = {"scan": scan, "rows": limit}
+    found = conn.execute(t.built("lanes_deepest", build), params).all()
+    if not found:
+        return [], 0, 0
+    ids = [int(row[0]) for row in found if row[0] is not None]
+    return ids, int(found[0][2]), int(found[0][3])
+
+
+def _entries(t: Tables) -> tuple[sa.Select[Any], ColumnElement[Any], ColumnElement[int]]:
+    """Every entry of the object index that has an object, as `o` and `i`; and what it is ordered
+    by."""
+    c = t.cols()
+    key, order = t.open_object(c), t.open_msg_id(c)
+    query = t.hinted(sa.select(key.label("o"), order.label("i")), t.message, "object")
+    return query.where(t.open_rows(c), t.between_objects(key)), key, order
+
+
+def _heads(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """The head of the object of each of these messages, and how many are unfinished of it, counted
+    up to BEHIND + 2."""
+
+    def build(branches: int) -> sa.Select[Any]:
+        parts = []
+        for i in range(branches):
+            source, one = t.message.alias("m"), t.message.alias("k")
+            c, k = t.cols(source), t.cols(one)
+            place: ColumnElement[int] = sa.literal_column(str(i))
+            columns: list[ColumnElement[Any]] = [place.label("p"), c.msg_id.label("i")]
+            own = k.msg_id == bindparam(f"i{i}", type_=sa.BigInteger())
+            key = sa.select(t.object_key(k)).where(own).scalar_subquery()
+            query = t.hinted(sa.select(*columns), source, "object")
+            query = query.where(t.open_object(c) == key, t.open_rows(c))
+            branch = query.order_by(t.open_msg_id(c)).limit(sa.literal_column(str(BEHIND + 2)))
+            parts.append(branch if t.dialect.bare_unions else sa.select(branch.subquery(f"q{i}")))
+        u = (sa.union_all(*parts) if branches > 1 else parts[0]).subquery("u")
+        return sa.select(u.c.p, sa.func.min(u.c.i), sa.func.count()).group_by(u.c.p)
+
+    out: dict[int, tuple[int, int]] = {}
+    for start in range(0, len(ids), LANES_PER_STATEMENT):
+        part = ids[start : start + LANES_PER_STATEMENT]
+        branches = 1 if len(part) == 1 else LANES_PER_STATEMENT
+        params: dict[str, Any] = {f"i{i}": None for i in range(branches)}
+        params |= {f"i{i}": one for i, one in enumerate(part)}
+        statement = t.built(("lanes_heads", branches), partial(build, branches))
+        for place, head, count in conn.execute(statement, params).all():
+            if head is not None:  # else its id is no whole number
+                out[part[place]] = (int(head), int(count))
+    return out
+
+
+# --- Where a message stands among the unfinished ones of its object, and how many wait behind it.
+
+MOST = 1_000
+"""Messages before and behind are counted up to this number."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlace:
+    """The place of an unfinished message. ahead, behind: unfinished messages of its object before
+    and after it, by msg_id. head: the first unfinished one, which may be itself."""
+
+    object_id: Any
+    head: int
+    ahead: Capped
+    behind: Capped
+
+
+def place(conn: Connection, t: Tables, msg_id: int) -> LanePlace | None:
+    """The place of a message; None if it has no object, has ended, or does not exist."""
+    c = t.cols()
+    own = sa.select(beginning(c.object_id)).where(c.msg_id == msg_id, t.unfinished(c))
+    row = conn.execute(own).first()
+    if row is None or row[0] is None:
+        return None
+    params = {"id": msg_id}
+    head, ahead = conn.execute(t.built("place_ahead", partial(_side, t, True)), params).one()
+    _, behind = conn.execute(t.built("place_behind", partial(_side, t, False)), params).one()
+    return LanePlace(
+        told(row[0]), msg_id if head is None else int(head), _upto(ahead), _upto(behind)
+    )
+
+
+def _upto(count: int) -> Capped:
+    return Capped(min(int(count), MOST), int(count) > MOST)
+
+
+def _side(t: Tables, ahead: bool) -> sa.Select[Any]:
+    """The first msg_id, and how many there are, on one side."""
+    c = t.cols()
+    order = t.open_msg_id(c)
+    own = bindparam("id", type_=sa.BigInteger())
+    query = t.hinted(sa.select(c.msg_id.label("i")), t.message, "object")
+    m = t.cols(t.message.alias("m"))
+    key = sa.select(t.object_key(m)).where(m.msg_id == own).scalar_subquery()
+    query = query.where(t.open_object(c) == key, t.open_rows(c))
+    query = query.where(order < own if ahead else order > own)
+    w = query.order_by(order).limit(MOST + 1).subquery("w").c
+    columns: list[Any] = [sa.func.min(w.i), sa.func.count()]
+    return sa.select(*columns)

@@ -1,0 +1,370 @@
+"""What is left unfinished, by what it waits for."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam
+
+from msgworker.dialects import beginning, bytewise, fetch, now_ms, real_instant, seconds_since
+from msgworker.limit import Limit
+from msgworker.message import Status, topic_of
+from msgworker.payload import shown
+from msgworker.queries import messages
+from msgworker.queries.instances import InstanceInfo, Life, instances
+from msgworker.store import limits, pauses
+from msgworker.store.limits import Free
+from msgworker.store.recover import FOREIGN, giving_back, undated
+from msgworker.table import Cols, Slice, Tables
+
+# --- The limits of topics, for operators: who holds the permits, when the next token comes.
+
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimit:
+    """The limits of a topic, and what is used of them now.
+
+    max_running: None = any number. running: messages at 1, also those of dead instances that are
+    not recovered yet. holders: how many of them each instance has. rate: "20/s", None = any; burst,
+    tokens: how many may start at once, after a pause and now; None without a rate. next_seconds:
+    until the next token, 0 = there is one. declared_by: the instance that has recorded it.
+    declared_at: when.
+    """
+
+    topic: str
+    max_running: int | None
+    running: int
+    holders: Mapping[str, int]
+    rate: str | None
+    burst: int | None
+    tokens: int | None
+    next_seconds: float | None
+    declared_by: str
+    declared_at: datetime
+
+    @property
+    def why(self) -> str | None:
+        """Why no message of the topic can start now; None if one can."""
+        if self.max_running is not None and self.running >= self.max_running:
+            most = sorted(self.holders.items(), key=lambda one: -one[1])
+            named = ", ".join(f"{name} ({count})" for name, count in most[:MOST_NAMED])
+            more = ", ..." if len(most) > MOST_NAMED else ""
+            text = f"a permit of {self.topic}: {self.running} of {self.max_running} running"
+            return f"{text}, held by {named}{more}"
+        if self.tokens == 0:
+            wait = f"the next in {self.next_seconds or 0.0:.3g} s"
+            return f"a token of {self.topic}: its rate is {self.rate}, {wait}"
+        return None
+
+
+def topics(conn: Connection, t: Tables) -> list[TopicLimit]:
+    """The limited topics, by name."""
+    if limits.NAME in t.missing or not t.has("topic"):
+        return []
+    c = limits.table(t).c
+    columns = (c.topic, c.full_us, c.declared_by, c.declared_at, now_ms())
+    query = sa.select(*columns).where(c.table_name == t.spec.bare_name).order_by(c.topic)
+    recorded = limits.read_all(conn, t)
+    if not recorded:
+        return []
+    everywhere = limits.all_holders(conn, t)
+    found = []
+    for topic, full_us, by, at, ms in conn.execute(query).all():
+        if topic in recorded:
+            limit = recorded[topic].limit
+            held = everywhere.get(topic, Counter())
+            free = Free(limit, sum(held.values()), int(full_us), int(ms) * 1000)
+            found.append(_told(topic, limit, free, held, by, at))
+    return found
+
+
+def _told(
+    topic: str, limit: Limit, free: Free, held: Mapping[Any, int], by: str, at: datetime
+) -> TopicLimit:
+    has_rate = limit.starts > 0
+    return TopicLimit(
+        topic=topic,
+        max_running=limit.max_running,
+        running=free.running,
+        holders={FOREIGN if who is None else shown(who): n for who, n in held.items()},
+        rate=limit.rate,
+        burst=limit.burst if has_rate else None,
+        tokens=free.tokens if has_rate else None,
+        next_seconds=free.next_in if has_rate else None,
+        declared_by=by,
+        declared_at=at,
+    )
+
+
+def waiting(conn: Connection, t: Tables) -> dict[str, str]:
+    """The topics of which no message can start now because of their limits, and why."""
+    return {one.topic: one.why for one in topics(conn, t) if one.why is not None}
+
+
+# --- What is left unfinished, by what it waits for.
+#
+# A message waits for what holds its object: the running message if there is one, else the head.
+
+ONE: ColumnElement[int] = sa.literal_column("1")
+MOST = 200_000
+"""The most entries of the object index that are read; of more only a part is."""
+
+
+class Waits(enum.StrEnum):
+    """What a message waits for."""
+
+    RETRY = "retry"  # its next try after a failed one
+    LATER = "later"  # an instant: a delayed send, RetryLater, the visibility delay
+    ELSEWHERE = "elsewhere"  # another live instance has it, or the one before it
+    SILENT = "silent"  # the same, but that instance may be dead: its lease has not ended yet
+    NOBODY = "nobody"  # it is at 1 without an owner
+    PAUSED = "paused"  # its topic is paused
+    LIMITED = "limited"  # a permit or a token of its topic
+    NO_HANDLER = "no handler"  # no live instance has a handler for its topic
+    OTHER_TOPICS = "other topics"  # this instance was not asked to handle its topic
+    OTHER_SLICES = "other slices"  # its scope does not look where the message stands
+    DEAD = "dead"  # a dead message, or one behind it, where those block their object
+    DUE = "due"  # nothing: it can be claimed
+
+
+class Example(NamedTuple):
+    """The lowest message that others wait for, or that waits itself."""
+
+    msg_id: int
+    topic: str
+    claimed_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """total: unfinished messages. by: how many wait for what; together fewer than the total where
+    only a part of very many was looked at. due_heads: how many of those that are due have none of
+    their object before them. next_seconds: until the first retry, or the first other
+    instant if no retry waits. giving_back: the command that releases what has no owner. holders:
+    the other instances that have messages and whose lease has not ended, the first to end first."""
+
+    total: int = 0
+    by: dict[Waits, int] = field(default_factory=dict)
+    due_heads: int = 0
+    examples: dict[Waits, Example] = field(default_factory=dict)
+    next_seconds: float | None = None
+    giving_back: str = ""
+    holders: tuple[InstanceInfo, ...] = ()
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """Until the last of the leases of `holders` ends; None if there is none."""
+        return max((one.left_seconds or 0.0 for one in self.holders), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The instance that asks. topics: those handled, None = all. chosen: they are a choice of
+    those that have a handler. me: the ids of the asking instances. within: where it looks, now or
+    in turn; None = everywhere, or not known."""
+
+    topics: Collection[str] | None
+    chosen: bool = False
+    me: Collection[str] = ()
+    within: Slice | None = None
+
+
+def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
+    """Count what is unfinished, by reason. Where nothing is, it costs one look."""
+    total = messages.unfinished(conn, t)
+    if total == 0:
+        return Left()
+    paused, full = pauses.topics(conn, t), waiting(conn, t)
+    others = [one for one in instances(conn, t) if one.instance_id not in asked.me]
+    leases = {one.instance_id: one for one in others if one.life is Life.LIVE}
+    holders: dict[str | None, InstanceInfo] = {}
+    cut = total > most
+    role = None if asked.within is None else asked.within.role
+    statement = t.built(("left", cut, role), partial(_statement, t, cut, role))
+    params: dict[str, Any] = {"most": most} if cut else {}
+    if asked.within is not None:
+        params["mw_slice"] = list(asked.within.values)
+    groups = [_Group._make(row) for row in fetch(conn, statement, params)]
+    by: dict[Waits, int] = dict.fromkeys(Waits, 0)
+    examples: dict[Waits, Example] = {}
+    instants: dict[Waits, float] = {}
+    due_heads = 0
+    for one in groups:
+        topic = topic_of(one.topic)
+        waits = _waits(t, one, topic, asked, paused, others)
+        waits = Waits.LIMITED if waits is Waits.DUE and topic in full else waits
+        by[waits] += int(one.number)
+        due_heads += int(one.heads) if waits is Waits.DUE else 0
+        if one.owner in leases:
+            holders[one.owner] = leases[one.owner]
+        known = examples.get(waits)
+        if one.head is not None and (known is None or _better(one, known)):
+            examples[waits] = Example(int(one.head), topic, _name(one.owner))
+        if one.past is not None and not one.due:
+            ahead = max(0.0, -float(one.past))
+            instants[waits] = min(ahead, instants.get(waits, ahead))
+    return Left(
+        total=total if cut else sum(by.values()),
+        by={waits: count for waits, count in by.items() if count},
+        due_heads=due_heads,
+        examples=examples,
+        next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
+        holders=tuple(sorted(holders.values(), key=lambda one: one.left_seconds or 0.0)),
+        giving_back=giving_back(dated=not by[Waits.NOBODY] or not undated(conn, t, limit=1)),
+    )
+
+
+class _Group(NamedTuple):
+    """Messages that wait for rows that are alike. here: these stand where the instance looks.
+    heads: how many rows they are. past: seconds since the first of their instants came. head: None
+    where their ids are no whole numbers."""
+
+    status: int
+    tries_left: int
+    due: int
+    here: int
+    topic: str | None
+    owner: str | None
+    number: int
+    heads: int
+    head: int | None
+    past: float | None
+
+
+def _name(owner: str | None) -> str | None:
+    return None if owner is None else shown(owner)
+
+
+def _better(one: _Group, known: Example) -> bool:
+    """As an example: without an owner first, then the lowest."""
+    return (one.owner is not None, one.head or 0) < (known.claimed_by is not None, known.msg_id)
+
+
+def _waits(
+    t: Tables,
+    one: _Group,
+    topic: str,
+    asked: Asked,
+    paused: Collection[str],
+    others: Collection[InstanceInfo],
+) -> Waits:
+    if one.status == Status.PROCESSING:
+        return _held(t, one.owner, asked, others)
+    if not one.tries_left:
+        return Waits.DEAD
+    if not one.here:
+        return Waits.OTHER_SLICES
+    if not one.due and one.status == Status.NEW:
+        return Waits.LATER
+    if asked.topics is not None and topic not in asked.topics:
+        if any(other.handles(topic) for other in others):
+            return Waits.ELSEWHERE
+        return Waits.OTHER_TOPICS if asked.chosen else Waits.NO_HANDLER
+    if topic in paused:
+        return Waits.PAUSED
+    return Waits.DUE if one.due else Waits.RETRY
+
+
+def _held(t: Tables, owner: str | None, asked: Asked, others: Collection[InstanceInfo]) -> Waits:
+    if owner in asked.me:  # a handler has outlived the grace time
+        return Waits.DUE
+    if owner is None and t.has("claimed_by"):
+        return Waits.NOBODY
+    if any(one.instance_id == owner and one.silent for one in others):
+        return Waits.SILENT
+    # A live instance has it, or gives it back when its owner is dead.
+    return Waits.ELSEWHERE if any(one.works for one in others) else Waits.NOBODY
+
+
+# ---------------------------------------------------------------- the statement
+
+
+def _statement(t: Tables, cut: bool, role: str | None) -> Any:
+    parts = (_of_objects(t, cut, role), _without_object(t, cut, role))
+    return sa.union_all(*(_grouped(t, part) for part in parts))
+
+
+def _of_objects(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
+    """Each object's entries are counted by the index alone; then one row of each is read."""
+    source = t.message.alias("m")
+    m = t.cols(source)
+    key = t.open_object(m)
+    entries = t.hinted(sa.select(key.label("o"), t.open_msg_id(m).label("i")), source, "object")
+    entries = entries.where(*t.with_object(m))
+    if cut:
+        some = entries.order_by(key, t.open_msg_id(m)).limit(bindparam("most", type_=sa.Integer()))
+        e = some.subquery("e").c
+        grouped = sa.select(e.o.label("o"), sa.func.min(e.i).label("i"), sa.func.count().label("n"))
+        grouped = grouped.group_by(e.o)
+    else:
+        least = sa.func.min(t.open_msg_id(m)).label("i")
+        grouped = entries.with_only_columns(key.label("o"), least, sa.func.count().label("n"))
+        grouped = grouped.group_by(key)
+    g = grouped.subquery("g")
+    source = t.message.alias("r")
+    r = t.cols(source)
+    running = t.hinted(sa.select(r.msg_id), source, "guard").where(t.runs(r, g.c.o))
+    one = sa.func.coalesce(running.limit(1).scalar_subquery(), g.c.i)
+    f = sa.select(one.label("i"), g.c.n).subquery("f")
+    h = t.cols(t.message.alias("h"))
+    return _facts(t, h, f.c.n, role).select_from(f.join(h.msg_id.table, h.msg_id == f.c.i))
+
+
+def _without_object(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
+    """Messages without an object wait for themselves."""
+    source = t.message.alias("l")
+    c = t.cols(source)
+    if not cut:
+        return t.hinted(_facts(t, c, ONE, role), source, "object").where(*t.without_object(c))
+    ids = t.hinted(sa.select(c.msg_id.label("i")), source, "object").where(*t.without_object(c))
+    some = ids.limit(bindparam("most", type_=sa.Integer())).subquery("s")
+    h = t.cols(t.message.alias("k"))
+    rows = some.join(h.msg_id.table, h.msg_id == some.c.i)
+    return _facts(t, h, ONE, role).select_from(rows)
+
+
+def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> sa.Select[Any]:
+    """What tells for what a row waits; see `_Group`."""
+    no: ColumnElement[int] = sa.literal_column("0")
+    nothing: ColumnElement[Any] = sa.null()
+    here: ColumnElement[int] = ONE
+    if role is not None:
+        values: BindParameter[Any] = bindparam("mw_slice", expanding=True)
+        here = sa.case((t.slice_value(c, role).in_(values), ONE), else_=no)
+    columns: dict[str, ColumnElement[Any]] = {
+        "s": c.status,
+        "l": sa.case((t.tries_left(c), ONE), else_=no),
+        "d": sa.case((t.due(c), ONE), else_=no),
+        "h": here,
+        "t": nothing if c.topic is None else bytewise(beginning(c.topic)),
+        "b": nothing
+        if c.claimed_by is None
+        else sa.case((t.running(c), bytewise(beginning(c.claimed_by)))),
+        "n": count,
+        "i": c.msg_id,
+        "a": nothing if c.available_at is None else c.available_at,
+    }
+    return sa.select(*(column.label(name) for name, column in columns.items()))
+
+
+def _grouped(t: Tables, rows: sa.Select[Any]) -> sa.Select[Any]:
+    w = rows.subquery().c
+    keys = [w.s, w.l, w.d, w.h, *([w.t] if t.has("topic") else [])]
+    keys += [w.b] if t.has("claimed_by") else []
+    nothing: ColumnElement[Any] = sa.null()
+    first: Any = seconds_since(sa.func.min(real_instant(w.a))) if t.has("available_at") else nothing
+    found: list[ColumnElement[Any]] = [w.s, w.l, w.d, w.h]
+    found.append(w.t if t.has("topic") else nothing)
+    found.append(w.b if t.has("claimed_by") else nothing)
+    found += [sa.func.sum(w.n), sa.func.count(), sa.func.min(w.i), first]
+    labelled = (column.label(f"f{i}") for i, column in enumerate(found))
+    return sa.select(*labelled).group_by(*keys)

@@ -1,0 +1,10 @@
+"""Create, check and upgrade the tables; the rule that is recorded with them.
+
+create       create the tables
+additions    one table, column or index; the script of all
+upgrade      the tables of an earlier version
+describe     the live table, and the version that is recorded
+requirements  what a table must be like
+trial        a message's life, tried and rolled back
+rule         max_tries and on_dead, as recorded
+"""

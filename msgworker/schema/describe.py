@@ -1,0 +1,377 @@
+"""The live table: its name, columns and storage, and the recorded version of its schema."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, Inspector, bindparam
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
+
+from msgworker import dialects
+from msgworker.dialects import (
+    Dialect,
+    Trouble,
+    connecting,
+    now,
+    now_plus,
+    reason_of,
+    trouble,
+    writing,
+)
+from msgworker.errors import SchemaError
+from msgworker.schema.rule import NEVER_SECONDS
+from msgworker.table import DEFAULT_NAME, LEAST, NAMED_ONLY, NEWEST, REQUIRED, MessageTable, Tables
+
+# --- The live table: its name, columns and storage.
+
+
+def is_primary(inspector: Inspector, live: str, schema: str | None, column: str) -> bool:
+    """Whether a column is the primary key."""
+    key = inspector.get_pk_constraint(live, schema=schema).get("constrained_columns", [])
+    return list(key) == [column]
+
+
+def is_unique(inspector: Inspector, live: str, schema: str | None, column: str) -> bool:
+    """Whether a column is the primary key, or has a unique constraint or index of its own."""
+    if is_primary(inspector, live, schema, column):
+        return True
+    with _unwarned():
+        found: list[Any] = [*inspector.get_unique_constraints(live, schema=schema)]
+        found += [i for i in inspector.get_indexes(live, schema=schema) if i["unique"]]
+    return any(list(one["column_names"]) == [column] for one in found)
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Without what SQLAlchemy says of indexes on expressions, which are left out, rightly, and of
+    types it does not know, which `requirements` judges."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
+    """The storage engine of a table, where there is a choice."""
+    if not dialects.DIALECTS[inspector.dialect.name].storage_engines:
+        return ""
+    try:
+        with _unwarned():
+            options = inspector.get_table_options(live, schema=schema)
+    except (NotImplementedError, NoSuchTableError):  # not known there; a view
+        return ""
+    return next((str(v) for k, v in options.items() if k.endswith("_engine")), "")
+
+
+def has_no_transactions(storage: str) -> bool:
+    return storage.lower() in ("myisam", "memory", "aria", "csv", "archive")
+
+
+def storage_problem(
+    conn: Connection, inspector: Inspector, spec: MessageTable, live: str
+) -> list[str]:
+    """What is wrong with the storage engine of the message table, and the statement that fixes it;
+    [] = nothing."""
+    storage = storage_of(inspector, live, spec.schema)
+    if not has_no_transactions(storage):
+        return []
+    table = sa.Table(live, sa.MetaData(), schema=spec.schema)
+    name = conn.dialect.identifier_preparer.format_table(table)
+    mend = f"ALTER TABLE {name} ENGINE=InnoDB"
+    return [f"its storage engine {storage} has no transactions. To fix it: {mend}"]
+
+
+def check_names(spec: MessageTable, dialect: Dialect) -> None:
+    for name in (spec.schema or "", spec.bare_name, *spec.names().values()):
+        if len(name.encode()) > dialect.max_name:
+            most = f"{dialect.max_name} bytes that {dialect.name} takes"
+            raise SchemaError(f"the name {name} is longer than the {most}")
+
+
+def live_name(inspector: Inspector, spec: MessageTable) -> str | None:
+    """The live name of the table: exact, or the only one that differs by case."""
+    try:
+        names = dialects.names_there(inspector, spec.schema)
+    except DBAPIError as error:
+        if spec.schema is None or dialects.is_overtime(error):
+            raise
+        text = f"schema {spec.schema} cannot be looked at: {reason_of(error)}"
+        raise SchemaError(text) from error
+    if spec.bare_name in names:
+        return spec.bare_name
+    same = [name for name in names if name.lower() == spec.bare_name.lower()]
+    return same[0] if len(same) == 1 else None
+
+
+def named(spec: MessageTable, live: str) -> MessageTable:
+    if live == spec.bare_name:
+        return spec
+    return spec.replace(name=f"{spec.schema}.{live}" if spec.schema else live)
+
+
+def live_columns(engine: Engine, spec: MessageTable, live: str | None) -> dict[str, Any] | None:
+    if live is None:
+        return None
+    with connecting(engine) as conn:
+        inspector = sa.inspect(conn)
+        kinds = {str(c["name"]): c["type"] for c in inspector.get_columns(live, schema=spec.schema)}
+    require_columns(spec, kinds)
+    return kinds
+
+
+def require_columns(spec: MessageTable, kinds: dict[str, Any]) -> None:
+    have = {name.lower() for name in kinds}
+    lacking = [role for role in spec.names() if role in REQUIRED]
+    lacking = [role for role in lacking if spec.names()[role].lower() not in have]
+    if lacking:
+        raise SchemaError(unnamed(spec, lacking, kinds))
+
+
+def unnamed(spec: MessageTable, lacking: Sequence[str], there: Iterable[str]) -> str:
+    """The advice if columns of these roles are missing under their names. They are never added,
+    because existing rows have these values in other columns."""
+    names = ", ".join(spec.names()[role] for role in lacking)
+    say = "name the column" if len(lacking) == 1 else "name the columns"
+    return (
+        f"table {spec.name} has no column {names}; {say}: "
+        f"MessageTable({', '.join(f'{role}=...' for role in lacking)}); "
+        f"the table has: {', '.join(there)}"
+    )
+
+
+def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dialect) -> Dialect:
+    """What the database can do on this table: columns that are computed from one that a foreign key
+    changes cannot be stored; indexes over partitions can be unique for objects only."""
+    table = sa.Table(live, sa.MetaData(), schema=spec.schema)
+    dialect = replace(dialect, partitioned=dialects.has_partitions(inspector, table))
+    if not dialect.stored_columns:
+        return dialect
+    names = spec.names()
+    bases = {names[role].lower() for role in COMPUTED_FROM if role in names}
+    with _unwarned():
+        keys = inspector.get_foreign_keys(live, schema=spec.schema)
+    for key in keys:
+        options = {act: str(does).upper() for act, does in key.get("options", {}).items()}
+        changes = options.get("onupdate") in CHANGING or options.get("ondelete") in CHANGING[1:]
+        if changes and bases & {name.lower() for name in key["constrained_columns"]}:
+            return replace(dialect, stored_columns=False)
+    return dialect
+
+
+COMPUTED_FROM = ("object_id", "status", "error_try_times", "unique_key")
+CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
+
+
+def unfilled(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...]:
+    """Columns without a default that our INSERT does not fill. names: role -> column name."""
+    ours = {names[role] for role in SENT if role in names}
+    return tuple(
+        str(c["name"])
+        for c in columns
+        if c["name"] not in ours
+        and not c["nullable"]
+        and c.get("default") is None
+        and not c.get("computed")
+        and not c.get("identity")
+        and c.get("autoincrement") is not True
+    )
+
+
+SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times", "shard", "priority")
+
+
+def says(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...]:
+    """Which of status and error_try_times an INSERT must name: those whose default is not 0."""
+    default = {str(c["name"]): str(c.get("default")) for c in columns}
+    roles = ("status", "error_try_times")
+    return tuple(r for r in roles if not IS_ZERO.fullmatch(default.get(names.get(r, ""), "")))
+
+
+IS_ZERO = re.compile(r"[\s('\"]*0[\s)'\"]*(::[\w\s]+)?\)?\s*")
+"""A default as databases write it: 0, (0), '0'::smallint."""
+
+
+def says_priority(names: Mapping[str, str], columns: Sequence[Any]) -> bool:
+    """Whether an INSERT must name the priority: its column takes no NULL and has no default."""
+    name = names.get("priority")
+    return any(
+        c["name"] == name and not c["nullable"] and c.get("default") is None for c in columns
+    )
+
+
+def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
+    """Tables that the name may have meant."""
+    names = inspector.get_table_names(schema=spec.schema)
+    return difflib.get_close_matches(spec.bare_name, names, n=3, cutoff=0.5)
+
+
+def elsewhere(conn: Connection, spec: MessageTable) -> str:
+    """The hint for a missing table if another schema has one of its name; empty if none has."""
+    found = dialects.schemas_with(conn, spec.bare_name, but=spec.schema)
+    if not found:
+        return ""
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    name = f"{found[0]}.{spec.bare_name}"
+    return (
+        f"a table of that name is in schema {', '.join(found[:3])}{more}: if that is meant, name "
+        f'it, --table {name} or MessageTable("{name}")'
+    )
+
+
+def missing_table(conn: Connection, inspector: Inspector, spec: MessageTable) -> str:
+    if other := elsewhere(conn, spec):
+        return f"table {spec.name} does not exist; {other}; else run `msgworker init-db`"
+    near = near_names(inspector, spec)
+    hint = f" Near names: {', '.join(near)}." if near else ""
+    return (
+        f"table {spec.name} does not exist.{hint} "
+        "Run App.create_schema() or `msgworker init-db`, or give the right MessageTable(name)"
+    )
+
+
+def asked_for(spec: MessageTable) -> set[str]:
+    """The roles whose columns must be there: all in our own table but `NAMED_ONLY`, which earlier
+    versions made without; else those that were named."""
+    plain = MessageTable().names()
+    ours = spec.bare_name.lower() == DEFAULT_NAME
+    return {
+        role
+        for role, name in spec.names().items()
+        if role in REQUIRED
+        or (role in NAMED_ONLY and not ours)
+        or name != plain[role]
+        or (spec.is_default and role not in NAMED_ONLY)
+    }
+
+
+def highest_id(conn: Connection, key: sa.Column[Any]) -> int | None:
+    """The highest id of the rows of a table."""
+    found = conn.scalar(sa.select(sa.func.max(key)))
+    return found if isinstance(found, int) else None
+
+
+def behind(source: dialects.IdSource, highest: int) -> str:
+    """What is wrong where a sequence gives ids that rows have already, or lower ones; "" if
+    nothing."""
+    if source.next is None or source.next > highest:
+        return ""
+    stands = f"stands at {source.next - source.step}" if source.used else "has given no id yet"
+    return (
+        f"the sequence {source.name} {stands}, but there are ids up to {highest}: new messages "
+        "run before those, or cannot be sent"
+    )
+
+
+# --- The version of the schema, recorded beside the rule: a row of `msgworker_lease` that never
+# expires.
+#
+# least: the oldest version whose code may work on it. Code of an older one is refused at its
+# start.
+
+KIND = "schema"
+AGAIN_SECONDS = 20.0
+"""So long what is to be recorded is read again where the database has rolled back the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is recorded."""
+
+    version: int
+    least: int
+
+
+def row_name(t: Tables) -> str:
+    """The name of the row."""
+    name = f"schema of {t.message.name}"  # no id of an instance has a blank
+    if len(name.encode()) <= 64:
+        return name
+    return f"schema of {hashlib.sha256(t.message.name.encode()).hexdigest()[:40]}"
+
+
+def read(conn: Connection, t: Tables) -> Recorded | None:
+    """The recorded version; None where none is, or what is there is none."""
+    row = _row(conn, t)
+    return None if row is None else _recorded(row.serves)
+
+
+def _row(conn: Connection, t: Tables) -> Any:
+    c = t.lease.c
+
+    def build() -> sa.Select[Any]:
+        return sa.select(c.term, c.serves).where(c.name == bindparam("mw_name"))
+
+    return conn.execute(t.built("schema_version", build), {"mw_name": row_name(t)}).first()
+
+
+def _recorded(text: str | None) -> Recorded | None:
+    try:
+        value = json.loads(text or "")
+        return Recorded(int(value["version"]), int(value["least"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def recording(conn: Connection | None, t: Tables) -> sa.Insert | sa.Update | None:
+    """The statement that records the version of this package; None where it, or a newer one, is
+    recorded. It changes only the row that was read. conn: None where the table is to be made."""
+    row, c = None if conn is None else _row(conn, t), t.lease.c
+    found = None if row is None else _recorded(row.serves)
+    if found is not None and found.version >= NEWEST:
+        return None
+    named = {"table": t.message.name, "version": NEWEST, "least": LEAST}
+    values: dict[str, Any] = {"renewed_at": now(), "serves": json.dumps(named)}
+    if row is not None:
+        read = sa.literal_column(str(row.term), sa.BigInteger())
+        values["term"] = c.term + sa.literal_column("1")
+        return sa.update(t.lease).where(c.name == row_name(t), c.term == read).values(values)
+    values |= {
+        "name": row_name(t),
+        "kind": KIND,
+        "started_at": now(),
+        "expires_at": now_plus(sa.literal(NEVER_SECONDS, sa.Float())),
+    }
+    return sa.insert(t.lease).values(values)
+
+
+def record(engine: sa.Engine, t: Tables) -> None:
+    """Record the version of tables that are complete, unless it is recorded, or a newer one."""
+    until = time.monotonic() + AGAIN_SECONDS
+    while True:
+        with connecting(engine) as conn:
+            statement = recording(conn, t)
+        if statement is None:
+            return
+        try:
+            with writing(engine) as conn:
+                conn.execute(statement)
+        except DBAPIError as error:
+            if not may_be_recorded(error, until):
+                raise
+
+
+def may_be_recorded(error: DBAPIError, until: float) -> bool:
+    """Whether another program has recorded it first, or may have: on Galera one on another node
+    ends our COMMIT like a deadlock. until: in monotonic seconds, when a deadlock is an error."""
+    kind = trouble(error)
+    return kind is Trouble.RACE or (kind is Trouble.AGAIN and time.monotonic() < until)
+
+
+def check(conn: Connection, t: Tables) -> None:
+    """Raise SchemaError if code of this version may not work on the schema."""
+    found = read(conn, t)
+    if found is not None and found.least > NEWEST:
+        raise SchemaError(
+            f"the schema of {t.spec.name} is version {found.version}, on which only code of "
+            f"version {found.least} or later may work, and this package knows {NEWEST}: install "
+            "the msgworker that has upgraded it, or a later one"
+        )

@@ -1,0 +1,309 @@
+"""The rule of a table, max_tries and on_dead: the same for all programs, recorded in the database.
+
+Final states are stored as numbers: a message is dead because it has as many tries as the rule
+allows. So all programs must use the same rule, and a change of the rule must adjust the numbers. It
+is a row of `msgworker_lease` with a kind of its own, which never expires. An instance locks and
+reads that row when it registers. A change locks it too, checks that no instance is alive, adjusts
+the numbers, and records the new rule, all in one transaction.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.dialects import now, now_plus
+from msgworker.errors import ConfigError, RuleChanged, SchemaError
+from msgworker.message import ends_at
+from msgworker.store import lease, recover
+from msgworker.table import MAX_TRIES, Cols, MessageTable, Tables
+
+KIND = "rule"
+NEVER_SECONDS = 50 * 366 * 86_400.0
+"""After so long the row says that it expires, for those who delete what has expired."""
+BLOCK = "block"
+LOOK_SECONDS = 0.05
+ALONE_LOOK_SECONDS = 0.004
+
+
+class Rule(NamedTuple):
+    """When a message is dead, and what becomes of its object then; see MessageTable."""
+
+    max_tries: int
+    on_dead: str
+
+    @classmethod
+    def of(cls, spec: MessageTable) -> Rule:
+        return cls(spec.max_tries, spec.on_dead)
+
+    def to(self, spec: MessageTable) -> MessageTable:
+        """The same table by this rule."""
+        return spec if Rule.of(spec) == self else spec.replace(**self._asdict())
+
+    def __str__(self) -> str:
+        return f"max_tries={self.max_tries}, on_dead={self.on_dead}"
+
+    @property
+    def ended(self) -> int:
+        """From so many tries on a message holds nothing back."""
+        return ends_at(self.max_tries, self.on_dead)
+
+    def holds_dead(self, tries: int) -> bool:
+        """Whether a dead message with so many tries holds its object back."""
+        return self.on_dead == BLOCK and tries < self.ended
+
+
+class Answer(enum.Enum):
+    """The result of a request to change the rule."""
+
+    SAME = "same"  # it is the table's rule
+    CHANGED = "changed"  # it is now
+    OTHER = "other"  # the recorded rule is not the one that was read: look again
+    LOCKED = "locked"  # it is locked: by an instance that registers, or by another change
+    BUSY = "busy"  # instances live that work on the table
+    HELD = "held"  # messages are flagged by instances that do not live
+    DEADLY = "deadly"  # failed messages would become dead by it, which was not requested
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to such a request. count: of what state says: messages that are dead now, or would
+    be, instances that live, instances that hold messages."""
+
+    state: Answer
+    count: int = 0
+
+
+# ---------------------------------------------------------------- the record
+
+
+def read(conn: Connection, t: Tables) -> Rule | None:
+    """The recorded rule, None if none is. Raises SchemaError for what is none."""
+    found = conn.execute(t.built("rule_read", lambda: _query(t)), {"mw_name": _name(t)}).first()
+    return None if found is None else _rule(t, found[0])
+
+
+def _query(t: Tables) -> sa.Select[Any]:
+    c = t.lease.c
+    return sa.select(c.serves).where(c.name == bindparam("mw_name"), c.serves.is_not(None))
+
+
+def _name(t: Tables) -> str:
+    name = f"rule of {t.message.name}"  # no id of an instance has a blank
+    if len(name.encode()) <= 64:
+        return name
+    return f"rule of {hashlib.sha256(t.message.name.encode()).hexdigest()[:40]}"
+
+
+def _rule(t: Tables, text: str) -> Rule:
+    try:
+        value = json.loads(text)
+        rule = Rule(value["max_tries"], value["on_dead"])
+        rule.to(t.spec)
+    except (ValueError, KeyError, TypeError, ConfigError):
+        raise SchemaError(
+            f"row {_name(t)!r} of {t.lease.name} is no rule: {text!r:.120}. Its column serves is "
+            f'written like {{"table": "{t.message.name}", "max_tries": {MAX_TRIES}, '
+            '"on_dead": "continue"}'
+        ) from None
+    return rule
+
+
+def _text(t: Tables, rule: Rule) -> str:
+    return json.dumps({"table": t.message.name, **rule._asdict()})
+
+
+def record(conn: Connection, t: Tables) -> None:
+    """Record the rule of `t`, the first one. In the caller's transaction; raises IntegrityError
+    where there is one by now."""
+    c, text = t.lease.c, _text(t, Rule.of(t.spec))
+    emptied = sa.update(t.lease).where(c.name == _name(t), c.serves.is_(None))
+    if not conn.execute(emptied.values(serves=text)).rowcount:
+        conn.execute(recording(t))
+
+
+def recording(t: Tables) -> sa.Insert:
+    """The statement that records the rule of `t`, where there is no row for it."""
+    values = {
+        "name": _name(t),
+        "kind": KIND,
+        "started_at": now(),
+        "renewed_at": now(),
+        "expires_at": now_plus(sa.literal(NEVER_SECONDS, sa.Float())),
+        "serves": _text(t, Rule.of(t.spec)),
+    }
+    return sa.insert(t.lease).values(values)
+
+
+def has_row(conn: Connection, t: Tables) -> bool:
+    """Whether there is a row for the rule, be it empty."""
+    query = sa.select(sa.func.count()).where(t.lease.c.name == _name(t))
+    return bool(conn.scalar(query))
+
+
+def made_for(spec: MessageTable, indexes: Iterable[str]) -> list[Rule]:
+    """The rules that indexes of a table were made for: they are in the names."""
+    found = []
+    for name in indexes:
+        match = re.search(r"_t(\d{1,4})(b?)_object$", name)
+        rules = [Rule(MAX_TRIES, "continue")]
+        if match is not None and 0 < int(match[1]) <= 1000:
+            rules.append(Rule(int(match[1]), BLOCK if match[2] else "continue"))
+        found += [rule for rule in rules if rule.to(spec).index_name("object") == name]
+    return found
+
+
+def assumed(spec: MessageTable, indexes: Iterable[str]) -> Rule:
+    """The rule of a table of which none is recorded: that of `spec`, unless the indexes of another
+    one are there, and none of its own."""
+    rules = made_for(spec, indexes)
+    own = Rule.of(spec)
+    return rules[0] if len(rules) == 1 and own not in rules else own
+
+
+# ---------------------------------------------------------------- working by it
+
+
+def hold(conn: Connection, t: Tables) -> bool:
+    """Lock the rule against changes until the end of the caller's transaction; False if it is being
+    changed, or is locked otherwise.
+
+    Where none is recorded, that of `t` is. Raises RuleChanged if it is not that of `t`.
+    """
+    found = _locked(conn, t, shared=t.dialect.share_locks)
+    if found is None:
+        if read(conn, t) is not None:
+            return False
+        record(conn, t)
+    elif found != Rule.of(t.spec):
+        raise RuleChanged(t.spec.name, str(Rule.of(t.spec)), str(found))
+    elif t.dialect.certifies:  # a change on another server is then in conflict
+        c = t.lease.c
+        conn.execute(sa.update(t.lease).where(c.name == _name(t)).values(renewed_at=now()))
+    return True
+
+
+def look_seconds(t: Tables) -> float:
+    """After so long who finds it locked looks again. Where only one can hold the lock, each step of
+    an operation does (ops/operation.py): then often enough to come between two of them."""
+    return ALONE_LOOK_SECONDS if locks_alone(t) else LOOK_SECONDS
+
+
+def locks_alone(t: Tables) -> bool:
+    """Whether only one at a time can hold the rule, although it is never changed."""
+    return t.dialect.row_locks and not t.dialect.share_locks
+
+
+def _locked(conn: Connection, t: Tables, *, shared: bool) -> Rule | None:
+    """Lock and read it; None if it is missing or locked. It does not wait, since a suspended
+    process may hold the lock."""
+
+    def build() -> sa.Select[Any]:
+        if not t.dialect.row_locks:
+            return _query(t)
+        return _query(t).with_for_update(read=shared, skip_locked=t.dialect.skip_locked)
+
+    query = t.built(("rule_locked", shared), build)
+    found = conn.execute(query, {"mw_name": _name(t)}).first()
+    return None if found is None else _rule(t, found[0])
+
+
+def living(conn: Connection, t: Tables) -> list[str]:
+    """The instances that are alive on this table, or may be."""
+    return [
+        one.name
+        for one in lease.read_all(conn, t)
+        if one.live and one.taken_by is None and one.table in (None, t.message.name)
+    ]
+
+
+# ---------------------------------------------------------------- changing it
+
+
+def change(conn: Connection, t: Tables, wanted: Rule, *, may_bury: bool = False) -> Verdict:
+    """Make `wanted` the rule, if no instance is alive; t: the tables by the rule that was read.
+
+    may_bury: also where failed messages are dead by it.
+
+    In the caller's transaction, which nothing may precede. What has ended stays so, what holds its
+    object back as a dead message goes on to under on_dead="block", and what has failed more often
+    than the new rule allows is dead.
+    """
+    found = _locked(conn, t, shared=False)
+    if found is None:
+        return Verdict(Answer.OTHER if read(conn, t) is None else Answer.LOCKED)
+    if found == wanted:
+        return Verdict(Answer.SAME)
+    if found != Rule.of(t.spec):
+        return Verdict(Answer.OTHER)
+    if live := living(conn, t):
+        return Verdict(Answer.BUSY, len(live))
+    if held := recover.owners(conn, t):
+        return Verdict(Answer.HELD, len(held))
+    if not may_bury and (dying := would_die(conn, t, wanted)):
+        return Verdict(Answer.DEADLY, dying)
+    died = _bury(conn, t, wanted)
+    _renumber(conn, t, found, wanted)
+    c = t.lease.c
+    values = {"serves": _text(t, wanted), "term": c.term + 1, "renewed_at": now()}
+    conn.execute(sa.update(t.lease).where(c.name == _name(t)).values(values))
+    return Verdict(Answer.CHANGED, died)
+
+
+def would_die(conn: Connection, t: Tables, wanted: Rule) -> int:
+    """How many failed messages would be dead by another rule."""
+    query = t.hinted(sa.select(sa.func.count()).select_from(t.message), t.message, "failed")
+    return int(conn.execute(query.where(*_too_often(t, wanted))).scalar_one())
+
+
+def _too_often(t: Tables, wanted: Rule) -> list[ColumnElement[bool]]:
+    c = t.cols()
+    return [t.failed_rows(c), t.tries_left(c), t.tries(c) >= _number(wanted.max_tries)]
+
+
+def _bury(conn: Connection, t: Tables, wanted: Rule) -> int:
+    """What has failed as often as the new rule allows, or more often; return how many."""
+    tries = {"error_try_times": _number(wanted.max_tries)} if wanted.on_dead == BLOCK else {}
+    values = t.values(finished_at=now(), available_at=sa.null(), **tries)
+    if not values:
+        return would_die(conn, t, wanted)
+    dying = sa.update(t.message).where(*_too_often(t, wanted)).values(values)
+    return int(conn.execute(dying).rowcount)
+
+
+def _renumber(conn: Connection, t: Tables, old: Rule, new: Rule) -> None:
+    """What was dead before stays what it was: its tries are those of the new rule, where the old
+    ones would mean something else."""
+    c = t.cols()
+    cases = list(_renumbered(t, c, old, new))
+    if not cases:
+        return
+    moved = sa.case(*cases, else_=c.error_try_times)
+    update = sa.update(t.message).where(t.failed_rows(c), sa.or_(*(which for which, _ in cases)))
+    conn.execute(update.values({t.names["error_try_times"]: moved}))
+
+
+def _renumbered(
+    t: Tables, c: Cols, old: Rule, new: Rule
+) -> Iterable[tuple[ColumnElement[bool], ColumnElement[int]]]:
+    """Which dead rows get which number of tries; no row is meant twice."""
+    tries = t.tries(c)
+    too_few = old.max_tries < new.max_tries
+    too_many = old.max_tries > new.max_tries and new.on_dead == BLOCK
+    if old.on_dead == BLOCK and (too_few or too_many):
+        yield tries == _number(old.max_tries), _number(new.max_tries)
+    if old.ended < new.ended:
+        ended = sa.and_(tries >= _number(old.ended), tries < _number(new.ended))
+        yield ended, _number(new.ended)
+
+
+def _number(value: int) -> ColumnElement[int]:
+    return sa.literal_column(str(value), sa.Integer())

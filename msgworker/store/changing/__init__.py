@@ -1,4 +1,0 @@
-"""What operators change, and the audit of it.
-
-In order: change, chunks, keys, cancelling, purge, pause, audit.
-"""

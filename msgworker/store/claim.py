@@ -1,0 +1,409 @@
+"""Flag candidates, and read the runs behind the flagged heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Select, bindparam
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects import Escaped, JsonList, Trouble, fetch, trouble
+from msgworker.message import Status
+from msgworker.store.candidates import Candidate
+from msgworker.store.rows import (
+    Bare,
+    Row,
+    RowKept,
+    array_param,
+    array_text,
+    bare_rows,
+    changed,
+    flagged_values,
+    in_guard_order,
+    mine_among,
+    row_columns,
+    rows_of,
+    sent_often,
+)
+from msgworker.table import Cols, Slice, Tables, lit
+
+# --- Read runs: the messages behind a flagged head.
+#
+# A run is read in a new statement after the flag has committed. Read earlier it could be stale:
+# without the flag, other instances may run its messages.
+
+RUNS_PER_STATEMENT = 50
+
+
+def at_once(t: Tables) -> int | None:
+    """How many runs to read before their messages are handled, where one statement reads few: two
+    statements, since lanes that begin apart are settled apart. None = all."""
+    return None if t.dialect.json_lists or t.dialect.arrays else 2 * RUNS_PER_STATEMENT
+
+
+def read_runs(
+    conn: Connection,
+    t: Tables,
+    heads_flagged: Sequence[Row],
+    *,
+    limit: int,
+    within: Slice | None = None,
+) -> dict[int, list[Bare]]:
+    """The run behind each flagged head: head's msg_id -> its next rows, perhaps empty.
+
+    To be called after the flags have committed. A run holds rows at status 0 that are due and have
+    no unique key, ends before the first unfinished row that is no such one, and is empty if a lower
+    unfinished row has appeared. within: it also ends before the first row of another slice.
+    """
+    asked = [row for row in heads_flagged if row.object_id is not None]
+    runs: dict[int, list[Bare]] = {row.msg_id: [] for row in asked}
+    if not asked or limit < 1:
+        return runs
+    role, values = (None, ()) if within is None else (within.role, within.values)
+    before, head, run, ended = -1, 0, list[Bare](), False
+    for found, row in _read(conn, t, asked, limit + 1, role):
+        if found[0] != before:
+            before = found[0]
+            head = asked[before].msg_id
+            run = runs[head]
+            ended = row[0] != head  # a lower unfinished row has appeared
+        elif ended:
+            continue
+        elif found[1] and (role is None or found[2] in values) and row[0] > head:
+            run.append(row)
+        else:
+            ended = True
+    return runs
+
+
+def _read(
+    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+) -> Iterable[tuple[Any, Bare]]:
+    """The unfinished rows of each object, by the place of its head among those asked for, and by
+    age. Before the columns of the row: the place, whether it may start, and, with a role, its
+    slice."""
+    other = _by_heads if t.dialect.json_lists else _union
+    found = (_lateral if t.dialect.arrays else other)(conn, t, asked, limit, role)
+    first = 2 if role is None else 3
+    # Neither a join nor a union promises an order.
+    in_order = sorted(found, key=itemgetter(0, first))
+    rows = Escaped(in_order) if isinstance(found, Escaped) else in_order
+    return zip(rows, bare_rows(t, rows, first), strict=True)
+
+
+def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
+    free = sa.and_(c.status == lit(Status.NEW), t.due(c))
+    if c.unique_key is not None:  # it may be replaced: its payload is read under its flag
+        free = sa.and_(free, c.unique_key.is_(None))
+    return sa.case((free, sa.literal_column("1")), else_=sa.literal_column("0"))
+
+
+def _slice_column(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[Any]]:
+    return [] if role is None else [t.slice_value(c, role).label("v")]
+
+
+def _lateral(
+    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+) -> Sequence[Any]:
+    def build() -> Select[Any]:
+        objects = (
+            sa.func.unnest(
+                array_param("places", sa.Integer()),
+                bindparam("objects", type_=sa.ARRAY(t.object_type)),
+            )
+            .table_valued("place", "object_id")
+            .render_derived(name="o")
+        )
+        c = t.cols(t.message.alias("m"))
+        rows = (
+            sa.select(_startable(t, c).label("s"), *_slice_column(t, c, role), *row_columns(t, c))
+            .where(c.object_id == objects.c.object_id, t.unfinished(c))
+            .order_by(c.msg_id)
+            .limit(bindparam("rows", type_=sa.Integer()))
+            .lateral("r")
+        )
+        return sa.select(objects.c.place, rows).select_from(objects.join(rows, sa.true()))
+
+    params = {
+        "places": array_text(range(len(asked))),
+        "objects": [row.object_id for row in asked],
+        "rows": limit,
+    }
+    return sent_often(conn, t, ("runs_lateral", role), build, params)
+
+
+def _by_heads(
+    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+) -> Sequence[Any]:
+    """One statement, whatever their number: the heads as a list, and for each an IN with a limit
+    of its own."""
+
+    def build() -> Select[Any]:
+        heads = sa.func.json_each(bindparam("heads", type_=JsonList()))
+        listed = heads.table_valued("key", "value", name="j")
+        head, source, behind = (t.message.alias(name) for name in ("h", "m", "n"))
+        h, c, n = t.cols(head), t.cols(source), t.cols(behind)
+        ids = (
+            t.hinted(sa.select(n.msg_id), behind, "object")
+            .where(t.open_object(n) == t.object_key(h), t.open_rows(n))
+            .order_by(t.open_msg_id(n))
+            .limit(bindparam("rows", type_=sa.Integer()))
+            .correlate(head)
+        )
+        place = listed.c.key.label("p")
+        columns = (_startable(t, c).label("s"), *_slice_column(t, c, role), *row_columns(t, c))
+        joined = listed.join(head, h.msg_id == listed.c.value).join(source, c.msg_id.in_(ids))
+        return sa.select(place, *columns).select_from(joined)
+
+    params = {"heads": [row.msg_id for row in asked], "rows": limit}
+    return fetch(conn, t.built(("runs_by_heads", role), build), params)
+
+
+def _union(
+    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+) -> Sequence[Any]:
+    """Their ids from the index, one branch per object, and a join for the rest of the rows: what a
+    branch costs grows with its text. The statement always has the same number of branches, unused
+    ones ask for no object, so it is built and prepared once."""
+
+    def build(branches: int) -> Select[Any]:
+        parts: list[Any] = []
+        for i in range(branches):
+            source = t.message.alias("n")
+            n = t.cols(source)
+            place = (bindparam("start", type_=sa.Integer()) + sa.literal_column(str(i))).label("p")
+            pair: list[Any] = [place, t.open_msg_id(n).label("i")]
+            ids = (
+                t.hinted(sa.select(*pair), source, "object")
+                .where(t.open_object(n) == bindparam(f"o{i}", type_=t.key_type), t.open_rows(n))
+                .order_by(t.open_msg_id(n))
+                .limit(bindparam("rows", type_=sa.Integer()))
+            )
+            parts.append(ids if t.dialect.bare_unions else sa.select(ids.subquery(f"q{i}")))
+        union: Any = sa.union_all(*parts) if branches > 1 else parts[0]
+        x = union.subquery("x")
+        # Without the payloads: derived tables that hold them are written to disk by MariaDB (and
+        # crashed a 10.11).
+        source = t.message.alias("m")
+        c = t.cols(source)
+        columns: list[Any] = [x.c.p, _startable(t, c).label("s")]
+        columns += (*_slice_column(t, c, role), *row_columns(t, c))
+        return sa.select(*columns).select_from(x.join(source, c.msg_id == x.c.i))
+
+    out: list[Any] = []
+    odd = False
+    for start in range(0, len(asked), RUNS_PER_STATEMENT):
+        part = asked[start : start + RUNS_PER_STATEMENT]
+        branches = 1 if len(part) == 1 else RUNS_PER_STATEMENT
+        params: dict[str, Any] = {f"o{i}": None for i in range(branches)}
+        params |= {f"o{i}": t.key(row.object_id) for i, row in enumerate(part)}
+        statement = t.built(("runs_union", branches, role), partial(build, branches))
+        found = fetch(conn, statement, params | {"start": start, "rows": limit})
+        odd = odd or isinstance(found, Escaped)
+        out += found
+    return Escaped(out) if odd else out
+
+
+# --- Flag candidates.
+#
+# Candidates are only hints: they may be stale, filtered or wrong. `flag` decides: it takes a row
+# only with the status and tries that were read, if it is the head of its object, and if the guard
+# allows it.
+
+
+def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str) -> list[Row]:
+    """Flag the candidates that are unchanged since they were read; return the rows won, by msg_id.
+
+    In the caller's transaction. Rows that another transaction has locked or changed, and rows that
+    are no longer heads, are skipped; none won gives []. Raises IntegrityError or LeftAlone if the
+    guard finds a running message that the statement could not see, or if the database refuses to
+    change a row for any other reason: roll back and call `flag_apart`.
+    """
+    if t.dialect.arrays:
+        return _flag_arrays(conn, t, candidates, me, loud=False)
+    won: list[Row] = []
+    for start in range(0, len(candidates), t.dialect.max_ids):
+        part = candidates[start : start + t.dialect.max_ids]
+        won += _flag_locked(conn, t, part, me, loud=False)
+    return won
+
+
+class LeftAlone(Exception):
+    """Free rows have not been flagged, by a statement that suppresses the reason, or by a database
+    that tells none: a trigger or a rule has set back what was written."""
+
+
+OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
+"""Errors that may be about one row of a batch."""
+
+
+def refuse_at_once(conn: Connection, t: Tables) -> None:
+    """Make deferred constraints check at each statement until the end of the transaction: an error
+    at COMMIT does not name its row, and rolls back all others."""
+    if t.dialect.defers:
+        conn.execute(t.built("immediate", lambda: sa.text("SET CONSTRAINTS ALL IMMEDIATE")))
+
+
+def flag_apart(
+    conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str
+) -> tuple[list[Row], dict[int, Exception]]:
+    """`flag` in halves, each in its savepoint, down to single rows, so that a refused row affects
+    no other. Returns the rows won and, by msg_id, why others were refused; the guard may be a
+    reason."""
+    if not candidates:
+        return [], {}
+    try:
+        with conn.begin_nested():
+            if t.dialect.arrays:
+                return _flag_arrays(conn, t, candidates, me, loud=True), {}
+            return _flag_locked(conn, t, candidates, me, loud=True), {}
+    except (DBAPIError, RowKept) as error:
+        if trouble(error) not in OF_A_ROW:
+            raise
+        if len(candidates) == 1:
+            return [], {candidates[0].msg_id: error}
+    half = len(candidates) // 2
+    won, refused = flag_apart(conn, t, candidates[:half], me=me)
+    more, too = flag_apart(conn, t, candidates[half:], me=me)
+    return won + more, refused | too
+
+
+def kept(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> set[int]:
+    """Those that could be flagged as they were seen, after a claim that has not done it: either
+    a transaction has them locked, or the database changes nothing and says nothing."""
+
+    def build() -> Any:
+        c = t.cols()
+        return sa.select(c.msg_id, c.status, t.tries(c)).where(t.among(c.msg_id), *_is_head(t, c))
+
+    seen = {(one.msg_id, one.status, one.tries) for one in candidates}
+    ids = [one.msg_id for one in candidates]
+    rows = conn.execute(t.built("flag_kept", build), {"mw_ids": ids}).all()
+    return {row[0] for row in rows if tuple(row) in seen}
+
+
+def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
+    return [
+        t.claimable(c),
+        t.due(c),
+        sa.not_(t.earlier_unfinished(c)),
+        sa.not_(t.object_is_running(c)),
+    ]
+
+
+def _flag_locked(
+    conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str, *, loud: bool
+) -> list[Row]:
+    """Lock, compare, update by primary key. loud: raise the database's error for a row that the
+    guard, or another constraint, refuses; otherwise raise LeftAlone."""
+
+    def lock() -> Select[Any]:
+        c = t.cols()
+        query = sa.select(c.status, *row_columns(t, c)).where(t.among(c.msg_id), *_is_head(t, c))
+        query = query.order_by(c.msg_id)
+        if not t.dialect.row_locks:
+            return query
+        return query.with_for_update(skip_locked=t.dialect.skip_locked)
+
+    def update(loud: bool) -> sa.Update:
+        c = t.cols()
+        mine = (t.among(c.msg_id), t.claimable(c))
+        change = sa.update(t.message).where(*mine).values(flagged_values(t))
+        change = in_guard_order(t, change)
+        ignore = None if loud else t.dialect.update_ignore
+        return change.prefix_with(ignore) if ignore else change
+
+    seen = {c.msg_id: (c.status, c.tries) for c in candidates}
+    found = fetch(conn, t.built("flag_lock", lock), {"mw_ids": list(seen)})
+    same = [r for r in found if seen[r[1]] == (r[0], r[5])]
+    rows = rows_of(t, Escaped(same) if isinstance(found, Escaped) else same, 1)
+    if not rows:
+        return []
+    ids = [row.msg_id for row in rows]
+    key = ("flag_update", loud)
+    change = t.built(key, partial(update, loud))
+    written = changed(conn, t, key, change, {"mw_ids": ids, "mw_me": me})
+    if written == len(ids) and not t.dialect.rowcount_includes_ignored and not t.on_update:
+        return rows
+    back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
+    if len(back) < len(rows) and t.dialect.update_ignore and not loud:
+        raise LeftAlone
+    if len(back) < written:
+        _refuse_kept(t, ids, back, loud)
+    return [row for row in rows if row.msg_id in back]
+
+
+def _refuse_kept(t: Tables, ids: Sequence[int], back: set[int], loud: bool) -> None:
+    """Raise for rows of which the count says that they were changed, and which are not ours: some
+    of what was written may stand in them."""
+    if not loud:
+        raise LeftAlone
+    raise RowKept(t, next(i for i in ids if i not in back), "the flag")
+
+
+def _flag_arrays(
+    conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str, *, loud: bool
+) -> list[Row]:
+    """The same in one statement and one round trip, and another one where triggers or rules may set
+    back what it writes."""
+
+    def build() -> Any:
+        seen = (
+            sa.func.unnest(
+                array_param("mw_ids", sa.BigInteger()),
+                # Of a type that can hold the value of any numeric column, also NaN.
+                array_param("mw_statuses", sa.Numeric()),
+                array_param("mw_tries", sa.Numeric()),
+            )
+            .table_valued("msg_id", "status", "tries")
+            .render_derived(name="seen")
+        )
+        target = t.message.alias("m")
+        c = t.cols(target)
+        # A condition on the read value, which the row must equal: on the row itself it would let
+        # the planner use an index of open rows, which stale statistics may call empty.
+        claimable = sa.or_(
+            seen.c.status == lit(Status.NEW),
+            sa.and_(
+                seen.c.status == lit(Status.FAILED),
+                seen.c.tries < sa.literal_column(str(t.spec.max_tries)),
+            ),
+        )
+        locked = (
+            sa.select(c.msg_id.label("msg_id"))
+            .select_from(target.join(seen, c.msg_id == seen.c.msg_id))
+            .where(c.status == seen.c.status, t.tries(c) == seen.c.tries, claimable)
+            .where(*_is_head(t, c)[1:])
+            .order_by(c.msg_id)
+            .with_for_update(skip_locked=True, of=target)
+            .cte("locked")
+            .prefix_with("MATERIALIZED")
+        )
+        plain = t.cols()
+        return (
+            sa.update(t.message)
+            .where(plain.msg_id == locked.c.msg_id)
+            .values(flagged_values(t))
+            .returning(*row_columns(t, plain))
+        )
+
+    found = sent_often(
+        *(conn, t, "flag_arrays", build),
+        {
+            "mw_ids": array_text([c.msg_id for c in candidates]),
+            "mw_statuses": array_text([c.status for c in candidates]),
+            "mw_tries": array_text([c.tries for c in candidates]),
+            "mw_me": me,
+        },
+    )
+    rows = sorted(rows_of(t, found), key=itemgetter(0))
+    if rows and t.on_update:
+        ids = [row.msg_id for row in rows]
+        back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
+        if len(back) < len(ids):
+            _refuse_kept(t, ids, back, loud)
+    return rows

@@ -1,0 +1,399 @@
+"""The settle of messages that are done, and the flag's move to the next message of each lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Select, bindparam
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects import block_of, can_block, now, refuses_block, send_block, text_kind
+from msgworker.message import Outcome, Settled, Settlement, Status
+from msgworker.store.rows import (
+    ME,
+    RowKept,
+    array_param,
+    array_text,
+    changed,
+    flagged_values,
+    in_guard_order,
+    mine_among,
+    sent_often,
+)
+from msgworker.table import Cols, Tables, lit
+
+# --- The settle of messages that are done: whole batches at once, the flag moved along the run.
+
+
+class FlagMissing(Exception):
+    """Some rows of a batch were no longer ours; the batch must be rolled back and settled one by
+    one."""
+
+
+def check_not_kept(conn: Connection, t: Tables, msg_id: int, *, me: str) -> None:
+    """Where a settle has changed nothing: raise RowKept if the message is still ours."""
+    if t.has("claimed_by") and still_mine(conn, t, [msg_id], me=me):
+        raise RowKept(t, msg_id)
+
+
+def look(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
+    """Those of `ids` that are flagged by us, after a COMMIT whose outcome is unknown.
+
+    The server may still be at work on that commit, so the rows are locked first: a plain read would
+    see the state before it, and the handler would start again while the old commit goes through.
+    """
+    wanted = sorted(ids)
+    if t.dialect.row_locks:
+        for part in _parts(t, wanted):
+            conn.execute(locking(t), {"mw_ids": part}).all()
+    return still_mine(conn, t, wanted, me=me)
+
+
+def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
+    """Those of `ids` that are flagged by us."""
+    wanted = list(ids)
+    found: set[int] = set()
+    for start in range(0, len(wanted), t.dialect.max_ids):
+        part = wanted[start : start + t.dialect.max_ids]
+        found |= set(conn.scalars(mine_among(t), {"mw_ids": part, "mw_me": me}))
+    return found
+
+
+def moved_on(conn: Connection, t: Tables, nexts: Sequence[int], moved: int, *, me: str) -> set[int]:
+    """Those of the next messages that are flagged by us now. moved: how many were to be. Raises
+    FlagMissing if the database has kept some of those as they were, in whole or in part."""
+    if moved == len(nexts) and not t.on_update:
+        return set(nexts)
+    flagged = still_mine(conn, t, nexts, me=me)
+    if t.on_update and len(flagged) < moved:
+        raise FlagMissing
+    return flagged
+
+
+def write_done(
+    conn: Connection,
+    t: Tables,
+    plain: Sequence[Settlement],
+    others: Sequence[Settlement],
+    me: str,
+) -> dict[int, Settled]:
+    """Lock everything in msg_id order (otherwise two settles, or a claim, could deadlock), then
+    write."""
+    nexts = [s.next_id for s in plain if s.next_id is not None]
+    if t.dialect.row_locks:
+        ids = sorted({s.msg_id for s in plain} | {s.msg_id for s in others} | set(nexts))
+        for part in _parts(t, ids):
+            conn.execute(locking(t), {"mw_ids": part}).all()
+    written = 0
+    for seen, same in _by_tries(t, plain):
+        params: dict[str, Any] = {"mw_me": me} | ({} if seen is None else {"mw_tries": seen})
+        for part in _parts(t, same):
+            written += finish(conn, t, params | {"mw_ids": part}, seen is not None)
+    if written != len(plain):
+        raise FlagMissing
+    moved = 0
+    for part in _parts(t, nexts):
+        moved += changed(conn, t, "advance", advance(t), {"mw_ids": part, "mw_me": me})
+    flagged = moved_on(conn, t, nexts, moved, me=me)
+    return {s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain}
+
+
+def _by_tries(t: Tables, batch: Sequence[Settlement]) -> list[tuple[int | None, Sequence[int]]]:
+    """Messages by the tries they were claimed with; all in one group, with None, if the table has
+    owners."""
+    if t.has("claimed_by"):
+        return [(None, [s.msg_id for s in batch])]
+    groups: dict[int | None, list[int]] = {}
+    for s in batch:
+        groups.setdefault(s.tries, []).append(s.msg_id)
+    return list(groups.items())
+
+
+def _parts(t: Tables, ids: Sequence[int]) -> Iterable[Sequence[int]]:
+    size = t.dialect.max_ids
+    return (ids[start : start + size] for start in range(0, len(ids), size))
+
+
+def locking(t: Tables) -> Select[Any]:
+    def build() -> Select[Any]:
+        c = t.cols()
+        return sa.select(c.msg_id).where(t.among(c.msg_id)).order_by(c.msg_id).with_for_update()
+
+    return t.built("settle_lock", build)
+
+
+def finish(conn: Connection, t: Tables, params: dict[str, Any], counted: bool) -> int:
+    """End messages that are done; returns how many rows were ours."""
+    return changed(conn, t, ("finish", counted), finish_of(t, counted), params)
+
+
+def finish_of(t: Tables, counted: bool) -> sa.Update:
+    def build() -> sa.Update:
+        c = t.cols()
+        mine = (t.among(c.msg_id), t.mine(c, ME), *t.same_tries(c, counted))
+        return sa.update(t.message).where(*mine).values(done_values(t))
+
+    return t.built(("finish", counted), build)
+
+
+def done_values(t: Tables) -> dict[str, Any]:
+    """What a row gets with "done"."""
+    return t.values(status=lit(Status.DONE), finished_at=now(), claimed_by=sa.null())
+
+
+def advance(t: Tables) -> sa.Update:
+    """Flag the next messages of lanes that continue: still new, still due."""
+
+    def build() -> sa.Update:
+        c = t.cols()
+        free = (t.among(c.msg_id), *may_follow(t, c))
+        return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))
+
+    return t.built("advance", build)
+
+
+def may_follow(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
+    """New and due; without owners also without a try, as the run was read: their settle asks for
+    the same."""
+    never_tried = [] if t.has("claimed_by") else [t.tries(c) == sa.literal_column("0")]
+    return [t.stands_at(c, Status.NEW), t.due(c), *never_tried]
+
+
+def done_arrays(
+    conn: Connection, t: Tables, batch: Sequence[Settlement], me: str
+) -> dict[int, Settled]:
+    """One statement, one round trip: the flag moves in a WITH that joins what was finished.
+
+    `finished` runs before `moved` for each lane because `moved` reads its rows, so the guard never
+    sees two; and a lane whose flag was gone moves nothing.
+    """
+
+    def build(moving: bool) -> Any:
+        c = t.cols()
+        ids = array_param("mw_ids", sa.BigInteger())
+        finished = (
+            sa.update(t.message)
+            .where(*_named(t, c, ids), t.mine(c, ME))
+            .values(done_values(t))
+            .returning(c.msg_id.label("msg_id"))
+        )
+        done = finished.cte("finished")
+        if not moving:
+            return sa.select(_ids_of(done))
+        pairs = (
+            sa.func.unnest(
+                array_param("mw_heads", sa.BigInteger()),
+                array_param("mw_nexts", sa.BigInteger()),
+            )
+            .table_valued("head", "next")
+            .render_derived(name="pairs")
+        )
+        moved = (
+            sa.update(t.message)
+            .where(
+                done.c.msg_id == pairs.c.head,
+                c.msg_id == pairs.c.next,
+                *may_follow(t, c),
+            )
+            .values(flagged_values(t))
+            .returning(c.msg_id.label("msg_id"))
+            .cte("moved")
+        )
+        return sa.select(_ids_of(done), _ids_of(moved))
+
+    moving = [s for s in batch if s.next_id is not None]
+    if len(batch) == 1 and alone_fits(t, batch[0]):
+        return {batch[0].msg_id: done_alone(conn, t, batch[0], me)}
+    ids = array_text(sorted([s.msg_id for s in batch]))
+    params: dict[str, Any] = {"mw_ids": ids, "mw_me": me}
+    if not t.has("claimed_by"):
+        seen = {s.msg_id: ANY_TRIES if s.tries is None else s.tries for s in batch}
+        params["mw_seen"] = array_text(seen[msg_id] for msg_id in sorted(seen))
+    nexts = ""
+    if moving:
+        after = [s.next_id for s in moving if s.next_id is not None]
+        params["mw_heads"] = array_text([s.msg_id for s in moving])
+        params["mw_nexts"] = array_text(after)
+        nexts = array_text(sorted(after))
+    key = ("settle", bool(moving))
+    texts = sent_often(conn, t, key, lambda: build(bool(moving)), params)[0]
+    if texts[0] == ids and (not moving or texts[1] == nexts):  # all is as it was read
+        on, ended = Settled.WENT_ON, Settled.ENDED
+        return {s.msg_id: ended if s.next_id is None else on for s in batch}
+    written, flagged = _ids_in(texts[0]), _ids_in(texts[1]) if moving else set()
+    return {s.msg_id: became_of(s, written, flagged) for s in batch}
+
+
+def _ids_of(rows: sa.CTE) -> ColumnElement[Any]:
+    """All ids of some rows as one text, as `array_text` makes it; NULL if there are none. It is
+    much cheaper to send and to read than a row for each. Whole numbers: a NUMERIC may say 3.0."""
+    number = sa.cast(rows.c.msg_id, sa.BigInteger()).label("msg_id")
+    ids = sa.select(number).order_by(number).subquery()
+    text = sa.cast(sa.func.array_agg(ids.c.msg_id), sa.Text())
+    return sa.select(text).scalar_subquery()
+
+
+def _ids_in(text: str | None) -> set[int]:
+    return set() if text is None else set(map(int, text[1:-1].split(",")))
+
+
+def alone_fits(t: Tables, s: Settlement) -> bool:
+    """Whether `done_alone` can write it: where one statement can, and rows have owners, whose tries
+    need not be asked for."""
+    return t.dialect.arrays and t.has("claimed_by") and s.outcome is Outcome.DONE
+
+
+def done_alone(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled:
+    """`done_arrays` for one lane, whose next message, or whose thread, waits for the answer, as
+    that of a hot object or of a transactional handler: without arrays it is the sooner there."""
+    if s.next_id is None:
+        params = {"mw_head": s.msg_id, "mw_me": me}
+        ended = sent_often(conn, t, "finish_alone", lambda: _finish_alone(t), params, kept=True)
+        return Settled.ENDED if ended else Settled.LOST
+    both = {"mw_head": s.msg_id, "mw_next": s.next_id, "mw_me": me}
+    found = sent_often(conn, t, "settle_alone", lambda: _move_alone(t), both, kept=True)
+    if not found:
+        return Settled.LOST
+    return Settled.ENDED if found[0][0] is None else Settled.WENT_ON
+
+
+_HEAD = bindparam("mw_head", type_=sa.BigInteger())
+
+
+def _finish_alone(t: Tables) -> Any:
+    c = t.cols()
+    mine = sa.update(t.message).where(c.msg_id == _HEAD, t.mine(c, ME))
+    return mine.values(done_values(t)).returning(c.msg_id.label("msg_id"))
+
+
+def _move_alone(t: Tables) -> Any:
+    c, finished = t.cols(), _finish_alone(t).cte("finished")
+    next_one = c.msg_id == bindparam("mw_next", type_=sa.BigInteger())
+    moved = (
+        sa.update(t.message)
+        .where(finished.c.msg_id == _HEAD, next_one, *may_follow(t, c))
+        .values(flagged_values(t))
+        .returning(c.msg_id.label("msg_id"))
+        .cte("moved")
+    )
+    return sa.select(sa.select(moved.c.msg_id).scalar_subquery()).select_from(finished)
+
+
+ANY_TRIES = -1
+
+
+def _named(t: Tables, c: Cols, ids: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    """The rows of a batch; where they have no owner, with the tries they were claimed with."""
+    if t.has("claimed_by"):
+        return [c.msg_id == sa.func.any(ids)]
+    tries_seen = array_param("mw_seen", sa.BigInteger())
+    seen = sa.func.unnest(ids, tries_seen).table_valued("msg_id", "tries")
+    seen = seen.render_derived(name="seen")
+    as_claimed = sa.or_(
+        seen.c.tries == sa.literal_column(str(ANY_TRIES)), seen.c.tries == t.tries(c)
+    )
+    return [c.msg_id == seen.c.msg_id, as_claimed]
+
+
+def became_of(s: Settlement, written: set[int], flagged: set[int]) -> Settled:
+    if s.msg_id not in written:
+        return Settled.LOST
+    return Settled.WENT_ON if s.next_id in flagged else Settled.ENDED
+
+
+# --- The settle of messages that are done, in one statement: it ends the old rows and flags the
+# next ones. A statement and the COMMIT, instead of a lock, two statements and the COMMIT.
+#
+# Where an UPDATE keeps to an order of rows it is one UPDATE. Rows are read and locked by msg_id,
+# as everywhere, since the ids are given; then they are changed in the order of the guard
+# (`rows.in_guard_order`). Elsewhere it is one block of the lock and the two UPDATEs.
+
+
+class NotTogether(FlagMissing):
+    """A row of the batch was not as expected, and the statement does not say which: roll back and
+    settle it in steps."""
+
+
+def fits(conn: Connection, t: Tables, batch: Sequence[Settlement]) -> bool:
+    """Whether a batch of messages that are done can be written so: where rows have owners, whose
+    tries need not be asked for, and not in several statements."""
+    able = t.orders_updates or (t.dialect.blocks and can_block(conn))
+    return able and t.has("claimed_by") and 2 * len(batch) <= t.dialect.max_ids
+
+
+def done_together(
+    conn: Connection, t: Tables, batch: Sequence[Settlement], me: str
+) -> dict[int, Settled]:
+    """Write all of it, in the caller's transaction; raises NotTogether if a row is not as it was
+    read, whether it is ours no longer or a next one that cannot be flagged."""
+    heads = [s.msg_id for s in batch]
+    nexts = [s.next_id for s in batch if s.next_id is not None]
+    params: dict[str, Any] = {"mw_ids": sorted({*heads, *nexts}), "mw_me": me}
+    if nexts:
+        params |= {"mw_heads": heads, "mw_nexts": nexts}
+    if t.orders_updates:
+        key = ("together", bool(nexts))
+        change = t.built(key, lambda: _build(t, moving=bool(nexts)))
+        written = changed(conn, t, key, change, params)
+    else:
+        written = _in_block(conn, t, heads, nexts, params)
+    if written != len(heads) + len(nexts):
+        raise NotTogether
+    return {s.msg_id: Settled.ENDED if s.next_id is None else Settled.WENT_ON for s in batch}
+
+
+def _build(t: Tables, *, moving: bool) -> sa.Update:
+    c = t.cols()
+    change = sa.update(t.message).where(t.among(c.msg_id))
+    if not moving:
+        return change.where(t.mine(c, ME)).values(done_values(t))
+    ended = sa.and_(_one_of(c, "mw_heads"), t.mine(c, ME))
+    next_one = sa.and_(_one_of(c, "mw_nexts"), *may_follow(t, c))
+    change = change.where(sa.or_(ended, next_one)).ordered_values(*_values(t, c))
+    return in_guard_order(t, change)
+
+
+def _in_block(
+    conn: Connection, t: Tables, heads: list[int], nexts: list[int], params: dict[str, Any]
+) -> int:
+    """How many rows were changed. The text depends on the lengths of the lists, so the next ones
+    are made as many as the heads."""
+
+    def build() -> sa.TextClause:
+        c = t.cols()
+        ended = sa.update(t.message).where(_one_of(c, "mw_heads"), t.mine(c, ME))
+        changes = {"mw_ended": ended.values(done_values(t))}
+        if nexts:
+            moved = sa.update(t.message).where(_one_of(c, "mw_nexts"), *may_follow(t, c))
+            changes["mw_moved"] = moved.values(flagged_values(t))
+        return block_of(conn, locking(t), changes)
+
+    params |= {"mw_heads": heads}
+    if nexts:
+        params |= {"mw_nexts": nexts + nexts[-1:] * (len(heads) - len(nexts))}
+    try:
+        block = t.built(("block", bool(nexts), *text_kind(conn)), build)
+        return sum(send_block(conn, block, params))
+    except DBAPIError as error:
+        if refuses_block(conn, error):
+            raise NotTogether from error
+        raise
+
+
+def _one_of(c: Cols, name: str) -> ColumnElement[bool]:
+    return c.msg_id.in_(bindparam(name, expanding=True))
+
+
+def _values(t: Tables, c: Cols) -> list[tuple[str, Any]]:
+    """By the status that a row had: assigned last, since assignments see those before them."""
+    was_running = c.status == lit(Status.PROCESSING)
+    ended, flagged = done_values(t), flagged_values(t)
+    last = t.names["status"]
+    values = []
+    for name in sorted(ended.keys() | flagged.keys(), key=lambda name: (name == last, name)):
+        column = t.message.c[name]
+        value = sa.case((was_running, ended.get(name, column)), else_=flagged.get(name, column))
+        values.append((name, value))
+    return values

@@ -1,0 +1,196 @@
+"""Purge finished rows: select by age, lock, copy if requested, and delete, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection
+
+from msgworker import dialects
+from msgworker.dialects import now_plus
+from msgworker.errors import ConfigError, SchemaError
+from msgworker.message import Status
+from msgworker.store import items
+from msgworker.store.audit import inserted
+from msgworker.table import Cols, MessageTable, Tables, lit
+
+
+def cutoff(conn: Connection, age_seconds: float) -> datetime:
+    """The instant so many seconds ago, by the database's clock."""
+    found: datetime = conn.execute(
+        sa.select(now_plus(sa.literal(-age_seconds, sa.Float())))
+    ).scalar_one()
+    return found
+
+
+def has_age(t: Tables) -> bool:
+    """Whether the table can tell when a message was finished, or at least made."""
+    return t.has("finished_at") or t.has("created_at")
+
+
+def _old(
+    t: Tables, c: Cols, before: datetime, dead: bool, topic: str | None
+) -> list[ColumnElement[bool]]:
+    """Finished, and so long ago. A dead message that holds its object back is not finished."""
+    ended: ColumnElement[bool] = c.status == lit(Status.DONE)
+    if dead:
+        over = sa.and_(c.status == lit(Status.FAILED), sa.not_(t.unfinished(c)))
+        ended = sa.or_(ended, over)
+    # Foreign consumers do not fill finished_at.
+    times = [
+        dialects.utc_of(x) for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None
+    ]
+    age = sa.func.coalesce(*times) if len(times) > 1 else times[0]
+    where = [ended, age < sa.literal(before, dialects.UtcDateTime())]
+    if topic is not None:
+        where.append(sa.false() if c.topic is None else dialects.same_text(c.topic, topic))
+    return where
+
+
+def count(conn: Connection, t: Tables, *, before: datetime, dead: bool, topic: str | None) -> int:
+    """How many messages are old enough."""
+    c = t.cols()
+    query = sa.select(sa.func.count()).select_from(t.message)
+    return int(conn.execute(query.where(*_old(t, c, before, dead, topic))).scalar_one())
+
+
+def chunk(
+    conn: Connection,
+    t: Tables,
+    *,
+    before: datetime,
+    dead: bool,
+    topic: str | None,
+    after: int | None,
+    limit: int,
+) -> list[int]:
+    """The next messages that are old enough, by msg_id, behind `after`."""
+    c = t.cols()
+    query = sa.select(c.msg_id).where(*_old(t, c, before, dead, topic))
+    if after is not None:
+        query = query.where(c.msg_id > after)
+    return list(conn.scalars(query.order_by(c.msg_id).limit(limit)))
+
+
+def lock(
+    conn: Connection,
+    t: Tables,
+    ids: Sequence[int],
+    *,
+    before: datetime,
+    dead: bool,
+    topic: str | None,
+) -> list[int]:
+    """Lock those that are still old enough; at most `max_ids` ids. A rerun may have been faster."""
+    c = t.cols()
+    query = sa.select(c.msg_id).where(t.among(c.msg_id), *_old(t, c, before, dead, topic))
+    query = query.order_by(c.msg_id)
+    if t.dialect.row_locks:
+        query = query.with_for_update()
+    return list(conn.scalars(query, {"mw_ids": list(ids)}))
+
+
+def delete(conn: Connection, t: Tables, ids: Sequence[int], beside: Sequence[sa.Table]) -> int:
+    """Delete messages that are locked, and what stands about them in our tables `beside` it.
+
+    Returns how many are gone: a trigger may keep some, or put them back, without an error.
+    """
+
+    def build() -> sa.Delete:
+        return sa.delete(t.message).where(t.among(t.cols().msg_id))
+
+    def still() -> sa.Select[Any]:
+        return sa.select(sa.func.count()).where(t.among(t.cols().msg_id))
+
+    names = sorted({t.spec.name, t.message.name, items.label(t.spec)})
+    for table in beside:
+        where = (table.c.table_name.in_(names), t.among(table.c.msg_id))
+        conn.execute(sa.delete(table).where(*where), {"mw_ids": list(ids)})
+    deleted = int(conn.execute(t.built("purge", build), {"mw_ids": list(ids)}).rowcount)
+    if not t.on_delete:
+        return deleted
+    there = conn.scalar(t.built("purge still", still), {"mw_ids": list(ids)})
+    return min(deleted, len(ids) - int(there or 0))
+
+
+def beside(conn: Connection, t: Tables) -> list[sa.Table]:
+    """Our tables that hold something about single messages, as far as they are there."""
+    inspector = sa.inspect(conn)
+    keyed = [
+        table
+        for table in t.message.metadata.tables.values()
+        if {"table_name", "msg_id"} <= set(table.c.keys()) and table is not t.message
+    ]
+    return [x for x in keyed if inspector.has_table(x.name, schema=x.schema)]
+
+
+# ---------------------------------------------------------------- the archive
+
+
+class Archive(NamedTuple):
+    """An archive table, and which of its columns takes which of the message table's."""
+
+    table: sa.Table
+    source: list[str]
+    names: list[str]
+
+
+def archive_name(t: Tables, name: str) -> MessageTable:
+    """The name of an archive table, checked; raises ConfigError."""
+    spec = MessageTable(name)
+    ours = t.spec.bare_name.lower(), t.spec.schema
+    if (spec.bare_name.lower(), spec.schema or t.spec.schema) == ours:
+        raise ConfigError(f"the archive table cannot be the message table {t.spec.name} itself")
+    if spec.bare_name.lower().startswith("msgworker_") and any(
+        spec.bare_name.lower() == table.name for table in t.message.metadata.tables.values()
+    ):
+        raise ConfigError(f"{name} is a table of msgworker itself; name another archive table")
+    if len(spec.bare_name.encode()) > t.dialect.max_name:
+        raise ConfigError(
+            f"the name {name} is longer than the {t.dialect.max_name} bytes that "
+            f"{t.dialect.name} takes"
+        )
+    return spec
+
+
+def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
+    """The archive table, with every column of the message table; made if it is not there.
+
+    Raises SchemaError for columns that an existing one lacks.
+    """
+    spec = archive_name(t, name)
+    schema = spec.schema or t.spec.schema
+    live = sa.Table(t.message.name, sa.MetaData(), schema=t.message.schema, autoload_with=conn)
+    wanted = [c for c in live.c if c.computed is None]
+    if not sa.inspect(conn).has_table(spec.bare_name, schema=schema):
+        options = dialects.engine_options(t.dialect.name)
+        ids = t.names["msg_id"] if t.dialect.partitioned else ""  # which have no key there
+        copies = [_copied(c, c.primary_key or c.name == ids) for c in wanted]
+        made = sa.Table(spec.bare_name, sa.MetaData(), *copies, schema=schema, **options)
+        made.create(conn, checkfirst=True)
+        return Archive(made, [c.name for c in wanted], [c.name for c in wanted])
+    found = sa.Table(spec.bare_name, sa.MetaData(), schema=schema, autoload_with=conn)
+    have = {c.name.lower(): c.name for c in found.c}
+    lacking = [c.name for c in wanted if c.name.lower() not in have]
+    if lacking:
+        raise SchemaError(
+            f"the archive table {name} lacks column {', '.join(lacking)}: add it, or name a "
+            "table that is not there yet, which is then made"
+        )
+    return Archive(found, [c.name for c in wanted], [have[c.name.lower()] for c in wanted])
+
+
+def _copied(c: sa.Column[Any], is_key: bool) -> sa.Column[Any]:
+    return sa.Column(c.name, c.type, primary_key=is_key, autoincrement=False, nullable=c.nullable)
+
+
+def archive(conn: Connection, t: Tables, into: Archive, ids: Sequence[int]) -> int:
+    """Copy messages that are locked; returns how many were."""
+    columns: list[Any] = [sa.column(name) for name in into.source]
+    source = sa.table(t.message.name, *columns, schema=t.message.schema)
+    chosen = sa.select(*source.c).where(t.among(source.c[t.names["msg_id"]]))
+    insert = sa.insert(into.table).from_select(into.names, chosen)
+    return inserted(conn, insert, {"mw_ids": list(ids)})

@@ -1,4 +1,0 @@
-"""Leases, and the messages of instances without one.
-
-In order: lease, recover.
-"""

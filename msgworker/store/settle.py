@@ -1,0 +1,437 @@
+"""Write outcomes and move the flag, only while the flag is still ours.
+
+One transaction settles many lanes. Outcomes are written first, then the next messages are flagged,
+so the guard never sees two. A lane whose flag is gone is lost: nothing is written for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects import committing_each, has_sent_nothing, now, now_plus, saving, trouble
+from msgworker.message import Outcome, Settled, Settlement, Status, ends_at
+from msgworker.store import tries
+from msgworker.store.claim import OF_A_ROW, refuse_at_once
+from msgworker.store.done import (
+    FlagMissing,
+    NotTogether,
+    advance,
+    alone_fits,
+    done_alone,
+    done_arrays,
+    done_together,
+    done_values,
+    finish,
+    fits,
+    locking,
+    may_follow,
+    moved_on,
+    write_done,
+)
+from msgworker.store.rows import (
+    ME,
+    Wanted,
+    array_param,
+    array_text,
+    changed,
+    check_written,
+    flagged_values,
+    in_guard_order,
+)
+from msgworker.store.send import send_all
+from msgworker.table import Cols, Tables, lit
+
+
+def settle(
+    conn: Connection,
+    t: Tables,
+    batch: Sequence[Settlement],
+    *,
+    me: str,
+    in_steps: bool = False,
+    sending: bool = False,
+) -> dict[int, Settled]:
+    """Write a batch of settlements; return the result of each, by its msg_id. sending: some have
+    messages to be sent with them.
+
+    In the caller's transaction. Each settlement is of another lane.
+    Raises FlagMissing if a flag is gone, IntegrityError if the guard forbids a next message,
+    RowKept if the database keeps a row as it was: then nothing of the batch may be committed;
+    settle each lane on its own with `settle_one`.
+    NotTogether, a FlagMissing: call this again first, with in_steps.
+    """
+    done = Outcome.DONE
+    plain = [s for s in batch if s.outcome is done]
+    others = [] if len(plain) == len(batch) else [s for s in batch if s.outcome is not done]
+    if t.dialect.arrays:
+        settled = done_arrays(conn, t, plain, me) if plain else {}
+    elif not others and not in_steps and fits(conn, t, plain):
+        settled = done_together(conn, t, plain, me)
+    else:
+        settled = write_done(conn, t, plain, others, me)
+    for settlement in others:
+        _write(conn, t, settlement, me)
+        settled[settlement.msg_id] = Settled.ENDED
+    _keep_tries(conn, t, others, me)
+    if t.on_update:
+        _check_settled(conn, t, batch, settled, me)
+    if sending:
+        # Last: only now is known whose flag was ours, and the keys of those that have ended are
+        # free.
+        written = (s for s in batch if s.sends and settled[s.msg_id] is not Settled.LOST)
+        send_all(conn, t, [one for s in written for one in s.sends])
+    return settled
+
+
+def settle_one(
+    conn: Connection, t: Tables, settlement: Settlement, *, me: str, at_once: bool = False
+) -> Settled:
+    """Write one settlement in the caller's transaction; LOST writes nothing at all.
+
+    If the next message cannot be flagged (edited, claimed by a foreign consumer, refused by the
+    database), the outcome is written all the same and the lane ends. at_once: also where a
+    constraint would refuse it at the COMMIT only.
+    """
+    settled = _settle_alone(conn, t, settlement, me, at_once)
+    if settlement.sends and settled is not Settled.LOST:
+        send_all(conn, t, settlement.sends)
+    return settled
+
+
+def settle_at_once(conn: Connection, t: Tables, s: Settlement, *, me: str) -> Settled | None:
+    """Write one settlement by a statement that commits itself, in a transaction of the caller that
+    has sent nothing. None: nothing was written, and it must be settled in that transaction."""
+    if s.sends or t.on_update or not alone_fits(t, s) or not has_sent_nothing(conn):
+        return None
+    try:
+        with committing_each(conn):
+            return done_alone(conn, t, s, me)
+    except DBAPIError as error:
+        if s.next_id is None or trouble(error) not in OF_A_ROW:
+            raise
+        return None
+
+
+def _settle_alone(
+    conn: Connection, t: Tables, settlement: Settlement, me: str, at_once: bool
+) -> Settled:
+    if at_once and settlement.next_id is not None:
+        refuse_at_once(conn, t)
+    settled = _settle_in_one(conn, t, settlement, me)
+    if settled is not None:
+        return settled
+    if t.dialect.row_locks and settlement.next_id is not None:
+        ids = sorted({settlement.msg_id, settlement.next_id})
+        conn.execute(locking(t), {"mw_ids": ids}).all()
+    try:
+        _write(conn, t, settlement, me)
+    except FlagMissing:
+        return Settled.LOST
+    check_written(conn, t, {settlement.msg_id: _wanted(t, settlement)})
+    _keep_tries(conn, t, [settlement], me)
+    if settlement.next_id is None:
+        return Settled.ENDED
+    try:
+        with conn.begin_nested():
+            next_one = {"mw_ids": [settlement.next_id], "mw_me": me}
+            moved = changed(conn, t, "advance", advance(t), next_one)
+            moved_on(conn, t, [settlement.next_id], moved, me=me)
+    except FlagMissing:
+        moved = 0
+    except DBAPIError as error:
+        if trouble(error) not in OF_A_ROW:
+            raise
+        moved = 0
+    return Settled.WENT_ON if moved else Settled.ENDED
+
+
+def _settle_in_one(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled | None:
+    """In one statement; None where that cannot be, or if the next message cannot be flagged."""
+    if t.on_update:
+        return None
+    alone = alone_fits(t, s)
+    if alone and s.next_id is None:
+        return done_alone(conn, t, s, me)
+    goes_on = s.outcome is Outcome.DONE and s.next_id is not None
+    if not alone and not (goes_on and fits(conn, t, [s])):
+        return None
+    try:
+        with saving(conn) if alone else conn.begin_nested():
+            if alone:
+                return done_alone(conn, t, s, me)
+            return done_together(conn, t, [s], me)[s.msg_id]
+    except NotTogether:
+        return None
+    except DBAPIError as error:
+        if trouble(error) not in OF_A_ROW:
+            raise
+        return None
+
+
+def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
+    """Write one outcome; raises FlagMissing if the row is not ours."""
+    params: dict[str, Any] = {"mw_ids": [s.msg_id], "mw_me": me}
+    counted = s.tries is not None
+    if s.outcome is Outcome.DONE:
+        counted = counted and not t.has("claimed_by")
+    else:
+        params |= _outcome_params(t, s)
+        if counted and t.has("later_times"):
+            params["mw_times"] = s.later_times
+    if counted:
+        params["mw_tries"] = s.tries
+    if s.outcome is Outcome.DONE:
+        written = finish(conn, t, params, counted)
+    else:
+        written = conn.execute(_statement(t, s.outcome, counted), params).rowcount
+    if written != 1:
+        raise FlagMissing
+
+
+_KINDS = {
+    Outcome.FAILED: tries.Kind.FAILED,
+    Outcome.SPENT: tries.Kind.FAILED,
+    Outcome.DEAD: tries.Kind.REJECTED,
+}
+
+
+def _check_settled(
+    conn: Connection,
+    t: Tables,
+    batch: Sequence[Settlement],
+    settled: dict[int, Settled],
+    me: str,
+) -> None:
+    """Raise if a row does not hold what was written."""
+    written = [s for s in batch if settled[s.msg_id] is not Settled.LOST]
+    check_written(conn, t, {s.msg_id: _wanted(t, s) for s in written})
+    went_on = [s.next_id for s in written if settled[s.msg_id] is Settled.WENT_ON]
+    nexts = [msg_id for msg_id in went_on if msg_id is not None]
+    moved_on(conn, t, nexts, len(nexts), me=me)
+
+
+def _wanted(t: Tables, s: Settlement) -> Wanted:
+    """What the row of a message holds after this."""
+    most, seen = t.spec.max_tries, s.tries
+    if s.outcome is Outcome.DONE:
+        return Wanted(Status.DONE)
+    if s.outcome is Outcome.FAILED:
+        failed = None if seen is None else min(seen + 1, most)
+        waits = failed is not None and failed < most and t.has("available_at")
+        return Wanted(Status.FAILED, failed, waits=waits)
+    if s.outcome in (Outcome.DEAD, Outcome.SPENT):
+        return Wanted(Status.FAILED, most)
+    if s.outcome is Outcome.CANCELLED:
+        return Wanted(Status.FAILED, ends_at(most, t.spec.on_dead))
+    back = None if seen is None else Status.FAILED if seen else Status.NEW
+    if s.outcome is Outcome.LATER:
+        times = s.later_times + 1 if t.has("later_times") else None
+        return Wanted(back, seen, times, waits=t.has("available_at"))
+    return Wanted(back, seen)
+
+
+def _keep_tries(conn: Connection, t: Tables, written: Sequence[Settlement], me: str) -> None:
+    failures = [
+        tries.Failure(s.msg_id, _KINDS[s.outcome], s.error, s.trace)
+        for s in written
+        if s.outcome in _KINDS
+    ]
+    if failures:
+        tries.keep(conn, t, failures, instance=me)
+
+
+def _outcome_params(t: Tables, s: Settlement) -> dict[str, Any]:
+    error = None if s.error is None else t.error_text(s.error)
+    if s.outcome is Outcome.RELEASED:
+        return {}
+    if s.outcome in (Outcome.DEAD, Outcome.SPENT, Outcome.CANCELLED):
+        return {"mw_error": error}
+    return {"mw_error": error, "mw_delay": float(s.delay_seconds)}
+
+
+def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
+    def build() -> sa.Update:
+        c = t.cols()
+        # These tell two claims of one instance apart: an outcome that was given up as lost and
+        # arrives late must not end a newer claim of the same message.
+        same_claim = t.same_tries(c, counted)
+        if counted and c.later_times is not None:
+            times = sa.func.coalesce(c.later_times, sa.literal_column("0"))
+            same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))
+        mine = (t.among(c.msg_id), t.mine(c, ME), *same_claim)
+        values = t.tries_last(_outcome_values(t, outcome))
+        return sa.update(t.message).where(*mine).ordered_values(*values)
+
+    return t.built(("outcome", outcome, counted), build)
+
+
+def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
+    c = t.cols()
+    most: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries))
+    error = bindparam("mw_error", type_=sa.String())
+    later = now_plus(bindparam("mw_delay", type_=sa.Float()))
+    back = back_to(t)
+    if outcome is Outcome.FAILED:
+        # No more than all: a new row may hold any number, the highest its column takes, too.
+        failed = sa.case((t.tries_left(c), t.tries(c) + 1), else_=most)
+        dead = failed >= most
+        return t.values(
+            status=lit(Status.FAILED),
+            error_try_times=failed,
+            available_at=sa.case((dead, sa.null()), else_=later),
+            finished_at=sa.case((dead, now())),
+            last_error=error,
+            claimed_by=sa.null(),
+        )
+    if outcome in (Outcome.DEAD, Outcome.SPENT, Outcome.CANCELLED):
+        last = most
+        if outcome is Outcome.CANCELLED:  # given up, as by a discard: its object continues
+            last = sa.literal_column(str(ends_at(t.spec.max_tries, t.spec.on_dead)))
+        return t.values(
+            status=lit(Status.FAILED),
+            error_try_times=last,
+            available_at=sa.null(),
+            finished_at=now(),
+            last_error=error,
+            claimed_by=sa.null(),
+        )
+    if outcome is Outcome.LATER:
+        zero: ColumnElement[int] = sa.literal_column("0")
+        times = sa.null() if c.later_times is None else sa.func.coalesce(c.later_times, zero) + 1
+        return t.values(
+            status=back,
+            available_at=later,
+            later_times=times,
+            last_error=error,
+            claimed_by=sa.null(),
+        )
+    return t.values(status=back, available_at=sa.null(), claimed_by=sa.null())
+
+
+def back_to(t: Tables) -> ColumnElement[int]:
+    """The status of a row given back without a try: new, or failed if it has failed before."""
+    failed = t.tries(t.cols())
+    return sa.case((failed > sa.literal_column("0"), lit(Status.FAILED)), else_=lit(Status.NEW))
+
+
+# --- The outcome of a batch, in the transaction of its handler: all of it is written, or nothing.
+#
+# The head of each lane is flagged by us and goes from 1 to 2. The messages behind it are at 0,
+# held by their head, and go from 0 to 2. All rows are locked first, in msg_id order over all
+# lanes: otherwise a batch could deadlock with another one, a claim, a foreign consumer or people.
+
+_Change = tuple[Any, sa.Update]
+"""An UPDATE and its key."""
+
+
+class Share(NamedTuple):
+    """What a batch takes of a lane: its head, which is flagged, and those right behind it. next_id:
+    the message that gets the flag, None if the lane ends."""
+
+    head: int
+    followers: Sequence[int] = ()
+    next_id: int | None = None
+
+
+class OutOfDate(Exception):
+    """A head is no longer ours, or a follower no longer free: nothing may be committed."""
+
+
+def settle_batch(
+    conn: Connection, t: Tables, shares: Sequence[Share], *, me: str, tries: int | None = 0
+) -> set[int]:
+    """Write that all messages are done; return the next ones that are flagged by us now.
+
+    In the caller's transaction, after the handler. tries: of the heads, as they were claimed; one
+    with a try behind it is alone. Raises OutOfDate, IntegrityError if the guard forbids a next
+    message, or RowKept: then nothing may be committed.
+    """
+    heads = [share.head for share in shares]
+    followers = [msg_id for share in shares for msg_id in share.followers]
+    nexts = [share.next_id for share in shares if share.next_id is not None]
+    if t.dialect.row_locks:
+        for part in _parts(t, sorted({*heads, *followers, *nexts})):
+            conn.execute(_lock(t), part).all()
+    counted = tries is not None and not t.has("claimed_by")
+    params: dict[str, Any] = {"mw_me": me} | ({"mw_tries": tries} if counted else {})
+    if _changed(conn, t, _finish_heads(t, counted), heads, params) != len(heads):
+        raise OutOfDate
+    if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):
+        raise OutOfDate
+    done = Wanted(Status.DONE)
+    check_written(conn, t, dict.fromkeys((*heads, *followers), done))
+    moved = _changed(conn, t, _advance(t), nexts, {"mw_me": me})
+    try:
+        return moved_on(conn, t, nexts, moved, me=me)
+    except FlagMissing:
+        raise OutOfDate from None
+
+
+def _changed(
+    conn: Connection, t: Tables, change: _Change, ids: Sequence[int], params: dict[str, Any]
+) -> int:
+    key, statement = change
+    return sum(changed(conn, t, key, statement, params | part) for part in _parts(t, ids))
+
+
+def _parts(t: Tables, ids: Sequence[int]) -> Iterable[dict[str, Any]]:
+    """The parameter for so many ids as one statement may have."""
+    size = t.dialect.max_ids
+    parts = (ids[start : start + size] for start in range(0, len(ids), size))
+    return ({"mw_ids": array_text(part) if t.dialect.arrays else part} for part in parts)
+
+
+def _among(t: Tables, c: Cols) -> ColumnElement[bool]:
+    if t.dialect.arrays:
+        return c.msg_id == sa.func.any(array_param("mw_ids", sa.BigInteger()))
+    return t.among(c.msg_id)
+
+
+def _lock(t: Tables) -> sa.Select[Any]:
+    """Only their number is sent back where a lock may stand in a WITH."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        rows = sa.select(c.msg_id).where(_among(t, c)).order_by(c.msg_id).with_for_update()
+        if not t.dialect.arrays:
+            return rows
+        locked = rows.cte("locked").prefix_with("MATERIALIZED")
+        return sa.select(sa.func.count()).select_from(locked)
+
+    return t.built("batch_lock", build)
+
+
+def _finish_heads(t: Tables, counted: bool) -> _Change:
+    def build() -> sa.Update:
+        c = t.cols()
+        mine = (_among(t, c), t.mine(c, ME), *t.same_tries(c, counted))
+        return sa.update(t.message).where(*mine).values(done_values(t))
+
+    key = ("batch_heads", counted)
+    return key, t.built(key, build)
+
+
+def _finish_followers(t: Tables) -> _Change:
+    """Still new, due and never tried: as the run was read."""
+
+    def build() -> sa.Update:
+        c = t.cols()
+        free = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))
+        values = t.values(status=lit(Status.DONE), finished_at=now())
+        return sa.update(t.message).where(_among(t, c), *free).values(values)
+
+    return "batch_followers", t.built("batch_followers", build)
+
+
+def _advance(t: Tables) -> _Change:
+    def build() -> sa.Update:
+        c = t.cols()
+        free = (_among(t, c), *may_follow(t, c))
+        return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))
+
+    return "batch_advance", t.built("batch_advance", build)

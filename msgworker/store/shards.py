@@ -1,0 +1,366 @@
+"""Find candidates in slices of the table, for instances with a scope.
+
+One statement for many slices, along the index (slice, object, msg_id): it reads a page for each, or
+hops from object to object; shards_by_age.py is for where the index stands by age. Rows of
+other slices, and the rows of a deep object after its first few, are never read. Like all
+candidates these are a hint: `claim.flag` decides, and it looks at the messages of an object
+wherever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.dialects import fetch
+from msgworker.store.candidates import Candidate, as_candidates, hint_columns
+from msgworker.store.rows import array_param, array_text
+from msgworker.table import SLICES, Cols, Tables
+
+BRANCHES = (1, 4, 16)
+"""Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""
+
+
+class Place(NamedTuple):
+    """Where to go on in a slice: behind the object, or the msg_id, `after`; None = the first. Of
+    shard 0 in a table of others: Both."""
+
+    value: Any
+    after: Any = None
+
+
+class Both(NamedTuple):
+    """Where to go on among the rows of shard 0 and among those of no shard, which are apart in the
+    index: only the database knows which of two objects comes first. OVER = the end was reached."""
+
+    own: Any
+    none: Any
+
+
+OVER: Any = object()
+"""No place among others: those are in a Both."""
+
+
+class Page(NamedTuple):
+    """What stands in a slice behind a place. after: where to go on; None = the end was reached.
+    entries: those of the index that were read."""
+
+    found: list[Candidate]
+    after: Any
+    entries: int = 0
+
+
+def may_skip(t: Tables) -> bool:
+    """Whether a statement may hop: a step for each object, else one for each of their messages.
+    Pages are cheaper where objects have few."""
+    return t.dialect.recursive_skip_scan and t.dialect.arrays
+
+
+def heads(
+    conn: Connection,
+    t: Tables,
+    role: str,
+    places: Sequence[Place],
+    rows: int,
+    *,
+    deep: bool = False,
+) -> list[Page]:
+    """For each place the first messages of the objects behind it, by object: of `rows` objects
+    where the statement hops, else as far as that many entries of the index reach.
+
+    deep: objects have many messages.
+    """
+    return _each(conn, t, role, places, rows, "heads", deep and may_skip(t))
+
+
+def without_object(
+    conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int
+) -> list[Page]:
+    """For each place up to `rows` messages without an object behind it, by msg_id."""
+    return _each(conn, t, role, places, rows, "without_object", False)
+
+
+def open_in(conn: Connection, t: Tables, role: str, value: Any, *, objects: bool = False) -> bool:
+    """Whether a message of the slice waits; None = of no slice. objects: one that has an object."""
+
+    def build() -> Any:
+        c = t.cols()
+        key = t.slice_key(c, role)
+        which = key.is_(None) if value is None else key == bindparam("value", type_=_type(t, role))
+        one: ColumnElement[int] = sa.literal_column("1")
+        query = t.hinted(sa.select(one), t.message, SLICES[role])
+        query = query.where(which, t.slice_rows(c, role)).limit(1)
+        return query.where(c.object_id.is_not(None)) if objects else query
+
+    params = {} if value is None else {"value": value}
+    key = ("slice_open", role, value is None, objects)
+    if conn.scalar(t.built(key, build), params) is not None:
+        return True
+    # Only a table of others has NULL there.
+    null_is_0 = t.no_shard_apart(role)
+    return value == 0 and null_is_0 and open_in(conn, t, role, None, objects=objects)
+
+
+def open_values(conn: Connection, t: Tables, role: str, *, most: int = 100) -> set[Any]:
+    """The slices in which a message waits, `most` of them at most: a step of the index for
+    each."""
+
+    def build(begun: bool) -> Any:
+        c = t.cols()
+        key: ColumnElement[Any] = t.slice_key(c, role)
+        query = t.hinted(sa.select(key), t.message, SLICES[role])
+        after = key > bindparam("value", type_=_type(t, role)) if begun else key.is_not(None)
+        return query.where(after, t.slice_rows(c, role)).order_by(key).limit(1)
+
+    found: set[Any] = set()
+    last = None
+    while len(found) < most:
+        statement = t.built(
+            ("slice_next", role, last is not None), partial(build, last is not None)
+        )
+        last = conn.scalar(statement, {} if last is None else {"value": last})
+        if last is None:
+            break
+        found.add(last)
+    return found
+
+
+def _type(t: Tables, role: str) -> Any:
+    return sa.Integer() if role == "shard" else sa.String()
+
+
+def _each(
+    conn: Connection,
+    t: Tables,
+    role: str,
+    places: Sequence[Place],
+    rows: int,
+    what: str,
+    hop: bool,
+) -> list[Page]:
+    """For each place what stands behind it. Only a table of others has NULL as shard 0, too."""
+    apart = t.no_shard_apart(role)
+    own = [_part(place, 0) for place in places] if apart else [*places]
+    read = partial(_pages, conn, t, role, rows=rows, what=what, hop=hop)
+    pages = read([place for place in own if place.after is not OVER], none=False)
+    if apart and (zero := [place for place in places if place.value == 0]):
+        none = [part for part in (_part(place, 1) for place in zero) if part.after is not OVER]
+        pages[0] = _merged(pages.get(0), read(none, none=True).get(0))
+    return [pages[place.value] for place in places]
+
+
+def _part(place: Place, which: int) -> Place:
+    """The place among the rows of a value (0) or of none (1)."""
+    after = place.after
+    return place._replace(after=after[which]) if isinstance(after, Both) else place
+
+
+def _pages(
+    conn: Connection,
+    t: Tables,
+    role: str,
+    places: Sequence[Place],
+    *,
+    rows: int,
+    what: str,
+    hop: bool,
+    none: bool,
+) -> dict[Any, Page]:
+    """Statements differ by whether there is a place to go on behind, so that each is one range of
+    the index."""
+    pages: dict[Any, Page] = {}
+    for begun in (False, True):
+        part = [place for place in places if (place.after is not None) is begun]
+        most = len(part) if t.dialect.arrays else BRANCHES[-1]
+        for start in range(0, len(part), most or 1):
+            some = part[start : start + most]
+            pages |= _read(conn, t, role, some, rows, what, hop, begun, none=none)
+    return pages
+
+
+def _merged(own: Page | None, none: Page | None) -> Page:
+    """Rows of shard 0 and of no shard, as one; None = its end was reached before."""
+    there = [page for page in (own, none) if page is not None]
+    found = [row for page in there for row in page.found]
+    ends = [OVER if page is None or page.after is None else page.after for page in (own, none)]
+    after = None if ends == [OVER, OVER] else Both(*ends)
+    return Page(found, after, sum(page.entries for page in there))
+
+
+def _read(
+    conn: Connection,
+    t: Tables,
+    role: str,
+    places: Sequence[Place],
+    rows: int,
+    what: str,
+    hop: bool,
+    begun: bool,
+    *,
+    none: bool,
+) -> dict[Any, Page]:
+    build: Callable[..., Any] = _heads if what == "heads" else _without_object
+    if hop:
+        build = _hopped
+    params: dict[str, Any] = {"rows": rows}
+    branches = 0
+    if t.dialect.arrays:
+        values = [place.value for place in places]
+        params["values"] = array_text(values) if role == "shard" else values
+        if begun:
+            afters = [place.after for place in places]
+            params["afters"] = array_text(afters) if what == "without_object" else afters
+    else:
+        branches = next(b for b in BRANCHES if b >= len(places))
+        for i in range(branches):
+            place = places[i] if i < len(places) else Place(None)
+            params[f"v{i}"] = place.value
+            if begun:
+                params[f"a{i}"] = place.after
+    key = ("slices", what, hop, role, branches, begun, none)
+    found = fetch(conn, t.built(key, partial(build, t, role, branches, begun, none)), params)
+    by_value: dict[Any, list[Any]] = {place.value: [] for place in places}
+    for row in found:
+        by_value[0 if row[-3] is None else row[-3]].append(row)
+    return {value: _page_of(part, rows, what) for value, part in by_value.items()}
+
+
+def _page_of(found: Sequence[Any], rows: int, what: str) -> Page:
+    """Rows of one slice end in: its value, the key to go on behind, how many entries it stands
+    for."""
+    entries = sum(row[-1] for row in found)
+    made = as_candidates(
+        [row[:-3] for row in found if what == "without_object" or row[1] is not None]
+    )
+    return Page(made, None if entries < rows or not found else found[-1][-2], entries)
+
+
+def _asked(
+    t: Tables, role: str, branches: int, begun: bool, afters: ColumnElement[Any], after_type: Any
+) -> tuple[list[tuple[Any, Any]], Any]:
+    """The value and the place of each branch of a UNION; or of the one of a LATERAL, and that."""
+    if not t.dialect.arrays:
+        values = [bindparam(f"v{i}", type_=_type(t, role)) for i in range(branches)]
+        places = [bindparam(f"a{i}", type_=after_type) if begun else None for i in range(branches)]
+        return list(zip(values, places, strict=True)), None
+    is_number = role == "shard"
+    value: Any = array_param("values", sa.Integer())
+    columns = [value if is_number else bindparam("values", type_=sa.ARRAY(sa.Text()))]
+    names = ["v", "a"] if begun else ["v"]
+    asked = sa.func.unnest(*columns, *([afters] if begun else []))
+    s = asked.table_valued(*names).render_derived(name="s")
+    return [(s.c.v, s.c.a if begun else None)], s
+
+
+def _is_in(t: Tables, c: Cols, role: str, value: Any, none: bool) -> list[ColumnElement[bool]]:
+    key = t.slice_key(c, role)
+    if not none:
+        return [key == value]
+    # The branch is there once; a value that is not asked for makes it empty.
+    return [key.is_(None), value == sa.literal_column("0")]
+
+
+def _hopped(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
+    """From object to object in each slice, a step of the index for each."""
+    afters = bindparam("afters", type_=sa.ARRAY(t.object_type))
+    asked = _asked(t, role, branches, begun, afters, t.object_type)[1]
+    one = sa.literal_column("1", sa.Integer())
+
+    def place(c: Cols, value: Any) -> tuple[ColumnElement[bool], ...]:
+        key = t.slice_key(c, role)
+        mine = key.is_(None) if none else key == value
+        return (mine, t.slice_rows(c, role))
+
+    def step(alias: str, value: Any, after: Any) -> Any:
+        source = t.message.alias(alias)
+        c = t.cols(source)
+        behind = c.object_id.is_not(None) if after is None else c.object_id > after
+        query = t.hinted(sa.select(c.object_id), source, SLICES[role])
+        query = query.where(*place(c, value), behind)
+        return query.order_by(c.object_id).limit(one).scalar_subquery()
+
+    first = step("f", asked.c.v, asked.c.a if begun else None)
+    begin = sa.select(asked.c.v.label("v"), first.label("o"), one.label("k"))
+    ring = begin.cte("ring", recursive=True)
+    more = sa.select(ring.c.v, step("n", ring.c.v, ring.c.o), ring.c.k + one).where(
+        ring.c.o.is_not(None), ring.c.k < bindparam("rows", type_=sa.Integer())
+    )
+    ring = ring.union_all(more)
+    # LATERAL: no planner takes it for a join with the whole table
+    source = t.message.alias("h")
+    h = t.cols(source)
+    row = sa.select(*hint_columns(t, h)).where(*place(h, ring.c.v), h.object_id == ring.c.o)
+    w = row.order_by(h.msg_id).limit(one).lateral("w")
+    found = sa.select(*w.c, ring.c.v, ring.c.o, one.label("n"))
+    return found.select_from(ring.join(w, sa.true())).order_by(ring.c.v, ring.c.k)
+
+
+def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
+    kind = t.object_type if t.dialect.arrays else t.key_type
+    made, asked = _asked(
+        t, role, branches, begun, bindparam("afters", type_=sa.ARRAY(t.object_type)), kind
+    )
+    parts: list[sa.Select[Any]] = []
+    for i, (value, after) in enumerate(made):
+        source = t.message.alias("p")
+        p = t.cols(source)
+        key = t.open_object(p)
+        shown = sa.literal_column("0") if none else t.slice_key(p, role)
+        entry = (shown.label("v"), key.label("o"), t.open_msg_id(p).label("i"))
+        page: sa.Select[Any] = sa.select(*entry)
+        page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, role, value, none))
+        page = page.where(*t.slice_entries(p, role))
+        page = page.where(key.is_not(None) if after is None else key > after)
+        page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
+        if asked is not None:
+            w = page.lateral("w")
+            parts.append(sa.select(w.c.v, w.c.o, w.c.i).select_from(asked.join(w, sa.true())))
+        else:
+            bare = t.dialect.bare_unions
+            parts.append(page if bare else sa.select(page.subquery(f"q{i}")))
+    u = _together(parts).c
+    grouped = sa.select(
+        u.v.label("v"), u.o.label("o"), sa.func.min(u.i).label("i"), sa.func.count().label("n")
+    )
+    g = grouped.group_by(u.v, u.o).subquery("g")
+    c = t.cols()
+    rows = g.join(t.message, c.msg_id == g.c.i)
+    found = sa.select(*hint_columns(t, c), g.c.v, g.c.o, g.c.n).select_from(rows)
+    return found.order_by(g.c.v, g.c.o)
+
+
+def _without_object(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
+    afters = array_param("afters", sa.BigInteger())
+    made, asked = _asked(t, role, branches, begun, afters, sa.BigInteger())
+    parts: list[sa.Select[Any]] = []
+    one: ColumnElement[int] = sa.literal_column("1")
+    for i, (value, after) in enumerate(made):
+        source = t.message.alias("p")
+        p = t.cols(source)
+        where = t.slice_without_object(p, role)
+        shown = sa.literal_column("0") if none else t.slice_key(p, role)
+        key = t.open_msg_id(p)
+        columns = (*hint_columns(t, p), shown.label("v"), key.label("k"), one.label("n"))
+        page: sa.Select[Any] = sa.select(*columns)
+        page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, role, value, none), *where)
+        if after is not None:
+            page = page.where(key > after)
+        # Its first key is the same in all rows: an order that only the index of slices gives.
+        order = [] if t.dialect.index_hint else [p.object_id]
+        page = page.order_by(*order, key).limit(bindparam("rows", type_=sa.Integer()))
+        if asked is not None:
+            w = page.lateral("w")
+            parts.append(sa.select(*w.c).select_from(asked.join(w, sa.true())))
+        else:
+            bare = t.dialect.bare_unions
+            parts.append(page if bare else sa.select(page.subquery(f"q{i}")))
+    u = _together(parts)
+    return sa.select(u).order_by(u.c.v, u.c.k)
+
+
+def _together(parts: Sequence[sa.Select[Any]]) -> sa.Subquery:
+    return (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("u")

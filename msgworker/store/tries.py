@@ -1,0 +1,252 @@
+"""Every failed try with its error, time and fingerprint, in a table beside the messages."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.dialects import UtcDateTime, now, real_instant
+from msgworker.message import SPENT
+from msgworker.payload import BEGINNING, shown, told
+from msgworker.table import MAX_ERROR, Tables
+
+# --- The fingerprint of errors: type, place and words.
+#
+# Ids, numbers and quoted values differ from message to message; they are masked. So is the line of
+# code, which moves with every release; its file and its function are kept.
+
+MASKED_LENGTH = 300
+DIGITS = 12
+MASK = "#"
+
+_PLACE = re.compile(r" \[([^\[\]\s]+):\d+((?: in [^\[\]\s]+)?)\]\s*$")
+_SPENT = re.compile(re.escape(SPENT).replace(r"\{\}", r"\d+") + "$")
+_TYPE = re.compile(r"[A-Za-z_][\w.]*(?=: |$)")
+_NAME = re.compile(r"""(['"])(?:[^\W\d_]|[ _.-]){1,40}\1""")
+_HELD = re.compile(r" \(\d+ held back behind them\)")
+
+
+def _quoted(match: re.Match[str]) -> str:
+    """A value in quotes, masked; one that does not end is left as it is.
+
+    It is taken as a whole also then: a quote that is escaped in it would not end either, and to try
+    each of them would make the time quadratic.
+    """
+    return f"{match[0][0]}{MASK}{match[1]}" if match[1] else match[0]
+
+
+def _quoted_but_names(match: re.Match[str]) -> str:
+    return match[0] if _NAME.fullmatch(match[0]) else _quoted(match)
+
+
+_RULES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*('(?!\w))?"), _quoted),
+    (re.compile(r'"(?:[^"\\]|\\.)*(")?'), _quoted),
+    (re.compile(r"`[^`]*`"), f"`{MASK}`"),
+    (re.compile(r"=\([^()]*\)"), f"=({MASK})"),  # Key (id)=(17) already exists
+    # The name in an address is bounded: it may begin at every dot.
+    (re.compile(r"\b(?!(?:ORA|DPY|DPI|PLS)-\d)[\w.+-]{0,64}+@[\w.-]+"), MASK),
+    # A word with a digit in it is an id; but Oracle's codes say what happened.
+    (re.compile(r"(?<![\w-])(?!(?:ORA|DPY|DPI|PLS)-\d)[\w-]*\d[\w-]*(?:[.:,/]\w*\d[\w-]*)*"), MASK),
+    (re.compile(r"\s+"), " "),
+]
+
+
+def masked(error_text: str, *, names: bool = False) -> str:
+    """The text of an error as all errors of its kind have it: at most 300 characters of it, and its
+    place. names: keep the quoted words of this one that are no ids, such as a key or a currency:
+    for people, not for a fingerprint."""
+    error_text = _SPENT.sub("", error_text)  # the same failure as that of the tries before it
+    place = _PLACE.search(error_text)
+    rest = error_text[: place.start()] if place else error_text
+    kind = _TYPE.match(rest)
+    head, rest = (kind[0], rest[kind.end() :]) if kind else ("", rest)
+    if head == "ItemsFailed":  # how many failed behind the first one makes no difference
+        rest = _HELD.sub("", rest.split("; ", 1)[0])
+    for pattern, mask in _RULES:
+        if names and mask is _quoted:
+            mask = _quoted_but_names
+        rest = pattern.sub(mask, rest)
+    tail = f" [{place[1]}{place[2]}]" if place else ""
+    return (head + rest).strip()[:MASKED_LENGTH] + tail
+
+
+def fingerprint(error: str | bytes) -> str:
+    """12 hexadecimal digits, the same for all errors that are alike but for ids and values; of a
+    very long one, of the beginning that looks read."""
+    text = error[:BEGINNING] if isinstance(error, str) else shown(told(error), BEGINNING)
+    return hashlib.sha256(masked(text).encode("utf-8", "replace")).hexdigest()[:DIGITS]
+
+
+# --- Every failed try with its error and time, in a table beside the messages.
+#
+# Written in the transaction that settles or recovers the message, after the fenced UPDATE has won,
+# so the history always agrees with the row. A message that succeeds at once costs nothing.
+
+KEPT = 20
+"""The most tries of a message that are stored; older ones are deleted."""
+
+
+class Kind(enum.StrEnum):
+    """How a try ended."""
+
+    FAILED = "failed"  # an exception, or a RetryLater beyond its limit
+    REJECTED = "rejected"  # no more tries were wanted
+    CRASH = "crash"  # its process died
+
+
+class Failure(NamedTuple):
+    """A try to store."""
+
+    msg_id: int
+    kind: Kind
+    error: str | None
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """A failed try. number: counted from the first try of all, reruns included.
+
+    traceback: the user's frames whole, the error last; None where none was kept, and in lists.
+    """
+
+    number: int
+    kind: str
+    instance: str | None
+    started_at: datetime | None
+    ended_at: datetime
+    error: str | None
+    fingerprint: str | None
+    traceback: str | None = None
+
+
+def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: str) -> None:
+    """Add tries of messages whose rows this transaction has just changed.
+
+    instance: the owner of the messages. The oldest ones beyond KEPT per message are deleted.
+    """
+    found: dict[int, tuple[datetime | None, int]] = {}
+    for start in range(0, len(failures), t.dialect.max_ids):
+        ids = [f.msg_id for f in failures[start : start + t.dialect.max_ids]]
+        params = {"mw_ids": ids, "mw_table": t.message.name}
+        for msg_id, started_at, last in conn.execute(_last_tries(t), params).all():
+            found[msg_id] = (started_at, last or 0)
+    rows = [
+        {
+            "mw_table": t.message.name,
+            "mw_id": f.msg_id,
+            "mw_no": found[f.msg_id][1] + 1,
+            "mw_kind": str(f.kind),
+            "mw_who": instance[:64],
+            "mw_started": found[f.msg_id][0],
+            "mw_error": None if f.error is None else f.error[:MAX_ERROR],
+            "mw_print": fingerprint(f.error or ""),
+            **({"mw_trace": f.trace} if t.keeps(t.failed_try.c.traceback) else {}),
+        }
+        for f in failures
+        if f.msg_id in found
+    ]
+    if rows:
+        conn.execute(_insert(t), rows)
+    full = [
+        {"mw_table": t.message.name, "mw_id": msg_id, "mw_no": last + 1 - KEPT}
+        for msg_id, (_, last) in found.items()
+        if last >= KEPT
+    ]
+    if full:
+        conn.execute(_delete_up_to(t), full)
+
+
+def of(
+    conn: Connection, t: Tables, ids: Sequence[int], *, traces: bool = False
+) -> dict[int, list[Try]]:
+    """The kept tries of messages, oldest first; a message that never failed has none.
+
+    traces: with their tracebacks.
+    """
+
+    def build() -> sa.Select[Any]:
+        c = t.failed_try.c
+        return (
+            sa.select(
+                *(c.msg_id, c.try_no, c.kind, c.instance, c.started_at, c.ended_at),
+                *(c.error, c.fingerprint),
+                *([c.traceback] if traces and t.keeps(c.traceback) else []),
+            )
+            .where(c.table_name == bindparam("mw_table"), t.among(c.msg_id))
+            .order_by(c.msg_id, c.try_no)
+        )
+
+    found: defaultdict[int, list[Try]] = defaultdict(list)
+    for part in _parts(t, ids):
+        params = {"mw_table": t.message.name, "mw_ids": part}
+        for row in conn.execute(t.built(("tries_of", traces), build), params):
+            found[row[0]].append(Try(*row[1:]))
+    return dict(found)
+
+
+def _parts(t: Tables, ids: Sequence[int]) -> Iterable[list[int]]:
+    size = t.dialect.max_ids
+    return (list(ids[start : start + size]) for start in range(0, len(ids), size))
+
+
+def last_try(t: Tables, msg_id: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The number of a message's last try, NULL if none is kept."""
+    c = t.failed_try.alias("l").c
+    table = bindparam("mw_table", type_=sa.String())
+    last = sa.select(sa.func.max(c.try_no)).where(c.table_name == table, c.msg_id == msg_id)
+    return last.scalar_subquery()
+
+
+def _last_tries(t: Tables) -> sa.Select[Any]:
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        started: ColumnElement[Any] = sa.null()
+        if c.claimed_at is not None:
+            started = real_instant(c.claimed_at)
+        return sa.select(c.msg_id, started, last_try(t, c.msg_id)).where(t.among(c.msg_id))
+
+    return t.built("tries_last", build)
+
+
+def _insert(t: Tables) -> sa.Insert:
+    def build() -> sa.Insert:
+        trace = bindparam("mw_trace", type_=t.failed_try.c.traceback.type)
+        # Last: Oracle takes no other long text behind one of any length.
+        kept = {"traceback": trace} if t.keeps(t.failed_try.c.traceback) else {}
+        return sa.insert(t.failed_try).values(
+            table_name=bindparam("mw_table"),
+            msg_id=bindparam("mw_id"),
+            try_no=bindparam("mw_no"),
+            kind=bindparam("mw_kind"),
+            instance=bindparam("mw_who"),
+            started_at=bindparam("mw_started", type_=UtcDateTime()),
+            ended_at=now(),
+            error=bindparam("mw_error"),
+            fingerprint=bindparam("mw_print"),
+            **kept,
+        )
+
+    return t.built("tries_insert", build)
+
+
+def _delete_up_to(t: Tables) -> sa.Delete:
+    def build() -> sa.Delete:
+        c = t.failed_try.c
+        return sa.delete(t.failed_try).where(
+            c.table_name == bindparam("mw_table"),
+            c.msg_id == bindparam("mw_id"),
+            c.try_no <= bindparam("mw_no"),
+        )
+
+    return t.built("tries_delete", build)

@@ -1,0 +1,240 @@
+"""The OpenAPI 3.1 document, made from the endpoints: `python -m msgworker.web.api` prints it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Required
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from msgworker import __version__
+from msgworker.ops.results import Repaired
+from msgworker.queries.messages import MessageInfo
+from msgworker.web.api.calling import Endpoint
+
+REF = "#/components/schemas/{model}"
+PROBLEM = {
+    "type": "object",
+    "description": "What went wrong and what to do, RFC 9457.",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "field": {"type": "string"},
+                    "in": {"enum": ["query", "body", "header"]},
+                    "problem": {"type": "string"},
+                },
+                "required": ["field", "in", "problem"],
+            },
+        },
+    },
+    "required": ["type", "title", "status", "detail"],
+}
+FAULTS = {
+    "400": "A value cannot be used.",
+    "401": "Who asks is not known.",
+    "403": "The role does not suffice, or actions are not allowed.",
+    "404": "There is no such thing.",
+    "409": "Something else stands against it, such as a selection that has changed.",
+    "413": "The body is too long.",
+    "415": "The body is not JSON.",
+    "422": "Parameters or body are wrong; see errors.",
+    "503": "The database cannot be used now, or is too slow.",
+}
+
+
+EVENTS: dict[str, Any] = {
+    "operationId": "api_events",
+    "tags": ["events"],
+    "summary": "Follow what changes, as server-sent events.",
+    "description": (
+        "Needs the role viewer. `event: part` has the name of a part as its data when it has "
+        "changed, and every 15 s: load what shows it anew. A stream ends after 5 minutes."
+    ),
+    "parameters": [
+        {
+            "name": "part",
+            "in": "query",
+            "required": True,
+            "description": "What to follow, such as counts.",
+            "schema": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        }
+    ],
+}
+"""An answer without an end, which is no endpoint."""
+
+
+class SkipText(TypedDict):
+    """A message that was skipped, and why."""
+
+    msg_id: int
+    why: str
+    text: str
+
+
+class Changed(TypedDict, total=False):
+    """What a write did. finished: false while it still runs; /operations/{op_id} follows it. A
+    replayed answer, and that of a write which still runs, has the numbers only."""
+
+    kind: str
+    op_id: Required[int | None]
+    matched: Required[int]
+    changed: Required[int]
+    skipped: Required[int]
+    finished: Required[bool]
+    dry_run: bool
+    why: dict[str, int]
+    skips: list[SkipText]
+    sample: list[MessageInfo]
+    done_again: int
+    stay_done: int
+    requested: int
+    complete: bool
+    up_to: int | None
+
+
+def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """The document."""
+    parts = _Parts()
+    paths: dict[str, dict[str, Any]] = {}
+    for one in endpoints:
+        path = re.sub(r":path}", "}", one.path)
+        paths.setdefault(path, {})[one.method.lower()] = _operation(one, parts)
+    stream = {"description": "The stream.", "content": {"text/event-stream": {}}}
+    faults = _faults("400", "401", "403", "503")
+    paths["/events"] = {"get": EVENTS | {"responses": {"200": stream} | faults}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "msgworker",
+            "version": __version__,
+            "description": "What the dashboard shows and does, for programs.",
+        },
+        "servers": [{"url": "/api/v1"}],
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(({"Problem": PROBLEM} | parts.schemas).items())),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+class _Parts:
+    """Schemas by name, which the document refers to."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Any] = {}
+
+    def of(self, kind: Any, mode: str) -> dict[str, Any]:
+        """A schema; what it refers to becomes a part."""
+        found: dict[str, Any] = TypeAdapter(kind).json_schema(
+            mode=mode,  # type: ignore[arg-type]
+            ref_template=REF,
+        )
+        self.schemas |= found.pop("$defs", {})
+        name = getattr(kind, "__name__", None)
+        if name is None or "$ref" in found:
+            return found
+        self.schemas[name] = found
+        return {"$ref": REF.format(model=name)}
+
+
+def _operation(one: Endpoint, parts: _Parts) -> dict[str, Any]:
+    gives = Changed if one.gives is Repaired else one.gives
+    answer = parts.of(gives, "serialization")
+    if one.page:
+        answer = {
+            "type": "object",
+            "properties": {
+                "items": {"type": "array", "items": answer},
+                "complete": {"type": "boolean"},
+                "next": {"type": ["string", "null"]},
+            },
+            "required": ["items", "complete", "next"],
+        }
+    answers = {"200": _content("What was asked for.", answer)}
+    if one.gives is Repaired:
+        answers["202"] = _content("It still runs.", answer)
+    answers |= _faults(*FAULTS)
+    found: dict[str, Any] = {
+        "operationId": one.name,
+        "tags": [one.tag],
+        "summary": " ".join((one.handler.__doc__ or "").split()),
+        "description": f"Needs the role {one.role}.",
+        "parameters": [*_in_path(one), *_in_query(one), *_in_header(one)],
+        "responses": answers,
+    }
+    if one.body is not None:
+        needed = bool(one.body.model_json_schema().get("required"))
+        schema = parts.of(one.body, "validation")
+        found["requestBody"] = {
+            "required": needed,
+            "content": {"application/json": {"schema": schema}},
+        }
+    return found
+
+
+def _faults(*statuses: str) -> dict[str, Any]:
+    content = {"application/problem+json": {"schema": {"$ref": REF.format(model="Problem")}}}
+    return {one: {"description": FAULTS[one], "content": content} for one in statuses}
+
+
+def _content(text: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
+
+
+def _in_path(one: Endpoint) -> list[dict[str, Any]]:
+    found = []
+    for name, text in one.paths.items():
+        schema: dict[str, Any] = {"type": "string", "minLength": 1}
+        if name in ("msg_id", "op_id"):
+            schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+        found.append(
+            {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
+        )
+    return found
+
+
+def _in_query(one: Endpoint) -> list[dict[str, Any]]:
+    schema = one.query.model_json_schema(mode="validation")
+    found = []
+    for name, part in schema.get("properties", {}).items():
+        if "anyOf" in part:  # None stands for a parameter that is left out
+            kept = [kind for kind in part.pop("anyOf") if kind != {"type": "null"}]
+            part |= kept[0]
+        if part.get("default", 0) is None:
+            del part["default"]
+        part.pop("title", None)
+        found.append({"name": name, "in": "query", "required": False, "schema": part})
+    return found
+
+
+def _in_header(one: Endpoint) -> list[dict[str, Any]]:
+    if not one.write:
+        return []
+    text = "The same key again, with the same request, returns what the first one did."
+    schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
+    return [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "description": text,
+            "schema": schema,
+        }
+    ]
+
+
+def text(endpoints: Sequence[Endpoint]) -> str:
+    """The document as docs/reference/openapi.json has it."""
+    return json.dumps(document(endpoints), indent=1, sort_keys=True, ensure_ascii=True) + "\n"

@@ -1,0 +1,268 @@
+"""The fields of forms, and which messages a page shows or changes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from msgworker.counted import plural
+from msgworker.errors import ConfigError
+from msgworker.message import State
+from msgworker.web.access import Viewer
+from msgworker.web.guard import READING, Refuse
+from msgworker.web.sessions import Sessions
+
+# --- What a write has to show, and the fields of a form.
+
+MOST_FIELDS = 2000
+"""Of a form; more than a page of messages has."""
+
+
+class Writes:
+    """A write is a POST (the API also has others) from a page of ours: the browser says that it
+    comes from here, and the form carries the token of the session.
+
+    One with `Authorization: Bearer` needs neither: no browser adds that header by itself, so
+    another site cannot make one send it.
+    """
+
+    def __init__(self, inner: ASGIApp, *, sessions: Sessions, refuse: Refuse) -> None:
+        self._inner = inner
+        self._sessions = sessions
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in READING:
+            request = Request(scope)
+            why = self._fault(request)
+            if why is not None:
+                await self._refuse(request, 403, why)(scope, receive, send)
+                return
+        await self._inner(scope, receive, send)
+
+    def _fault(self, request: Request) -> str | None:
+        viewer: Viewer | None = request.state.viewer
+        if viewer is not None and viewer.sent_on_purpose:
+            return None
+        if not comes_from_here(request):
+            return (
+                "a change must come from a page of this dashboard; if it does, a proxy in front "
+                "has to pass on the header Host, or X-Forwarded-Host as a --trusted-proxy"
+            )
+        given = request.headers.get("x-csrf-token")
+        if given is None:
+            given = form_of(request).get("csrf", "")
+        if not self._sessions.is_form_token(request.state.session, given):
+            return "the form is of another session, or too old: load the page again"
+        return None
+
+
+def comes_from_here(request: Request) -> bool:
+    """What the browser says: Sec-Fetch-Site, which pages cannot set; else Origin."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = urlsplit(request.headers.get("origin", ""))
+    schemes = ("https",) if request.scope.get("scheme") == "https" else ("http", "https")
+    return (
+        origin.scheme in schemes
+        and origin.netloc.lower() == request.headers.get("host", "").lower()
+    )
+
+
+def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form that was sent; of one that is there several times the last."""
+    return dict(fields_of(request))
+
+
+def fields_of(request: Request) -> list[tuple[str, str]]:
+    """All fields of a form that was sent, in their order; [] if the body is none."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        return []
+    try:
+        text = request.state.body.decode("ascii")
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        return []
+
+
+# --- Which messages a page shows or changes: ids or filters, as they stand in a URL. Pure.
+
+MOST_TEXT = 500
+"""Characters of a filter."""
+MOST_ID = 2**63 - 1
+MOST_IDS = 1000
+"""Of a selection by ids, which stands in a URL."""
+SPANS = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
+"""`since`, in seconds; it is also an instant of ISO 8601."""
+LABELS = {
+    "status": "state",
+    "topic": "topic",
+    "object": "object",
+    "error": "error contains",
+    "since": "created since",
+    "group": "error group",
+}
+
+SAID = {
+    "topic": "of topic {}",
+    "object": "of object {}",
+    "group": "of error group {}",
+    "error": "whose error contains {}",
+    "since": "created since {}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Texts of a URL: ids "1,2,3", or filters; "" = not given. group: a fingerprint of failures."""
+
+    ids: str = ""
+    status: str = ""
+    topic: str = ""
+    object: str = ""
+    error: str = ""
+    since: str = ""
+    group: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Selection:
+        """From a query or a form; raises ConfigError for a text that is too long or no such value.
+
+        Spaces around a value are kept out, but not those of an object."""
+        found: dict[str, str] = {}
+        for one in fields(cls):
+            text = given.get(one.name, "")
+            text = text if one.name == "object" else text.strip()
+            most = MOST_IDS * 20 if one.name == "ids" else MOST_TEXT
+            if len(text) > most:
+                raise ConfigError(f"{one.name} has at most {most:,} characters")
+            found[one.name] = text
+        made = cls(**found)
+        _ = made.numbers, made.instant(), made.state
+        return made
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What is given, as it stands in a URL."""
+        return {
+            one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name)
+        }
+
+    @property
+    def numbers(self) -> list[int] | None:
+        """The ids; raises ConfigError."""
+        if not self.ids:
+            return None
+        texts = [text.strip() for text in self.ids.split(",") if text.strip()]
+        if len(texts) > MOST_IDS:
+            raise ConfigError(f"at most {MOST_IDS:,} ids; choose more by filters")
+        if not texts:
+            raise ConfigError(f"ids are whole numbers such as 12,15; got {self.ids!r:.60}")
+        return [id_of(text) for text in texts]
+
+    @property
+    def state(self) -> State | None:
+        """The state; raises ConfigError."""
+        if not self.status:
+            return None
+        try:
+            return State(self.status)
+        except ValueError:
+            words = ", ".join(one.value for one in State)
+            raise ConfigError(f"a state is one of {words}; got {self.status!r:.60}") from None
+
+    def instant(self, now: datetime | None = None) -> datetime | None:
+        """`since` as an instant; raises ConfigError."""
+        if not self.since:
+            return None
+        if self.since in SPANS:
+            return (now or datetime.now(UTC)) - timedelta(seconds=SPANS[self.since])
+        try:
+            found = datetime.fromisoformat(self.since)
+        except ValueError:
+            found = None
+        if found is None or not 1970 <= found.year <= 9000:
+            words = ", ".join(SPANS)
+            raise ConfigError(
+                f"since is {words}, or an instant such as 2026-11-22T13:00; got {self.since!r:.60}"
+            )
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """As ops takes them, without the ids."""
+        return {
+            "status": self.state,
+            "topic": self.topic or None,
+            "object_id": self.object or None,
+            "error": self.error or None,
+            "since": self.instant(),
+            "fingerprint": self.group or None,
+        }
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """As the writes of ops take it."""
+        if self.ids:
+            return {"ids": self.numbers}
+        return {name: value for name, value in self.filters.items() if value is not None}
+
+    @property
+    def fixed(self) -> Selection:
+        """The same, with `since` as an instant: it stays the same when it is used later."""
+        at = self.instant()
+        return self if at is None else replace(self, since=at.isoformat(timespec="seconds"))
+
+    def chips(self) -> Iterator[tuple[str, str, dict[str, str]]]:
+        """Each filter that is given: what it is, its value, and the query without it."""
+        for name, label in LABELS.items():
+            value = getattr(self, name)
+            if value:
+                yield label, value, {k: v for k, v in self.query.items() if k != name}
+
+    @property
+    def words(self) -> str:
+        """For people: "the message 12", "dead messages of topic a"."""
+        if self.ids:
+            found = self.numbers or []
+            if len(found) == 1:
+                return f"message {found[0]}"
+            return f"{plural(len(found), 'message')} by id"
+        parts = [
+            said.format(getattr(self, name)) for name, said in SAID.items() if self.query.get(name)
+        ]
+        return (
+            " ".join([f"{self.status} messages".strip(), *parts]) if self.query else "all messages"
+        )
+
+
+def id_of(text: str) -> int:
+    """An id of a message; raises ConfigError."""
+    bare = text.strip().removeprefix("-")
+    if not (bare.isascii() and bare.isdecimal() and len(bare) <= 19):
+        raise ConfigError(f"an id is a whole number, got {text!r:.60}")
+    found = int(text)
+    if not -MOST_ID - 1 <= found <= MOST_ID:
+        raise ConfigError(f"an id has at most 64 bits, got {text!r:.60}")
+    return found
+
+
+def whole(given: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    """A whole number of a query; raises ConfigError."""
+    text = given.get(name, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise ConfigError(f"{name} is a whole number, got {text!r:.60}")
+    found = int(text)
+    if not least <= found <= most:
+        raise ConfigError(f"{name} is {least:,} to {most:,}, got {found}")
+    return found
