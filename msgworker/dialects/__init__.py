@@ -178,6 +178,7 @@ from msgworker.dialects.server_checks import (
     CURRENT_USER,
     OLDEST_SNAPSHOT,
     SERVER_SETTINGS,
+    SEVERAL_WRITERS,
     plan_of,
     refuses_all_writes,
 )
@@ -240,6 +241,7 @@ __all__ = [
     "OLDEST_SNAPSHOT",
     "SERVER_SETTINGS",
     "SESSION_OFFSET",
+    "SEVERAL_WRITERS",
     "UNPARTITIONED",
     "AnyId",
     "AnyText",

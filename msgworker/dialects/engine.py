@@ -198,17 +198,24 @@ def dialect_of(engine: sa.Engine) -> Dialect:
     if name not in DIALECTS:
         raise ConfigError(f"database {name!r} is not supported; use one of: {', '.join(NAMES)}")
     known = DIALECTS[name]
-    if name != "mariadb":
+    if name not in _SEVERAL_WRITERS:
         return known
     if engine.pool not in _certifies:
+        variable, value = _SEVERAL_WRITERS[name]
         with connecting(engine) as conn:
-            on = conn.exec_driver_sql("SHOW VARIABLES LIKE 'wsrep_on'").first()
-        _certifies[engine.pool] = on is not None and str(on[1]) == "ON"
+            found = conn.exec_driver_sql(f"SHOW VARIABLES LIKE '{variable}'").first()
+        _certifies[engine.pool] = found is not None and str(found[1]) == value
     return replace(known, certifies=True) if _certifies[engine.pool] else known
 
 
 _certifies: weakref.WeakKeyDictionary[sa.Pool, bool] = weakref.WeakKeyDictionary()
-"""The pools of connections to a MariaDB, and whether it is a node of Galera."""
+"""The pools of connections to a MariaDB or a MySQL, and whether it is one of several servers that
+take writes."""
+_SEVERAL_WRITERS = {
+    "mariadb": ("wsrep_on", "ON"),
+    "mysql": ("group_replication_single_primary_mode", "OFF"),
+}
+"""The variable that says so, and its value then."""
 
 
 def server_of(engine: sa.Engine) -> dict[str, str | int]:

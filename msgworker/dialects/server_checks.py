@@ -104,6 +104,35 @@ SERVER_SETTINGS: dict[str, tuple[ServerSetting, ...]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class SeveralWriters:
+    """Several servers that all take writes. query: how many there are (0 = it does not say), the
+    step between ids, and whether a transaction sees all that was committed before it on any; else
+    `mend` makes it so."""
+
+    words: str
+    query: str
+    setting: str
+    mend: str
+
+
+SEVERAL_WRITERS = {
+    "mariadb": SeveralWriters(
+        "a Galera cluster of {} nodes",
+        "SELECT (SELECT variable_value FROM information_schema.global_status"
+        " WHERE variable_name = 'WSREP_CLUSTER_SIZE'),"
+        " @@auto_increment_increment, @@wsrep_sync_wait & 4",
+        "wsrep_sync_wait",
+        "SET GLOBAL wsrep_sync_wait = 4",
+    ),
+    "mysql": SeveralWriters(
+        "Group Replication with several primaries",
+        "SELECT 0, @@auto_increment_increment, @@group_replication_consistency"
+        " NOT IN ('EVENTUAL', 'BEFORE_ON_PRIMARY_FAILOVER')",
+        "group_replication_consistency",
+        "SET GLOBAL group_replication_consistency = 'BEFORE'",
+    ),
+}
 OLD_SNAPSHOT_SECONDS = 600
 """What ends since an older one was taken is kept long enough to slow claims down."""
 _INNODB_SNAPSHOT = (

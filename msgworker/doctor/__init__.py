@@ -56,7 +56,7 @@ CHECKS = (
     server.isolation,
     server.pooler,
     server.succession,
-    server.galera,
+    server.several_writers,
     server.snapshots,
     server.clock,
     server.local_times,

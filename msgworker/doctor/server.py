@@ -251,24 +251,21 @@ def succession(p: Patient) -> list[Finding]:
     return [needed("server", text)]
 
 
-def galera(p: Patient) -> list[Finding]:
-    """What is otherwise on a cluster whose nodes all take writes."""
+def several_writers(p: Patient) -> list[Finding]:
+    """What is otherwise where several servers take writes."""
     if not p.dialect.certifies:
         return []
-    query = sa.text("SHOW STATUS LIKE 'wsrep_cluster_size'")
-    size = int(p.conn.execute(query).one()[1])
-    step, waits = p.conn.execute(
-        sa.text("SELECT @@auto_increment_increment, @@wsrep_sync_wait")
-    ).one()
-    found = [fine("server", f"a Galera cluster of {size} nodes; gaps between ids are harmless")]
-    if size > 1 and step > 1 and not waits & 4:
+    known = dialects.SEVERAL_WRITERS[p.dialect.name]
+    size, step, in_order = p.conn.execute(sa.text(known.query)).one()
+    found = [fine("server", f"{known.words.format(size)}; gaps between ids are harmless")]
+    if int(size) != 1 and step > 1 and not in_order:
         text = (
             "each node gives out ids of its own: one that is taken here may be lower than one that "
             "was committed on another node a moment ago, and is then handled first; let all "
-            "producers of an object write to one node, or set wsrep_sync_wait, or let one node "
+            f"producers of an object write to one node, or set {known.setting}, or let one node "
             "take all writes, with auto_increment_increment = 1 (docs/operate/galera.md)"
         )
-        found.append(advised("server", text, "SET GLOBAL wsrep_sync_wait = 4"))
+        found.append(advised("server", text, known.mend))
     return found
 
 

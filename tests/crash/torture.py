@@ -55,6 +55,7 @@ PROCESSES = {
     "galera": 6,
     "postgresql-sync": 6,
     "mariadb-semisync": 6,
+    "mysql-semisync": 6,
     "pgbouncer-transaction": 6,
     "pgbouncer-session": 6,
 }

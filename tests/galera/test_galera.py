@@ -22,7 +22,7 @@ from msgworker.schema import create, describe, rule
 from msgworker.store import claim, items, limits, recover
 from tests.crash.fleet import Trial, assert_clean, load
 from tests.galera.conftest import fresh
-from tests.servers import Galera
+from tests.servers import CHOSEN, CannotHave, Galera, MySQL, running
 from tests.support import flags
 from tests.support.flags import ME
 from tests.support.rounds import register
@@ -451,3 +451,29 @@ def test_a_first_host_that_is_away_is_passed_over(cluster: Galera) -> None:
     engine.dispose()
     with pytest.raises(ConfigError):
         open_engine("mysql+pymysql://root@a/b?host=c:3306")
+
+
+def test_several_primaries_of_mysql_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its settings alone: no group is started."""
+    monkeypatch.setenv(CHOSEN, "mysql-9.7")
+    try:
+        with running(MySQL(durable=False)) as server:
+            server.query("CREATE DATABASE queue")
+            plain = App(f"{server.url}queue")
+            plain.create_schema()
+            assert not dialect_of(plain.engine).certifies
+            server.query("INSTALL PLUGIN group_replication SONAME 'group_replication.so'")
+            server.query("SET GLOBAL group_replication_single_primary_mode = OFF")
+            server.query("SET GLOBAL auto_increment_increment = 3")
+            several = App(f"{server.url}queue")
+            assert dialect_of(several.engine).certifies
+            texts = [one.text for one in several.ops.doctor()]
+            assert any("Group Replication with several primaries" in text for text in texts)
+            (told,) = [one for one in several.ops.doctor() if "ids of its own" in one.text]
+            server.query(*told.mend)
+            again = App(f"{server.url}queue")
+            assert not [one for one in again.ops.doctor() if "ids of its own" in one.text]
+            for app in (plain, several, again):
+                app.engine.dispose()
+    except CannotHave as reason:
+        pytest.skip(f"not there: {reason}")

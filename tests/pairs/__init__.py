@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from tests.pairs.mariadb import MariaDBPair
+from tests.pairs.mariadb import MariaDBPair, MySQLPair
 from tests.pairs.pair import Pair
 from tests.pairs.postgresql import PostgreSQLPair
 
 AnyPair = Pair[Any]
 P = TypeVar("P", bound=AnyPair)
-LOSSLESS = ("postgresql-sync", "mariadb-semisync")
+LOSSLESS = ("postgresql-sync", "mariadb-semisync", "mysql-semisync")
 """A COMMIT is answered when both servers have it."""
 
 
@@ -21,6 +21,8 @@ def named(name: str) -> AnyPair:
     """One of LOSSLESS; not started."""
     if name == "mariadb-semisync":
         return MariaDBPair()
+    if name == "mysql-semisync":
+        return MySQLPair()
     return PostgreSQLPair(synchronous=True)
 
 
