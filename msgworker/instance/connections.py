@@ -7,6 +7,7 @@ broken one is used again; those whose session may be the cause are closed for go
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -460,6 +461,18 @@ class SpareConnections:
 DRIVER_CALLS = "sqlalchemy/engine/default.py"
 
 
+def frames_now() -> dict[int, FrameType]:
+    """The innermost frame of each thread, by its ident. Before Python 3.11.9 a garbage collection
+    in the middle of that may stop the whole process for good."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class LentConnections:
     """Added to and taken from by handler threads and threads of items; looked at by the
     watchdog."""
@@ -488,7 +501,8 @@ class LentConnections:
         """Cut what leads nowhere, once for each use. limit: seconds. dead_at: when connections of
         roles were found without an answer (monotonic)."""
         links = dict(self._links)
-        frames = sys._current_frames()
+        used = any(link.busy_since is not None for link in links)
+        frames = frames_now() if used else {}
         for link, ours in links.items():
             since, owner = link.busy_since, link.owner
             call = None if since is None else call_of(frames.get(link.ident or 0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -111,3 +113,17 @@ def test_it_rests_until_the_next_deadline(
     watched.runtime.registry.has_timeouts = timeouts
     watched.runtime.give_up_at = give_up_at
     assert watched.watch.pause_seconds(0) == pytest.approx(pause)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_threads_are_looked_at_without_a_collection_in_between(
+    monkeypatch: pytest.MonkeyPatch, on: bool
+) -> None:
+    collects: list[bool] = []
+    monkeypatch.setattr(sys, "_current_frames", lambda: collects.append(gc.isenabled()) or {})
+    (gc.enable if on else gc.disable)()
+    try:
+        assert watchdog.place_of(1) == "no place: its thread has ended"
+        assert (collects, gc.isenabled()) == ([False], on)
+    finally:
+        gc.enable()

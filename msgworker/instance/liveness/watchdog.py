@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
@@ -19,7 +18,7 @@ from typing import Protocol
 
 from msgworker.clock import clock
 from msgworker.errors import HandlerStuck
-from msgworker.instance.connections import Connections
+from msgworker.instance.connections import Connections, frames_now
 from msgworker.instance.role import Role
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.state import Runtime, facts
@@ -149,7 +148,7 @@ class Watchdog(Role):
 
 def place_of(ident: int | None) -> str:
     """Where a thread is now, the innermost place first, in one line."""
-    frame: FrameType | None = sys._current_frames().get(ident or 0)
+    frame: FrameType | None = frames_now().get(ident or 0)
     places: list[str] = []
     while frame is not None and len(places) < FRAMES:
         code = frame.f_code
