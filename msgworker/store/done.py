@@ -16,9 +16,11 @@ from msgworker.store.rows import (
     RowKept,
     array_param,
     array_text,
+    by_key,
     changed,
     flagged_values,
     in_guard_order,
+    locked_by_key,
     mine_among,
     sent_often,
 )
@@ -119,7 +121,7 @@ def _parts(t: Tables, ids: Sequence[int]) -> Iterable[Sequence[int]]:
 def locking(t: Tables) -> Select[Any]:
     def build() -> Select[Any]:
         c = t.cols()
-        return sa.select(c.msg_id).where(t.among(c.msg_id)).order_by(c.msg_id).with_for_update()
+        return locked_by_key(t, sa.select(c.msg_id).where(t.among(c.msg_id)))
 
     return t.built("settle_lock", build)
 
@@ -133,7 +135,7 @@ def finish_of(t: Tables, counted: bool) -> sa.Update:
     def build() -> sa.Update:
         c = t.cols()
         mine = (t.among(c.msg_id), t.mine(c, ME), *t.same_tries(c, counted))
-        return sa.update(t.message).where(*mine).values(done_values(t))
+        return by_key(t, sa.update(t.message).where(*mine).values(done_values(t)))
 
     return t.built(("finish", counted), build)
 
@@ -348,7 +350,7 @@ def _build(t: Tables, *, moving: bool) -> sa.Update:
     c = t.cols()
     change = sa.update(t.message).where(t.among(c.msg_id))
     if not moving:
-        return change.where(t.mine(c, ME)).values(done_values(t))
+        return by_key(t, change.where(t.mine(c, ME)).values(done_values(t)))
     ended = sa.and_(_one_of(c, "mw_heads"), t.mine(c, ME))
     next_one = sa.and_(_one_of(c, "mw_nexts"), *may_follow(t, c))
     change = change.where(sa.or_(ended, next_one)).ordered_values(*_values(t, c))

@@ -38,10 +38,12 @@ from msgworker.store.rows import (
     Wanted,
     array_param,
     array_text,
+    by_key,
     changed,
     check_written,
     flagged_values,
     in_guard_order,
+    locked_by_key,
 )
 from msgworker.store.send import send_all
 from msgworker.table import Cols, Tables, lit
@@ -265,7 +267,7 @@ def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
             same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))
         mine = (t.among(c.msg_id), t.mine(c, ME), *same_claim)
         values = t.tries_last(_outcome_values(t, outcome))
-        return sa.update(t.message).where(*mine).ordered_values(*values)
+        return by_key(t, sa.update(t.message).where(*mine).ordered_values(*values))
 
     return t.built(("outcome", outcome, counted), build)
 
@@ -397,7 +399,7 @@ def _lock(t: Tables) -> sa.Select[Any]:
 
     def build() -> sa.Select[Any]:
         c = t.cols()
-        rows = sa.select(c.msg_id).where(_among(t, c)).order_by(c.msg_id).with_for_update()
+        rows = locked_by_key(t, sa.select(c.msg_id).where(_among(t, c)))
         if not t.dialect.arrays:
             return rows
         locked = rows.cte("locked").prefix_with("MATERIALIZED")
@@ -410,7 +412,7 @@ def _finish_heads(t: Tables, counted: bool) -> _Change:
     def build() -> sa.Update:
         c = t.cols()
         mine = (_among(t, c), t.mine(c, ME), *t.same_tries(c, counted))
-        return sa.update(t.message).where(*mine).values(done_values(t))
+        return by_key(t, sa.update(t.message).where(*mine).values(done_values(t)))
 
     key = ("batch_heads", counted)
     return key, t.built(key, build)
@@ -423,7 +425,7 @@ def _finish_followers(t: Tables) -> _Change:
         c = t.cols()
         free = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))
         values = t.values(status=lit(Status.DONE), finished_at=now())
-        return sa.update(t.message).where(_among(t, c), *free).values(values)
+        return by_key(t, sa.update(t.message).where(_among(t, c), *free).values(values))
 
     return "batch_followers", t.built("batch_followers", build)
 
