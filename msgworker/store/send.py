@@ -6,6 +6,7 @@ import itertools
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from decimal import Decimal
 from types import NoneType
@@ -142,7 +143,8 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
         query = sa.select(*columns).where(*holds(t, c, bindparam("mw_key", type_=AnyText())))
         return query.with_for_update(read=True) if latest else query
 
-    found = conn.execute(t.built(("key_holder", latest), build), {"mw_key": key}).first()
+    with dialects.past_snapshot(conn) if latest else nullcontext():
+        found = conn.execute(t.built(("key_holder", latest), build), {"mw_key": key}).first()
     return None if found is None else Holder(found[0], found[1], found[2], found[3] == 1)
 
 
@@ -197,7 +199,9 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
     used = {"b_payload", "b_priority", "b_delay", "b_at", "b_headers"} & names
     params = {name: row[name] for name in used}
     params |= {"mw_id": found.msg_id, "mw_key": row["b_unique_key"]}
-    return bool(conn.execute(t.built(("replace", frozenset(used)), build), params).rowcount)
+    with dialects.past_snapshot(conn):
+        done = conn.execute(t.built(("replace", frozenset(used)), build), params)
+    return bool(done.rowcount)
 
 
 def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:
@@ -214,7 +218,8 @@ def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:
         without = {t.names["unique_key"]: sa.null()}
         return sa.update(t.message).where(*same, counts(c)).values(without)
 
-    conn.execute(t.built("key_given_up", build), {"mw_id": found.msg_id, "mw_key": key})
+    with dialects.past_snapshot(conn):
+        conn.execute(t.built("key_given_up", build), {"mw_id": found.msg_id, "mw_key": key})
 
 
 # --- Insert messages in the caller's transaction.

@@ -23,7 +23,6 @@ class Excuse(NamedTuple):
 
 _POOLED = "pgbouncer-.*"
 _MYSQL = "mysql-.*"
-_SNAPSHOT = "from 11.6 on an isolated snapshot ends with error 1020 what would pass it by"
 _NO_COLUMN = "the guard is an index on an expression there, without a column"
 _ONE_SETTLE = "one settle at a time there"
 _ONE_TYPE = "the driver wants values of one type in a column of executemany"
@@ -58,12 +57,6 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
     ),
     "test_what_doctor_prints_runs_also_where_a_type_has_no_mend": (
         Excuse(_MYSQL, "MySQL has no such type that can be a key", "msg_id"),
-    ),
-    "test_replace_sends_where_the_holder_has_ended_since_the_transaction_began": (
-        Excuse(r"mariadb-11\..*", _SNAPSHOT),
-    ),
-    "test_senders_of_one_key_at_once_send_one_message": (
-        Excuse(r"mariadb-11\..*", _SNAPSHOT, always=False),
     ),
     "test_overlapping_settles.py": (Excuse(_MYSQL, _ONE_SETTLE, always=False),),
     "test_an_odd_value_harms_its_own_message_only": (
