@@ -67,7 +67,7 @@ class InstanceInfo:
     its lease; None if it has not, or by so little that it may only be slow.
     topics: what it handles, None = every topic. other_table: the table it serves, if not this one.
     refused: by msg_id why the database does not let it flag a message, of a few of them.
-    scope: where it looks, {} = everywhere; see `ScopeMember.tells`.
+    scope: where it looks, {} = everywhere.
     stopped: it has stopped, and a handler has outlived the grace time: its lease is left to end,
     and what it has is recovered then. Its `life` is `live` until its lease ends.
     host, pid, threads, version: its process: where it runs, its number there, how many handlers run

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.store import audit, selection
 from msgworker.web import live
-from msgworker.web.api import ENDPOINTS, messages, openapi, operations
+from msgworker.web.api import ENDPOINTS, document, messages, operations
 from msgworker.web.sessions import Role
 from tests.api.conftest import client_of
 from tests.support.ops import DONE, FAILED, NEW, put
@@ -327,7 +327,7 @@ def test_the_openapi_document_has_the_event_stream_as_it_is(client, monkeypatch)
 
 
 def test_the_openapi_document_is_in_step():
-    wanted = openapi.text(ENDPOINTS)
+    wanted = document.text(ENDPOINTS)
     assert OPENAPI.read_text() == wanted, (
         "run: python -m msgworker.web.api > docs/reference/openapi.json"
     )

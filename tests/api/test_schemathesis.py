@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from msgworker import App
-from msgworker.web.api import ENDPOINTS, openapi
+from msgworker.web.api import ENDPOINTS
+from msgworker.web.api import document as openapi
 from tests.api.conftest import TOKENS, dashboard_of
 from tests.support.ops import DONE, FAILED, NEW, put
 

@@ -2,7 +2,7 @@
 
 calling    from a request to a call, and from a value to an answer; problems, keys of writes
 overview, messages, operations   the resources
-openapi    the OpenAPI document, from the endpoints of the resources
+document   the OpenAPI document, from the endpoints of the resources
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def openapi(request: Request) -> Response:
 @functools.cache
 def _document() -> dict[str, Any]:
     """The same for all requests: pydantic takes a moment for it."""
-    from msgworker.web.api.openapi import document
+    from msgworker.web.api.document import document
 
     return document(ENDPOINTS)
 

@@ -3,6 +3,6 @@
 import sys
 
 from msgworker.web.api import ENDPOINTS
-from msgworker.web.api.openapi import text
+from msgworker.web.api.document import text
 
 sys.stdout.write(text(ENDPOINTS))
