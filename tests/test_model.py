@@ -66,11 +66,11 @@ def test_steps_name_what_is_in_the_code(file: str, name: str) -> None:
 def test_table_has_the_steps_of_the_core() -> None:
     named = {file for file, _ in STEPS}
     core = (
-        "store/claiming/claim",
-        "store/settling/settle",
-        "store/settling/done",
-        "store/recovering/recover",
-        "store/recovering/lease",
+        "store/claim",
+        "store/settle",
+        "store/done",
+        "store/recover",
+        "store/lease",
         "instance/claiming/claimer",
     )
     assert {f"msgworker/{one}.py" for one in core} <= named
