@@ -97,7 +97,7 @@ def examine(
                     with clock.running():
                         found += check(patient)
                 except TookTooLong:
-                    late.append(check.__module__.rpartition(".")[2])
+                    late.append(check.__name__.replace("_", " "))
                 if not patient.exists:
                     break
     if late:
