@@ -50,7 +50,6 @@ from msgworker.schema import additions, create, upgrade
 from msgworker.schema import rule as rules
 from msgworker.schema.rule import Rule
 from msgworker.schema.upgrade import Plan, Step
-from msgworker.store import send as keys
 from msgworker.store import send as store
 from msgworker.table import COLUMNS, MessageTable, Tables
 from msgworker.tracing import Sending, tracer
@@ -475,7 +474,7 @@ class App(Declaring):
                 on_duplicate=on_duplicate,
             )
             sending.carry(message.row, tables.header_room)
-            msg_id = keys.send_one(connection, tables, message)
+            msg_id = store.send_one(connection, tables, message)
             sending.sent(msg_id=msg_id)
         self._sent(conn, connection)
         return msg_id
@@ -545,7 +544,7 @@ class App(Declaring):
                 )
             sending.carry_all(rows, tables.header_room)
             if keyed:
-                keys.send_all(
+                store.send_all(
                     connection, tables, [Outgoing(row, rule.on_duplicate) for row in rows]
                 )
             else:

@@ -23,7 +23,7 @@ from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.claiming.scope import Scope
 from msgworker.producing import SendOptions, connection_of
 from msgworker.queries import instances
-from msgworker.store import shards as slices
+from msgworker.store import shards as store
 from msgworker.store.send import shard_of
 from msgworker.workers import Workers
 
@@ -186,7 +186,7 @@ class Databases(Declaring):
             )
         strange = [n for n in range(self.shards) if n not in self.homes[name]]
         with dialects.reaching(app._own), dialects.connecting(app._own) as conn:
-            found = {n for n in strange if slices.open_in(conn, tables, "shard", n, objects=True)}
+            found = {n for n in strange if store.open_in(conn, tables, "shard", n, objects=True)}
             found |= instances.running_slices(conn, tables, "shard")
         return [shard for shard in strange if shard in found]
 

@@ -14,8 +14,6 @@ from sqlalchemy.types import TypeEngine
 from msgworker import dialects
 from msgworker.dialects import Dialect, KeyText, UtcDateTime
 from msgworker.message import DEFAULT_TOPIC
-from msgworker.table import tables as priorities
-from msgworker.table import tables as uniqueness
 from msgworker.table.indexes import indexing
 from msgworker.table.spec import (
     ADDED,
@@ -33,7 +31,7 @@ from msgworker.table.spec import (
     URGENT_RANK,
     MessageTable,
 )
-from msgworker.table.tables import Tables
+from msgworker.table.tables import Tables, add_priority_index, add_unique_index
 
 # --- The versions of the schema: what each has added to the one before it.
 
@@ -248,8 +246,8 @@ def build_tables(
         **facts,
     )
     tables.add_indexes()
-    priorities.add_priority_index(tables)
-    uniqueness.add_unique_index(tables)
+    add_priority_index(tables)
+    add_unique_index(tables)
     return tables
 
 

@@ -29,8 +29,7 @@ from msgworker.instance.claiming.ring import (
     WINDOW,
     ObjectCursor,
 )
-from msgworker.store import candidates
-from msgworker.store import ranked as urgent
+from msgworker.store import candidates, ranked
 from msgworker.store.candidates import MIN_ID, PAGE, Candidate, Those
 from msgworker.store.ranked import Ranked
 from msgworker.table import Tables
@@ -233,12 +232,12 @@ class Search:
         first, most = None, self._urgent.rows(want)
         if now < self._due_at:
             if self._urgent.is_time(now):
-                first = urgent.ranked(conn, self.tables, limit=most)
+                first = ranked.ranked(conn, self.tables, limit=most)
             return True, first
         self._due_at = now + DUE_SECONDS
         limit, since = max(want, IDLE_OBJECTS), self._since
         if self._urgent.there:
-            first = urgent.due_and_ranked(conn, self.tables, since=since, limit=limit, most=most)
+            first = ranked.due_and_ranked(conn, self.tables, since=since, limit=limit, most=most)
             pick.priorities |= first.priorities
         rows = (
             candidates.due_after(conn, self.tables, since=since, limit=limit)

@@ -13,8 +13,7 @@ from sqlalchemy import Connection
 from msgworker.instance.claiming.choice import WHOLE_REACH, HeadChooser
 from msgworker.instance.claiming.ring import WINDOW
 from msgworker.instance.claiming.search import DUE_SECONDS, Look, Search
-from msgworker.store import ranked as urgent
-from msgworker.store import shards, shards_by_age
+from msgworker.store import ranked, shards, shards_by_age
 from msgworker.store.candidates import Candidate
 from msgworker.store.ranked import Ranked
 from msgworker.store.shards import Page, Place
@@ -125,7 +124,7 @@ class SliceSearch(Search):
         if not self._urgent.is_time(now):
             return {}
         limit = self._urgent.rows(want)
-        first = _within(urgent.ranked(conn, self.tables, limit=limit, role=where.role), where)
+        first = _within(ranked.ranked(conn, self.tables, limit=limit, role=where.role), where)
         found = pick.offer_ranked(first)
         self._urgent.found(found > 0, now)
         places = first.values

@@ -22,7 +22,6 @@ from msgworker.message import Message, OnDuplicate, Outgoing, Uniqueness
 from msgworker.payload import quoted
 from msgworker.processlock import ProcessLock
 from msgworker.producing import AllSendOptions, outgoing, refuse_topic
-from msgworker.store import send as keys
 from msgworker.store import send as store
 from msgworker.table import Tables
 from msgworker.tracing import NoTracer
@@ -256,7 +255,7 @@ class Context:
         """Send a message with the outcome of that of the msg_id `of`."""
         assert self._runtime is not None
         if self._connection is not None:
-            msg_id = keys.send_one(self._connection, self._runtime.tables, message, own=of)
+            msg_id = store.send_one(self._connection, self._runtime.tables, message, own=of)
             if self._runtime.channel is not None:
                 store.notify(self._connection, self._runtime.channel)
             return msg_id
