@@ -59,10 +59,10 @@ test-long: $(VENV)/.dev  ## everything: all tests on all databases, the long run
 	$(if $(PYTEST_ARGS),,$(MAKE) test-variants matrix)
 
 test-variants: LIMIT = 1h
-test-variants: $(VENV)/.variants  ## the contract suite with psycopg2 and over partitions; its quick tests with mysqlclient, through PgBouncer, on Galera, on H2 as Oracle
+test-variants: $(VENV)/.variants  ## the contract suite with psycopg2 and over partitions; its quick tests with mysqlclient, through PgBouncer, on Galera
 	for variant in psycopg2 partitions; do \
 	  export MSGWORKER_TEST_VARIANT=$$variant; $(RUN_TESTS) tests/contract || exit 1; done
-	for variant in mysqldb pgbouncer-transaction pgbouncer-session galera oracle-h2; do \
+	for variant in mysqldb pgbouncer-transaction pgbouncer-session galera; do \
 	  export MSGWORKER_TEST_VARIANT=$$variant; $(RUN_TESTS) tests/contract -m "not long" || exit 1; done
 
 test-matrix: LIMIT = 2h

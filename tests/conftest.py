@@ -23,7 +23,7 @@ from tests import tools, variants
 from tests.compiled import share_compiled
 from tests.engines import plain_engine
 from tests.model import need_spin
-from tests.oracle import h2, standins
+from tests.oracle import standins
 from tests.oracle.cannot import excused
 from tests.oracle.ready import ReadyOverMariaDB, collated
 from tests.oracle.schema import NotOurs, emptied
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(NamesFailures(config))
         _shared.append(Fleet(durable=False))
         variants.offer(_shared[0])
-        _shared[0].offer(*variants.more())
+        _shared[0].offer()
         _not_tested.update(_shared[0].missing)
         with contextlib.suppress(CannotHave):  # the tests of the model say why they are skipped
             need_spin()
@@ -203,18 +203,13 @@ def _of_the_server(name: str, fleet: Fleet, label: str | None) -> sa.URL:
 
 def _created(base: sa.URL, options: str = "") -> str:
     label = f"mw_{os.getpid()}_{next(_number)}"
-    if base.drivername == "h2":
-        h2.made(str(base.host), int(base.port or 0), label)
-        return label
     _administer(base, f"CREATE DATABASE {label} {options}")
     return label
 
 
 def _remove(base: sa.URL, label: str) -> None:
     """Drop a database; on PostgreSQL, where making one takes long, empty it for the next test."""
-    if base.drivername == "h2":
-        h2.removed(str(base.host), int(base.port or 0), label)
-    elif base.get_backend_name() != "postgresql":
+    if base.get_backend_name() != "postgresql":
         _administer(base, f"DROP DATABASE {label}")
     elif _emptied_it(base, label):
         _emptied.append(label)
@@ -288,7 +283,7 @@ def database(
     name = str(request.param)
     if name in standins.NAMES:
         monkeypatch.setenv("PYTHONPATH", standins.SITE, prepend=os.pathsep)
-    if "ready" in request.fixturenames and name not in ("oracle", "oracle-h2"):
+    if "ready" in request.fixturenames and name != "oracle":
         effects = "effects_table" in request.fixturenames
         yield from _ready(name, servers, tmp_path, scratch, effects=effects)
     else:

@@ -266,16 +266,12 @@ QUICK = {
 def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """Those of the collected tests that are left to `make test-long`."""
     twins: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
-    ones: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         file = item.nodeid.split("::")[0].removeprefix("tests/")
         given = getattr(item, "callspec", None)
         test = getattr(item, "originalname", None) or item.name
         if given and given.params.get("database") in standins.NAMES:
-            name = str(given.params["database"])
-            if name == variants.name():
-                ones[test].append(item)
-            elif test not in cannot.SMOKE.get(name, cannot.QUICK):
+            if test not in cannot.QUICK:
                 yield item
             continue
         pattern = QUICK.get(test)
@@ -286,9 +282,6 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
             name = str(given.params["database"])
             rest = "-".join(part for part in _id(given).split("-") if part != name)
             twins[f"{test}[{rest}]"][name] = item
-    for test, same in ones.items():  # of a stand-in that is the variant each test is quick once
-        kept = [] if QUICK.get(test) == NONE else [same[zlib.crc32(test.encode()) % len(same)]]
-        yield from (item for item in same if item not in kept)
     for key, found in twins.items():
         quick = sorted(found)[zlib.crc32(key.encode()) % len(found)]
         if variants.name() in variants.VERSIONS:

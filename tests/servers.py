@@ -3,7 +3,7 @@
 `python -m tests.servers -- COMMAND` runs a command with servers up and the variables
 MSGWORKER_TEST_POSTGRESQL_URL and MSGWORKER_TEST_MYSQL_URL set; `python -m tests.servers NAME ...`
 starts those of other versions, too, and says where they are. Where these are set already, the
-servers they point at are used and nothing is started. Redis, ZooKeeper and H2 are started by the
+servers they point at are used and nothing is started. Redis and ZooKeeper are started by the
 process that asks for them: few tests do.
 """
 
@@ -29,7 +29,6 @@ VARIABLES = {
     "postgresql": "MSGWORKER_TEST_POSTGRESQL_URL",
     "mariadb": "MSGWORKER_TEST_MYSQL_URL",
     "oracle": "MSGWORKER_TEST_ORACLE_URL",
-    "h2": "MSGWORKER_TEST_H2_URL",
     "redis": "MSGWORKER_TEST_REDIS_URL",
     "zookeeper": "MSGWORKER_TEST_ZOOKEEPER_URL",
 }
@@ -602,36 +601,6 @@ class ZooKeeper(Server):
         return _says(self.port, b"ruok", b"imok")
 
 
-class H2(Server):
-    """Databases in the memory of one Java machine; they end with it."""
-
-    name = "h2"
-    jar = Path("/usr/share/java/h2.jar")
-
-    @property
-    def url(self) -> str:
-        return f"h2://127.0.0.1:{self.port}"
-
-    def prepare(self) -> None:
-        if not self.jar.exists() or shutil.which("java") is None:
-            install("libh2-java", "default-jre-headless")
-        if not self.jar.exists() or shutil.which("java") is None:
-            raise CannotHave("no h2.jar, or no java, found")
-        self.user = unprivileged()
-        self.give_folder()
-
-    def command(self) -> list[str]:
-        options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC"]
-        listen = ["-tcp", "-tcpPort", str(self.port), "-ifNotExists", "-baseDir", str(self.folder)]
-        return ["java", *options, "-Dh2.bindAddress=127.0.0.1", "-cp", str(self.jar),
-                "org.h2.tools.Server", *listen]  # fmt: skip
-
-    def answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-            return True
-        return False
-
-
 def _says(port: int, asked: bytes, answer: bytes) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as s:
         s.settimeout(2)
@@ -642,8 +611,8 @@ def _says(port: int, asked: bytes, answer: bytes) -> bool:
 
 KINDS: dict[str, type[Server]] = {"postgresql": PostgreSQL, "mariadb": MariaDB}
 """What nearly every test needs."""
-CENTRES: dict[str, type[Server]] = {"redis": Redis, "zookeeper": ZooKeeper, "h2": H2}
-"""What few tests need besides: those of locks, and of the second stand-in of Oracle."""
+CENTRES: dict[str, type[Server]] = {"redis": Redis, "zookeeper": ZooKeeper}
+"""What few tests need besides: those of locks."""
 
 
 def kind(name: str) -> type[Server]:

@@ -98,7 +98,7 @@ def run(cell: Cell, program: Path, folder: Path, workers: int, chosen: list[str]
     command = [python, "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadgroup"]
     command += ["--max-worker-restart", "0", "-m", "not long", f"--junitxml={report}"]
     if cell.absent:
-        command += ["-k", "not oracle-mariadb and not oracle-h2"]
+        command += ["-k", "not oracle-mariadb"]
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     if cell.absent:
         environment["PYTHONPATH"] = str(ABSENT)

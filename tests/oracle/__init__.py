@@ -1,5 +1,5 @@
 """A stand-in for an Oracle server: SQLAlchemy's own `oracle+oracledb` dialect, unmodified, over
-MariaDB or H2, each in its Oracle mode.
+MariaDB in its Oracle mode.
 
 The driver's types and exceptions are its own; its connections and cursors are ours.
 
@@ -10,8 +10,6 @@ The driver's types and exceptions are its own; its connections and cursors are o
   engine      what an engine offers to the driver
   mariadb     Oracle's SQL for MariaDB in sql_mode=ORACLE: real locks between sessions
   dictionary  Oracle's views of its catalogue, from those of MariaDB
-  h2          Oracle's SQL for H2 in MODE=Oracle: '' is NULL, intervals and identities as Oracle's
-  h2_sql, h2_dictionary, h2wire  its statements, its catalogue, the protocol of its server
   errors      the engines' errors as Oracle's
   faults      errors injected at a statement or at a COMMIT
   trial       a few messages handled while one of them comes, and judged

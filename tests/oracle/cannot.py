@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests import variants
 from tests.oracle.standins import NAMES
 
 CORE = {
@@ -31,41 +30,21 @@ SETTLE = {
 }
 QUICK = CORE | SETTLE
 """The tests that `make test` runs on the first of them; the others are long."""
-SMOKE = {
-    "oracle-h2": CORE - {"test_order_and_exclusion_over_two_workers_and_apps"}
-    | {"test_what_a_dead_instance_held_is_recovered_with_a_try_counted"}
-}
-"""Of stand-ins of which this is all that runs unless MSGWORKER_TEST_VARIANT names them."""
 _SUITE = ("tests/contract/", "tests/store/test_settle.py")
 """What runs on stand-ins."""
-_ENGINES = {"oracle-mariadb": "MariaDB", "oracle-h2": "H2"}
 _WORDS = "the test's own SQL is of other databases"
 _SCHEMA = "the stand-in reads the catalogue of one schema at a time"
 _ASKED = "doctor asks this of other servers only"
 
 
 class Excuse(NamedTuple):
-    """why; which: of the test's parameters, as a pattern of its id; on: of the stand-ins."""
+    """why; which: of the test's parameters, as a pattern of its id."""
 
     why: str
     which: str = ""
-    on: tuple[str, ...] = NAMES
 
 
-_MARIADB, _H2 = ("oracle-mariadb",), ("oracle-h2",)
 CANNOT: dict[str, tuple[Excuse, ...]] = {
-    **dict.fromkeys(
-        (
-            "test_a_dry_run_tells_what_it_has_counted_when_its_time_is_up",
-            "test_a_read_that_takes_too_long_is_ended_and_the_connection_lives_on",
-            "test_a_dry_run_that_finds_nothing_in_its_time_says_so",
-            "test_a_dry_run_that_is_out_of_time_does_not_take_a_part_for_another_number",
-            "test_a_dry_run_of_a_whole_object_or_instance_is_ended_at_its_time",
-            "test_a_write_that_counts_is_ended_at_its_time_before_anything_is_done",
-            "test_a_rerun_by_id_that_cannot_tell_its_order_ends_and_names_the_index",
-        ),
-        (Excuse(_WORDS, on=_H2),),
-    ),
     **dict.fromkeys(
         (
             "test_a_trigger_on_updates_is_shown",
@@ -99,7 +78,7 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
             "test_a_table_in_another_schema_is_named_not_made_anew",
             "test_a_table_in_a_schema",
         ),
-        (Excuse(_SCHEMA, on=_MARIADB),),
+        (Excuse(_SCHEMA),),
     ),
     "test_a_table_of_another_name_in_a_schema_has_its_size": (
         Excuse("Oracle tells the sizes of the login's own tables only"),
@@ -109,33 +88,10 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
             "test_an_instance_does_not_start_on_a_table_that_was_changed",
             "test_the_id_of_an_instance_is_read_back",
         ),
-        (Excuse(_WORDS, on=_MARIADB),),
-    ),
-    "test_a_name_that_is_too_long_for_the_database": (
-        Excuse("names of 128 bytes are good, as on Oracle since 12.2", on=_H2),
-    ),
-    **dict.fromkeys(
-        ("test_a_foreign_consumer_beside_ours", "test_a_foreign_consumer_on_the_seed_s_table"),
-        (Excuse(_WORDS, on=_H2),),
-    ),
-    "test_a_json_column": (Excuse("H2 takes a text for a string of JSON", on=_H2),),
-    **dict.fromkeys(
-        (
-            "test_a_request_that_the_database_refuses_to_end_stops_no_recovery",
-            "test_an_outcome_that_is_set_back_is_a_failed_try",
-            "test_a_trigger_made_since_the_tables_were_read_is_seen_by_the_next_drain",
-            "test_a_claim_that_is_set_back_is_a_refusal",
-            "test_a_flag_that_is_set_back_where_it_moves_on_ends_the_lane",
-            "test_a_failed_try_that_is_set_back_is_told_and_bounded",
-            "test_a_wait_that_is_set_back_is_no_endless_round",
-            "test_a_recovery_that_is_set_back_is_told_once_and_holds_up_no_other",
-            "test_a_release_that_is_set_back_is_told_once",
-            "test_an_operators_change_that_is_set_back_is_skipped_and_named",
-        ),
-        (Excuse("H2's triggers are written in Java", on=_H2),),
+        (Excuse(_WORDS),),
     ),
     "test_a_check_of_the_column_itself_is_found": (
-        Excuse("MariaDB gives a CHECK of a column no name of its own", on=_MARIADB),
+        Excuse("MariaDB gives a CHECK of a column no name of its own"),
     ),
     "test_a_check_that_was_ended_is_not_one_that_found_nothing": (
         Excuse(_ASKED, "held|unseen|schedules|plan"),
@@ -148,7 +104,7 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
         ),
     ),
     "test_columns_of_a_wrong_kind_are_named": (
-        Excuse("MariaDB makes a TINYINT of BOOLEAN", "boolean", _MARIADB),
+        Excuse("MariaDB makes a TINYINT of BOOLEAN", "boolean"),
     ),
     "test_a_database_that_does_not_exist": (Excuse("a service stands in the query of the URL"),),
     **dict.fromkeys(
@@ -165,7 +121,7 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
         Excuse("the bounds of a SMALLINT, which is a NUMBER on Oracle"),
     ),
     "test_objects_of_other_columns_are_sent_in_bulk": (
-        Excuse("MariaDB's generated column takes no object id of a CHAR", "-CHAR", _MARIADB),
+        Excuse("MariaDB's generated column takes no object id of a CHAR", "-CHAR"),
     ),
     "test_open_messages_whose_id_has_a_fraction_are_found": (
         Excuse("a NUMERIC has no fraction unless it says so"),
@@ -184,12 +140,8 @@ def excused(items: list[pytest.Item]) -> None:
             if not item.nodeid.startswith(_SUITE):
                 continue
             test = getattr(item, "originalname", None) or item.name
-            if name in SMOKE and variants.name() != name:
-                if test not in SMOKE[name]:
-                    continue
-                item.add_marker(pytest.mark.xdist_group(name))  # one server is enough
             for excuse in CANNOT.get(test, ()):
-                if name in excuse.on and re.search(excuse.which, given.id):
+                if re.search(excuse.which, given.id):
                     item.add_marker(pytest.mark.xfail(reason=excuse.why, strict=True))
         left.append(item)
     items[:] = left
@@ -197,12 +149,11 @@ def excused(items: list[pytest.Item]) -> None:
 
 def shown() -> str:
     """The table of docs/project/oracle.md."""
-    lines = ["| test | with | on | why |", "|---|---|---|---|"]
+    lines = ["| test | with | why |", "|---|---|---|"]
     for test, excuses in sorted(CANNOT.items()):
         for excuse in excuses:
             which = f"`{excuse.which}`".replace("|", "\\|") if excuse.which else "all"
-            on = "both" if excuse.on == NAMES else _ENGINES[excuse.on[0]]
-            lines.append(f"| `{test}` | {which} | {on} | {excuse.why} |")
+            lines.append(f"| `{test}` | {which} | {excuse.why} |")
     return "\n".join(lines) + "\n"
 
 

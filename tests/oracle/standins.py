@@ -2,7 +2,6 @@
 names no stand-in goes to the driver, as ever.
 
     oracle+oracledb://user:password@127.0.0.1:3306/?service_name=mariadb.DATABASE
-    oracle+oracledb://user:password@127.0.0.1:9092/?service_name=h2.DATABASE
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ import oracledb
 import sqlalchemy as sa
 
 from tests.oracle.driver import Connection
-from tests.oracle.engine import Session
-from tests.oracle.h2 import H2Session
 from tests.oracle.mariadb import MariaDBSession
 
-NAMES = ("oracle-mariadb", "oracle-h2")
+NAMES = ("oracle-mariadb",)
 """What the tests call them."""
 SITE = str(Path(__file__).parent / "site")
 """For the PYTHONPATH of other processes."""
 _driver_connect = oracledb.connect
 _PLACE = re.compile(
     r"\(HOST=(?P<host>[^)]+)\)\(PORT=(?P<port>\d+)\).*"
-    r"\(SERVICE_NAME=(?P<engine>mariadb|h2)\.(?P<database>\w+)\)"
+    r"\(SERVICE_NAME=mariadb\.(?P<database>\w+)\)"
 )
 
 
@@ -42,13 +39,8 @@ def _connect(dsn: str | None = None, **options: Any) -> Any:
     if password == NO_PASSWORD:
         password = ""
     host, port, database = place["host"], int(place["port"]), place["database"]
-    session: Session
-    if place["engine"] == "h2":
-        session = H2Session(host, port, password, database)
-    else:
-        session = MariaDBSession(host, port, options["user"], password, database)
     return Connection(
-        session,
+        MariaDBSession(host, port, options["user"], password, database),
         stmtcachesize=options.get("stmtcachesize", 20),
         strict=options.get("program") != TESTS,
     )
@@ -69,15 +61,14 @@ def text(url: sa.URL) -> str:
 
 
 def over(base: sa.URL, database: str) -> sa.URL:
-    """The URL of a database of a MariaDB or an H2 server, as that of an Oracle."""
-    engine = "h2" if base.drivername == "h2" else "mariadb"
+    """The URL of a database of a MariaDB server, as that of an Oracle."""
     return sa.URL.create(
         "oracle+oracledb",
         username=base.username or "public",
         password=base.password or NO_PASSWORD,
         host=base.host,
         port=base.port,
-        query={"service_name": f"{engine}.{database}"},
+        query={"service_name": f"mariadb.{database}"},
     )
 
 

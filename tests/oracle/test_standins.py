@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +14,8 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.dialects import exact
 from msgworker.doctor import Severity
-from tests.conftest import Database, _fresh, _ready
-from tests.oracle import cannot, h2_sql, standins
+from tests.conftest import Database, _ready
+from tests.oracle import cannot, standins
 from tests.oracle.mariadb import prepared
 from tests.oracle.text import bind_names, calls, returning
 from tests.support.rows import send
@@ -30,22 +29,8 @@ def over_mariadb(servers: Any, tmp_path: Path, scratch: Path) -> Iterator[Databa
 
 
 @pytest.fixture
-def over_h2(servers: Any, tmp_path: Path) -> Iterator[Database]:
-    yield from _fresh("oracle-h2", servers, tmp_path)
-
-
-BOTH = ["over_mariadb", pytest.param("over_h2", marks=pytest.mark.xdist_group("oracle-h2"))]
-
-
-@pytest.fixture(params=BOTH)
-def stand_in(request: pytest.FixtureRequest) -> Database:
-    made: Database = request.getfixturevalue(request.param)
-    return made
-
-
-@pytest.fixture
-def conn(stand_in: Database) -> Iterator[sa.Connection]:
-    engine = sa.create_engine(stand_in.url)  # strict, as that of an App
+def conn(over_mariadb: Database) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(over_mariadb.url)  # strict, as that of an App
     with engine.connect() as conn:
         yield conn
     engine.dispose()
@@ -78,75 +63,6 @@ def test_oracle_s_words_are_said_as_mariadb_has_them(theirs: str, ours: str) -> 
     assert prepared(theirs).sql == ours
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    {
-        f"SELECT ({NOW} + NUMTODSINTERVAL(:s, 'SECOND')) FROM DUAL": (
-            f"SELECT ({NOW} + (CAST(? AS NUMERIC(30, 9)) * INTERVAL '1' SECOND)) FROM DUAL"
-        ),
-        "SELECT EXTRACT(SECOND FROM (a - b)) FROM t": (
-            "SELECT (EXTRACT (SECOND FROM (a - b)) + EXTRACT (NANOSECOND FROM (a - b))"
-            " / 1000000000.0) FROM t"
-        ),
-        "SELECT SYS_EXTRACT_UTC(SYSTIMESTAMP) FROM DUAL": f"SELECT {NOW} FROM DUAL",
-        "SELECT length(CAST(t.p AS CLOB)) FROM t WHERE a = :b": (
-            "SELECT length(CAST(t.p AS VARCHAR(1000000))) FROM t WHERE a = ?"
-        ),
-        "CREATE TABLE t (a VARCHAR2(9 CHAR) DEFAULT 'CLOB', b CLOB, c SMALLINT)": (
-            "CREATE TABLE t (a VARCHAR2(9) DEFAULT 'CLOB', b VARCHAR(1000000), c NUMERIC(38))"
-        ),
-        "DROP TABLE t CASCADE CONSTRAINTS PURGE": "DROP TABLE t CASCADE CONSTRAINTS",
-    }.items(),
-)
-def test_oracle_s_words_are_said_as_h2_has_them(theirs: str, ours: str) -> None:
-    assert h2_sql.prepared(theirs).sql == ours
-
-
-@pytest.mark.xdist_group("oracle-h2")
-def test_h2_skips_or_refuses_rows_that_are_locked(over_h2: Database) -> None:
-    engine = sa.create_engine(over_h2.url)
-    with engine.begin() as conn:
-        conn.exec_driver_sql("CREATE TABLE t (id NUMBER(19), n NUMBER(19), PRIMARY KEY (id))")
-        for number in (1, 2, 3, 4):
-            conn.exec_driver_sql(f"INSERT INTO t (id, n) VALUES ({number}, {number % 2})")
-    some = sa.text(
-        "SELECT id FROM t WHERE id IN (:a, 2, 3) ORDER BY id DESC FOR UPDATE SKIP LOCKED"
-    )
-    with engine.connect() as mine, engine.connect() as theirs:
-        mine.exec_driver_sql("UPDATE t SET n = 5 WHERE id = 2")
-        begun = time.monotonic()
-        assert theirs.execute(some, {"a": 1}).scalars().all() == [3, 1]
-        assert time.monotonic() - begun < 1.9, "it has waited for a row"
-        only = "SELECT id FROM t WHERE id = 2 FOR UPDATE"
-        assert theirs.exec_driver_sql(f"{only} SKIP LOCKED").all() == []
-        for how, code in (("NOWAIT", "ORA-00054"), ("WAIT 1", "ORA-30006")):
-            with pytest.raises(sa.exc.DBAPIError, match=code):
-                theirs.exec_driver_sql(f"{only} {how}")
-        assert mine.execute(some, {"a": 4}).scalars().all() == [4, 2]
-        mine.commit()
-        assert theirs.exec_driver_sql(f"{only} SKIP LOCKED").scalars().all() == [2]
-    engine.dispose()
-
-
-@pytest.mark.xdist_group("oracle-h2")
-def test_h2_has_indexes_on_expressions_and_shows_no_column_of_them(over_h2: Database) -> None:
-    engine = sa.create_engine(over_h2.url)
-    with engine.begin() as conn:
-        conn.exec_driver_sql("CREATE TABLE t (a VARCHAR2(9 CHAR), s SMALLINT)")
-        conn.exec_driver_sql("CREATE UNIQUE INDEX guard ON t (CASE WHEN (s = 1) THEN a END)")
-        for row in ("'x', 1", "'x', 0", "'x', 0", "NULL, 1", "'', 1"):
-            conn.exec_driver_sql(f"INSERT INTO t (a, s) VALUES ({row})")
-        with pytest.raises(sa.exc.IntegrityError, match=r"ORA-00001.*GUARD"), conn.begin_nested():
-            conn.exec_driver_sql("UPDATE t SET s = 1 WHERE a = 'x'")
-        assert [c["name"] for c in sa.inspect(conn).get_columns("t")] == ["a", "s"]
-        (index,) = sa.inspect(conn).get_indexes("t")
-        assert index["unique"]
-        assert index["name"] == "guard"
-        conn.exec_driver_sql("DROP INDEX guard")
-        assert conn.exec_driver_sql("UPDATE t SET s = 1 WHERE a = 'x'").rowcount == 3
-    engine.dispose()
-
-
 def test_parameters_and_calls_are_found_among_literals() -> None:
     sql = """SELECT ':a', ":b", :"start", :c FROM t -- :d\nWHERE f(g(1, ')'), 'x,y') = :c"""
     assert bind_names(sql) == ["START", "C", "C"]
@@ -177,9 +93,9 @@ def test_what_oracle_refuses_is_refused(
         cursor.execute(sql, values)
 
 
-def test_after_a_deadlock_nothing_of_the_transaction_is_committed(stand_in: Database) -> None:
+def test_after_a_deadlock_nothing_of_the_transaction_is_committed(over_mariadb: Database) -> None:
     """The engine has rolled all of it back; what came before must not be told as committed."""
-    one, other = (sa.create_engine(stand_in.url) for _ in range(2))
+    one, other = (sa.create_engine(over_mariadb.url) for _ in range(2))
     with one.begin() as conn:
         conn.exec_driver_sql("CREATE TABLE pair (id NUMBER(19), n NUMBER(19))")
         conn.exec_driver_sql("CREATE UNIQUE INDEX pair_id ON pair (id)")
@@ -211,8 +127,8 @@ def test_values_come_as_oracle_gives_them(conn: sa.Connection) -> None:
     assert type(row["i"]) is type(row["k"]) is int
 
 
-def test_an_id_is_a_whole_number_whatever_its_expression(stand_in: Database) -> None:
-    app = App(stand_in.url)
+def test_an_id_is_a_whole_number_whatever_its_expression(over_mariadb: Database) -> None:
+    app = App(over_mariadb.url)
     try:
         app.create_schema()
         large = 2**53 + 1
@@ -234,8 +150,8 @@ def test_an_id_is_a_whole_number_whatever_its_expression(stand_in: Database) -> 
         app.engine.dispose()
 
 
-def test_doctor_does_without_the_right_to_read_v_transaction(stand_in: Database) -> None:
-    app = App(stand_in.url)
+def test_doctor_does_without_the_right_to_read_v_transaction(over_mariadb: Database) -> None:
+    app = App(over_mariadb.url)
     try:
         app.create_schema()
         found = app.ops.doctor()

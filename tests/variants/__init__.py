@@ -1,7 +1,7 @@
 """Another way to a server of the tests: another version of it, another driver, a pooler between, a
-cluster in its place, or a stand-in of Oracle of which few tests run otherwise; or a table with
-partitions. The variable MSGWORKER_TEST_VARIANT names one; the contract suite is then all that runs,
-and on that alone. Of a version of a server more runs: see `files`."""
+cluster in its place; or a table with partitions. The variable MSGWORKER_TEST_VARIANT names one; the
+contract suite is then all that runs, and on that alone. Of a version of a server more runs: see
+`files`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ VARIANTS = {
     "pgbouncer-session": Variant("postgresql", mode="session"),
     "galera": Variant("mariadb"),
     "partitions": Variant("postgresql", partitions=4),
-    "oracle-h2": Variant("oracle-h2"),
     "postgresql": Variant("postgresql"),
     "mariadb": Variant("mariadb"),
     **{name: Variant("postgresql" if "postgresql" in name else "mariadb") for name in SERVERS},
@@ -108,11 +107,6 @@ def offer(fleet: Fleet) -> None:
     urls = os.environ[NODES].split()
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     os.environ[VARIABLES["mariadb"]] = urls[int(worker) % len(urls)]
-
-
-def more() -> tuple[str, ...]:
-    """What it needs beside the servers that most tests need."""
-    return ("h2",) if name() == "oracle-h2" else ()
 
 
 def way_to(url: URL, fleet: Fleet) -> URL:
