@@ -66,9 +66,10 @@ test-variants: $(VENV)/.variants  ## the contract suite with psycopg2 and over p
 	  export MSGWORKER_TEST_VARIANT=$$variant; $(RUN_TESTS) tests/contract -m "not long" || exit 1; done
 
 test-matrix: LIMIT = 2h
-test-matrix: $(VENV)/.dev  ## contract, statements, upgrade, crashes and a short torture on each version of the servers (SERVERS="mysql-9.7")
+test-matrix: $(VENV)/.dev  ## contract, statements, upgrade, crashes and a short torture on each version of the servers (SERVERS="mysql-9.7", RECORD=1)
 	for version in $(SERVERS); do \
-	  export MSGWORKER_TEST_VARIANT=$$version; $(RUN_TESTS) $(OF_A_VERSION) -m "not long" || exit 1; done
+	  export MSGWORKER_TEST_VARIANT=$$version; $(RUN_TESTS) $(OF_A_VERSION) -m "not long" --junitxml=.matrix/$$version.xml || exit 1; \
+	  $(if $(RECORD),$(BIN)/python -m tests.matrix.record $$version .matrix/$$version.xml || exit 1;) done
 
 servers: $(VENV)/.dev  ## start servers on free ports, say where, keep them until Ctrl-C (SERVERS="postgresql-18 mysql-9.7")
 	$(BIN)/python -m tests.servers $(SERVERS)

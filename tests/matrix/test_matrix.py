@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.matrix import bounds
+from tests.matrix import bounds, record
 from tests.matrix.__main__ import PAGE, recorded
 from tests.matrix.cells import CELLS, CORE, Cell
 from tests.matrix.running import Outcome, files_of, judged
@@ -110,6 +111,22 @@ def test_a_record_replaces_the_row_of_its_cell_alone() -> None:
     assert recorded([outcome], page, "2020-01-02") == (
         "| one | a |\n| two | 3.99 | | | | not run: no such Python | 2020-01-02 |\n"
     )
+
+
+def test_the_pages_say_of_each_server_what_was_recorded() -> None:
+    told = json.loads(record.RECORD.read_text(encoding="utf-8"))
+    versions = record.VERSIONS.read_text(encoding="utf-8")
+    readme = record.README.read_text(encoding="utf-8")
+    assert record.made(told, versions, readme) == (versions, readme)
+    assert [name for name, one in told.items() if one["failed"]] == []
+
+
+def test_a_test_that_failed_counts_as_passed_once_it_has_passed_alone() -> None:
+    alone = REPORT.replace("<failure/>", "")
+    skips = {"listed": 0, "skipped": 1, "seconds": 0}
+    failed = {"passed": 1, "again": 0, "failed": ["tests.contract.test_a::test_bad[sqlite]"]}
+    assert record.counted([REPORT]) == skips | failed
+    assert record.counted([REPORT, alone]) == skips | {"passed": 2, "again": 1, "failed": []}
 
 
 def test_what_is_absent_is_a_module_of_its_own() -> None:
