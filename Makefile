@@ -94,9 +94,11 @@ format: $(VENV)/.dev  ## put the code in shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-ddl: $(VENV)/.dev  ## write ddl/*.sql anew from the table definitions
+ddl: $(VENV)/.dev  ## write ddl/*.sql anew: the scripts of the tables, and what an instance sends
 	for name in oracle postgresql mysql mariadb sqlite; do \
 	  $(BIN)/msgworker ddl --dialect $$name > ddl/$$name.sql || exit 1; done
+	for name in sqlite postgresql mariadb mysql oracle; do \
+	  $(BIN)/python -m tests.statements $$name > ddl/statements-$$name.sql || exit 1; done
 
 keywords: $(VENV)/.dev  ## write the keywords of App anew from its settings
 	mkdir -p build && $(BIN)/python -m tests.keywords > build/keywords.py && mv build/keywords.py msgworker/config/settings.py

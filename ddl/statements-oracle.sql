@@ -1,0 +1,2229 @@
+-- What an instance sends to oracle, for a table with default names. Written by `make ddl`.
+-- One entry for each function of msgworker/store, in the order of a message's life; what it sends
+-- may depend on what it is given, and on what it has read.
+
+-- ==================== candidates: Candidates for a claim: by age, by instant, by object
+
+-- oldest: Open rows that wait for no instant, in order of age, from `mark` on; without those that run and have
+--     no object, since nothing waits behind them
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldest) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
+    msgworker_message.msg_id END >= :mark AND (msgworker_message.object_id IS NOT NULL OR
+    msgworker_message.status != 1) ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :rows ROWS ONLY;
+
+-- due_after: Rows whose instant has passed, after the (`waits_until`, msg_id) `since`, in that order; None =
+--     from the first
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_due) */ msgworker_message.msg_id AS h0,
+    msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, TO_CHAR(CAST(msgworker_message.available_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS h7
+FROM msgworker_message
+WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NOT NULL AND
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) ORDER BY
+    msgworker_message.available_at, msgworker_message.msg_id
+ FETCH FIRST :rows ROWS ONLY;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_due) */ msgworker_message.msg_id AS h0,
+    msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, TO_CHAR(CAST(msgworker_message.available_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS h7
+FROM msgworker_message
+WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NOT NULL AND
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AND
+    msgworker_message.available_at >= TO_TIMESTAMP(:at, 'SYYYY-MM-DD HH24:MI:SS.FF6') AND
+    (msgworker_message.available_at > TO_TIMESTAMP(:at, 'SYYYY-MM-DD HH24:MI:SS.FF6') OR
+    msgworker_message.msg_id > :id) ORDER BY msgworker_message.available_at, msgworker_message.msg_id
+ FETCH FIRST :rows ROWS ONLY;
+
+-- heads: The head of each object behind the object `after` (None = from the first), and the next cursor
+SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, g.o, g.n
+FROM (SELECT w.o AS o, min(w.i) AS i, count(*) AS n
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(p msgworker_message_object) */ CASE WHEN (p.status IN (0, 1) OR
+    p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1)
+    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS o, CASE WHEN (p.status IN (0, 1) OR
+    p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN p.msg_id END AS i
+FROM msgworker_message p
+WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
+    coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    IS NOT NULL ORDER BY CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) <
+    3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~'
+    END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
+    p.msg_id END
+ FETCH FIRST :rows ROWS ONLY) w GROUP BY w.o) g JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER
+    BY g.o;
+SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, g.o, g.n
+FROM (SELECT w.o AS o, min(w.i) AS i, count(*) AS n
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(p msgworker_message_object) */ CASE WHEN (p.status IN (0, 1) OR
+    p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1)
+    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS o, CASE WHEN (p.status IN (0, 1) OR
+    p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN p.msg_id END AS i
+FROM msgworker_message p
+WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
+    coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    > :after ORDER BY CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3)
+    THEN coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~'
+    END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
+    p.msg_id END
+ FETCH FIRST :rows ROWS ONLY) w GROUP BY w.o) g JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER
+    BY g.o;
+SELECT count(*) AS n, max(w.o) AS last
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(p msgworker_message_object) */ CASE WHEN (p.status IN (0, 1) OR
+    p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1)
+    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS o, CASE WHEN (p.status IN (0, 1) OR
+    p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN p.msg_id END AS i
+FROM msgworker_message p
+WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
+    coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    IS NOT NULL ORDER BY CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) <
+    3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~'
+    END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
+    p.msg_id END
+ FETCH FIRST :rows ROWS ONLY) w;
+SELECT count(*) AS n, max(w.o) AS last
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(p msgworker_message_object) */ CASE WHEN (p.status IN (0, 1) OR
+    p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1)
+    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS o, CASE WHEN (p.status IN (0, 1) OR
+    p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN p.msg_id END AS i
+FROM msgworker_message p
+WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
+    coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    > :after ORDER BY CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3)
+    THEN coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~'
+    END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
+    p.msg_id END
+ FETCH FIRST :rows ROWS ONLY) w;
+
+-- without_object: Open rows without an object, by msg_id, behind `after` (None = from the first), and the next
+--     cursor, None after the last one
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_object) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END =
+    '~msgworker.none~' AND CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END > :after ORDER BY
+    CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END
+ FETCH FIRST :rows ROWS ONLY;
+
+-- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
+--     however many of other topics stand in front
+SELECT count(*) AS n, max(w.k) AS last
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldest) */ CASE WHEN
+    ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
+    msgworker_message.msg_id END AS k
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
+    msgworker_message.msg_id END >= :mark ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :span ROWS ONLY) w;
+SELECT w.h0, w.h1, w.h2, w.h3, w.h4, w.h5, w.h6
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldest) */ CASE WHEN
+    ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
+    msgworker_message.msg_id END AS k, msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1,
+    msgworker_message.status AS h2, coalesce(msgworker_message.error_try_times, 0) AS h3,
+    coalesce(msgworker_message.crash_times, 0) AS h4, msgworker_message.topic AS h5, CASE WHEN
+    (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME
+    ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS h6
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
+    msgworker_message.msg_id END >= :mark ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :span ROWS ONLY) w
+WHERE coalesce(w.h5, 'default') IN (/* each of mw_topics */) ORDER BY w.k
+ FETCH FIRST :rows ROWS ONLY;
+SELECT w.h0, w.h1, w.h2, w.h3, w.h4, w.h5, w.h6
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldest) */ CASE WHEN
+    ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
+    msgworker_message.msg_id END AS k, msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1,
+    msgworker_message.status AS h2, coalesce(msgworker_message.error_try_times, 0) AS h3,
+    coalesce(msgworker_message.crash_times, 0) AS h4, msgworker_message.topic AS h5, CASE WHEN
+    (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME
+    ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS h6
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
+    msgworker_message.msg_id END >= :mark ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :span ROWS ONLY) w
+WHERE (coalesce(w.h5, 'default') NOT IN (/* each of mw_topics */)) ORDER BY w.k
+ FETCH FIRST :rows ROWS ONLY;
+
+-- newest: The highest id; `MIN_ID` without one
+SELECT max(msgworker_message.msg_id) AS max_1
+FROM msgworker_message;
+
+-- of_ids: Those of these messages that are open, by msg_id
+SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status IN (0, 1) OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY
+    msgworker_message.msg_id;
+
+-- ==================== ranked: Heads that come out of order of age: those with a priority, and those whose instant has come
+
+-- ranked: Read `limit` rows that have a priority and wait for no instant, behind `after` (None = from the
+--     highest on)
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, CASE WHEN (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e
+    msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) THEN 0 ELSE 1 END AS head, CASE
+    WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END AS r
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END IS NOT NULL
+    ORDER BY CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END, CASE WHEN
+    ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :rows ROWS ONLY;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, CASE WHEN (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e
+    msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) THEN 0 ELSE 1 END AS head, CASE
+    WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END AS r
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END IS NOT NULL
+    AND CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END >= :rank AND
+    (CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END > :rank OR
+    CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END > :id) ORDER BY
+    CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END, CASE WHEN
+    ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :rows ROWS ONLY;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, coalesce(msgworker_message.shard, 0) AS v, CASE WHEN (msgworker_message.object_id IS NOT NULL AND
+    (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) THEN 0 ELSE 1 END AS head, CASE
+    WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END AS r
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END IS NOT NULL
+    ORDER BY CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END, CASE WHEN
+    ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :rows ROWS ONLY;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, coalesce(msgworker_message.shard, 0) AS v, CASE WHEN (msgworker_message.object_id IS NOT NULL AND
+    (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) THEN 0 ELSE 1 END AS head, CASE
+    WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END AS r
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END IS NOT NULL
+    AND CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END >= :rank AND
+    (CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END > :rank OR
+    CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END > :id) ORDER BY
+    CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END, CASE WHEN
+    ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :rows ROWS ONLY;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, msgworker_message.instance_type AS v, CASE WHEN (msgworker_message.object_id IS NOT NULL AND (EXISTS
+    (SELECT /*+ FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) THEN 0 ELSE 1 END AS head, CASE
+    WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END AS r
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END IS NOT NULL
+    ORDER BY CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END, CASE WHEN
+    ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :rows ROWS ONLY;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, msgworker_message.instance_type AS v, CASE WHEN (msgworker_message.object_id IS NOT NULL AND (EXISTS
+    (SELECT /*+ FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) THEN 0 ELSE 1 END AS head, CASE
+    WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END AS r
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END IS NOT NULL
+    AND CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END >= :rank AND
+    (CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END > :rank OR
+    CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END > :id) ORDER BY
+    CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END, CASE WHEN
+    ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :rows ROWS ONLY;
+
+-- due_and_ranked: `candidates.due_after`, and `ranked` of up to `most` rows, in one statement
+SELECT q0.h0, q0.h1, q0.h2, q0.h3, q0.h4, q0.h5, q0.h6, q0.h7, q0.ranked, q0.head, q0.r
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_due) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, TO_CHAR(CAST(msgworker_message.available_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS h7, 0 AS
+    ranked, 1 AS head, 0 - CASE WHEN (msgworker_message.priority BETWEEN 1 AND 2147483647) THEN
+    msgworker_message.priority ELSE 0 END AS r
+FROM msgworker_message
+WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NOT NULL AND
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) ORDER BY
+    msgworker_message.available_at, msgworker_message.msg_id
+ FETCH FIRST :rows ROWS ONLY) q0 UNION ALL SELECT q1.h0, q1.h1, q1.h2, q1.h3, q1.h4, q1.h5, q1.h6, q1.h7,
+    q1.ranked, q1.head, q1.r
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id
+    AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, TO_CHAR(CAST(msgworker_message.available_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS h7, 1 AS
+    ranked, CASE WHEN (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e
+    msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) THEN 0 ELSE 1 END AS head, CASE
+    WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END AS r
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END IS NOT NULL
+    ORDER BY CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END, CASE WHEN
+    ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :most ROWS ONLY) q1;
+SELECT q0.h0, q0.h1, q0.h2, q0.h3, q0.h4, q0.h5, q0.h6, q0.h7, q0.ranked, q0.head, q0.r
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_due) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, TO_CHAR(CAST(msgworker_message.available_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS h7, 0 AS
+    ranked, 1 AS head, 0 - CASE WHEN (msgworker_message.priority BETWEEN 1 AND 2147483647) THEN
+    msgworker_message.priority ELSE 0 END AS r
+FROM msgworker_message
+WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NOT NULL AND
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AND
+    msgworker_message.available_at >= TO_TIMESTAMP(:at, 'SYYYY-MM-DD HH24:MI:SS.FF6') AND
+    (msgworker_message.available_at > TO_TIMESTAMP(:at, 'SYYYY-MM-DD HH24:MI:SS.FF6') OR
+    msgworker_message.msg_id > :id) ORDER BY msgworker_message.available_at, msgworker_message.msg_id
+ FETCH FIRST :rows ROWS ONLY) q0 UNION ALL SELECT q1.h0, q1.h1, q1.h2, q1.h3, q1.h4, q1.h5, q1.h6, q1.h7,
+    q1.ranked, q1.head, q1.r
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id
+    AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6, TO_CHAR(CAST(msgworker_message.available_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS h7, 1 AS
+    ranked, CASE WHEN (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e
+    msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) THEN 0 ELSE 1 END AS head, CASE
+    WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END AS r
+FROM msgworker_message
+WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END IS NOT NULL
+    ORDER BY CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN -msgworker_message.priority END, CASE WHEN
+    ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
+    2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
+ FETCH FIRST :most ROWS ONLY) q1;
+
+-- due_in: Seconds until the first message becomes due, if that is within `linger` seconds, or within
+--     `retry_linger` where it has failed before; else None
+SELECT (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY FROM (CAST(SYSTIMESTAMP AT
+    TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 86400 + EXTRACT(HOUR FROM
+    (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 3600 +
+    EXTRACT(MINUTE FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS
+    TIMESTAMP))) * 60 + EXTRACT(SECOND FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) -
+    CAST(w.available_at AS TIMESTAMP))) * 1) AS anon_1
+FROM msgworker_message w
+WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
+    w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP) AND w.available_at <= (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) +
+    NUMTODSINTERVAL(:mw_linger, 'SECOND')) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
+FROM msgworker_message r
+WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) ORDER BY w.available_at
+ FETCH FIRST 1 ROWS ONLY) AS d0, (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY
+    FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 86400 +
+    EXTRACT(HOUR FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS
+    TIMESTAMP))) * 3600 + EXTRACT(MINUTE FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) -
+    CAST(w.available_at AS TIMESTAMP))) * 60 + EXTRACT(SECOND FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 1) AS anon_2
+FROM msgworker_message w
+WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
+    w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP) AND w.available_at <= (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) +
+    NUMTODSINTERVAL(:mw_retry, 'SECOND')) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
+FROM msgworker_message r
+WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.status = -1 ORDER BY w.available_at
+ FETCH FIRST 1 ROWS ONLY) AS d1 FROM DUAL;
+SELECT (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY FROM (CAST(SYSTIMESTAMP AT
+    TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 86400 + EXTRACT(HOUR FROM
+    (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 3600 +
+    EXTRACT(MINUTE FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS
+    TIMESTAMP))) * 60 + EXTRACT(SECOND FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) -
+    CAST(w.available_at AS TIMESTAMP))) * 1) AS anon_1
+FROM msgworker_message w
+WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
+    w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP) AND w.available_at <= (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) +
+    NUMTODSINTERVAL(:mw_linger, 'SECOND')) AND coalesce(w.topic, 'default') IN (/* each of mw_topics */) AND
+    (coalesce(w.topic, 'default') NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND
+    (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
+FROM msgworker_message r
+WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) ORDER BY w.available_at
+ FETCH FIRST 1 ROWS ONLY) AS d0, (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY
+    FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 86400 +
+    EXTRACT(HOUR FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS
+    TIMESTAMP))) * 3600 + EXTRACT(MINUTE FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) -
+    CAST(w.available_at AS TIMESTAMP))) * 60 + EXTRACT(SECOND FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 1) AS anon_2
+FROM msgworker_message w
+WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
+    w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP) AND w.available_at <= (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) +
+    NUMTODSINTERVAL(:mw_retry, 'SECOND')) AND coalesce(w.topic, 'default') IN (/* each of mw_topics */) AND
+    (coalesce(w.topic, 'default') NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND
+    (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
+FROM msgworker_message r
+WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.status = -1 ORDER BY w.available_at
+ FETCH FIRST 1 ROWS ONLY) AS d1 FROM DUAL;
+
+-- ==================== limits: Limits of topics over all instances: what is recorded, and what is free now
+
+-- lock: Lock the limits of a topic until the end of the transaction, and see what is free; None if another
+--     transaction has them locked, or they were removed
+SELECT msgworker_limit.max_running, msgworker_limit.rate_starts, msgworker_limit.rate_seconds,
+    msgworker_limit.burst, msgworker_limit.full_us, (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) -
+    TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) -
+    TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) -
+    TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) -
+    TIMESTAMP '1970-01-01 00:00:00')) * 1000)) AS anon_1
+FROM msgworker_limit
+WHERE msgworker_limit.table_name = :table_name_1 AND msgworker_limit.topic = :mw_topic FOR UPDATE SKIP LOCKED;
+
+-- take: Take so many tokens
+UPDATE msgworker_limit SET full_us=:mw_full WHERE msgworker_limit.table_name = :table_name_1 AND
+    msgworker_limit.topic = :mw_topic;
+
+-- declare: Record the limits of a topic, if what stands there is `seen` (None = nothing); whether it was
+INSERT INTO msgworker_limit (table_name, topic, max_running, rate_starts, rate_seconds, burst, declared_by,
+    declared_at) VALUES (:table_name, :topic, :max_running, :rate_starts, :rate_seconds, :burst, :declared_by,
+    CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
+UPDATE msgworker_limit SET max_running=:max_running, rate_starts=:rate_starts, rate_seconds=:rate_seconds,
+    burst=:burst, version=(msgworker_limit.version + :version_1), declared_by=:declared_by,
+    declared_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_limit.table_name =
+    :table_name_1 AND msgworker_limit.topic = :mw_topic AND msgworker_limit.version = :version_2;
+
+-- remove: Forget the limits of a topic; False if it has none
+DELETE FROM msgworker_limit WHERE msgworker_limit.table_name = :table_name_1 AND msgworker_limit.topic =
+    :mw_topic;
+
+-- ==================== claim: Flag candidates, and read the runs behind the flagged heads
+
+-- flag: Flag the candidates that are unchanged since they were read; return the rows won, by msg_id
+SELECT msgworker_message.status, msgworker_message.msg_id AS r0, msgworker_message.object_id AS r1,
+    msgworker_message.topic AS r2, CASE WHEN (length(CAST(msgworker_message.payload AS CLOB)) <= 16384) THEN
+    CAST(msgworker_message.payload AS CLOB) END AS r3, coalesce(msgworker_message.error_try_times, 0) AS r4,
+    coalesce(msgworker_message.crash_times, 0) AS r5, coalesce(msgworker_message.later_times, 0) AS r6,
+    TO_CHAR(CAST(msgworker_message.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
+    (length(CAST(msgworker_message.payload AS CLOB)) > 16384) THEN length(CAST(msgworker_message.payload AS
+    CLOB)) END AS r8
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME
+    ZONE 'UTC' AS TIMESTAMP)) AND NOT (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) AND NOT
+    (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(r
+    msgworker_message_guard) */ 1
+FROM msgworker_message r
+WHERE CASE WHEN (r.status = 1) THEN r.object_id END = msgworker_message.object_id))) ORDER BY
+    msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+
+-- flag_apart: `flag` in halves, each in its savepoint, down to single rows, so that a refused row affects no
+--     other
+SELECT msgworker_message.status, msgworker_message.msg_id AS r0, msgworker_message.object_id AS r1,
+    msgworker_message.topic AS r2, CASE WHEN (length(CAST(msgworker_message.payload AS CLOB)) <= 16384) THEN
+    CAST(msgworker_message.payload AS CLOB) END AS r3, coalesce(msgworker_message.error_try_times, 0) AS r4,
+    coalesce(msgworker_message.crash_times, 0) AS r5, coalesce(msgworker_message.later_times, 0) AS r6,
+    TO_CHAR(CAST(msgworker_message.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
+    (length(CAST(msgworker_message.payload AS CLOB)) > 16384) THEN length(CAST(msgworker_message.payload AS
+    CLOB)) END AS r8
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME
+    ZONE 'UTC' AS TIMESTAMP)) AND NOT (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) AND NOT
+    (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(r
+    msgworker_message_guard) */ 1
+FROM msgworker_message r
+WHERE CASE WHEN (r.status = 1) THEN r.object_id END = msgworker_message.object_id))) ORDER BY
+    msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+
+-- read_runs: The run behind each flagged head: head's msg_id -> its next rows, perhaps empty
+SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= CAST(SYSTIMESTAMP AT TIME
+    ZONE 'UTC' AS TIMESTAMP)) AND m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS
+    r1, m.topic AS r2, CASE WHEN (length(CAST(m.payload AS CLOB)) <= 16384) THEN CAST(m.payload AS CLOB) END
+    AS r3, coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0)
+    AS r6, TO_CHAR(CAST(m.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
+    (length(CAST(m.payload AS CLOB)) > 16384) THEN length(CAST(m.payload AS CLOB)) END AS r8
+FROM (SELECT q0.p AS p, q0.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 0 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o0 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q0) x JOIN msgworker_message m ON m.msg_id = x.i;
+SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= CAST(SYSTIMESTAMP AT TIME
+    ZONE 'UTC' AS TIMESTAMP)) AND m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS
+    r1, m.topic AS r2, CASE WHEN (length(CAST(m.payload AS CLOB)) <= 16384) THEN CAST(m.payload AS CLOB) END
+    AS r3, coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0)
+    AS r6, TO_CHAR(CAST(m.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
+    (length(CAST(m.payload AS CLOB)) > 16384) THEN length(CAST(m.payload AS CLOB)) END AS r8
+FROM (SELECT q0.p AS p, q0.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 0 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o0 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q0 UNION ALL SELECT q1.p AS p, q1.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 1 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o1 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q1 UNION ALL SELECT q2.p AS p, q2.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 2 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o2 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q2 UNION ALL SELECT q3.p AS p, q3.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 3 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o3 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q3 UNION ALL SELECT q4.p AS p, q4.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 4 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o4 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q4 UNION ALL SELECT q5.p AS p, q5.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 5 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o5 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q5 UNION ALL SELECT q6.p AS p, q6.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 6 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o6 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q6 UNION ALL SELECT q7.p AS p, q7.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 7 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o7 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q7 UNION ALL SELECT q8.p AS p, q8.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 8 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o8 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q8 UNION ALL SELECT q9.p AS p, q9.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 9 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o9 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q9 UNION ALL SELECT q10.p AS p, q10.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 10 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o10 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q10 UNION ALL SELECT q11.p AS p, q11.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 11 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o11 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q11 UNION ALL SELECT q12.p AS p, q12.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 12 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o12 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q12 UNION ALL SELECT q13.p AS p, q13.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 13 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o13 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q13 UNION ALL SELECT q14.p AS p, q14.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 14 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o14 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q14 UNION ALL SELECT q15.p AS p, q15.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 15 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o15 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q15 UNION ALL SELECT q16.p AS p, q16.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 16 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o16 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q16 UNION ALL SELECT q17.p AS p, q17.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 17 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o17 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q17 UNION ALL SELECT q18.p AS p, q18.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 18 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o18 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q18 UNION ALL SELECT q19.p AS p, q19.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 19 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o19 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q19 UNION ALL SELECT q20.p AS p, q20.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 20 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o20 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q20 UNION ALL SELECT q21.p AS p, q21.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 21 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o21 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q21 UNION ALL SELECT q22.p AS p, q22.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 22 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o22 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q22 UNION ALL SELECT q23.p AS p, q23.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 23 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o23 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q23 UNION ALL SELECT q24.p AS p, q24.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 24 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o24 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q24 UNION ALL SELECT q25.p AS p, q25.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 25 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o25 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q25 UNION ALL SELECT q26.p AS p, q26.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 26 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o26 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q26 UNION ALL SELECT q27.p AS p, q27.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 27 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o27 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q27 UNION ALL SELECT q28.p AS p, q28.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 28 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o28 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q28 UNION ALL SELECT q29.p AS p, q29.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 29 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o29 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q29 UNION ALL SELECT q30.p AS p, q30.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 30 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o30 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q30 UNION ALL SELECT q31.p AS p, q31.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 31 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o31 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q31 UNION ALL SELECT q32.p AS p, q32.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 32 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o32 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q32 UNION ALL SELECT q33.p AS p, q33.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 33 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o33 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q33 UNION ALL SELECT q34.p AS p, q34.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 34 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o34 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q34 UNION ALL SELECT q35.p AS p, q35.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 35 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o35 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q35 UNION ALL SELECT q36.p AS p, q36.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 36 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o36 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q36 UNION ALL SELECT q37.p AS p, q37.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 37 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o37 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q37 UNION ALL SELECT q38.p AS p, q38.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 38 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o38 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q38 UNION ALL SELECT q39.p AS p, q39.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 39 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o39 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q39 UNION ALL SELECT q40.p AS p, q40.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 40 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o40 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q40 UNION ALL SELECT q41.p AS p, q41.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 41 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o41 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q41 UNION ALL SELECT q42.p AS p, q42.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 42 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o42 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q42 UNION ALL SELECT q43.p AS p, q43.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 43 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o43 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q43 UNION ALL SELECT q44.p AS p, q44.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 44 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o44 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q44 UNION ALL SELECT q45.p AS p, q45.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 45 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o45 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q45 UNION ALL SELECT q46.p AS p, q46.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 46 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o46 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q46 UNION ALL SELECT q47.p AS p, q47.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 47 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o47 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q47 UNION ALL SELECT q48.p AS p, q48.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 48 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o48 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q48 UNION ALL SELECT q49.p AS p, q49.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 49 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o49 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q49) x JOIN msgworker_message m ON m.msg_id = x.i;
+SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= CAST(SYSTIMESTAMP AT TIME
+    ZONE 'UTC' AS TIMESTAMP)) AND m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS
+    r1, m.topic AS r2, CASE WHEN (length(CAST(m.payload AS CLOB)) <= 16384) THEN CAST(m.payload AS CLOB) END
+    AS r3, coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0)
+    AS r6, TO_CHAR(CAST(m.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
+    (length(CAST(m.payload AS CLOB)) > 16384) THEN length(CAST(m.payload AS CLOB)) END AS r8
+FROM (SELECT q0.p AS p, q0.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 0 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o0 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q0 UNION ALL SELECT q1.p AS p, q1.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 1 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o1 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q1 UNION ALL SELECT q2.p AS p, q2.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 2 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o2 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q2 UNION ALL SELECT q3.p AS p, q3.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 3 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o3 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q3 UNION ALL SELECT q4.p AS p, q4.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 4 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o4 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q4 UNION ALL SELECT q5.p AS p, q5.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 5 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o5 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q5 UNION ALL SELECT q6.p AS p, q6.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 6 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o6 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q6 UNION ALL SELECT q7.p AS p, q7.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 7 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o7 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q7 UNION ALL SELECT q8.p AS p, q8.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 8 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o8 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q8 UNION ALL SELECT q9.p AS p, q9.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 9 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o9 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q9 UNION ALL SELECT q10.p AS p, q10.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 10 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o10 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q10 UNION ALL SELECT q11.p AS p, q11.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 11 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o11 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q11 UNION ALL SELECT q12.p AS p, q12.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 12 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o12 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q12 UNION ALL SELECT q13.p AS p, q13.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 13 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o13 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q13 UNION ALL SELECT q14.p AS p, q14.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 14 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o14 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q14 UNION ALL SELECT q15.p AS p, q15.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 15 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o15 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q15 UNION ALL SELECT q16.p AS p, q16.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 16 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o16 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q16 UNION ALL SELECT q17.p AS p, q17.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 17 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o17 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q17 UNION ALL SELECT q18.p AS p, q18.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 18 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o18 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q18 UNION ALL SELECT q19.p AS p, q19.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 19 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o19 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q19 UNION ALL SELECT q20.p AS p, q20.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 20 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o20 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q20 UNION ALL SELECT q21.p AS p, q21.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 21 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o21 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q21 UNION ALL SELECT q22.p AS p, q22.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 22 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o22 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q22 UNION ALL SELECT q23.p AS p, q23.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 23 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o23 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q23 UNION ALL SELECT q24.p AS p, q24.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 24 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o24 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q24 UNION ALL SELECT q25.p AS p, q25.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 25 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o25 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q25 UNION ALL SELECT q26.p AS p, q26.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 26 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o26 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q26 UNION ALL SELECT q27.p AS p, q27.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 27 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o27 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q27 UNION ALL SELECT q28.p AS p, q28.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 28 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o28 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q28 UNION ALL SELECT q29.p AS p, q29.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 29 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o29 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q29 UNION ALL SELECT q30.p AS p, q30.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 30 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o30 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q30 UNION ALL SELECT q31.p AS p, q31.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 31 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o31 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q31 UNION ALL SELECT q32.p AS p, q32.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 32 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o32 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q32 UNION ALL SELECT q33.p AS p, q33.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 33 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o33 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q33 UNION ALL SELECT q34.p AS p, q34.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 34 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o34 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q34 UNION ALL SELECT q35.p AS p, q35.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 35 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o35 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q35 UNION ALL SELECT q36.p AS p, q36.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 36 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o36 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q36 UNION ALL SELECT q37.p AS p, q37.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 37 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o37 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q37 UNION ALL SELECT q38.p AS p, q38.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 38 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o38 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q38 UNION ALL SELECT q39.p AS p, q39.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 39 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o39 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q39 UNION ALL SELECT q40.p AS p, q40.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 40 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o40 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q40 UNION ALL SELECT q41.p AS p, q41.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 41 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o41 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q41 UNION ALL SELECT q42.p AS p, q42.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 42 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o42 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q42 UNION ALL SELECT q43.p AS p, q43.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 43 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o43 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q43 UNION ALL SELECT q44.p AS p, q44.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 44 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o44 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q44 UNION ALL SELECT q45.p AS p, q45.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 45 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o45 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q45 UNION ALL SELECT q46.p AS p, q46.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 46 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o46 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q46 UNION ALL SELECT q47.p AS p, q47.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 47 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o47 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q47 UNION ALL SELECT q48.p AS p, q48.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 48 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o48 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q48 UNION ALL SELECT q49.p AS p, q49.i AS i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 49 AS p, CASE WHEN (n.status
+    IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
+FROM msgworker_message n
+WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
+    coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = :o49 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
+    THEN n.msg_id END
+ FETCH FIRST :rows ROWS ONLY) q49) x JOIN msgworker_message m ON m.msg_id = x.i;
+
+-- ==================== done: The settle of messages that are done, and the flag's move to the next message of each lane
+
+-- still_mine: Those of `ids` that are flagged by us
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me;
+
+-- ==================== settle: Write outcomes and move the flag, only while the flag is still ours
+
+-- settle: Write a batch of settlements; return the result of each, by its msg_id
+DECLARE CURSOR mw_rows IS SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE; BEGIN
+    OPEN mw_rows; CLOSE mw_rows; UPDATE msgworker_message SET status=2, claimed_by=NULL,
+    finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each
+    of mw_heads */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me; :mw_ended :=
+    SQL%ROWCOUNT; UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me,
+    claimed_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each
+    of mw_nexts */) AND msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)); :mw_moved :=
+    SQL%ROWCOUNT; END;;
+DECLARE CURSOR mw_rows IS SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE; BEGIN
+    OPEN mw_rows; CLOSE mw_rows; UPDATE msgworker_message SET status=2, claimed_by=NULL,
+    finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each
+    of mw_heads */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me; :mw_ended :=
+    SQL%ROWCOUNT; END;;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE;
+UPDATE msgworker_message SET status=-1, available_at=CASE WHEN (CASE WHEN
+    (coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.error_try_times, 0) +
+    :coalesce_1 ELSE 3 END >= 3) THEN NULL ELSE (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) +
+    NUMTODSINTERVAL(:mw_delay, 'SECOND')) END, finished_at=CASE WHEN (CASE WHEN
+    (coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.error_try_times, 0) +
+    :coalesce_1 ELSE 3 END >= 3) THEN CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) END,
+    last_error=:mw_error, claimed_by=NULL, error_try_times=CASE WHEN
+    (coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.error_try_times, 0) +
+    :coalesce_1 ELSE 3 END WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me AND
+    coalesce(msgworker_message.error_try_times, 0) = :mw_tries AND coalesce(msgworker_message.later_times, 0)
+    = :mw_times;
+SELECT msgworker_message.msg_id, msgworker_message.claimed_at AS anon_1, (SELECT max(l.try_no) AS max_1
+FROM msgworker_try l
+WHERE l.table_name = :mw_table AND l.msg_id = msgworker_message.msg_id) AS anon_2
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */);
+UPDATE msgworker_message SET status=-1, available_at=NULL, finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP), last_error=:mw_error, claimed_by=NULL, error_try_times=3 WHERE msgworker_message.msg_id IN (/*
+    each of mw_ids */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me AND
+    coalesce(msgworker_message.error_try_times, 0) = :mw_tries AND coalesce(msgworker_message.later_times, 0)
+    = :mw_times;
+UPDATE msgworker_message SET status=CASE WHEN (coalesce(msgworker_message.error_try_times, 0) > 0) THEN -1
+    ELSE 0 END, available_at=(CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:mw_delay,
+    'SECOND')), later_times=(coalesce(msgworker_message.later_times, 0) + :coalesce_1), last_error=:mw_error,
+    claimed_by=NULL WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1
+    AND msgworker_message.claimed_by = :mw_me AND coalesce(msgworker_message.error_try_times, 0) = :mw_tries
+    AND coalesce(msgworker_message.later_times, 0) = :mw_times;
+UPDATE msgworker_message SET status=CASE WHEN (coalesce(msgworker_message.error_try_times, 0) > 0) THEN -1
+    ELSE 0 END, available_at=NULL, claimed_by=NULL WHERE msgworker_message.msg_id IN (/* each of mw_ids */)
+    AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me AND
+    coalesce(msgworker_message.error_try_times, 0) = :mw_tries AND coalesce(msgworker_message.later_times, 0)
+    = :mw_times;
+
+-- settle_batch: Write that all messages are done; return the next ones that are flagged by us now
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE;
+UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me;
+UPDATE msgworker_message SET status=2, finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE
+    msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 0 AND
+    (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME
+    ZONE 'UTC' AS TIMESTAMP)) AND coalesce(msgworker_message.error_try_times, 0) = 0;
+UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me, claimed_at=CAST(SYSTIMESTAMP AT
+    TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
+    <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
+
+-- settle_one: Write one settlement in the caller's transaction; LOST writes nothing at all
+DECLARE CURSOR mw_rows IS SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE; BEGIN
+    OPEN mw_rows; CLOSE mw_rows; UPDATE msgworker_message SET status=2, claimed_by=NULL,
+    finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each
+    of mw_heads */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me; :mw_ended :=
+    SQL%ROWCOUNT; UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me,
+    claimed_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each
+    of mw_nexts */) AND msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)); :mw_moved :=
+    SQL%ROWCOUNT; END;;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE;
+UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me;
+UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me, claimed_at=CAST(SYSTIMESTAMP AT
+    TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
+    <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
+
+-- ==================== items: The item table: done items of a fan-out do not run again
+
+-- shown: What is recorded of a message, with the first `limit` items; None if nothing is
+SELECT w.s, count(*) AS count_1
+FROM (SELECT msgworker_item.status AS s, msgworker_item.finished_at AS at, msgworker_item.total AS n
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg
+ FETCH FIRST 100000 ROWS ONLY) w GROUP BY w.s;
+
+-- find: Recorded items by key, behind `after`; one look goes over at most window.SCAN of them
+SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
+    msgworker_item.last_error, msgworker_item.finished_at
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key >
+    :b_after ORDER BY msgworker_item.item_key
+ FETCH FIRST 100 ROWS ONLY;
+SELECT msgworker_item.item_key
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key >
+    :b_after ORDER BY msgworker_item.item_key
+ OFFSET 99999 ROWS
+ FETCH FIRST 1 ROWS ONLY;
+SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
+    msgworker_item.last_error, msgworker_item.finished_at
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key >
+    :b_after AND msgworker_item.status = 2 ORDER BY msgworker_item.item_key
+ FETCH FIRST 100 ROWS ONLY;
+SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
+    msgworker_item.last_error, msgworker_item.finished_at
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key >
+    :b_after AND msgworker_item.status != 2 ORDER BY msgworker_item.item_key
+ FETCH FIRST 100 ROWS ONLY;
+
+-- any_recorded: Whether the message has a record at all; at a first try it has none
+SELECT msgworker_item.tries
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg
+ FETCH FIRST 1 ROWS ONLY;
+
+-- known: The records of these keys, those that are there
+SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
+    (/* each of b_keys */);
+SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
+    (/* each of b_keys */);
+SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
+    (/* each of b_keys */);
+SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
+    (/* each of b_keys */);
+SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
+FROM msgworker_item
+WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
+    (/* each of b_keys */);
+
+-- record: Write records in the caller's transaction; False, and nothing is written, if the claim is lost
+SELECT CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AS at
+FROM msgworker_message
+WHERE msgworker_message.msg_id = :b_msg AND msgworker_message.status = 1 AND msgworker_message.claimed_by =
+    :mw_me FOR UPDATE;
+
+-- record_one: Write one record beside the item's own writes, in their transaction
+SELECT CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AS at
+FROM msgworker_message
+WHERE msgworker_message.msg_id = :b_msg AND msgworker_message.status = 1 AND msgworker_message.claimed_by =
+    :mw_me FOR UPDATE;
+
+-- ==================== recover: Give back what a dead instance had flagged
+
+-- flagged_by: The msg_ids above `after` flagged by an instance, lowest first, at most `limit`
+SELECT f.i
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(a msgworker_message_guard) */ a.msg_id + 0 AS i
+FROM msgworker_message a
+WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by = :mw_me AND a.msg_id + 0 >
+    :after UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b msgworker_message_object) */ b.msg_id + 0 AS i
+FROM msgworker_message b
+WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_times, 0) < 3) THEN
+    coalesce(b.object_id, CASE WHEN (b.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = '~msgworker.running~' AND b.claimed_by = :mw_me AND b.msg_id + 0 > :after) f ORDER BY f.i
+ FETCH FIRST :rows ROWS ONLY;
+
+-- owners: All instance ids in running rows
+SELECT DISTINCT f.o
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(a msgworker_message_guard) */ a.claimed_by AS o
+FROM msgworker_message a
+WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by IS NOT NULL UNION ALL SELECT
+    /*+ FIRST_ROWS(100) INDEX(b msgworker_message_object) */ b.claimed_by AS o
+FROM msgworker_message b
+WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_times, 0) < 3) THEN
+    coalesce(b.object_id, CASE WHEN (b.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = '~msgworker.running~' AND b.claimed_by IS NOT NULL) f;
+
+-- recover: Give these rows back, each with a try counted; return how many were still flagged by `dead_id` and
+--     free to be changed
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+
+-- release: Release our own rows without a try; return how many were still ours
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+
+-- foreign: (msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`
+SELECT f.i, f.n
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(a msgworker_message_guard) */ a.msg_id + 0 AS i,
+    coalesce(a.error_try_times, 0) AS n
+FROM msgworker_message a
+WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by IS NULL AND a.msg_id + 0 >
+    :after UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b msgworker_message_object) */ b.msg_id + 0 AS i,
+    coalesce(b.error_try_times, 0) AS n
+FROM msgworker_message b
+WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_times, 0) < 3) THEN
+    coalesce(b.object_id, CASE WHEN (b.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = '~msgworker.running~' AND b.claimed_by IS NULL AND b.msg_id + 0 > :after) f ORDER BY f.i
+ FETCH FIRST :rows ROWS ONLY;
+SELECT f.i, f.n
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(a msgworker_message_guard) */ a.msg_id + 0 AS i,
+    coalesce(a.error_try_times, 0) AS n
+FROM msgworker_message a
+WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by IS NULL AND a.msg_id + 0 >
+    :after AND coalesce(a.claimed_at, a.created_at) <= :before UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b
+    msgworker_message_object) */ b.msg_id + 0 AS i, coalesce(b.error_try_times, 0) AS n
+FROM msgworker_message b
+WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_times, 0) < 3) THEN
+    coalesce(b.object_id, CASE WHEN (b.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = '~msgworker.running~' AND b.claimed_by IS NULL AND b.msg_id + 0 > :after AND coalesce(b.claimed_at,
+    b.created_at) <= :before) f ORDER BY f.i
+ FETCH FIRST :rows ROWS ONLY;
+
+-- undated: The rows flagged without an owner whose age is unknown
+SELECT f.i, f.n
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(a msgworker_message_guard) */ a.msg_id + 0 AS i,
+    coalesce(a.error_try_times, 0) AS n
+FROM msgworker_message a
+WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by IS NULL AND a.msg_id + 0 >
+    :after AND coalesce(a.claimed_at, a.created_at) IS NULL UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b
+    msgworker_message_object) */ b.msg_id + 0 AS i, coalesce(b.error_try_times, 0) AS n
+FROM msgworker_message b
+WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_times, 0) < 3) THEN
+    coalesce(b.object_id, CASE WHEN (b.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = '~msgworker.running~' AND b.claimed_by IS NULL AND b.msg_id + 0 > :after AND coalesce(b.claimed_at,
+    b.created_at) IS NULL) f ORDER BY f.i
+ FETCH FIRST :rows ROWS ONLY;
+
+-- recover_foreign: Give these rows of a foreign consumer back, each with a try counted; return how many were
+--     still flagged without an owner and with so many tries
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by IS NULL AND coalesce(msgworker_message.error_try_times, 0) = :mw_tries ORDER
+    BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+
+-- ==================== lease: Expiring rights to a name
+
+-- register: Take a new lease
+INSERT INTO msgworker_lease (name, kind, term, expires_at, started_at, renewed_at, label, serves) VALUES
+    (:mw_name, :kind, 0, (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:mw_ttl,
+    'SECOND')), CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP), CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP), :mw_label, :mw_serves);
+
+-- is_kept: Whether a lease just registered reads as it was written: not cut, padded or changed
+SELECT msgworker_lease.name
+FROM msgworker_lease
+WHERE msgworker_lease.name = :me;
+
+-- renew: Extend our lease; False = it was taken over, or is over
+UPDATE msgworker_lease SET term=(msgworker_lease.term + :term_1), expires_at=(CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:ttl, 'SECOND')), renewed_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP), in_hand=:hand, serves=:mw_serves WHERE msgworker_lease.name = :me AND msgworker_lease.taken_by
+    IS NULL AND msgworker_lease.expires_at > CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP);
+UPDATE msgworker_lease SET term=(msgworker_lease.term + :term_1), expires_at=(CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:ttl, 'SECOND')), renewed_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP), in_hand=:hand WHERE msgworker_lease.name = :me AND msgworker_lease.taken_by IS NULL AND
+    msgworker_lease.expires_at > CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP);
+
+-- read_all: All leases of a kind, by name
+SELECT msgworker_lease.name, msgworker_lease.kind, msgworker_lease.term, msgworker_lease.taken_by, CASE WHEN
+    (msgworker_lease.expires_at > CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN :param_1 ELSE
+    :param_2 END AS anon_1, CASE WHEN (msgworker_lease.renewed_at > (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP) + NUMTODSINTERVAL(:param_3, 'SECOND'))) THEN :param_4 ELSE :param_5 END AS anon_2,
+    msgworker_lease.started_at, msgworker_lease.renewed_at, msgworker_lease.expires_at, msgworker_lease.label,
+    msgworker_lease.in_hand, msgworker_lease.serves, (EXTRACT(DAY FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC'
+    AS TIMESTAMP) - CAST(msgworker_lease.renewed_at AS TIMESTAMP))) * 86400 + EXTRACT(HOUR FROM
+    (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(msgworker_lease.renewed_at AS TIMESTAMP))) *
+    3600 + EXTRACT(MINUTE FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) -
+    CAST(msgworker_lease.renewed_at AS TIMESTAMP))) * 60 + EXTRACT(SECOND FROM (CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP) - CAST(msgworker_lease.renewed_at AS TIMESTAMP))) * 1) AS anon_3
+FROM msgworker_lease
+WHERE msgworker_lease.kind = :kind ORDER BY msgworker_lease.name;
+
+-- take_over: Declare the holder of an expired lease dead; True for the one winner
+SELECT msgworker_lease.name
+FROM msgworker_lease
+WHERE msgworker_lease.name = :whose FOR UPDATE SKIP LOCKED;
+
+-- restart_ttl: Restart a lease's time from now, after the database's clock was set back (`ahead`)
+SELECT msgworker_lease.name
+FROM msgworker_lease
+WHERE msgworker_lease.name = :whose FOR UPDATE SKIP LOCKED;
+
+-- take_over_live: Declare an instance dead although its lease is live: an operator's decision (`release`)
+UPDATE msgworker_lease SET term=(msgworker_lease.term + :term_1), taken_by=:taken_by,
+    expires_at=(CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_1, 'SECOND')),
+    renewed_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_lease.name = :name_1 AND
+    msgworker_lease.taken_by IS NULL;
+
+-- leave: Expire a lease that we took over: the next recovery continues with it
+UPDATE msgworker_lease SET term=(msgworker_lease.term + :term_1), expires_at=CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP) WHERE msgworker_lease.name = :name_1 AND msgworker_lease.taken_by = :taken_by_1;
+
+-- drop: Delete a lease: our own (taken_by None) or one that we took over; a locked one is left
+SELECT msgworker_lease.name
+FROM msgworker_lease
+WHERE msgworker_lease.name = :whose FOR UPDATE SKIP LOCKED;
+
+-- ==================== schedules: Schedules: a row each in `msgworker_schedule`, which any instance may fire
+
+-- look: The time of the database, and all schedules of this message table, by name
+SELECT CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AS mw_now, msgworker_schedule.name,
+    msgworker_schedule.spec, msgworker_schedule.time_zone, msgworker_schedule.topic,
+    msgworker_schedule.object_id, msgworker_schedule.payload, msgworker_schedule.catch_up,
+    msgworker_schedule.next_at AS next_at, msgworker_schedule.last_at AS last_at, msgworker_schedule.paused_at
+    AS paused_at, msgworker_schedule.paused_by, msgworker_schedule.version, msgworker_schedule.declared_by,
+    msgworker_schedule.declared_at AS declared_at
+FROM msgworker_schedule
+WHERE msgworker_schedule.table_name = :table_name_1 ORDER BY msgworker_schedule.name;
+SELECT CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AS mw_now FROM DUAL;
+
+-- insert: Insert a schedule, by column
+INSERT INTO msgworker_schedule (table_name, name, spec, time_zone, topic, object_id, payload, catch_up,
+    next_at, declared_by, declared_at) VALUES (:table_name, :name, :spec, :time_zone, :topic, :object_id,
+    :payload, :catch_up, :next_at, :declared_by, CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
+
+-- change: Change the columns in `values`, if the row is as it was seen; False if it is not
+UPDATE msgworker_schedule SET spec=:mw_spec, time_zone=:mw_time_zone, topic=:mw_topic,
+    object_id=:mw_object_id, payload=:mw_payload, catch_up=:mw_catch_up, next_at=:mw_next_at,
+    last_at=:mw_last_at, version=(msgworker_schedule.version + :version_1), declared_by=:mw_declared_by WHERE
+    msgworker_schedule.table_name = :mw_seen_table AND msgworker_schedule.name = :mw_seen_name AND
+    msgworker_schedule.version = :mw_seen_version;
+
+-- fire: Send the messages of one or more ticks and go on to `next_at`, if the row is as it was seen; False, and
+--     nothing is sent, if it is not: another instance has fired them
+UPDATE msgworker_schedule SET next_at=:mw_next_at, last_at=:mw_last_at, version=(msgworker_schedule.version +
+    :version_1) WHERE msgworker_schedule.table_name = :mw_seen_table AND msgworker_schedule.name =
+    :mw_seen_name AND msgworker_schedule.version = :mw_seen_version;
+INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, scheduled_for)
+    VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, :b_shard, :b_scheduled_for);
+
+-- delete: Delete a schedule, if the row is as it was seen
+DELETE FROM msgworker_schedule WHERE msgworker_schedule.table_name = :mw_seen_table AND
+    msgworker_schedule.name = :mw_seen_name AND msgworker_schedule.version = :mw_seen_version;
+
+-- tick_of: For which instant a schedule has sent a message; None for other messages, and for a value that is no
+--     instant
+SELECT TO_CHAR(CAST(msgworker_message.scheduled_for AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS anon_1
+FROM msgworker_message
+WHERE msgworker_message.msg_id = :mw_id;
+
+-- ==================== locks: Locks with tokens, and the dealing of messages to the flags of instances
+
+-- undealt: Messages without a flag that may be claimed, oldest first
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ msgworker_message.msg_id,
+    msgworker_message.object_id
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.instance_type END IS NULL AND
+    CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IS NOT NULL AND
+    (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY msgworker_message.msg_id
+ FETCH FIRST :rows ROWS ONLY;
+
+-- flags: The flags of unfinished messages, and of how many each
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ CASE WHEN
+    (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.instance_type END AS anon_1,
+    count(*) AS count_1
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.instance_type END IS NOT NULL
+    AND CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IS NOT NULL
+    GROUP BY CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.instance_type END;
+
+-- flags_of: The flag of the first unfinished message of each object that has one
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_object) */ msgworker_message.object_id,
+    msgworker_message.instance_type
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IN (/* each of
+    objects */) AND msgworker_message.instance_type IS NOT NULL ORDER BY msgworker_message.msg_id;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_object) */ msgworker_message.object_id,
+    msgworker_message.instance_type
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IN (/* each of
+    objects */) AND msgworker_message.instance_type IS NOT NULL ORDER BY msgworker_message.msg_id;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_object) */ msgworker_message.object_id,
+    msgworker_message.instance_type
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IN (/* each of
+    objects */) AND msgworker_message.instance_type IS NOT NULL ORDER BY msgworker_message.msg_id;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_object) */ msgworker_message.object_id,
+    msgworker_message.instance_type
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IN (/* each of
+    objects */) AND msgworker_message.instance_type IS NOT NULL ORDER BY msgworker_message.msg_id;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_object) */ msgworker_message.object_id,
+    msgworker_message.instance_type
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IN (/* each of
+    objects */) AND msgworker_message.instance_type IS NOT NULL ORDER BY msgworker_message.msg_id;
+
+-- deal: Give messages that still have no flag this one; how many that were
+UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
+    */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
+    */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
+    */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
+    */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
+    */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+
+-- take_back: Remove a flag from claimable messages; how many, up to `limit`
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ msgworker_message.msg_id
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.instance_type END = :param_1
+    AND CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IS NOT NULL AND
+    (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3)
+ FETCH FIRST 1000 ROWS ONLY;
+UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
+    */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = :instance_type_1;
+
+-- acquire: Take a lock that is free or expired; its new token, None if it is held
+UPDATE msgworker_lock SET owner=:mw_owner, token=(msgworker_lock.token + :token_1), claim_id=:mw_claim,
+    since_ms=(EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 +
+    EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 +
+    EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
+    FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)),
+    expires_ms=((EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) *
+    86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000
+    + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
+    FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) +
+    :mw_ttl) WHERE msgworker_lock.name = :mw_name AND (msgworker_lock.owner IS NULL OR
+    msgworker_lock.expires_ms <= (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 1000)));
+SELECT msgworker_lock.token
+FROM msgworker_lock
+WHERE msgworker_lock.name = :mw_name AND msgworker_lock.claim_id = :mw_claim AND msgworker_lock.owner IS NOT
+    NULL AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 1000));
+
+-- acquired: The token that an acquire has got, None if it has got none or has lost the lock since
+SELECT msgworker_lock.token
+FROM msgworker_lock
+WHERE msgworker_lock.name = :mw_name AND msgworker_lock.claim_id = :mw_claim AND msgworker_lock.owner IS NOT
+    NULL AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 1000));
+
+-- there: Those of the names that have their rows
+SELECT msgworker_lock.name
+FROM msgworker_lock
+WHERE msgworker_lock.name IN (/* each of mw_names */);
+
+-- acquire_all: Take those of many locks that are free or expired, in one statement; name -> new token
+UPDATE msgworker_lock SET owner=:mw_owner, token=(msgworker_lock.token + :token_1), claim_id=:mw_claim,
+    since_ms=(EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 +
+    EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 +
+    EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
+    FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)),
+    expires_ms=((EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) *
+    86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000
+    + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
+    FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) +
+    :mw_ttl) WHERE msgworker_lock.name IN (/* each of mw_names */) AND (msgworker_lock.owner IS NULL OR
+    msgworker_lock.expires_ms <= (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 1000)));
+SELECT msgworker_lock.name, msgworker_lock.token
+FROM msgworker_lock
+WHERE msgworker_lock.owner = :mw_owner AND msgworker_lock.claim_id = :mw_claim AND msgworker_lock.expires_ms >
+    (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 +
+    EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 +
+    EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
+    FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000));
+
+-- renew: Extend a lock from now on; False = it is no longer held under this owner and token, and never will be
+UPDATE msgworker_lock SET expires_ms=((EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 1000)) + :mw_ttl) WHERE msgworker_lock.name = :mw_name AND msgworker_lock.owner = :mw_owner
+    AND msgworker_lock.token = :mw_token AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000));
+
+-- renew_all: Extend all that an owner holds, in one statement; name -> token of what it holds now
+UPDATE msgworker_lock SET expires_ms=((EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 1000)) + :mw_ttl) WHERE msgworker_lock.owner = :mw_owner AND msgworker_lock.expires_ms >
+    (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 +
+    EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 +
+    EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
+    FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000));
+SELECT msgworker_lock.name, msgworker_lock.token
+FROM msgworker_lock
+WHERE msgworker_lock.owner = :mw_owner AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000));
+
+-- release: Free a lock at once; False if it is not held under this owner and token: nothing changes
+UPDATE msgworker_lock SET owner=NULL, claim_id=NULL, expires_ms=0 WHERE msgworker_lock.name = :mw_name AND
+    msgworker_lock.owner = :mw_owner AND msgworker_lock.token = :mw_token;
+
+-- held: The locks that are held and not expired, of names that begin so, by name
+SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, (EXTRACT(DAY FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) - msgworker_lock.since_ms AS
+    anon_1, msgworker_lock.expires_ms - (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 1000)) AS anon_2
+FROM msgworker_lock
+WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) AND msgworker_lock.name LIKE
+    :mw_pattern ESCAPE '!' ORDER BY msgworker_lock.name;
+
+-- holder: Who holds a lock now, None if it is free or expired
+SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, (EXTRACT(DAY FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) - msgworker_lock.since_ms AS
+    anon_1, msgworker_lock.expires_ms - (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
+    '1970-01-01 00:00:00')) * 1000)) AS anon_2
+FROM msgworker_lock
+WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) AND msgworker_lock.name =
+    :mw_name;
+
+-- ==================== cancels: Requests to cancel running messages: one row each, until it is settled
+
+-- look: All in one statement
+SELECT 0 AS n, msgworker_pause.topic AS x
+FROM msgworker_pause
+WHERE msgworker_pause.table_name = :table_name_1 UNION ALL SELECT DISTINCT 1 AS n, msgworker_cancel.table_name
+    AS x
+FROM msgworker_cancel
+WHERE msgworker_cancel.table_name = :table_name_2 UNION ALL SELECT DISTINCT 2 AS n, msgworker_limit.table_name
+    AS x
+FROM msgworker_limit
+WHERE msgworker_limit.table_name = :table_name_3;
+
+-- read: The requests, or those of some messages (at most `max_ids`), with what has become of each message; none
+--     where the table is not there
+SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
+    msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
+    msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
+    n, substr(msgworker_message.claimed_by, 1, 2001) AS o
+FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
+WHERE msgworker_cancel.table_name = :table_name_1 ORDER BY msgworker_cancel.msg_id
+ FETCH FIRST 1000 ROWS ONLY;
+SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
+    msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
+    msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
+    n, substr(msgworker_message.claimed_by, 1, 2001) AS o
+FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
+WHERE msgworker_cancel.table_name = :table_name_1 AND msgworker_cancel.msg_id IN (/* each of mw_ids */) ORDER
+    BY msgworker_cancel.msg_id;
+SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
+    msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
+    msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
+    n, substr(msgworker_message.claimed_by, 1, 2001) AS o
+FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
+WHERE msgworker_cancel.table_name = :table_name_1 AND (coalesce(msgworker_message.status, 0) != 1 OR
+    msgworker_message.claimed_by = :mw_me) ORDER BY msgworker_cancel.msg_id
+ FETCH FIRST 1000 ROWS ONLY;
+
+-- running: The running ones among these messages, with their owner (None if unknown) and tries; at most
+--     `max_ids` ids
+SELECT msgworker_message.msg_id, substr(msgworker_message.claimed_by, 1, 2001) AS o,
+    coalesce(msgworker_message.error_try_times, 0) AS n
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1;
+
+-- add: Request that running messages are cancelled: by id their owner and tries, as they were locked
+DELETE FROM msgworker_cancel WHERE msgworker_cancel.table_name = :table_name_1 AND msgworker_cancel.msg_id IN
+    (/* each of mw_ids */);
+INSERT INTO msgworker_cancel (requested_at) VALUES (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
+
+-- drop: Delete the requests of these messages; return how many there were
+DELETE FROM msgworker_cancel WHERE msgworker_cancel.table_name = :table_name_1 AND msgworker_cancel.msg_id IN
+    (/* each of mw_ids */);
+
+-- drop_seen: Delete this request; False if it is gone, or another one has taken its place
+DELETE FROM msgworker_cancel WHERE msgworker_cancel.table_name = :table_name_1 AND msgworker_cancel.msg_id =
+    :mw_id AND msgworker_cancel.seen_owner = :mw_owner AND msgworker_cancel.seen_tries = :mw_tries;
+
+-- ==================== pauses: Paused topics: one row each, read by every instance in its heartbeat
+
+-- read_all: The topics that are paused, by name
+SELECT msgworker_pause.topic, msgworker_pause.actor, msgworker_pause.reason, msgworker_pause.paused_at
+FROM msgworker_pause
+WHERE msgworker_pause.table_name = :table_name_1 ORDER BY msgworker_pause.topic;
+
+-- add: Pause a topic; False if it is paused already
+SELECT msgworker_pause.topic
+FROM msgworker_pause
+WHERE msgworker_pause.table_name = :table_name_1;
+INSERT INTO msgworker_pause (table_name, topic, actor, reason, paused_at) VALUES (:table_name, :topic, :actor,
+    :reason, CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
+
+-- remove: Resume a topic; False if it was not paused
+DELETE FROM msgworker_pause WHERE msgworker_pause.table_name = :table_name_1 AND msgworker_pause.topic =
+    :topic_1;
+
+-- ==================== send: Insert messages in the caller's transaction; with a unique key, if no other message holds it
+
+-- insert_many: Insert messages that all have the same keys, in order
+INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, priority) VALUES
+    (:b_topic, :b_object_id, 0, 0, :b_payload, :b_shard, :b_priority);
+INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,
+    priority) VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP) + NUMTODSINTERVAL(:b_delay, 'SECOND')), :b_shard, :b_priority);
+INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,
+    priority) VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, :b_at, :b_shard, :b_priority);
+
+-- insert_one: Insert one message; return its msg_id as the database gave it, None where it does not tell
+INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, priority) VALUES
+    (:b_topic, :b_object_id, 0, 0, :b_payload, :b_shard, :b_priority) RETURNING msgworker_message.msg_id INTO
+    :ret_0;
+INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,
+    priority) VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP) + NUMTODSINTERVAL(:b_delay, 'SECOND')), :b_shard, :b_priority) RETURNING
+    msgworker_message.msg_id INTO :ret_0;
+INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,
+    priority) VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, :b_at, :b_shard, :b_priority) RETURNING
+    msgworker_message.msg_id INTO :ret_0;
+
+-- send: Insert a message that has a key, unless another one holds it; return the msg_id of the one that does
+SELECT msgworker_message.msg_id, msgworker_message.topic, msgworker_message.object_id,
+    msgworker_message.unique_kept
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.unique_key IS NOT NULL AND (msgworker_message.unique_kept = 1 OR
+    msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND msgworker_message.finished_at IS
+    NULL)) THEN msgworker_message.unique_key END = :mw_key;
+INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, priority,
+    unique_key, unique_kept) VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, :b_shard, :b_priority,
+    :b_unique_key, :b_unique_kept) RETURNING msgworker_message.msg_id INTO :ret_0;
+INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,
+    priority, unique_key) VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, (CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:b_delay, 'SECOND')), :b_shard, :b_priority, :b_unique_key)
+    RETURNING msgworker_message.msg_id INTO :ret_0;
+INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,
+    priority, unique_key, unique_kept) VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, :b_at, :b_shard,
+    :b_priority, :b_unique_key, :b_unique_kept) RETURNING msgworker_message.msg_id INTO :ret_0;
+
+-- replace: Give a message that was never claimed what the new one says; whether that was done
+UPDATE msgworker_message SET payload=:b_payload, available_at=NULL, priority=:b_priority WHERE
+    msgworker_message.msg_id = :mw_id AND msgworker_message.unique_key = :mw_key AND msgworker_message.status
+    = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
+    coalesce(msgworker_message.later_times, 0) = 0;
+UPDATE msgworker_message SET payload=:b_payload, available_at=(CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP) + NUMTODSINTERVAL(:b_delay, 'SECOND')), priority=:b_priority WHERE msgworker_message.msg_id =
+    :mw_id AND msgworker_message.unique_key = :mw_key AND msgworker_message.status = 0 AND
+    coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
+    coalesce(msgworker_message.later_times, 0) = 0;
+UPDATE msgworker_message SET payload=:b_payload, available_at=:b_at, priority=:b_priority WHERE
+    msgworker_message.msg_id = :mw_id AND msgworker_message.unique_key = :mw_key AND msgworker_message.status
+    = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
+    coalesce(msgworker_message.later_times, 0) = 0;
+
+-- give_up: Free the key of a message that holds it while it is open
+UPDATE msgworker_message SET unique_key=NULL WHERE msgworker_message.msg_id = :mw_id AND
+    msgworker_message.unique_key = :mw_key AND coalesce(msgworker_message.unique_kept, 0) != 1 AND
+    msgworker_message.unique_key IS NOT NULL AND (msgworker_message.unique_kept = 1 OR
+    msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND msgworker_message.finished_at IS
+    NULL);
