@@ -101,7 +101,7 @@ ddl: $(VENV)/.dev  ## write ddl/*.sql anew: the scripts of the tables, and what 
 	  $(BIN)/python -m tests.statements $$name > ddl/statements-$$name.sql || exit 1; done
 
 keywords: $(VENV)/.dev  ## write the keywords of App anew from its settings
-	mkdir -p build && $(BIN)/python -m tests.keywords > build/keywords.py && mv build/keywords.py msgworker/config/settings.py
+	mkdir -p build && $(BIN)/python -m tests.keywords > build/keywords.py && mv build/keywords.py msgworker/config/keywords.py
 
 $(VENV)/.docs: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . $(call GROUP,docs)

@@ -1,4 +1,4 @@
-"""Write msgworker/config/settings.py from `Settings`: `make keywords`."""
+"""Write msgworker/config/keywords.py from `Settings`: `make keywords`."""
 
 from __future__ import annotations
 

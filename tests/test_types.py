@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from msgworker import App, BatchContext, Databases
-from msgworker.config.settings import Keywords
+from msgworker.config.keywords import Keywords
 from msgworker.declaring import HandlerOptions
 from msgworker.events import EVENTS, EventName
 from msgworker.message import State, StateName

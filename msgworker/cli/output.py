@@ -291,22 +291,32 @@ def print_with_text(
 ) -> None:
     """A table whose last column is a text: on a narrow terminal it is printed below its row.
 
-    whole: it is never truncated; if it does not fit, it is printed below its row in several lines.
+    whole: nothing is truncated; what does not fit is printed below its row in several lines.
     """
     cells = [[safe(value) for value in row] for row in rows]
+    natural = _natural(columns, cells)
     narrow = to_terminal() and terminal_width() < NARROW
     if whole and to_terminal():
-        natural = _natural(columns, cells)
         narrow = sum(natural) + GAP * (len(columns) - 1) > terminal_width()
     if not narrow:
         print_table(columns, rows)
         return
     width, indent = terminal_width(), "    "
+    beside = len(columns) - 1
     if whole:
-        below = ["\n".join(wrapped(row[-1], width, first=indent, rest=indent)) for row in cells]
+        while beside > 1 and sum(natural[:beside]) + beside - 1 > width:
+            beside -= 1
+        below = [
+            "\n".join(
+                line
+                for text in row[beside:]
+                for line in wrapped(text, width, first=indent, rest=indent)
+            )
+            for row in cells
+        ]
     else:
         below = [_cut(f"{indent}{row[-1]}".rstrip(), width) for row in cells]
-    print_table(columns[:-1], [row[:-1] for row in cells], below=below)
+    print_table(columns[:beside], [row[:beside] for row in cells], below=below)
 
 
 def print_with_name(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:

@@ -6,6 +6,7 @@ keywords    those of an App, for type checkers; made from it
 layers      precedence of keyword, flag, environment and files
 """
 
+from msgworker.config.keywords import Keywords
 from msgworker.config.layers import Configuration, fill, load
 from msgworker.config.settings import (
     BACKOFF_SECONDS,
@@ -14,7 +15,6 @@ from msgworker.config.settings import (
     MAX_THREADS,
     MAX_TRIES,
     SETTINGS,
-    Keywords,
     Settings,
     flag_of,
 )

@@ -43,13 +43,15 @@ def past_snapshot(conn: sa.Connection) -> Iterator[None]:
     if not getattr(conn.dialect, "is_mariadb", False) or version < (11, 6):
         yield
         return
-    name = "innodb_snapshot_isolation"
-    conn.exec_driver_sql(f"SET @msgworker_isolated = @@SESSION.{name}, SESSION {name} = OFF")
+    conn.exec_driver_sql(
+        "SET @msgworker_isolated = @@SESSION.innodb_snapshot_isolation, "
+        "SESSION innodb_snapshot_isolation = OFF"
+    )
     try:
         yield
     finally:
         if not (conn.closed or conn.invalidated):
-            conn.exec_driver_sql(f"SET SESSION {name} = @msgworker_isolated")
+            conn.exec_driver_sql("SET SESSION innodb_snapshot_isolation = @msgworker_isolated")
 
 
 @contextmanager

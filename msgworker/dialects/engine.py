@@ -203,7 +203,8 @@ def dialect_of(engine: sa.Engine) -> Dialect:
     if engine.pool not in _certifies:
         variable, value = _SEVERAL_WRITERS[name]
         with connecting(engine) as conn:
-            found = conn.exec_driver_sql(f"SHOW VARIABLES LIKE '{variable}'").first()
+            asked = sa.text("SHOW VARIABLES LIKE :variable")
+            found = conn.execute(asked, {"variable": variable}).first()
         _certifies[engine.pool] = found is not None and str(found[1]) == value
     return replace(known, certifies=True) if _certifies[engine.pool] else known
 

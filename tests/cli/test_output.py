@@ -14,7 +14,15 @@ from rich.cells import cell_len
 
 from msgworker.cli import logs, output
 from msgworker.cli.logs import Lines
-from msgworker.cli.output import Column, age, fitted, print_json, print_table, visible
+from msgworker.cli.output import (
+    Column,
+    age,
+    fitted,
+    print_json,
+    print_table,
+    print_with_text,
+    visible,
+)
 from msgworker.dialects import without
 
 COLUMNS = (Column("ID", "right"), Column("TOPIC", share=1), Column("WHAT", share=2, least=12))
@@ -43,6 +51,21 @@ def test_json_is_read_back_as_it_was(value: object) -> None:
     assert all(visible(line) == line for line in lines[0].split("\n"))
     if "\\ud" not in lines[0]:
         assert json.loads(lines[0]) == value
+
+
+def test_a_whole_row_is_cut_nowhere_however_long_the_name_in_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "to_terminal", lambda: True)
+    monkeypatch.setattr(output, "terminal_width", lambda: 40)
+    columns = (Column("NO", "right"), Column("HOW"), Column("INSTANCE"), Column("ERROR"))
+    instance = "vm-1234567-e1fc000a3da3460c"
+    print_with_text(columns, [(1, "failed", instance, "E: no"), (2, "x" * 12, "a", "")], whole=True)
+    text = capsys.readouterr().out
+    assert instance in text
+    assert "E: no" in text
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 40
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])

@@ -115,9 +115,9 @@ def test_signals_are_what_they_were_where_none_came() -> None:
 
 def test_process_1_which_has_no_default_action_ends_with_the_code_of_the_signal() -> None:
     program = (
-        "from msgworker.instance import stopping\n"
-        "stopping.signal.raise_signal = lambda number: None\n"
-        "stopping.end_by(15)\n"
+        "from msgworker.instance import stop\n"
+        "stop.signal.raise_signal = lambda number: None\n"
+        "stop.end_by(15)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
     assert done.returncode == 143
