@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from msgworker.instance.claiming import drain, search
-from msgworker.store import candidates, claim, lease, recover
+from msgworker.instance.claiming import drain
+from msgworker.store import claim, lease, recover
 from tests.support.rounds import beat, fetch
-from tests.support.rows import edit, send
+from tests.support.rows import send
 from tests.support.waiting import until
 
 
@@ -154,43 +153,3 @@ def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, m
     finally:
         one.housekeeper.stop()
         one.housekeeper.join()
-
-
-def test_a_slow_look_from_the_start_rests_and_hides_no_id_for_long(app, table, monkeypatch):
-    """As where a snapshot is held, and the index keeps all rows that have ended since."""
-    if not app.tables.dialect.oldest_index:
-        pytest.skip("rows are not looked for by age there")
-    now, marks, oldest = [1000.0], list[int](), candidates.oldest
-
-    def slow(conn, t, *, mark, limit):
-        marks.append(mark)
-        now[0] += 0.1 if mark == candidates.MIN_ID else 0.0
-        return oldest(conn, t, mark=mark, limit=limit)
-
-    monkeypatch.setattr(candidates, "oldest", slow)
-    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
-    monkeypatch.setattr(search, "time", clock)
-    one = search.Search(app.tables, None)
-
-    def look(after: float = 0.0) -> list[int]:
-        now[0] += after
-        with app.engine.connect() as conn:
-            return [c.msg_id for c in one.look(conn, want=10, in_hand=0).candidates]
-
-    late, done = send(app, "a", "b")
-    table.edit(status=2)
-    (open_one,) = send(app, "c")
-    assert [look(), look(), look(1.0)] == [[open_one]] * 3
-    marks.clear()
-    assert [look(0.5) for _ in range(4)] == [[open_one]] * 4
-    assert set(marks[1:]) == {done + 1}  # not the message: it came after what was the end then
-    edit(app, late, status=0)  # as if it were committed now
-    (new,) = send(app, "d")
-    assert look() == [open_one, new]
-    assert look(2.0) == [late, open_one, new]
-    look(1.0)
-    look(1.0)
-    assert marks[-1] != candidates.MIN_ID
-    one.forget()
-    look()
-    assert marks[-1] == candidates.MIN_ID

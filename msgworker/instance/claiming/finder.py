@@ -120,11 +120,11 @@ class Finder:
         self.places: dict[int, Any] = {}
         self._covered = False
 
-    def forget(self, *, start: bool = True) -> None:
-        """Forget earlier looks before the next one. start: see `Search.forget`."""
-        self.search.forget(start=start)
+    def forget(self) -> None:
+        """Forget earlier looks before the next one."""
+        self.search.forget()
         for search in self._limited.values():
-            search.forget(start=start)
+            search.forget()
 
     def refused(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: skip their objects for a while."""

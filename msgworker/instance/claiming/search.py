@@ -89,9 +89,7 @@ class Search:
         self.but: frozenset[str] = frozenset()
         self.busy = False
         self.unknown_topics: dict[str, int] = {}
-        self._mark = self._low = MIN_ID
-        self._low_until = 0.0
-        self._newest: tuple[int, float] | None = None
+        self._mark = MIN_ID
         self._at = MIN_ID
         self._end: int | None = None
         self._ends: tuple[int | None, int | None] = (None, None)
@@ -195,12 +193,9 @@ class Search:
         """Skip this message until `forget`."""
         self._passed_over.add(candidate.msg_id)
 
-    def forget(self, *, start: bool = True) -> None:
-        """Look at everything afresh the next time. start: also where a look from the start is slow
-        and rests."""
+    def forget(self) -> None:
+        """Look at everything afresh the next time."""
         self._forget_at = self._read_again_at = self._ring_at = 0.0
-        if start:
-            self._low_until = 0.0
         self._ring.forget()
 
     def _forget(self, now: float) -> None:
@@ -208,9 +203,7 @@ class Search:
         self._blocked.clear()
         self._passed_over.clear()
         self._crowded = False
-        if now >= self._low_until:
-            self._low = MIN_ID
-        self._mark = self._low
+        self._mark = MIN_ID
         # An id that is committed late stands before the end: it was the end for a second at least.
         self._ends = (self._ends[1], self._end)
         end = self._ends[0]
@@ -274,10 +267,7 @@ class Search:
             return self._look_window_among(conn, pick, size, enough, those)
         started = time.perf_counter()
         rows = candidates.oldest(conn, self.tables, mark=self._mark, limit=size)
-        seconds = time.perf_counter() - started
-        slow = seconds > 0.004 + 4e-6 * len(rows)
-        if slow and self._mark == MIN_ID:
-            self._rest_from_start(conn, rows, seconds)
+        slow = time.perf_counter() - started > 0.004 + 4e-6 * len(rows)
         pick.offer_all(rows)
         whole = len(rows) < size
         short = not whole and len(pick.own) < enough
@@ -293,21 +283,6 @@ class Search:
         else:
             self._width = max(1, self._width - 1)
         return whole
-
-    def _rest_from_start(self, conn: Connection, rows: Sequence[Candidate], seconds: float) -> None:
-        """A look from the start was slow, as the last one was: finished rows stand there, and while
-        an old snapshot is held nothing cleans them up. For a multiple of its time begin at the
-        oldest row that it has found, but not behind what was the end a second before it: an id that
-        is committed late is found as before, unless that takes longer.
-        """
-        now, before = time.monotonic(), self._newest
-        rests = min(READ_AGAIN * seconds, LONGEST_REST_SECONDS)
-        if before is not None and now - seconds - before[1] < FORGET_SECONDS:
-            return
-        self._newest = (candidates.newest(conn, self.tables), now)
-        if before is not None and now - before[1] < 2 * LONGEST_REST_SECONDS:
-            self._low = min([before[0] + 1, *(row.msg_id for row in rows[:1])])
-            self._low_until = now + rests
 
     def _is_crowded(self, pick: HeadChooser, rows: Sequence[Candidate]) -> bool:
         """Whether most rows are of topics that are not looked for: the others are then read by
