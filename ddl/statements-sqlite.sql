@@ -589,7 +589,7 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = ? AND msgworker_item.msg_id = ?
  LIMIT ? OFFSET ?) AS w GROUP BY w.s;
 
--- find: Recorded items by key, behind `after`; one look goes over at most window.SCAN of them
+-- find: Recorded items by key, behind `after`; one look goes over at most bounded.SCAN of them
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item

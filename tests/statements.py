@@ -100,7 +100,17 @@ def _first_line(thing: Any) -> str:
     return re.split(r"(?<=\.) ", text)[0].rstrip(".")
 
 
+def _once(sql: str) -> str:
+    """Without the parts of a UNION ALL that differ from those beside them in a number alone."""
+    parts = sql.split(" UNION ALL ")
+    if len({re.sub(r"\d+", "", part) for part in parts[1:-1]}) != 1 or len(parts) < 4:
+        return sql
+    left_out = f"/* {len(parts) - 2} more such parts */"
+    return " UNION ALL ".join((parts[0], left_out, parts[-1]))
+
+
 def _written(sql: str) -> str:
+    sql = _once(sql)
     return "\n".join(part for line in sql.strip().splitlines() for part in LINE.wrap(line)) + ";\n"
 
 

@@ -2,7 +2,7 @@
 
 A million waiting messages have too many objects to read each. Candidates are the objects
 whose head runs longest, whose head has failed, whose messages are oldest, and those with most
-messages among the first window.OPEN_SCAN entries of the index. Then each of these is read exactly.
+messages among the first bounded.OPEN_SCAN entries of the index. Then each of these is read exactly.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def find(
 
     error: a part of `last_error`. since: created at or after this instant.
     Open and failed messages are found by their indexes; all others are searched in the
-    next window.SCAN rows. `Found.complete` and `Found.next_after` say how far it searched.
+    next bounded.SCAN rows. `Found.complete` and `Found.next_after` say how far it searched.
     """
     c = t.cols()
     query = sa.select(*columns_of(c, payload=False))

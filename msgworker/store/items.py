@@ -264,7 +264,7 @@ def _change(t: Tables, msg_id: int, one: Record, at: datetime, total: int | None
 def shown(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> Items | None:
     """What is recorded of a message, with the first `limit` items; None if nothing is.
 
-    At most window.SCAN records are counted.
+    At most bounded.SCAN records are counted.
     """
     by_status = conn.execute(
         t.built(("items_counts", bounded.SCAN), lambda: _counts(t)), _params(t, msg_id)
@@ -295,7 +295,7 @@ def find(
     limit: int = 100,
     after: str | None = None,
 ) -> Found[ItemInfo]:
-    """Recorded items by key, behind `after`; one look goes over at most window.SCAN of them.
+    """Recorded items by key, behind `after`; one look goes over at most bounded.SCAN of them.
 
     `Found.next_after` is a key.
     """
