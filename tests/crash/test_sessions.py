@@ -31,6 +31,21 @@ def messages(count: int, chance: random.Random) -> list[Load]:
     return made
 
 
+def two_drains_at_work(trial: Trial, count: int, chance: random.Random) -> None:
+    """Two drains that have both begun, and some `count` messages before them: a database that is
+    away at the start is an error, by design."""
+
+    def begun() -> bool:
+        if trial.unfinished() < count:  # or the first drain ends before the second begins
+            trial.send_many(messages(count // 2, chance))
+        return {drain.pid for drain in trial.consumers} <= trial.pids_seen()
+
+    trial.send_many(messages(count, chance))
+    for _ in range(2):
+        trial.spawn(drain=True, threads=4)
+    until(begun, "both work")
+
+
 def drained_once(trial: Trial) -> Verdict:
     """Both drains end by themselves; each message was started once and counted no try."""
     drains = list(trial.consumers)
@@ -50,10 +65,7 @@ def test_ended_sessions_lose_nothing_and_count_no_try(served: Database, tmp_path
     chance = random.Random(seed)
     trial = Trial(consumer_url(served.url), tmp_path, sends_with=served.url)
     try:
-        trial.send_many(messages(MESSAGES, chance))
-        drains = [trial.spawn(drain=True, threads=4) for _ in range(2)]
-        for drain in drains:  # a database that is away at the start is an error, by design
-            until(lambda: drain.pid in trial.pids_seen(), "it works")  # noqa: B023
+        two_drains_at_work(trial, MESSAGES, chance)
         with Cutter(served.url, CUT_EVERY_SECONDS, chance).cutting() as cutter:
             until(lambda: trial.unfinished() == 0, "all is done", seconds=120)
         assert cutter.count > 5
@@ -99,10 +111,7 @@ def test_crash_of_the_server_loses_nothing_and_counts_no_try(
     chance = random.Random()
     trial = Trial(url, tmp_path)
     try:
-        trial.send_many(messages(MESSAGES // 2, chance))
-        drains = [trial.spawn(drain=True, threads=4) for _ in range(2)]
-        for drain in drains:  # a database that is away at the start is an error, by design
-            until(lambda: drain.pid in trial.pids_seen(), "it works")  # noqa: B023
+        two_drains_at_work(trial, MESSAGES // 2, chance)
         for share in (0.7, 0.4):
             left = MESSAGES // 2 * share
             until(lambda: trial.unfinished() < left, "work is under way")  # noqa: B023
