@@ -81,7 +81,7 @@ quick: $(VENV)/.dev  ## the inner loop: lint, types, and the unit tests on SQLit
 	$(MAKE) --no-print-directory lint
 	$(RUN_TESTS) -m "not long" -k "not postgresql and not mariadb" $(UNITS) $(PYTEST_ARGS)
 
-UNITS = tests/instance tests/dialects tests/config tests/store tests/test_events.py tests/test_message.py tests/test_payload.py tests/test_public_names.py
+UNITS = tests/instance tests/db tests/config tests/store tests/test_events.py tests/test_message.py tests/test_payload.py tests/test_public_names.py
 
 lint: $(VENV)/.dev  ## format, lint, types
 	$(BIN)/ruff format --check .

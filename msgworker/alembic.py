@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker.dialects import DIALECTS, dialect_of
+from msgworker.db import DIALECTS, dialect_of
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.schema import create
 from msgworker.schema import upgrade as store

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
 
-from msgworker import dialects, ticks
+from msgworker import db, ticks
 from msgworker.config import (
     MAX_THREADS,
     Configuration,
@@ -115,10 +115,10 @@ class App(Declaring):
                 "foreign_stale_after needs a column claimed_by: without it messages of msgworker "
                 "look like those of a foreign consumer"
             )
-        self.engine = dialects.open_engine(url_or_engine)
+        self.engine = db.open_engine(url_or_engine)
         self._beside: dict[bool, sa.Engine] = {}
         self.label = clean(str(label), 200)
-        self._tracer = tracer(self.settings.tracing, lambda: dialects.server_of(self.engine))
+        self._tracer = tracer(self.settings.tracing, lambda: db.server_of(self.engine))
         self._registry = Registry()
         self._events = Events()
         self._timers = Schedules()
@@ -157,7 +157,7 @@ class App(Declaring):
             self._timers.add(one)
 
     def __repr__(self) -> str:
-        return f"App({dialects.masked(self.engine.url)!r}, table={self.table.name!r})"
+        return f"App({db.masked(self.engine.url)!r}, table={self.table.name!r})"
 
     @property
     def _own(self) -> sa.Engine:
@@ -172,7 +172,7 @@ class App(Declaring):
     def _engine_beside(self, *, lends: bool) -> sa.Engine:
         with self._lock:
             if lends not in self._beside:
-                self._beside[lends] = dialects.beside(self.engine, lends=lends)
+                self._beside[lends] = db.beside(self.engine, lends=lends)
             return self._beside[lends]
 
     def create_schema(self) -> list[str]:
@@ -186,7 +186,7 @@ class App(Declaring):
         alive on it (the returned list says so); otherwise it keeps its own and logs a warning.
         Raises DatabaseUnavailable, SchemaError.
         """
-        dialect = dialects.dialect_of(self._own)
+        dialect = db.dialect_of(self._own)
         spec = self.table
         if not self._names_rule:
             spec = create.known_rule(self._own, spec, dialect).to(spec)
@@ -219,11 +219,11 @@ class App(Declaring):
         on_step: is called with each step that has run. Safe to call again after a crash, and from
         several processes at once. Raises DatabaseUnavailable, SchemaError.
         """
-        with dialects.reaching(self._own):
-            dialect = dialects.dialect_of(self._own)
+        with db.reaching(self._own):
+            dialect = db.dialect_of(self._own)
             spec = create.known_rule(self._own, self.table, dialect).to(self.table)
             if dry_run:
-                with dialects.connecting(self._own) as conn:
+                with db.connecting(self._own) as conn:
                     return upgrade.plan(conn, spec, dialect, message_table=message_table)
             found = upgrade.run(
                 *(self._own, spec, dialect), message_table=message_table, on_step=on_step
@@ -248,8 +248,8 @@ class App(Declaring):
             return self._tables
 
     def _resolved(self, *, recorded: bool = True, seconds: float | None = None) -> Tables:
-        with dialects.reaching(self._own):
-            dialect = dialects.dialect_of(self._own)
+        with db.reaching(self._own):
+            dialect = db.dialect_of(self._own)
             found = create.resolve(
                 *(self._own, self.table, dialect),
                 recorded=recorded,
@@ -267,7 +267,7 @@ class App(Declaring):
         tables = self.tables
         if time.monotonic() - self._rule_read_at < RULE_SECONDS:
             return tables
-        with dialects.reaching(self._own), dialects.connecting(self._own) as conn:
+        with db.reaching(self._own), db.connecting(self._own) as conn:
             found = rules.read(conn, tables)
         self._rule_read_at = time.monotonic()
         if found not in (None, Rule.of(tables.spec)):
@@ -281,14 +281,14 @@ class App(Declaring):
         if time.monotonic() - self._hooks_read_at < age:
             return tables
         self._hooks_read_at = time.monotonic()
-        with dialects.reaching(self._own):
+        with db.reaching(self._own):
             changed = create.hooks_changed(self._own, tables)
         if changed:
             self._tables, self._fit = None, False
         return self.tables
 
     def _recorded_rule(self) -> Rule:
-        with dialects.reaching(self._own):
+        with db.reaching(self._own):
             return create.record_rule(self._own, self.tables)
 
     def _by_rule(self, *, may_bury: bool = False) -> Tables:
@@ -302,8 +302,8 @@ class App(Declaring):
                 continue
             if found == wanted or not self._names_rule:
                 return self.tables
-            with dialects.reaching(self._own):
-                with dialects.connecting(self._own) as conn:
+            with db.reaching(self._own):
+                with db.connecting(self._own) as conn:
                     idle = not rules.living(conn, self.tables)
                 if idle:
                     self._resolved(recorded=False)  # raises if something is missing for it

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Pool
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.app import App
 from msgworker.coordination import Partitions, Segments
 from msgworker.declaring import Declaring
@@ -155,9 +155,9 @@ class Databases(Declaring):
         if name in known:
             return True
         table, schema = app.table.name, app.table.schema
-        there = dialects.place_of(conn, table, schema)
-        with dialects.reaching(app._own), dialects.connecting(app._own) as own:
-            here = dialects.place_of(own, table, schema)
+        there = db.place_of(conn, table, schema)
+        with db.reaching(app._own), db.connecting(app._own) as own:
+            here = db.place_of(own, table, schema)
         if there is None or here is None:
             urls = (one.engine.url for one in self.apps.values())
             return False if conn.engine.url in urls else None
@@ -185,7 +185,7 @@ class Databases(Declaring):
                 "where an object belongs"
             )
         strange = [n for n in range(self.shards) if n not in self.homes[name]]
-        with dialects.reaching(app._own), dialects.connecting(app._own) as conn:
+        with db.reaching(app._own), db.connecting(app._own) as conn:
             found = {n for n in strange if store.open_in(conn, tables, "shard", n, objects=True)}
             found |= instances.running_slices(conn, tables, "shard")
         return [shard for shard in strange if shard in found]

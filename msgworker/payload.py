@@ -308,7 +308,7 @@ def without_url_secrets(text: str) -> str:
 
 
 def told(value: Any) -> Any:
-    """A value that was read by `dialects.beginning`: of a longer text, its beginning and a sign."""
+    """A value that was read by `db.beginning`: of a longer text, its beginning and a sign."""
     if isinstance(value, str) and len(value) > BEGINNING:
         return f"{value[:BEGINNING]}…"
     return value[:BEGINNING] if isinstance(value, bytes) else value

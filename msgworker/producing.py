@@ -12,7 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.config import number
 from msgworker.errors import ConfigError, PayloadError, SchemaError
 from msgworker.message import (
@@ -125,7 +125,7 @@ def row_of(
     return row
 
 
-def _refuse_long(tables: Tables, room: dialects.Room, value: Any, taken: int) -> NoReturn:
+def _refuse_long(tables: Tables, room: db.Room, value: Any, taken: int) -> NoReturn:
     column = tables.names[room.role]
     what = f"{room.role} has {taken} {room.unit}" if room.unit else f"{room.role} is {value!r:.60}"
     text = f"the {what}, column {column} of table {tables.spec.name} takes {room.most} at most"
@@ -178,7 +178,7 @@ def connection_of(target: object, engine: sa.Engine | None = None) -> Connection
         )
     if engine is None or found.engine is engine:
         return found
-    if why := dialects.other_than(engine, found.engine):
+    if why := db.other_than(engine, found.engine):
         raise ConfigError(f"the connection that send was given {why}; nothing was sent")
     return found
 
@@ -213,7 +213,7 @@ def checked_object_id(object_id: Any, tables: Tables) -> Any:
     elif isinstance(object_id, bool) or not isinstance(object_id, int | Decimal | UUID | None):
         raise ConfigError(f"object_id must be a text or a whole number, got {object_id!r:.80}")
     elif tables.dialect.loose_types:
-        fixed = not isinstance(tables.object_type, dialects.AnyId)
+        fixed = not isinstance(tables.object_type, db.AnyId)
         if fixed and isinstance(object_id, Decimal | UUID):
             kind = type(object_id).__name__
             raise ConfigError(f"object_id is a {kind}, which SQLite does not keep; send its text")
@@ -238,7 +238,7 @@ def checked_priority(priority: Any, tables: Tables) -> int | None:
         raise ConfigError(
             f"table {tables.spec.name} has no priority column: all messages have the same; {mend}"
         )
-    room = dialects.whole_room(tables.message.c[tables.names["priority"]].type)
+    room = db.whole_room(tables.message.c[tables.names["priority"]].type)
     most = MOST_PRIORITY if room is None else min(room, MOST_PRIORITY)
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= most:
         raise ConfigError(
@@ -271,7 +271,7 @@ def checked_key(key: Any, rule: Unique, tables: Tables) -> str | None:
     if "\x00" in key or not is_text(key):
         raise ConfigError(f"the unique_key {key!r:.120} holds a NUL or half of a surrogate pair")
     _check_keys(tables)
-    room = dialects.text_room(tables.message.c[tables.names["unique_key"]].type)
+    room = db.text_room(tables.message.c[tables.names["unique_key"]].type)
     if room is not None and len(key) > room and not tables.dialect.loose_types:
         raise ConfigError(f"the unique_key has {len(key)} characters, its column takes {room}")
     return key

@@ -21,7 +21,7 @@ PLAIN = (str, int, float, tuple, frozenset, type, type(None))
 
 
 def share_compiled() -> None:
-    """Engines that are made from now on share their compiled statements, as far as their dialects
+    """Engines that are made from now on share their compiled statements, as far as their db
     would compile the same."""
     make = sa.create_engine
 

@@ -424,7 +424,7 @@ MUTANTS = (
     ),
     _m(
         "rows are changed before all are locked, one block",
-        "dialects/oracle.py",
+        "db/oracle.py",
         "OPEN mw_rows; CLOSE mw_rows; ",
         "NULL; ",
         "test_a_block_locks_its_rows_in_order_before_it_changes_any",
@@ -492,7 +492,7 @@ MUTANTS = (
     # --- P6 tries
     _m(
         "a transaction that Oracle has rolled back is a failed try",
-        "dialects/errors.py",
+        "db/errors.py",
         "8006, 8177, 12860",
         "8006, 12860",
         "test_one_failing_statement_changes_no_outcome[transactional-before commit-10]",
@@ -1623,7 +1623,7 @@ MUTANTS = (
     ),
     _m(
         "an unfinished guard is enough to start",
-        "dialects/catalogue.py",
+        "db/catalogue.py",
         " AND indisvalid AND indisready AND i.indrelid",
         " AND i.indrelid",
         "test_a_guard_that_is_not_on_all_partitions_is_refused",
@@ -1637,7 +1637,7 @@ MUTANTS = (
     ),
     _m(
         "partitions of any kind will do",
-        "dialects/live.py",
+        "db/live.py",
         "CASE WHEN partstrat = 'h' AND partnatts = 1\"\n        \" AND partattrs[0] = attnum THEN",
         'CASE WHEN true"\n        " THEN',
         "test_a_table_with_partitions_of_another_kind[-RANGE (created_at)]",
@@ -1653,7 +1653,7 @@ MUTANTS = (
     ),
     _m(
         "any unique index is taken for that of the keys",
-        "dialects/errors.py",
+        "db/errors.py",
         'return bool(named.rpartition(".")[2].lower() == index.lower())',
         "return bool(named)",
         *_on("test_another_unique_index_is_not_taken_for_that_of_the_keys", "mariadb"),
@@ -1882,35 +1882,35 @@ MUTANTS = (
     # --- at home on real installations
     _m(
         "a standby is no outage",
-        "dialects/failover.py",
+        "db/failover.py",
         "        context.is_disconnect = True\n",
         "        pass\n",
         "test_what_a_standby_refuses_is_an_outage_and_other_refusals_are_not",
     ),
     _m(
         "each refused write is an outage",
-        "dialects/failover.py",
+        "db/failover.py",
         "    if read_only or _is_standby(conn.dialect.name, conn.connection.driver_connection):\n",
         "    if True:\n",
         "test_what_a_standby_refuses_is_an_outage_and_other_refusals_are_not",
     ),
     _m(
         "an administrator works on a replica",
-        "dialects/failover.py",
+        "db/failover.py",
         "    if conn.dialect.name in _READ_ONLY:\n",
         "    if False:\n",
         "test_what_a_replica_refuses_is_an_outage",
     ),
     _m(
         "a server that is read-only ends the run",
-        "dialects/errors.py",
+        "db/errors.py",
         "        return Trouble.LOST  # see failover.py\n",
         "        return Trouble.REFUSED\n",
         "test_what_a_replica_refuses_is_an_outage",
     ),
     _m(
         "an old primary is worked on",
-        "dialects/failover.py",
+        "db/failover.py",
         "            if not past.is_old(found):\n",
         "            if True:\n",
         "test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one",
@@ -1924,14 +1924,14 @@ MUTANTS = (
     ),
     _m(
         "the other hosts of a URL are not asked",
-        "dialects/failover.py",
+        "db/failover.py",
         "        if new:\n",
         "        if False:\n",
         "test_who_starts_on_an_old_primary_is_told_by_the_other_hosts_of_its_url",
     ),
     _m(
         "an old primary of MariaDB is worked on",
-        "dialects/failover.py",
+        "db/failover.py",
         "        return found.server in self._writers and not found.has_of(seen)\n",
         "        return False\n",
         "test_who_lacks_the_whole_reign_of_its_heir_is_old",

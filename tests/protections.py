@@ -559,7 +559,7 @@ _m(
 _m(
     "S11",
     "a name without quotes",
-    "dialects/drivers.py",
+    "db/drivers.py",
     "{conn.dialect.identifier_preparer.quote(channel)}",
     "{channel}",
     "test_no_value_stands_in_a_text_of_sql",
@@ -567,7 +567,7 @@ _m(
 _m(
     "S12",
     "an Engine of ours shows parameters",
-    "dialects/engine.py",
+    "db/engine.py",
     """        engine = engine.execution_options(**options)
         engine.hide_parameters = True
 """,
@@ -579,7 +579,7 @@ _m(
 _m(
     "S12",
     "the Engine beside ours shows parameters",
-    "dialects/engine.py",
+    "db/engine.py",
     '{"hide_parameters": True, "pool_size": 0}',
     '{"hide_parameters": False, "pool_size": 0}',
     "test_an_error_of_the_database_shows_no_parameters",
@@ -590,7 +590,7 @@ _m(
 _m(
     "S13",
     "the password of the URL is shown",
-    "dialects/exceptions.py",
+    "db/exceptions.py",
     "render_as_string(hide_password=True)",
     "render_as_string(hide_password=False)",
     "test_the_password_of_the_database_is_on_no_page",
@@ -598,7 +598,7 @@ _m(
 _m(
     "S13",
     "the query of the URL is shown",
-    "dialects/exceptions.py",
+    "db/exceptions.py",
     'value if HARMLESS.fullmatch(key) else "***"',
     "value",
     "test_the_password_of_the_database_is_on_no_page",
@@ -607,7 +607,7 @@ _m(
     "S13",
     "pages show secrets of the URL",
     "web/site.py",
-    "return dialects.without(text, self.secrets)",
+    "return db.without(text, self.secrets)",
     "return text",
     "test_a_secret_is_nowhere_but_in_the_payload_that_was_asked_for",
 )
@@ -746,7 +746,7 @@ _m(
 _m(
     "S17",
     "a file for all",
-    "dialects/sqlite.py",
+    "db/sqlite.py",
     "os.O_RDWR, 0o600)",
     "os.O_RDWR, 0o644)",
     "test_a_file_that_we_create_is_its_owners_alone",

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy.exc import SAWarning
 
 from msgworker import MessageTable
-from msgworker.dialects import DIALECTS, NAMES
+from msgworker.db import DIALECTS, NAMES
 from msgworker.errors import DuplicateMessage
 from msgworker.store.done import NotTogether
 from msgworker.table import tables_for

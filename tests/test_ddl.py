@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable
-from msgworker.dialects import DIALECTS, NAMES, compiler_for
-from msgworker.dialects.catalogue import OTHER_SCHEMAS
+from msgworker.db import DIALECTS, NAMES, compiler_for
+from msgworker.db.catalogue import OTHER_SCHEMAS
 from msgworker.schema import additions
 from msgworker.table import tables_for
 from tests import variants

@@ -192,7 +192,7 @@ def test_a_child_leaves_the_connections_of_a_user_s_engine_to_its_parent(
         engine.dispose()
 
 
-MET = ("app", "events", "producing", "databases", "workers", "schedules", "tracing", "dialects")
+MET = ("app", "events", "producing", "databases", "workers", "schedules", "tracing", "db")
 MET += ("store", "table", "contrib", "metrics", "config", "limit", "payload")
 PLAIN = re.compile(r"threading\.(R?Lock|Condition|Semaphore|Event)\(|cached_property")
 OF_ONE_CALL = {"attempts.py", "deadlines.py"}

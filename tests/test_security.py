@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.coordination import RedisLocks, redis
-from msgworker.dialects import beside
+from msgworker.db import beside
 from tests.support.rows import send
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,7 +105,7 @@ SQL = re.compile(
 )
 
 
-DDL = ("msgworker/dialects/", "msgworker/schema/", "msgworker/doctor/")
+DDL = ("msgworker/db/", "msgworker/schema/", "msgworker/doctor/")
 """Where statements about tables are written, from names that were quoted; most only to be shown."""
 
 

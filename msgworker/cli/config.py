@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.cli.group import Invocation
 from msgworker.cli.options import (
     CONFIG_FILE,
@@ -66,9 +66,9 @@ def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
     if name != "url" or conf[name] is None:
         return conf[name]
     if call is not None:
-        call.secrets |= dialects.secrets_of(conf.url)
+        call.secrets |= db.secrets_of(conf.url)
     try:
-        return dialects.masked(dialects.parse_url(conf.url))
+        return db.masked(db.parse_url(conf.url))
     except ConfigError as error:
         raise ConfigError(f"url ({conf.origins['url']}): {error}") from None
 

@@ -354,7 +354,7 @@ class Main(click.Group):
         """Run the command; returns its exit code."""
         for word in sys.argv[1:] if args is None else args:
             if found := _URL.search(word):  # also one in the wrong place, such as --table=URL
-                from msgworker.dialects import secrets_of
+                from msgworker.db import secrets_of
 
                 call.secrets |= secrets_of(found[0])
         try:
@@ -380,7 +380,7 @@ def attribute_of(name: str) -> str:
 def _traceback(error: BaseException, call: Invocation) -> None:
     import traceback
 
-    from msgworker.dialects import without
+    from msgworker.db import without
 
     for line in "".join(traceback.format_exception(error)).splitlines():
         click.echo(visible(without(line, call.secrets)), err=True)

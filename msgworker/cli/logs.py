@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from msgworker.cli.output import visible
-from msgworker.dialects import without
+from msgworker.db import without
 from msgworker.instance.running.traceback import trace_of
 from msgworker.logs import logger
 from msgworker.payload import shown

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 import sqlalchemy as sa
 
-from msgworker import App, MessageTable, dialects
+from msgworker import App, MessageTable, db
 from msgworker.cli import logs
 from msgworker.cli.group import METAVAR, Invocation, is_reference, set_debug
 from msgworker.cli.output import Usage
@@ -161,7 +161,7 @@ def _keep_secrets(ctx: click.Context, url: str | sa.URL) -> None:
     """Register secrets before anything can fail."""
     call = ctx.find_object(Invocation)
     if call is not None:
-        call.secrets |= dialects.secrets_of(url)
+        call.secrets |= db.secrets_of(url)
 
 
 # --- Options that several commands share, and how they become the configuration.

@@ -185,10 +185,10 @@ def _ours(error: BaseException, engine: sa.Engine | None) -> BaseException:
         return error
     from sqlalchemy.exc import DBAPIError, TimeoutError
 
-    from msgworker import dialects
+    from msgworker import db
 
     known = isinstance(error, DBAPIError | TimeoutError)
-    return dialects.refusal(engine, error) if known else error
+    return db.refusal(engine, error) if known else error
 
 
 # --- Output for people and for programs: safe, aligned, masked.
@@ -200,7 +200,7 @@ def _ours(error: BaseException, engine: sa.Engine | None) -> BaseException:
 def print_error(text: str, secrets: Collection[str] = ()) -> None:
     """One line on stderr: `msgworker: what, where, how to fix it`; wrapped on a terminal."""
     if secrets or "://" in text or "=" in text:
-        from msgworker.dialects import without
+        from msgworker.db import without
 
         text = without(text, secrets)
     line = " ".join(text.split("\n"))

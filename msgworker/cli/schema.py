@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from msgworker import dialects
 from msgworker.app import table_from
 from msgworker.cli.options import (
     app_option,
@@ -30,6 +29,7 @@ from msgworker.cli.output import (
     visible,
 )
 from msgworker.counted import plural
+from msgworker.db import MOST_PARTITIONS, NAMES, UNPARTITIONED, masked, owner_rights
 from msgworker.doctor import Finding, Severity
 from msgworker.errors import SchemaError
 from msgworker.schema import additions
@@ -65,12 +65,12 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 @click.option(
     "--dialect",
     required=True,
-    type=click.Choice(dialects.NAMES),
+    type=click.Choice(NAMES),
     help="The database of the script.",
 )
 @click.option(
     "--partitions",
-    type=click.IntRange(2, dialects.MOST_PARTITIONS),
+    type=click.IntRange(2, MOST_PARTITIONS),
     metavar="N",
     help="Divide the message table by the hash of its objects (PostgreSQL; slower).",
 )
@@ -80,7 +80,7 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 @click.pass_context
 def ddl(ctx: click.Context, /, dialect: str, partitions: int | None, **given: Any) -> None:
     """Print the script that creates the schema, for a DBA. Connects to nothing."""
-    if partitions and (why := dialects.UNPARTITIONED.get(dialect)):
+    if partitions and (why := UNPARTITIONED.get(dialect)):
         raise Usage(f"--partitions is for PostgreSQL: {why}")
     ref = app_ref_of(given)
     conf = configure(ctx, given)
@@ -146,7 +146,7 @@ def db(
         for step in plan.left:
             click.echo(f"-- left, see --message-table: {visible(step.makes)}")
     else:
-        _told(plan, look, dialects.owner_rights(app.engine))
+        _told(plan, look, owner_rights(app.engine))
     return code
 
 
@@ -217,7 +217,7 @@ def doctor(ctx: click.Context, /, as_json: bool, sql: bool, plan: bool, **given:
             if not one.mend:
                 click.echo(f"no statement fixes this: {visible(one.text)}", err=True)
         return code
-    click.echo(f"{dialects.masked(app.engine.url)}, table {visible(app.table.name)}\n")
+    click.echo(f"{masked(app.engine.url)}, table {visible(app.table.name)}\n")
     for one in found:
         _print(one, plan)
     advised = sum(one.severity is Severity.ADVISED for one in found)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from msgworker import App, dialects
+from msgworker import App, db
 from msgworker.cli.audit import entry_dict, line_of, of_message
 from msgworker.cli.options import as_json, common, id_in_range, message_id, open_app, target
 from msgworker.cli.output import (
@@ -142,7 +142,7 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     if as_json:
         print_json(
             {
-                "database": dialects.masked(app.engine.url),
+                "database": db.masked(app.engine.url),
                 "table": app.table.name,
                 "counts": [_count_dict(count) for count in counts],
                 "limits": [_limit_dict(one, counts) for one in limits],

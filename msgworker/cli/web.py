@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from msgworker import App, dialects
+from msgworker import App, db
 from msgworker.cli.config import shown, text
 from msgworker.cli.options import (
     FLAGS,
@@ -77,9 +77,7 @@ def _values(
 ) -> list[tuple[str, Any, str]]:
     """Each setting with its origin, as `config` lists it; an App that was imported has its own."""
     own = {} if ref is None else settings_of(app)
-    rows: list[tuple[str, Any, str]] = [
-        ("url", dialects.masked(app.engine.url), conf.origins["url"])
-    ]
+    rows: list[tuple[str, Any, str]] = [("url", db.masked(app.engine.url), conf.origins["url"])]
     for name in SETTINGS:
         if name in own and name != "url":
             rows.append((name, text(own[name]), str(ref)))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from msgworker import App, Report, Worker, dialects
+from msgworker import App, Report, Worker, db
 from msgworker.app import table_from
 from msgworker.cli.group import Invocation
 from msgworker.cli.logs import StatusLine
@@ -254,7 +254,7 @@ def _same(conf: Configuration, name: str, value: Any) -> bool:
     if name != "url":
         return bool(conf[name] == value)
     try:
-        return dialects.same_database(conf.url, value)
+        return db.same_database(conf.url, value)
     except ConfigError:  # an unset placeholder, for example: the App does not use it
         return False
 

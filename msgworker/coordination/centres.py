@@ -12,7 +12,7 @@ from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre
 from msgworker.coordination.redis import RedisLocks
 from msgworker.coordination.zookeeper import ZooKeeperLocks
-from msgworker.dialects import secrets_of
+from msgworker.db import secrets_of
 from msgworker.errors import ConfigError
 from msgworker.instance.claiming.scope import InstanceView, Scope, ScopeMember
 from msgworker.payload import is_text

@@ -21,10 +21,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.clock import clock
 from msgworker.coordination.lease import Lease, LockCentre, check_name, check_prefix, ended
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.db import Trouble, reason_of, trouble
 from msgworker.errors import LocksUnavailable, MsgworkerError, SchemaError
 from msgworker.instance.connections import Connections
 from msgworker.schema import create
@@ -66,7 +66,7 @@ class DatabaseLocks(LockCentre):
         self, url_or_engine: str | sa.URL | sa.Engine, *, schema: str | None = None
     ) -> None:
         super().__init__()
-        self.engine = dialects.open_engine(url_or_engine)
+        self.engine = db.open_engine(url_or_engine)
         self._spec = MessageTable(f"{schema}.{DEFAULT_NAME}" if schema else DEFAULT_NAME)
         self._found: Tables | None = None
         self._known: set[str] = set()
@@ -77,18 +77,18 @@ class DatabaseLocks(LockCentre):
         self._given: dict[tuple[str, str], int] = {}  # (name, owner) -> token
 
     def __repr__(self) -> str:
-        return f"DatabaseLocks({dialects.masked(self.engine.url)!r})"
+        return f"DatabaseLocks({db.masked(self.engine.url)!r})"
 
     @property
     def _tables(self) -> Tables:
         if self._found is None:  # without the lock of a cached_property, for a child of a fork
-            self._found = tables_for(self._spec, dialects.dialect_of(self.engine))
+            self._found = tables_for(self._spec, db.dialect_of(self.engine))
         return self._found
 
     def create_schema(self) -> list[str]:
         """Create the table of locks and its index if they are missing; the names of what was
         created. Idempotent. Raises DatabaseUnavailable, SchemaError."""
-        with dialects.reaching(self.engine):
+        with db.reaching(self.engine):
             return create.create_locks(self.engine, self._tables)
 
     # ------------------------------------------------------------ what a lock centre does
@@ -330,13 +330,13 @@ class DatabaseLocks(LockCentre):
                     act = in_doubt
 
     def _reached(self) -> Tables:
-        with dialects.reaching(self.engine):
+        with db.reaching(self.engine):
             return self._tables
 
     def _own_lines(self) -> _Lines:
         lines = self._lines.get(os.getpid())
         if lines is None:
-            engines = tuple(dialects.beside(self.engine) for _ in range(2))
+            engines = tuple(db.beside(self.engine) for _ in range(2))
             lines = _Lines(engines, Connections(engines[0]), Connections(engines[1]))
             lines = self._lines.setdefault(os.getpid(), lines)  # another thread may be faster
         return lines
@@ -359,7 +359,7 @@ class DatabaseLocks(LockCentre):
                 late.join()
 
     def _refusal(self, error: Exception) -> Exception:
-        found = dialects.refusal(self.engine, error)
+        found = db.refusal(self.engine, error)
         if isinstance(found, SchemaError):
             return SchemaError(
                 f"{reason_of(error)}. Locks are kept in the table {locks.NAME}: run "
@@ -368,7 +368,7 @@ class DatabaseLocks(LockCentre):
         return LocksUnavailable(str(found))
 
     def _unavailable(self, error: Exception) -> LocksUnavailable:
-        return LocksUnavailable(str(dialects.unavailable(self.engine, error)))
+        return LocksUnavailable(str(db.unavailable(self.engine, error)))
 
 
 def _ms(seconds: float) -> int:

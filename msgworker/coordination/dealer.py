@@ -19,7 +19,7 @@ from msgworker.coordination.centres import check_flag
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre, hold
 from msgworker.counted import plural
-from msgworker.dialects import connecting, reaching, writing
+from msgworker.db import connecting, reaching, writing
 from msgworker.errors import (
     ConfigError,
     DatabaseUnavailable,

@@ -16,8 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import dialects
-from msgworker.dialects import connecting, is_overtime
+from msgworker import db
+from msgworker.db import connecting, is_overtime
 from msgworker.doctor import records, rows, server, structure
 from msgworker.doctor.inspection import Finding, Severity, advised, meet
 from msgworker.errors import TookTooLong
@@ -83,8 +83,8 @@ def examine(
     Raises DatabaseUnavailable if there is nothing to look at, TookTooLong if there was not even the
     time to read what the table is.
     """
-    with dialects.reaching(engine):
-        dialect = dialects.dialect_of(engine)
+    with db.reaching(engine):
+        dialect = db.dialect_of(engine)
         with connecting(engine) as conn:
             clock = _Clock(conn, seconds)
             with clock.running():
@@ -124,7 +124,7 @@ class _Clock:
             return
         self._begins()
         try:
-            with dialects.deadline(self._conn, self.each):
+            with db.deadline(self._conn, self.each):
                 sa.event.listen(self._conn, "before_cursor_execute", self._begins)
                 try:
                     yield

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Inspector
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from msgworker import dialects
-from msgworker.dialects import Dialect
+from msgworker import db
+from msgworker.db import Dialect
 from msgworker.errors import SchemaError
 from msgworker.schedules import Schedule
 from msgworker.schema import additions, create, describe, requirements
@@ -91,12 +91,12 @@ class Patient:
     @contextmanager
     def another(self) -> Iterator[Connection]:
         """A connection as handlers have it, beside `conn`."""
-        conn = dialects.connected(self.engine)
-        with dialects.returned(conn):
+        conn = db.connected(self.engine)
+        with db.returned(conn):
             if self.limit is None:
                 yield conn
                 return
-            with dialects.deadline(conn, self.limit):
+            with db.deadline(conn, self.limit):
                 try:
                     yield conn
                 finally:
@@ -177,7 +177,7 @@ def meet(
     as_is = requirements.read(conn, inspector, spec, dialect, described)
     there = not any(spec.names()[role] in lacking for role in REQUIRED)
     if there and not requirements.only_anew(as_is):
-        found = dialects.index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
+        found = db.index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
         live = tables_for(spec, dialect, kinds, frozenset(found))
     shape = (columns, ideal, least, live, as_is)
     return Patient(engine, conn, inspector, dialect, spec, True, *shape, asked, no_rule)

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import dialects, ticks
+from msgworker import db, ticks
 from msgworker.counted import plural
-from msgworker.dialects import is_overtime
+from msgworker.db import is_overtime
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
 from msgworker.errors import ConfigError
 from msgworker.queries import instances as scopes
@@ -51,7 +51,7 @@ def rule(p: Patient) -> list[Finding]:
 
 
 def _has_leases(p: Patient, t: Tables) -> bool:
-    if not dialects.is_there(p.inspector, t.lease):
+    if not db.is_there(p.inspector, t.lease):
         return False
     found = p.inspector.get_columns(t.lease.name, schema=t.lease.schema)
     return {c.name for c in t.lease.c} <= {str(c["name"]).lower() for c in found}
@@ -78,7 +78,7 @@ def _left_by(p: Patient, t: Tables, other: Rule) -> Finding:
     names = [str(index.name) for index in additions.ordered_indexes(theirs.message)]
     old = [name for name in names if name not in ours and name in (t.indexes or ())]
     table = p.table_name(t.message)
-    mend = [dialects.dropping_index(p.conn.dialect, name, t.message) for name in old]
+    mend = [db.dropping_index(p.conn.dialect, name, t.message) for name in old]
     made = [c.name for c in theirs.message.c if additions.is_generated(c)]
     mend += [
         f"ALTER TABLE {table} DROP COLUMN {p.conn.dialect.identifier_preparer.quote(name)}"
@@ -96,7 +96,7 @@ LATE_SECONDS = 60.0
 
 def schedules(p: Patient) -> list[Finding]:
     """The table, if the App needs it, and every row."""
-    there_is = dialects.is_there(p.inspector, store.table(p.ideal))
+    there_is = db.is_there(p.inspector, store.table(p.ideal))
     if not there_is:
         create = p.create(store.table(p.ideal))
         if there_is is None or p.declared == []:
@@ -150,7 +150,7 @@ def _judged(row: Stored, now: datetime, one: Schedule | None) -> Iterator[Findin
 
 def unseen(p: Patient) -> list[Finding]:
     """Shards without an owner, and messages whose flag no instance has."""
-    if p.live is None or not dialects.is_there(p.inspector, p.live.lease):
+    if p.live is None or not db.is_there(p.inspector, p.live.lease):
         return []
     try:
         return list(_found(p, p.live))

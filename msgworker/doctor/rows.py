@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.counted import plural
-from msgworker.dialects import Trouble, WholeId, folded, is_overtime, seconds_since, trouble
+from msgworker.db import Trouble, WholeId, folded, is_overtime, seconds_since, trouble
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
 from msgworker.message import Status
 from msgworker.queries import remaining
@@ -61,7 +61,7 @@ def _indexed(t: Tables) -> bool:
 
 
 def _there(p: Patient, table: sa.Table) -> bool:
-    return bool(dialects.is_there(p.inspector, table))
+    return bool(db.is_there(p.inspector, table))
 
 
 def _of_nobody(p: Patient, t: Tables, lives: bool) -> Iterator[Finding]:
@@ -188,7 +188,7 @@ def numbers(p: Patient) -> list[Finding]:
         return []
     found: list[Finding] = []
     for table in (t.message, audit.operations(t)):
-        if table is t.message or dialects.is_there(p.inspector, table):
+        if table is t.message or db.is_there(p.inspector, table):
             found += _numbered(p, t, table)
     return found or [fine("numbers", "new messages get higher ids than those that are there")]
 
@@ -196,13 +196,13 @@ def numbers(p: Patient) -> list[Finding]:
 def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
     (key,) = table.primary_key.columns
     try:
-        source = dialects.id_source(p.conn, table, key.name)
+        source = db.id_source(p.conn, table, key.name)
         highest = describe.highest_id(p.conn, key)
     except DBAPIError as error:
         if table is t.message or is_overtime(error):
             raise
         return  # no right to read it, which other checks tell
-    end = 2**63 - 1 if t.dialect.loose_types else dialects.whole_end(key.type)
+    end = 2**63 - 1 if t.dialect.loose_types else db.whole_end(key.type)
     if source is not None and source.most is not None:
         end = min(end, source.most)
     if highest is not None and highest > end * USED_UP:
@@ -216,12 +216,12 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
             f"the sequence {source.name} begins again at its end (CYCLE): new messages would get "
             "the ids of old ones, and run before those that wait"
         )
-        yield advised("numbers", text, dialects.not_cycling(*on))
+        yield advised("numbers", text, db.not_cycling(*on))
     if source.step < 0:
         text = f"the sequence {source.name} counts down: new messages run before those that wait"
         yield needed("numbers", text)
     elif highest is not None and (text := describe.behind(source, highest)):
-        yield needed("numbers", text, *dialects.advancing(*on, highest))
+        yield needed("numbers", text, *db.advancing(*on, highest))
 
 
 def refused(p: Patient) -> list[Finding]:

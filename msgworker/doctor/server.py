@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.config import Settings
-from msgworker.dialects import (
+from msgworker.db import (
     Trouble,
     is_overtime,
     now,
@@ -49,7 +49,7 @@ def rights(p: Patient) -> list[Finding]:
         runs = additions.run_tables(p.ideal)
         beside = (*additions.ops_tables(p.ideal), *additions.feature_tables(p.ideal))
         for tables, is_run in ((runs, True), (beside, False)):
-            policies = dialects.policies_of(conn, p.dialect.name, tables)
+            policies = db.policies_of(conn, p.dialect.name, tables)
             for fault in requirements.of_own_policies(policies):
                 told = needed if fault.needed and is_run else advised
                 found.append(told("rights", fault.text))
@@ -67,7 +67,7 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
     beside = (*additions.ops_tables(p.ideal), *additions.feature_tables(p.ideal))
     for table in (*runs, *beside):
         is_needed = table in runs
-        there_is = dialects.is_there(p.inspector, table)
+        there_is = db.is_there(p.inspector, table)
         first = next(iter(table.c))
         if there_is is False or (there_is and not _has(p, table, first.name)):
             continue
@@ -132,7 +132,7 @@ def _refused(conn: Connection, statement: Any) -> str | None:
 
 
 def _whom(p: Patient) -> str | None:
-    query = dialects.CURRENT_USER.get(p.dialect.name)
+    query = db.CURRENT_USER.get(p.dialect.name)
     return None if query is None else str(p.conn.scalar(sa.text(query)))
 
 
@@ -149,7 +149,7 @@ def plan(p: Patient) -> list[Finding]:
         return []
     try:
         query, params, index = _candidates(p, p.live)
-        lines = dialects.plan_of(p.conn, p.dialect.name, query, params)
+        lines = db.plan_of(p.conn, p.dialect.name, query, params)
     except DBAPIError as error:
         if is_overtime(error):
             raise
@@ -157,14 +157,14 @@ def plan(p: Patient) -> list[Finding]:
     if lines is None:
         return []
     text = "\n".join(lines)
-    names = dialects.index_parts(p.conn, p.live.message, index)
+    names = db.index_parts(p.conn, p.live.message, index)
     if any(re.search(rf"\b{re.escape(name)}\b", text) for name in names):
         return [fine("plan", f"messages are claimed by index {index}", detail=text)]
-    rows = dialects.row_estimate(p.conn, p.live.message) or 0
+    rows = db.row_estimate(p.conn, p.live.message) or 0
     if rows < WORTH_AN_INDEX:
         return [fine("plan", "the table is so small that claims read all of it", detail=text)]
     what = f"claims do not use index {index}: their cost grows with the table"
-    mend = dialects.ANALYZE.get(p.dialect.name, "").format(p.table_name(p.live.message))
+    mend = db.ANALYZE.get(p.dialect.name, "").format(p.table_name(p.live.message))
     return [advised("plan", what, *([mend] if mend else []), detail=text)]
 
 
@@ -191,7 +191,7 @@ SKEW_SECONDS = 30.0
 def settings(p: Patient) -> list[Finding]:
     """Durability, and whether the server takes writes."""
     found = []
-    for setting in dialects.SERVER_SETTINGS[p.dialect.name]:
+    for setting in db.SERVER_SETTINGS[p.dialect.name]:
         try:
             value = str(p.conn.scalar(sa.text(setting.query)))
         except DBAPIError as error:
@@ -225,7 +225,7 @@ def isolation(p: Patient) -> list[Finding]:
 
 def pooler(p: Patient) -> list[Finding]:
     """What does not work where a session of the server is not ours to keep."""
-    if not dialects.shares_sessions(p.conn):
+    if not db.shares_sessions(p.conn):
         return []
     text = (
         "a pooler is in front of the database: no prepared statements and no notifications are "
@@ -238,7 +238,7 @@ def pooler(p: Patient) -> list[Finding]:
 def succession(p: Patient) -> list[Finding]:
     """Once a standby was promoted: whether this is the primary that it replaced, as far as this
     process can know."""
-    told = dialects.succession_of(p.conn.engine).words(p.conn)
+    told = db.succession_of(p.conn.engine).words(p.conn)
     if told is None:
         return []
     is_old, text = told
@@ -255,7 +255,7 @@ def several_writers(p: Patient) -> list[Finding]:
     """What is otherwise where several servers take writes."""
     if not p.dialect.certifies:
         return []
-    known = dialects.SEVERAL_WRITERS[p.dialect.name]
+    known = db.SEVERAL_WRITERS[p.dialect.name]
     size, step, in_order = p.conn.execute(sa.text(known.query)).one()
     found = [fine("server", f"{known.words.format(size)}; gaps between ids are harmless")]
     if int(size) != 1 and step > 1 and not in_order:
@@ -271,7 +271,7 @@ def several_writers(p: Patient) -> list[Finding]:
 
 def snapshots(p: Patient) -> list[Finding]:
     """Who keeps the database from cleaning up what has ended."""
-    query = dialects.OLDEST_SNAPSHOT.get(p.dialect.name)
+    query = db.OLDEST_SNAPSHOT.get(p.dialect.name)
     if query is None:
         return []
     try:
@@ -336,13 +336,11 @@ def local_times(p: Patient) -> list[Finding]:
         for role, column in p.as_is.columns.items()
         if role in requirements.INSTANTS
         and t.has(role)
-        and dialects.is_own_clock(
-            p.dialect.name, dialects.kind_of(getattr(c, role)), column.default
-        )
+        and db.is_own_clock(p.dialect.name, db.kind_of(getattr(c, role)), column.default)
     ]
     if own:
-        here = int(p.conn.exec_driver_sql(dialects.SESSION_OFFSET[p.dialect.name]).scalar_one())
-        if here != dialects.offset_now(zone):
+        here = int(p.conn.exec_driver_sql(db.SESSION_OFFSET[p.dialect.name]).scalar_one())
+        if here != db.offset_now(zone):
             text = (
                 f"the default of column {', '.join(own)} is the database's own time "
                 f"({here / 3600:+g} h from UTC now), but it is read as the time of {zone}: new "

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.counted import plural
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
 from msgworker.errors import SchemaError
@@ -102,7 +102,7 @@ def tables(p: Patient) -> list[Finding]:
             mend = mend if p.spec.is_default else []  # that one has the messages
         found.append(needed("tables", text, *mend))
     else:
-        count = dialects.row_estimate(p.conn, p.ideal.message)
+        count = db.row_estimate(p.conn, p.ideal.message)
         size = "" if count is None else f", about {plural(count, 'row')}"
         found.append(fine("tables", f"table {p.spec.name} is there{size}"))
     ops, optional = additions.ops_tables(p.ideal), additions.optional_tables(p.ideal)
@@ -110,7 +110,7 @@ def tables(p: Patient) -> list[Finding]:
         make, cost = (advised, WITHOUT_OPS) if table in ops else (needed, "")
         if table.name in WITHOUT_FEATURE:
             make, cost = advised, WITHOUT_FEATURE[table.name]
-        there_is = dialects.is_there(p.inspector, table)
+        there_is = db.is_there(p.inspector, table)
         if there_is is False and table not in optional:
             found.append(make("tables", f"table {table.name} is missing{cost}", *p.create(table)))
         if not there_is:
@@ -131,7 +131,7 @@ def storage(p: Patient) -> list[Finding]:
     """A storage engine with transactions."""
     found = []
     for table in (p.ideal.message, *additions.own_tables(p.ideal)):
-        if not dialects.is_there(p.inspector, table):
+        if not db.is_there(p.inspector, table):
             continue
         kept = describe.storage_of(p.inspector, table.name, table.schema)
         if describe.has_no_transactions(kept):
@@ -309,7 +309,7 @@ def _copies(p: Patient) -> str | None:
 def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
     """One statement, so that the guard is never away."""
     table = p.least.message
-    there = dialects.index_names(p.conn, table)
+    there = db.index_names(p.conn, table)
     on_them = [
         index
         for index in additions.ordered_indexes(table)
@@ -349,9 +349,9 @@ def missing_indexes(p: Patient) -> list[Finding]:
     for table in (p.least.message, *additions.own_tables(p.least)):
         if table is p.least.message and _takes_none(p):
             continue
-        if not dialects.is_there(p.inspector, table):
+        if not db.is_there(p.inspector, table):
             continue
-        there = dialects.index_names(p.conn, table)
+        there = db.index_names(p.conn, table)
         for index in additions.ordered_indexes(table):
             name = str(index.name)
             if name.lower() not in there:
@@ -366,15 +366,15 @@ def guard(p: Patient) -> list[Finding]:
     """A guard that is there must guard."""
     table, name = p.least.message, p.least.guard_name
     index = next(i for i in table.indexes if i.name == name)
-    broken = {n for n in dialects.invalid_indexes(p.conn, table)}
+    broken = {n for n in db.invalid_indexes(p.conn, table)}
     found = []
     ours = {str(i.name).lower(): i for i in table.indexes}
     for bad in sorted(broken & set(ours)):
         text = f"index {bad} was not finished: it promises nothing"
-        drop = dialects.dropping_unfinished(p.conn, table, str(ours[bad].name))
+        drop = db.dropping_unfinished(p.conn, table, str(ours[bad].name))
         found.append(needed("indexes", text, drop, p.sql(CreateIndex(ours[bad]))))
-    if dialects.index_is_unique(p.conn, table, name) is False:
-        drop = dialects.dropping_index(p.conn.dialect, name, table)
+    if db.index_is_unique(p.conn, table, name) is False:
+        drop = db.dropping_index(p.conn.dialect, name, table)
         text = f"the guard index {name} is not unique: {WHY['guard']}"
         found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))
     return found

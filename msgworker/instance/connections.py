@@ -22,7 +22,7 @@ from types import FrameType
 from sqlalchemy import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import (
+from msgworker.db import (
     Trouble,
     committing_each,
     connected,

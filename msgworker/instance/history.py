@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import Any
 
 from msgworker import events
-from msgworker.dialects import read_instant
+from msgworker.db import read_instant
 from msgworker.events import Span
 from msgworker.latency import RAN, WAITED, bucket
 from msgworker.message import DEFAULT_TOPIC

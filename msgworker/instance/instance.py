@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from msgworker import events
-from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
+from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.instance.claiming.capacity import Contention, LaneLimit, RunLength
 from msgworker.instance.claiming.claimer import Claimer, release
 from msgworker.instance.claiming.drain import Drain, PollPace

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgworker.counted import plural
-from msgworker.dialects import Trouble, trouble
+from msgworker.db import Trouble, trouble
 from msgworker.errors import ExitCode
 from msgworker.instance.role import outage_pause
 from msgworker.instance.state import Runtime

@@ -16,7 +16,7 @@ from contextlib import suppress
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
-from msgworker.dialects import NO_MEMORY, Trouble, reason_of, shows_a_row, trouble
+from msgworker.db import NO_MEMORY, Trouble, reason_of, shows_a_row, trouble
 from msgworker.errors import MsgworkerError
 from msgworker.events import Events, OutageBegan, OutageEnded
 from msgworker.logs import Said

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from msgworker import events
 from msgworker.config import Settings
-from msgworker.dialects import kind_of
+from msgworker.db import kind_of
 from msgworker.errors import MsgworkerError, RuleChanged
 from msgworker.events import Events
 from msgworker.instance.claiming.scope import Scope

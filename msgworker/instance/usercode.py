@@ -17,7 +17,7 @@ from contextvars import copy_context
 from traceback import clear_frames
 from typing import Any, TypeVar
 
-from msgworker.dialects import NO_MEMORY
+from msgworker.db import NO_MEMORY
 from msgworker.errors import ExitCode
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from msgworker.dialects import connecting
+from msgworker.db import connecting
 from msgworker.errors import MsgworkerError, RuleChanged
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.instance import GIVE_UP_SECONDS, TICK_SECONDS, Instance

@@ -15,7 +15,7 @@ from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from msgworker.dialects import reason_of
+from msgworker.db import reason_of
 from msgworker.errors import ConfigError
 from msgworker.instance.history import MOST_TOPICS, OTHERS, countable
 from msgworker.logs import logger

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, number, seconds, whole
-from msgworker.dialects import connecting, deadline, is_overtime
+from msgworker.db import connecting, deadline, is_overtime
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName
 from msgworker.payload import clean, without_url_secrets

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import (
+from msgworker.db import (
     Trouble,
     connecting,
     reason_of,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from msgworker import dialects, doctor
+from msgworker import db, doctor
 from msgworker.config import whole
 from msgworker.doctor import Finding
 from msgworker.errors import ConfigError
@@ -150,7 +150,7 @@ class Looks(Call):
         """An object_id that was given as a text, as the column of the table has it; raises
         ConfigError for a text that is none."""
         kind = self._tables.object_type
-        if isinstance(kind, dialects.AnyText | dialects.KeyText | sa.String):
+        if isinstance(kind, db.AnyText | db.KeyText | sa.String):
             return text
         try:
             return kind.python_type(text)

@@ -15,7 +15,7 @@ from msgworker.config import nearest
 from msgworker.coordination.centres import place_of
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import Lease, LockCentre, check_name
-from msgworker.dialects import writing
+from msgworker.db import writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call
 from msgworker.ops.repairs import Writing

@@ -10,7 +10,7 @@ from typing import Literal
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.config import whole
 from msgworker.errors import SelectionChanged, TookTooLong
 from msgworker.message import State, Status, word_of
@@ -122,7 +122,7 @@ class Choice:
 
     def _by_object(self, ids: list[int]) -> str:
         t = self.tables
-        quote = dialects.compiler_for(t.dialect.name).identifier_preparer
+        quote = db.compiler_for(t.dialect.name).identifier_preparer
         object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
         one = len(ids) == 1
         left = f"message {ids[0]} was" if one else f"messages {ids[0]} to {ids[-1]} were"

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
-from msgworker.dialects import Trouble, connecting, reason_of, trouble, writing
+from msgworker.db import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.message import State, Status
 from msgworker.ops.operation import Bulk, Step, TooMany, Unchanged

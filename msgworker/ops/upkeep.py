@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from msgworker.config import HISTORY_SECONDS
-from msgworker.dialects import writing
+from msgworker.db import writing
 from msgworker.message import State
 from msgworker.ops import call, steps
 from msgworker.ops.call import Who

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.dialects import UtcDateTime, now_plus, step_of
+from msgworker.db import UtcDateTime, now_plus, step_of
 from msgworker.latency import RAN, WAITED, percentile
 from msgworker.store import history
 from msgworker.table import Tables

@@ -12,8 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker import dialects
-from msgworker.dialects import beginning, bytewise, real_instant, seconds_since
+from msgworker import db
+from msgworker.db import beginning, bytewise, real_instant, seconds_since
 from msgworker.message import State, Status, topic_of, word_of
 from msgworker.payload import shown, told
 from msgworker.queries import remaining
@@ -75,7 +75,7 @@ def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
             cut |= is_cut or sum(one.count for one in some) >= most
             found += some
         rows += _merged(found, Exact.AT_LEAST if cut else Exact.EXACT)
-    total = dialects.row_estimate(conn, t.message)
+    total = db.row_estimate(conn, t.message)
     if total is not None:
         done = max(0, total - sum(row.count for row in rows))
         rows.append(Count(State.DONE, None, done, None, Exact.ABOUT))
@@ -206,10 +206,10 @@ def read(conn: Connection, t: Tables) -> Sizes:
     """A statement for each table on a server, none of which reads a table."""
     found = []
     for table in (t.message, *additions.own_tables(t)):
-        size = dialects.table_size(conn, table)
+        size = db.table_size(conn, table)
         found.append(TableSize(table.name, *(size or (None, None))))
-    exact = Exact.EXACT if dialects.sizes_are_exact(conn) else Exact.ABOUT
-    return Sizes(tuple(found), exact, dialects.file_size(conn))
+    exact = Exact.EXACT if db.sizes_are_exact(conn) else Exact.ABOUT
+    return Sizes(tuple(found), exact, db.file_size(conn))
 
 
 # --- Everything at a glance: how many messages are in which state, topic by topic, and who works.

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
-from msgworker.dialects import Trouble, trouble
+from msgworker.db import Trouble, trouble
 from msgworker.message import State, in_quarantine, topic_of
 from msgworker.queries import instances as scopes
 from msgworker.queries import messages, remaining

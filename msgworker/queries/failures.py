@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import UtcDateTime, beginning, bytewise, real_instant, same_text
+from msgworker.db import UtcDateTime, beginning, bytewise, real_instant, same_text
 from msgworker.message import State
 from msgworker.payload import shown, told
 from msgworker.queries.pages import cursor_place, cursor_text

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.dialects import beginning, bytewise, real_instant, whole_number
+from msgworker.db import beginning, bytewise, real_instant, whole_number
 from msgworker.payload import shown, told
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import bounded, lease

@@ -17,7 +17,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import AnyId, AnyText, beginning
+from msgworker.db import AnyId, AnyText, beginning
 from msgworker.errors import ConfigError
 from msgworker.message import State, topic_of
 from msgworker.payload import BEGINNING, is_text, told

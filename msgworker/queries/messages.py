@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.dialects import (
+from msgworker.db import (
     beginning,
     instant_text,
     kind_of,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.dialects import joining_widely
+from msgworker.db import joining_widely
 from msgworker.message import Status
 from msgworker.store import bounded
 from msgworker.store.change import SeenRow

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.dialects import AnyText, beginning, instant_of, instant_text, read_instant
+from msgworker.db import AnyText, beginning, instant_of, instant_text, read_instant
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.payload import is_text

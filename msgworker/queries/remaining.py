@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam
 
-from msgworker.dialects import beginning, bytewise, fetch, now_ms, real_instant, seconds_since
+from msgworker.db import beginning, bytewise, fetch, now_ms, real_instant, seconds_since
 from msgworker.limit import Limit
 from msgworker.message import Status, topic_of
 from msgworker.payload import shown

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Engine, Inspector
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.counted import plural
-from msgworker.dialects import Dialect, connecting, writing
+from msgworker.db import Dialect, connecting, writing
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.message import Status
 from msgworker.schema import describe as versions
@@ -75,16 +75,16 @@ def create(
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
     check_names(spec, dialect)
-    dialects.set_up_database(engine)
+    db.set_up_database(engine)
     made: list[str] = []
     before: set[str] = set()
     with connecting(engine) as conn:
-        if why := dialects.refuses_all_writes(conn, dialect.name):
+        if why := db.refuses_all_writes(conn, dialect.name):
             raise SchemaError(f"nothing was created: {why}")
         inspector = sa.inspect(conn)
         live = live_name(inspector, spec)
         if live is not None:
-            before = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
+            before = db.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
         problems = [] if live is None else storage_problem(conn, inspector, spec, live)
         if problems:
             raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
@@ -126,7 +126,7 @@ def _add_later_columns(engine: Engine, spec: MessageTable, dialect: Dialect) -> 
 
 def create_locks(engine: Engine, t: Tables) -> list[str]:
     """Create the table of locks alone, where it is missing; the names of what was created."""
-    dialects.set_up_database(engine)
+    db.set_up_database(engine)
     table = locks.table(t)
     new = ensure_table(engine, table)
     made = [table.name] if new else ensure_columns(engine, table, table.c)
@@ -201,8 +201,8 @@ def refuse_at_trial(engine: Engine, as_is: requirements.Live) -> None:
     spec, kinds = as_is.spec, {column.name: column.kind for column in as_is.all.values()}
     if set(REQUIRED) - set(live_names(spec, kinds)):
         return  # they are asked for
-    conn = dialects.connected(engine)
-    with dialects.returned(conn):
+    conn = db.connected(engine)
+    with db.returned(conn):
         found = [f for f in trial(conn, tables_for(spec, as_is.dialect, kinds), as_is) if f.needed]
     if found:
         raise SchemaError(f"table {spec.name} cannot be used: {requirements.told(found)}")
@@ -215,16 +215,16 @@ def missing_tables(engine: Engine, t: Tables) -> frozenset[str]:
 
 
 def _missing(inspector: Inspector, t: Tables, wanted: Iterable[sa.Table]) -> frozenset[str]:
-    listed = dialects.names_there(inspector, t.spec.schema)
+    listed = db.names_there(inspector, t.spec.schema)
     tables = [x for x in wanted if x.name not in listed]
-    return frozenset(x.name for x in tables if dialects.is_there(inspector, x) is False)
+    return frozenset(x.name for x in tables if db.is_there(inspector, x) is False)
 
 
 def _columns_there(inspector: Inspector, live: str, t: Tables) -> dict[str, list[Any]]:
     """The columns of the message table and of the tables that instances need beside it."""
-    listed = dialects.names_there(inspector, t.spec.schema)
+    listed = db.names_there(inspector, t.spec.schema)
     own = [table.name for table in run_tables(t) if table.name in listed]
-    return dialects.columns_there(inspector, [live, *own], t.spec.schema)
+    return db.columns_there(inspector, [live, *own], t.spec.schema)
 
 
 @contextmanager
@@ -233,10 +233,10 @@ def _within(conn: Connection, spec: MessageTable, seconds: float | None) -> Iter
         yield
         return
     try:
-        with dialects.deadline(conn, seconds):
+        with db.deadline(conn, seconds):
             yield
     except DBAPIError as error:
-        if not dialects.is_overtime(error):
+        if not db.is_overtime(error):
             raise
         raise DatabaseUnavailable(
             f"table {spec.name} could not be read within {seconds:g} s: a session has it locked, "
@@ -270,7 +270,7 @@ def resolve(
         ideal = tables_for(spec, dialect)
         there = _columns_there(inspector, live, ideal)
         columns = there[live]
-        indexes = dialects.index_names(conn, table, inspector)
+        indexes = db.index_names(conn, table, inspector)
         storage = storage_problem(conn, inspector, spec, live)
         own, without = _own_problems(inspector, ideal, there)
         missing = _missing(inspector, ideal, (*ops_tables(ideal), *feature_tables(ideal)))
@@ -285,7 +285,7 @@ def resolve(
         is_key = ids is not None and is_primary(inspector, live, spec.schema, ids.name)
         if not own:
             versions.check(conn, ideal)
-        own_policies = dialects.policies_of(conn, dialect.name, run_tables(ideal))
+        own_policies = db.policies_of(conn, dialect.name, run_tables(ideal))
         if recorded and not own:
             spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
@@ -341,7 +341,7 @@ def rule_there(conn: Connection, spec: MessageTable, dialect: Dialect) -> Rule:
     if live is None:
         return Rule.of(spec)
     t = tables_for(named(spec, live), dialect)
-    indexes = dialects.index_names(conn, t.message)
+    indexes = db.index_names(conn, t.message)
     if _own_problems(inspector, t, _columns_there(inspector, live, t))[0]:
         return rules.assumed(t.spec, indexes)
     return in_force(conn, t, indexes)
@@ -360,7 +360,7 @@ def _own_problems(
     problems, without = [], set()
     for table in run_tables(t):
         found = there_are.get(table.name)
-        there_is = found is not None or dialects.is_there(inspector, table)
+        there_is = found is not None or db.is_there(inspector, table)
         if not there_is:
             why = "is missing" if there_is is False else "may not be read by this login"
             problems.append(f"table {table.name} {why}")
@@ -380,13 +380,13 @@ def hooks_changed(engine: Engine, t: Tables) -> bool:
     """Whether triggers, rules or policies have been added or dropped since the tables were read."""
     with connecting(engine) as conn:
         now = requirements.hooks_now(conn, t)
-        now["own_policies"] = dialects.policies_of(conn, t.dialect.name, run_tables(t))
+        now["own_policies"] = db.policies_of(conn, t.dialect.name, run_tables(t))
     return any(getattr(t, name) != value for name, value in now.items())
 
 
 def policies_changed(conn: Connection, t: Tables) -> bool:
     """Whether row-level security decides otherwise than when the tables were read."""
-    found = dialects.policies_of(conn, t.dialect.name, [t.message])
+    found = db.policies_of(conn, t.dialect.name, [t.message])
     now = [(one.names, one.may) for one in found]
     return now != ([] if t.policies is None else [t.policies])
 
@@ -400,7 +400,7 @@ def check_fit(engine: Engine, t: Tables) -> list[str]:
     if stop := [fault for fault in hidden if fault.needed]:
         raise SchemaError(f"table {t.spec.name} cannot be used: {requirements.told(stop)}")
     with connecting(engine) as conn:
-        enforced = dialects.is_enforced(conn, t.message, t.guard_name)
+        enforced = db.is_enforced(conn, t.message, t.guard_name)
         if enforced:
             notes = [fault.text for fault in hidden] + _odd_ids(conn, t)
         if enforced and t.doubtful:  # else nothing is written at a start
@@ -420,7 +420,7 @@ def _odd_ids(conn: Connection, t: Tables) -> list[str]:
     """Why new messages would run before those that wait: their sequence was left behind, as where
     rows are copied with their ids."""
     ids = t.message.c[t.names["msg_id"]]
-    source = dialects.id_source(conn, t.message, ids.name)
+    source = db.id_source(conn, t.message, ids.name)
     highest = None if source is None else highest_id(conn, ids)
     found = "" if source is None or highest is None else behind(source, highest)
     return [f"{found}; `msgworker doctor` prints how to fix it"] if found else []

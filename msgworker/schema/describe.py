@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Inspector, bindparam
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
-from msgworker import dialects
-from msgworker.dialects import (
+from msgworker import db
+from msgworker.db import (
     Dialect,
     Trouble,
     connecting,
@@ -62,7 +62,7 @@ def _unwarned() -> Iterator[None]:
 
 def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
     """The storage engine of a table, where there is a choice."""
-    if not dialects.DIALECTS[inspector.dialect.name].storage_engines:
+    if not db.DIALECTS[inspector.dialect.name].storage_engines:
         return ""
     try:
         with _unwarned():
@@ -100,9 +100,9 @@ def check_names(spec: MessageTable, dialect: Dialect) -> None:
 def live_name(inspector: Inspector, spec: MessageTable) -> str | None:
     """The live name of the table: exact, or the only one that differs by case."""
     try:
-        names = dialects.names_there(inspector, spec.schema)
+        names = db.names_there(inspector, spec.schema)
     except DBAPIError as error:
-        if spec.schema is None or dialects.is_overtime(error):
+        if spec.schema is None or db.is_overtime(error):
             raise
         text = f"schema {spec.schema} cannot be looked at: {reason_of(error)}"
         raise SchemaError(text) from error
@@ -152,7 +152,7 @@ def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dial
     """What the database can do on this table: columns that are computed from one that a foreign key
     changes cannot be stored; indexes over partitions can be unique for objects only."""
     table = sa.Table(live, sa.MetaData(), schema=spec.schema)
-    dialect = replace(dialect, partitioned=dialects.has_partitions(inspector, table))
+    dialect = replace(dialect, partitioned=db.has_partitions(inspector, table))
     if not dialect.stored_columns:
         return dialect
     names = spec.names()
@@ -216,7 +216,7 @@ def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
 
 def elsewhere(conn: Connection, spec: MessageTable) -> str:
     """The hint for a missing table if another schema has one of its name; empty if none has."""
-    found = dialects.schemas_with(conn, spec.bare_name, but=spec.schema)
+    found = db.schemas_with(conn, spec.bare_name, but=spec.schema)
     if not found:
         return ""
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
@@ -259,7 +259,7 @@ def highest_id(conn: Connection, key: sa.Column[Any]) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def behind(source: dialects.IdSource, highest: int) -> str:
+def behind(source: db.IdSource, highest: int) -> str:
     """What is wrong where a sequence gives ids that rows have already, or lower ones; "" if
     nothing."""
     if source.next is None or source.next > highest:

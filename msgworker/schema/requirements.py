@@ -19,8 +19,8 @@ from sqlalchemy import Connection, Inspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import NullType
 
-from msgworker import dialects
-from msgworker.dialects import Dialect, Instants, UtcDateTime
+from msgworker import db
+from msgworker.db import Dialect, Instants, UtcDateTime
 from msgworker.message import UNWRITABLE, ends_at
 from msgworker.store.pauses import MAX_TOPIC
 from msgworker.table import (
@@ -88,12 +88,12 @@ class Check:
 class Live:
     """The live message table. name: as SQL writes it. columns: by role; all: by name, as given.
 
-    fold: how ids that differ may be one to the database, see `dialects.fold_of`. checks: those that
+    fold: how ids that differ may be one to the database, see `db.fold_of`. checks: those that
     refuse what we write; rules: name and text of all. triggers: name and when, of all, and of
     rules of PostgreSQL. layouts: those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
-    database where they need not. error_codec: see `dialects.codec_of`. policies: row-level security
+    database where they need not. error_codec: see `db.codec_of`. policies: row-level security
     decides which rows this login sees and changes: the names of the policies, and what they let it
     do; None = it does not. tried: what a change of the type would do to the values of a role's
     column, see `DryRun`. charsets: of the columns that do not take all of Unicode.
@@ -155,7 +155,7 @@ def faults(live: Live) -> list[Fault]:
 
 def _stays_generated(live: Live, role: str, column: Column) -> bool:
     written = column.generated and role not in MAY_BE_GENERATED
-    return written and not dialects.storing(live.sql, live.name, column.name)
+    return written and not db.storing(live.sql, live.name, column.name)
 
 
 def needed(live: Live) -> list[Fault]:
@@ -170,11 +170,11 @@ def error_room(live: Live) -> int:
 
 def _error_room(dialect: Dialect, columns: dict[str, Column]) -> int:
     column = columns.get("last_error")
-    room = None if column is None else dialects.text_room(column.kind)
+    room = None if column is None else db.text_room(column.kind)
     return MAX_ERROR if room is None or dialect.loose_types else min(MAX_ERROR, room)
 
 
-def rooms(live: Live) -> tuple[dialects.Room, ...]:
+def rooms(live: Live) -> tuple[db.Room, ...]:
     """Of what a producer sends, the columns that take less than that: some databases cut it off,
     without an error."""
     ours = {"topic": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "payload": live.spec.max_payload}
@@ -184,7 +184,7 @@ def rooms(live: Live) -> tuple[dialects.Room, ...]:
         if column is None or column.generated:
             continue
         charset = live.charsets.get(column.name, "")
-        room = dialects.room_of(live.dialect, role, column.kind, charset)
+        room = db.room_of(live.dialect, role, column.kind, charset)
         whole = room is not None and not room.unit
         in_bytes = room is not None and room.unit == "bytes"
         if room is not None and (whole or room.most < (4 * most if in_bytes else most)):
@@ -197,7 +197,7 @@ def header_room(live: Live) -> int:
     column = live.columns.get("headers")
     if column is None or column.generated or _header_problem(live, column):
         return 0
-    room = dialects.text_room(column.kind)
+    room = db.text_room(column.kind)
     return MAX_HEADERS if room is None or live.dialect.loose_types else min(MAX_HEADERS, room)
 
 
@@ -215,7 +215,7 @@ def hooks(live: Live) -> dict[str, Any]:
 
 def hooks_now(conn: Connection, t: Tables) -> dict[str, Any]:
     """The same, as it is now."""
-    rules = dialects.hooks_of(conn, t.dialect.name, t.message)
+    rules = db.hooks_of(conn, t.dialect.name, t.message)
     return _hooks(_triggers_of(rules), _policies_of(rules))
 
 
@@ -226,11 +226,11 @@ def _hooks(triggers: Iterable[tuple[str, str]], policies: tuple[str, str] | None
     return {"on_update": on("UPDATE"), "on_delete": on("DELETE"), "policies": policies}
 
 
-def _triggers_of(rules: Iterable[dialects.Rule]) -> tuple[tuple[str, str], ...]:
+def _triggers_of(rules: Iterable[db.Rule]) -> tuple[tuple[str, str], ...]:
     return tuple((r.name, " ".join(r.text.split())) for r in rules if r.kind == "trigger")
 
 
-def _policies_of(rules: Iterable[dialects.Rule]) -> tuple[str, str] | None:
+def _policies_of(rules: Iterable[db.Rule]) -> tuple[str, str] | None:
     return next(((r.name, r.text) for r in rules if r.kind == "policy"), None)
 
 
@@ -239,7 +239,7 @@ def instants(live: Live) -> Instants:
     column = live.columns.get("available_at")
     if column is None or live.dialect.loose_types:
         return Instants()
-    return dialects.instants_of(column.kind, live.sql)
+    return db.instants_of(column.kind, live.sql)
 
 
 def told(found: Sequence[Fault]) -> str:
@@ -296,7 +296,7 @@ def not_unique(conn: Connection, live: Live) -> Fault:
 
 def _layouts(live: Live) -> Iterator[Fault]:
     for layout in live.layouts:
-        mend = dialects.plain_layout(live.sql, live.name, layout)
+        mend = db.plain_layout(live.sql, live.name, layout)
         mends = (mend,) if mend else ()
         yield Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", mends)
 
@@ -366,7 +366,7 @@ def number_problem(live: Live, role: str, column: Column) -> str:
     most = {"status": 2, "error_try_times": tries, "crash_times": tries}
     most["later_times"] = spec.later_limit
     precision = getattr(kind, "precision", None)
-    room = dialects.number_room(kind)
+    room = db.number_room(kind)
     if precision is not None and not isinstance(kind, sa.Integer):
         room = 10 ** max(0, precision - scale) - 1
     if room is not None and most.get(role, 0) > room:
@@ -394,7 +394,7 @@ def _topics(live: Live) -> Iterator[Fault]:
 def _objects(live: Live) -> Iterator[Fault]:
     """The guard is an index on an expression of the object where no column is made for it."""
     column = live.columns.get("object_id")
-    if column is None or live.dialect.guard_case != "function" or not dialects.is_lob(column.kind):
+    if column is None or live.dialect.guard_case != "function" or not db.is_lob(column.kind):
         return
     text = (
         f"column {column.name} (object_id) is {_said(column.kind)}, of which there is no index "
@@ -405,7 +405,7 @@ def _objects(live: Live) -> Iterator[Fault]:
 
 def _payloads(live: Live) -> Iterator[Fault]:
     column = live.columns.get("payload")
-    if column is None or live.dialect.loose_types or dialects.holds_json(column.kind):
+    if column is None or live.dialect.loose_types or db.holds_json(column.kind):
         return
     said = _said(column.kind) + (" ZEROFILL" if getattr(column.kind, "zerofill", False) else "")
     text = f"column {column.name} (payload) is {said}, but must hold JSON as a text"
@@ -425,9 +425,9 @@ def _header_problem(live: Live, column: Column) -> str:
     kind = column.kind
     if _has_none(live, kind) or isinstance(kind, sa.JSON):
         return ""
-    if not dialects.takes_any_text(kind):
+    if not db.takes_any_text(kind):
         return f"is {_said(kind)}, but must be a text"
-    room = dialects.text_room(kind)
+    room = db.text_room(kind)
     if live.dialect.loose_types or room is None or room >= LEAST_HEADERS:
         return ""
     return f"takes {room} characters, {LEAST_HEADERS} are needed"
@@ -448,13 +448,13 @@ def _keys(live: Live) -> Iterator[Fault]:
     if column is None or _has_none(live, column.kind):
         return
     name, padded = column.name, live.dialect.pads_chars and isinstance(column.kind, sa.CHAR)
-    if not dialects.takes_any_text(column.kind) or padded:
+    if not db.takes_any_text(column.kind) or padded:
         text = f"column {name} (unique_key) is {_said(column.kind)}, but must be a text"
         yield _typed(live, "unique_key", column, text, is_needed=not live.dialect.loose_types)
     elif not column.nullable or column.default not in (None, "NULL"):
         has = "takes no NULL" if not column.nullable else f"has the default {column.default}"
         text = f"column {name} (unique_key) {has}, but messages without a key need NULL"
-        mend = dialects.taking_null(live.sql, live.name, name, column.kind)
+        mend = db.taking_null(live.sql, live.name, name, column.kind)
         yield Fault("types", True, text, tuple(mend), "unique_key")
 
 
@@ -463,9 +463,9 @@ def _texts(live: Live) -> Iterator[Fault]:
         column = live.columns.get(role)
         if column is None or _has_none(live, column.kind):
             continue
-        room, is_id = dialects.text_room(column.kind), role == "claimed_by"
+        room, is_id = db.text_room(column.kind), role == "claimed_by"
         problem = ""
-        if not dialects.takes_any_text(column.kind):
+        if not db.takes_any_text(column.kind):
             problem, is_needed = (
                 f"is {_said(column.kind)}, but must be a text",
                 not live.dialect.loose_types or _takes_no_text(live, column.kind),
@@ -490,7 +490,7 @@ def _instants(live: Live) -> Iterator[Fault]:
         name, kind = column.name, column.kind
         problem, is_needed = "", True
         if isinstance(kind, sa.DateTime | sa.TIMESTAMP | UtcDateTime):
-            if dialects.zone_is_lost(live.sql, kind):
+            if db.zone_is_lost(live.sql, kind):
                 zone = live.spec.time_zone
                 problem = f"column {name} has no time zone: it is read as the time of {zone}"
                 is_needed = False
@@ -509,9 +509,9 @@ def _takes_no_text(live: Live, kind: Any) -> bool:
 
 
 def _holds_an_instant(live: Live, role: str, kind: Any) -> bool:
-    room = dialects.text_room(kind)
+    room = db.text_room(kind)
     if role == "available_at":  # it is in an index
-        most = dialects.key_room(live.dialect, kind)
+        most = db.key_room(live.dialect, kind)
         too_long = most is not None and (room is None or room > most)
         return (
             isinstance(kind, sa.VARCHAR | sa.CHAR) and not too_long and (room or 0) >= INSTANT_TEXT
@@ -536,9 +536,9 @@ def _ids(live: Live) -> Iterator[Fault]:
         yield _typed(live, "object_id", column, text)
     if column.changes:
         text = f"column {column.name} (object_id) changes whenever its row is updated"
-        mend = dialects.taking_null(live.sql, live.name, column.name, column.kind)
+        mend = db.taking_null(live.sql, live.name, column.name, column.kind)
         yield Fault("columns", True, text, tuple(mend))
-    room = dialects.key_room(live.dialect, column.kind)
+    room = db.key_room(live.dialect, column.kind)
     length = getattr(column.kind, "length", None)
     if room is not None and isinstance(column.kind, sa.String) and (length or 0) > room:
         text = f"column {column.name} (object_id) takes {length} characters, an index {room}"
@@ -550,7 +550,7 @@ def _nulls(live: Live) -> Iterator[Fault]:
         column = live.columns.get(role)
         if column is None or column.nullable:
             continue
-        mend = dialects.taking_null(live.sql, live.name, column.name, column.kind)
+        mend = db.taking_null(live.sql, live.name, column.name, column.kind)
         text = f"column {column.name} must take NULL"
         yield Fault("columns", True, *_with_way_out(live, role, text, mend))
 
@@ -560,7 +560,7 @@ def _generated(live: Live) -> Iterator[Fault]:
     for role, column in live.columns.items():
         if column.generated and role not in MAY_BE_GENERATED:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
-            plain = dialects.storing(live.sql, live.name, column.name)
+            plain = db.storing(live.sql, live.name, column.name)
             is_needed = role not in ("created_at", "headers")
             yield Fault("columns", is_needed, *_with_way_out(live, role, text, plain))
     if live.dialect.case_index != "column":
@@ -591,7 +591,7 @@ def _defaults(live: Live) -> Iterator[Fault]:
     )
     if plain != "NULL":
         text = f"column {column.name} (status) has the default {plain}: such rows are not new"
-    mend = dialects.setting_default(live.sql, live.name, column.name, "0")
+    mend = db.setting_default(live.sql, live.name, column.name, "0")
     yield Fault("columns", False, text, mend)
 
 
@@ -600,7 +600,7 @@ def _checks(live: Live) -> Iterator[Fault]:
         what = f"CHECK {check.name} ({check.text})".replace("CHECK  ", "CHECK ")
         text = f"{what} does not take {', '.join(ROWS[name] for name in check.refuses)}"
         column = live.all.get(check.name)
-        mend = dialects.dropping_check(live.sql, live.name, check.name, column)
+        mend = db.dropping_check(live.sql, live.name, check.name, column)
         if not mend:
             text += f". {REMAKE}" if live.dialect.loose_types else ""
         yield Fault("checks", True, text, mend)
@@ -629,7 +629,7 @@ def _policies(live: Live) -> Iterator[Fault]:
     yield Fault("rights", False, f"{text} object unseen{_EXEMPT}")
 
 
-def of_own_policies(found: Iterable[dialects.Policies]) -> Iterator[Fault]:
+def of_own_policies(found: Iterable[db.Policies]) -> Iterator[Fault]:
     """The same of our own tables: who does not see the leases of others takes them for dead."""
     for table, names, may in found:
         lacking = [what for letter, what in _ACTS.items() if not {letter, "*"} & set(may)]
@@ -694,7 +694,7 @@ def _dry_runs(conn: Connection, live: Live) -> dict[str, DryRun]:
 
 
 def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
-    if not dialects.retypes_values(live.sql):
+    if not db.retypes_values(live.sql):
         return DryRun()
     column = live.columns[role]
     at = (conn, live.name, column.name)
@@ -702,24 +702,24 @@ def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
     length = getattr(ours, "length", None) or getattr(getattr(ours, "impl", None), "length", None)
     try:
         spec = live.spec
-        held = dialects.holders(conn, live.name, spec.schema, spec.bare_name, column.name)
+        held = db.holders(conn, live.name, spec.schema, spec.bare_name, column.name)
         if held:
             return DryRun(
                 f"its type cannot be changed while it is used by {', '.join(held)}: drop that first"
             )
         if role == "status":
-            return _statuses(dialects.values_as_numbers(*at, limit=20))
+            return _statuses(db.values_as_numbers(*at, limit=20))
         if role in NUMBERS:
-            odd = dialects.not_whole(*at)
+            odd = db.not_whole(*at)
             return DryRun(f"it holds {', '.join(odd)}, which would be changed" if odd else "")
         if role in INSTANTS and not isinstance(column.kind, sa.DateTime):
-            count = dialects.filled(*at)
+            count = db.filled(*at)
             text = f"{count:,} of its values would have to be read as instants of some time zone"
             return DryRun(text if count else "")
-        if length and (count := dialects.longer_than(*at, length)):
+        if length and (count := db.longer_than(*at, length)):
             return DryRun(f"{count:,} of its values are longer than {length} characters")
     except DBAPIError as error:
-        if dialects.trouble(error) is dialects.Trouble.LOST or dialects.is_overtime(error):
+        if db.trouble(error) is db.Trouble.LOST or db.is_overtime(error):
             raise
         return DryRun("what it holds cannot be read as that type")
     return DryRun()
@@ -745,18 +745,18 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     instant = role in INSTANTS and isinstance(kind, sa.DateTime)
     number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
     generated = column.generated and role in MAY_BE_GENERATED
-    if not dialects.can_retype(live.sql, kind, ours.type, generated=generated):
+    if not db.can_retype(live.sql, kind, ours.type, generated=generated):
         return ()
-    plain = dialects.storing(live.sql, live.name, column.name) if column.generated else ()
+    plain = db.storing(live.sql, live.name, column.name) if column.generated else ()
     zone = live.spec.time_zone if instant else None
     options: dict[str, Any] = {"zone": zone, "number": number, "counts": counts}
     dropped = (
         statement
         for name, text in live.rules
-        if dialects.check_calls(live.sql, text, column.name)  # made for values of the old type
-        for statement in dialects.dropping_check(live.sql, live.name, name, None)
+        if db.check_calls(live.sql, text, column.name)  # made for values of the old type
+        for statement in db.dropping_check(live.sql, live.name, name, None)
     )
-    return (*plain, *dropped, *dialects.retyping(live.sql, live.name, ours, **options))
+    return (*plain, *dropped, *db.retyping(live.sql, live.name, ours, **options))
 
 
 def _with_way_out(
@@ -771,7 +771,7 @@ def _with_way_out(
     ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]]
     kind = ours.type.compile(dialect=live.sql)
     quoted = live.sql.identifier_preparer.quote(new)
-    add = f"ALTER TABLE {live.name} {dialects.adding(live.sql.name, f'{quoted} {kind}')}"
+    add = f"ALTER TABLE {live.name} {db.adding(live.sql.name, f'{quoted} {kind}')}"
     return (
         f'{text}. {REMAKE}, or add a column ({add}) and name it: MessageTable({role}="{new}")',
         (),
@@ -795,7 +795,7 @@ def rows_written(spec: MessageTable, room: int = MAX_ERROR) -> dict[str, dict[st
     room: how many characters of an error are kept. The error is the one that is written where
     another one is refused.
     """
-    now: Any = dialects.now()  # as it is written: with fractions of a second
+    now: Any = db.now()  # as it is written: with fractions of a second
     flag = {"claimed_by": AN_ID, "claimed_at": now, "available_at": None}
     free = {"claimed_by": None, "claimed_at": now, "available_at": None}
     clean = {"error_try_times": 0, "crash_times": 0, "later_times": 0, "finished_at": None}
@@ -830,8 +830,8 @@ def read(
     }
     table = sa.Table(spec.bare_name, sa.MetaData(), schema=spec.schema)
     ids, guard = names.get("object_id", ""), spec.index_name("guard")
-    rules = dialects.rules_of(conn, dialect.name, table, object_id=ids, guard=guard)
-    for name, kind in dialects.cutting(rules).items():
+    rules = db.rules_of(conn, dialect.name, table, object_id=ids, guard=guard)
+    for name, kind in db.cutting(rules).items():
         if name in every:
             every[name] = replace(every[name], kind=kind, cuts=True)
     for rule in rules:
@@ -856,11 +856,11 @@ def read(
         checks=tuple(_refusing(conn, spec, columns, rules, _error_room(dialect, columns))),
         rules=tuple((rule.name, rule.text) for rule in rules if rule.kind == "check"),
         triggers=_triggers_of(rules),
-        fold=dialects.fold_of(dialect.name, rules),
+        fold=db.fold_of(dialect.name, rules),
         layouts=tuple(text for text in layouts if text in LAYOUTS),
         partitions=parts if "hash" in layouts else None,
         strict="strict" in layouts,
-        error_codec=dialects.codec_of(dialect, rules, names.get("last_error", "")),
+        error_codec=db.codec_of(dialect, rules, names.get("last_error", "")),
         policies=_policies_of(rules),
         charsets={rule.name: rule.text for rule in rules if rule.kind == "charset"},
     )
@@ -872,7 +872,7 @@ def _column(described: Any) -> Column:
     domain = kind if kind.__visit_name__ == "DOMAIN" else None
     return Column(
         name=str(described["name"]),
-        kind=dialects.exact(kind) if domain is not None else kind,
+        kind=db.exact(kind) if domain is not None else kind,
         domain=domain,
         nullable=bool(described["nullable"]),
         default=None if default is None else str(default),
@@ -892,7 +892,7 @@ def _of_domains(
     for role, column in columns.items():
         if column.domain is not None:
             values = {row: roles[role] for row, roles in written.items() if role in roles}
-            refuses = dialects.refused_by_domain(conn, column.domain, values)
+            refuses = db.refused_by_domain(conn, column.domain, values)
             yield column.name, replace(column, refuses=tuple(refuses))
 
 
@@ -900,7 +900,7 @@ def _refusing(
     conn: Connection,
     spec: MessageTable,
     columns: dict[str, Column],
-    rules: Sequence[dialects.Rule],
+    rules: Sequence[db.Rule],
     room: int,
 ) -> Iterator[Check]:
     """The CHECKs that refuse what we write, as the database judges them."""
@@ -911,7 +911,7 @@ def _refusing(
     names = {name.lower() for name in written["done"]}
     for rule in rules:
         if rule.kind == "check" and any(name in rule.text.lower() for name in names):
-            refuses = dialects.refused_by(conn, rule.text, written)
+            refuses = db.refused_by(conn, rule.text, written)
             if refuses:
                 order = [row for row in written if row in refuses]
                 yield Check(rule.name, " ".join(rule.text.split())[:200], tuple(order))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import now, now_plus
+from msgworker.db import now, now_plus
 from msgworker.errors import ConfigError, RuleChanged, SchemaError
 from msgworker.message import ends_at
 from msgworker.store import lease, recover

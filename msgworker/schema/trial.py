@@ -18,9 +18,9 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.counted import plural
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.db import Trouble, reason_of, trouble
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.schema.describe import SENT
 from msgworker.schema.requirements import ROWS, Column, Fault, Live, error_room, rows_written
@@ -69,7 +69,7 @@ def trial(conn: Connection, t: Tables, live: Live) -> list[Fault]:
 
 
 def _raise_lost(error: DBAPIError) -> None:
-    if trouble(error) is Trouble.LOST or dialects.is_overtime(error):
+    if trouble(error) is Trouble.LOST or db.is_overtime(error):
         raise error
 
 
@@ -169,7 +169,7 @@ def _own_id(live: Live) -> int | None:
     unsigned = bool(getattr(ids.kind, "unsigned", False))
     if not ids.counts or ids.always or unsigned or live.dialect.one_writer:
         return None
-    return -1 - secrets.randbelow(min(dialects.whole_end(ids.kind), 1 << 62))
+    return -1 - secrets.randbelow(min(db.whole_end(ids.kind), 1 << 62))
 
 
 def _an_object(t: Tables) -> Any:
@@ -178,12 +178,12 @@ def _an_object(t: Tables) -> Any:
     if isinstance(kind, sa.String):
         text = f"msgworker-trial-{secrets.token_hex(12)}"
         return text[-kind.length :] if kind.length else text
-    if isinstance(kind, dialects.AnyId | dialects.KeyText):
+    if isinstance(kind, db.AnyId | db.KeyText):
         return f"msgworker-trial-{secrets.token_hex(12)}"
     if isinstance(kind, sa.Uuid):
         return uuid.uuid4()
     if isinstance(kind, sa.Integer):
-        return 1 + secrets.randbelow(dialects.whole_end(kind))
+        return 1 + secrets.randbelow(db.whole_end(kind))
     return None
 
 
@@ -219,7 +219,7 @@ def _without_id(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault |
     text = f"a message that is sent gets no id: column {ids.name} (msg_id) stays NULL, and the "
     text += "message is never handled"
     text += f"; {plural(others, 'row', 'has', 'have')} none" if others > 0 else ""
-    mend = () if others > 0 else dialects.refusing_null(live.sql, live.name, ids.name, ids.kind)
+    mend = () if others > 0 else db.refusing_null(live.sql, live.name, ids.name, ids.kind)
     if live.dialect.loose_types:
         text += ". Create the table again, with INTEGER PRIMARY KEY, or with NOT NULL if all who "
         text += "insert bring an id"
@@ -259,7 +259,7 @@ def _written(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[F
             problems.setdefault(problem, []).append(ROWS[name])
     for problem, refused in problems.items():
         text = f"table {live.name} does not take {', '.join(refused)}: {problem}"
-        yield Fault(CHECK, True, text, tuple(dialects.identified(conn, live.name, problem)))
+        yield Fault(CHECK, True, text, tuple(db.identified(conn, live.name, problem)))
 
 
 def _problem(
@@ -296,5 +296,5 @@ def _purged(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[Fa
         if trouble(error) in (Trouble.REFUSED, Trouble.AGAIN):
             return  # only a purge needs the right
         reason = reason_of(error)
-    mend = dialects.identified(conn, live.name, reason)
+    mend = db.identified(conn, live.name, reason)
     yield Fault(CHECK, False, f"messages of {live.name} cannot be purged: {reason}", tuple(mend))

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Engine, Inspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from msgworker import dialects
-from msgworker.dialects import (
+from msgworker import db
+from msgworker.db import (
     AN_INSTANT,
     NOBODY,
     Dialect,
@@ -135,8 +135,8 @@ def run(
             return plan(looking, spec, dialect, message_table=message_table)
 
     if conn is None:
-        dialects.set_up_database(engine)
-    with dialects.in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):
+        db.set_up_database(engine)
+    with db.in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):
         first = now = look()
         attempts = 0
         last: Step | None = None
@@ -162,7 +162,7 @@ def run(
 
 
 def _run(engine: Engine, step: Step) -> None:
-    alone = any(map(dialects.is_concurrent, step.statements))
+    alone = any(map(db.is_concurrent, step.statements))
     with (connecting if alone else writing)(engine) as conn:
         for statement in step.statements:
             _run_as_written(conn, statement)
@@ -193,7 +193,7 @@ def _refused(
     why = f"cannot upgrade the schema: {reason_of(error)}"
     kind = trouble(error)
     if kind is Trouble.LOST:
-        return dialects.unavailable(engine, error)
+        return db.unavailable(engine, error)
     if kind is Trouble.RACE and step.lacking == ("message:guard",):
         with connecting(engine) as conn:
             t, _ = _tables(conn, sa.inspect(conn), spec, dialect)
@@ -201,7 +201,7 @@ def _refused(
     if kind is Trouble.AGAIN:
         why += f". Table {step.table} is in use by long transactions; run this again"
     if kind is Trouble.REFUSED:
-        why += f". The login needs {dialects.owner_rights(engine)}"
+        why += f". The login needs {db.owner_rights(engine)}"
     return SchemaError(why)
 
 
@@ -231,7 +231,7 @@ def _tables(
 
 def _steps(conn: Connection, inspector: Inspector, t: Tables, there: bool) -> Iterator[Step]:
     for table in own_tables(t):
-        if dialects.is_there(inspector, table):
+        if db.is_there(inspector, table):
             columns = [c for c in table.c if c.name not in _columns(inspector, table)]
             yield from _adding(conn, table, _short(table), columns)
             yield from _indexing(conn, t, table, _short(table))
@@ -276,7 +276,7 @@ def _adding(
     roles: dict[str, str] | None = None,
 ) -> Iterator[Step]:
     """Columns that are missing: in one statement where each may copy the table."""
-    parts = [columns] if dialects.adds_many(conn.dialect.name) else [[c] for c in columns]
+    parts = [columns] if db.adds_many(conn.dialect.name) else [[c] for c in columns]
     for part in filter(None, parts):
         text = _one_line(add_columns(conn.dialect, table, part))
         lacking = tuple(f"{short}.{(roles or {}).get(c.name, c.name)}" for c in part)
@@ -285,8 +285,8 @@ def _adding(
         yield Step(
             max(map(version_of, lacking)),
             f"column {names} of {table.name}",
-            dialects.changing_table(conn.dialect, text),
-            dialects.wait_of_columns(conn.dialect, stored=stored),
+            db.changing_table(conn.dialect, text),
+            db.wait_of_columns(conn.dialect, stored=stored),
             table.name,
             lacking,
         )
@@ -294,8 +294,8 @@ def _adding(
 
 def _indexing(conn: Connection, t: Tables, table: sa.Table, short: str) -> Iterator[Step]:
     """Indexes that are missing, or not finished, on a table that is in use."""
-    there = dialects.index_names(conn, table)
-    unfinished = dialects.invalid_indexes(conn, table)
+    there = db.index_names(conn, table)
+    unfinished = db.invalid_indexes(conn, table)
     for index in ordered_indexes(table):
         name = str(index.name)
         if name.lower() in there - unfinished:
@@ -303,13 +303,13 @@ def _indexing(conn: Connection, t: Tables, table: sa.Table, short: str) -> Itera
         lacking = (f"{short}:{suffix(index)}",)
         version = version_of(lacking[0])
         if name.lower() in unfinished:
-            drop = dialects.dropping_unfinished(conn, table, name)
+            drop = db.dropping_unfinished(conn, table, name)
             what = f"no unfinished index {name}"
             yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
-        text, waits = _text(conn, CreateIndex(index)), dialects.BUILDING
+        text, waits = _text(conn, CreateIndex(index)), db.BUILDING
         # PostgreSQL builds no index over partitions beside others.
         if not (t.dialect.partitioned and table is t.message):
-            text, waits = dialects.indexing_online(conn.dialect, text)
+            text, waits = db.indexing_online(conn.dialect, text)
         yield Step(version, f"index {name}", (text,), waits, table.name, lacking)
 
 

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.exc import IntegrityError
 
-from msgworker import dialects
-from msgworker.dialects import UtcDateTime, now
+from msgworker import db
+from msgworker.db import UtcDateTime, now
 from msgworker.errors import KeyUsed
 from msgworker.message import Status
 from msgworker.table import Tables, lit
@@ -74,16 +74,16 @@ def operations(t: Tables) -> sa.Table:
             t.message.metadata,
             sa.Column(
                 "op_id",
-                dialects.big_id(),
-                *dialects.identity(t.dialect.name),
+                db.big_id(),
+                *db.identity(t.dialect.name),
                 primary_key=True,
                 autoincrement=True,
             ),
-            sa.Column("table_name", dialects.key_text(MAX_TABLE), nullable=False),
-            sa.Column("kind", dialects.plain_text(20), nullable=False),
-            sa.Column("actor", dialects.plain_text(MAX_ACTOR), nullable=False),
-            sa.Column("reason", dialects.plain_text(MAX_REASON)),
-            sa.Column("op_filter", dialects.long_text()),
+            sa.Column("table_name", db.key_text(MAX_TABLE), nullable=False),
+            sa.Column("kind", db.plain_text(20), nullable=False),
+            sa.Column("actor", db.plain_text(MAX_ACTOR), nullable=False),
+            sa.Column("reason", db.plain_text(MAX_REASON)),
+            sa.Column("op_filter", db.long_text()),
             sa.Column("started_at", UtcDateTime(), nullable=False),
             sa.Column("finished_at", UtcDateTime()),
             sa.Column("last_id", sa.BigInteger()),
@@ -91,9 +91,9 @@ def operations(t: Tables) -> sa.Table:
             sa.Column("matched", sa.BigInteger(), nullable=False, server_default=zero),
             sa.Column("changed", sa.BigInteger(), nullable=False, server_default=zero),
             sa.Column("skipped", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("request_key", dialects.key_text(MAX_KEY)),
+            sa.Column("request_key", db.key_text(MAX_KEY)),
             schema=t.spec.schema,
-            **dialects.engine_options(t.dialect.name),
+            **db.engine_options(t.dialect.name),
         )
         sa.Index("msgworker_operation_key", made.c.request_key, unique=True)
         return made
@@ -113,10 +113,10 @@ def lines(t: Tables) -> sa.Table:
             sa.Column("changed_at", UtcDateTime(), nullable=False),
             sa.Column("was_status", sa.SmallInteger(), nullable=False),
             sa.Column("was_tries", sa.SmallInteger(), nullable=False),
-            sa.Column("was_claimed_by", dialects.plain_text(MAX_WAS_OWNER)),
-            sa.Column("was_error", dialects.plain_text(MAX_WAS_ERROR)),
+            sa.Column("was_claimed_by", db.plain_text(MAX_WAS_OWNER)),
+            sa.Column("was_error", db.plain_text(MAX_WAS_ERROR)),
             schema=t.spec.schema,
-            **dialects.engine_options(t.dialect.name),
+            **db.engine_options(t.dialect.name),
         )
 
     return t.built("audit_table", build)

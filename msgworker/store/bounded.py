@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.dialects import real_instant
+from msgworker.db import real_instant
 from msgworker.store.recover import running_rows
 from msgworker.table import Cols, Tables
 

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import dialects
-from msgworker.dialects import Trouble, UtcDateTime, beginning, now, trouble
+from msgworker import db
+from msgworker.db import Trouble, UtcDateTime, beginning, now, trouble
 from msgworker.message import State, Status, ends_at, word_of
 from msgworker.store import limits, pauses
 from msgworker.store.audit import MAX_ACTOR, MAX_REASON, MAX_TABLE
@@ -80,15 +80,15 @@ def table(t: Tables) -> sa.Table:
         return sa.Table(
             NAME,
             t.message.metadata,
-            sa.Column("table_name", dialects.key_text(MAX_TABLE), primary_key=True),
+            sa.Column("table_name", db.key_text(MAX_TABLE), primary_key=True),
             sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
-            sa.Column("actor", dialects.plain_text(MAX_ACTOR), nullable=False),
-            sa.Column("reason", dialects.plain_text(MAX_REASON), nullable=False),
+            sa.Column("actor", db.plain_text(MAX_ACTOR), nullable=False),
+            sa.Column("reason", db.plain_text(MAX_REASON), nullable=False),
             sa.Column("requested_at", UtcDateTime(), nullable=False),
-            sa.Column("seen_owner", dialects.plain_text(LONGEST_ID), nullable=False),
+            sa.Column("seen_owner", db.plain_text(LONGEST_ID), nullable=False),
             sa.Column("seen_tries", sa.SmallInteger(), nullable=False),
             schema=t.spec.schema,
-            **dialects.engine_options(t.dialect.name),
+            **db.engine_options(t.dialect.name),
         )
 
     return t.built("cancel_table", build)

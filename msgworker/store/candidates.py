@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
-from msgworker.dialects import (
+from msgworker.db import (
     AnyText,
     bytewise,
     fetch,

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, now, trouble
+from msgworker.db import Trouble, now, trouble
 from msgworker.message import State, Status, ends_at
 from msgworker.store import cancels
 from msgworker.store.cancels import CANCELLED, Asked

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Escaped, JsonList, Trouble, fetch, trouble
+from msgworker.db import Escaped, JsonList, Trouble, fetch, trouble
 from msgworker.message import Status
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import (

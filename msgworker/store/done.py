@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import block_of, can_block, now, refuses_block, send_block, text_kind
+from msgworker.db import block_of, can_block, now, refuses_block, send_block, text_kind
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store.rows import (
     ME,

@@ -14,8 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker import dialects
-from msgworker.dialects import UtcDateTime, now_ms, now_plus
+from msgworker import db
+from msgworker.db import UtcDateTime, now_ms, now_plus
 from msgworker.latency import RAN, WAITED
 from msgworker.store.audit import MAX_TABLE
 from msgworker.store.pauses import MAX_TOPIC
@@ -69,13 +69,13 @@ def table(t: Tables) -> sa.Table:
         return sa.Table(
             NAME,
             t.message.metadata,
-            sa.Column("table_name", dialects.key_text(MAX_TABLE), primary_key=True),
+            sa.Column("table_name", db.key_text(MAX_TABLE), primary_key=True),
             sa.Column("minute_at", UtcDateTime(), primary_key=True),
-            sa.Column("instance", dialects.key_text(LONGEST_ID), primary_key=True),
-            sa.Column("topic", dialects.key_text(MAX_TOPIC), primary_key=True),
+            sa.Column("instance", db.key_text(LONGEST_ID), primary_key=True),
+            sa.Column("topic", db.key_text(MAX_TOPIC), primary_key=True),
             *(number(name) for name in NUMBERS),
             schema=t.spec.schema,
-            **dialects.engine_options(t.dialect.name),
+            **db.engine_options(t.dialect.name),
         )
 
     return t.built("history_table", build)

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import IntegrityError
 
-from msgworker.dialects import now
+from msgworker.db import now
 from msgworker.message import Status
 from msgworker.store import bounded
 from msgworker.store.bounded import Found

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
-from msgworker.dialects import now, now_plus, seconds_since
+from msgworker.db import now, now_plus, seconds_since
 from msgworker.table import Tables
 
 INSTANCE = "instance"

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker import dialects
-from msgworker.dialects import UtcDateTime, fetch, now, now_ms
+from msgworker import db
+from msgworker.db import UtcDateTime, fetch, now, now_ms
 from msgworker.limit import MOST_STARTS, Limit
 from msgworker.message import DEFAULT_TOPIC, topic_of
 from msgworker.store.audit import MAX_TABLE
@@ -40,18 +40,18 @@ def table(t: Tables) -> sa.Table:
         return sa.Table(
             NAME,
             t.message.metadata,
-            sa.Column("table_name", dialects.key_text(MAX_TABLE), primary_key=True),
-            sa.Column("topic", dialects.key_text(MAX_TOPIC), primary_key=True),
+            sa.Column("table_name", db.key_text(MAX_TABLE), primary_key=True),
+            sa.Column("topic", db.key_text(MAX_TOPIC), primary_key=True),
             sa.Column("max_running", sa.Integer()),
             sa.Column("rate_starts", sa.Integer(), nullable=False, server_default=zero),
             sa.Column("rate_seconds", sa.Integer(), nullable=False, server_default=sa.text("1")),
             sa.Column("burst", sa.Integer(), nullable=False, server_default=sa.text("1")),
             sa.Column("full_us", sa.BigInteger(), nullable=False, server_default=zero),
             sa.Column("version", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("declared_by", dialects.plain_text(64), nullable=False),
+            sa.Column("declared_by", db.plain_text(64), nullable=False),
             sa.Column("declared_at", UtcDateTime(), nullable=False),
             schema=t.spec.schema,
-            **dialects.engine_options(t.dialect.name),
+            **db.engine_options(t.dialect.name),
         )
 
     return t.built("limit_table", build)
@@ -221,10 +221,10 @@ def _held(t: Tables, asked: Callable[[Cols], ColumnElement[bool]] | None = None)
     for source, c, index, where in running_rows(t):
         owner: ColumnElement[Any] = sa.null()
         if c.claimed_by is not None:
-            owner = dialects.beginning(c.claimed_by)
+            owner = db.beginning(c.claimed_by)
         assert c.topic is not None
         part = t.hinted(
-            sa.select(dialects.beginning(c.topic).label("a"), owner.label("b")), source, index
+            sa.select(db.beginning(c.topic).label("a"), owner.label("b")), source, index
         )
         parts.append(part.where(where, *([] if asked is None else [asked(c)])))
     return sa.union_all(*parts) if len(parts) > 1 else parts[0]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
-from msgworker import dialects
-from msgworker.dialects import fetch, now_ms
+from msgworker import db
+from msgworker.db import fetch, now_ms
 from msgworker.table import Tables
 
 # --- Locks in the database: one row for each name, changed by conditional updates. Rows are kept,
@@ -44,14 +44,14 @@ def table(t: Tables) -> sa.Table:
         made = sa.Table(
             NAME,
             t.message.metadata,
-            sa.Column("name", dialects.key_text(MAX_NAME), primary_key=True),
-            sa.Column("owner", dialects.key_text(MAX_OWNER)),
+            sa.Column("name", db.key_text(MAX_NAME), primary_key=True),
+            sa.Column("owner", db.key_text(MAX_OWNER)),
             sa.Column("token", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("claim_id", dialects.key_text(32)),
+            sa.Column("claim_id", db.key_text(32)),
             sa.Column("since_ms", sa.BigInteger(), nullable=False, server_default=zero),
             sa.Column("expires_ms", sa.BigInteger(), nullable=False, server_default=zero),
             schema=t.spec.schema,
-            **dialects.engine_options(t.dialect.name),
+            **db.engine_options(t.dialect.name),
         )
         sa.Index(f"{NAME}_owner", made.c.owner)
         return made

@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker import dialects
-from msgworker.dialects import UtcDateTime, now
+from msgworker import db
+from msgworker.db import UtcDateTime, now
 from msgworker.store.audit import MAX_ACTOR, MAX_REASON, MAX_TABLE
 from msgworker.table import Tables
 
@@ -36,13 +36,13 @@ def table(t: Tables) -> sa.Table:
         return sa.Table(
             NAME,
             t.message.metadata,
-            sa.Column("table_name", dialects.key_text(MAX_TABLE), primary_key=True),
-            sa.Column("topic", dialects.key_text(MAX_TOPIC), primary_key=True),
-            sa.Column("actor", dialects.plain_text(MAX_ACTOR), nullable=False),
-            sa.Column("reason", dialects.plain_text(MAX_REASON)),
+            sa.Column("table_name", db.key_text(MAX_TABLE), primary_key=True),
+            sa.Column("topic", db.key_text(MAX_TOPIC), primary_key=True),
+            sa.Column("actor", db.plain_text(MAX_ACTOR), nullable=False),
+            sa.Column("reason", db.plain_text(MAX_REASON)),
             sa.Column("paused_at", UtcDateTime(), nullable=False),
             schema=t.spec.schema,
-            **dialects.engine_options(t.dialect.name),
+            **db.engine_options(t.dialect.name),
         )
 
     return t.built("pause_table", build)

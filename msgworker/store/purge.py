@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker import dialects
-from msgworker.dialects import now_plus
+from msgworker import db
+from msgworker.db import now_plus
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import Status
 from msgworker.store import items
@@ -40,13 +40,11 @@ def _old(
         over = sa.and_(c.status == lit(Status.FAILED), sa.not_(t.unfinished(c)))
         ended = sa.or_(ended, over)
     # Foreign consumers do not fill finished_at.
-    times = [
-        dialects.utc_of(x) for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None
-    ]
+    times = [db.utc_of(x) for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None]
     age = sa.func.coalesce(*times) if len(times) > 1 else times[0]
-    where = [ended, age < sa.literal(before, dialects.UtcDateTime())]
+    where = [ended, age < sa.literal(before, db.UtcDateTime())]
     if topic is not None:
-        where.append(sa.false() if c.topic is None else dialects.same_text(c.topic, topic))
+        where.append(sa.false() if c.topic is None else db.same_text(c.topic, topic))
     return where
 
 
@@ -166,7 +164,7 @@ def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
     live = sa.Table(t.message.name, sa.MetaData(), schema=t.message.schema, autoload_with=conn)
     wanted = [c for c in live.c if c.computed is None]
     if not sa.inspect(conn).has_table(spec.bare_name, schema=schema):
-        options = dialects.engine_options(t.dialect.name)
+        options = db.engine_options(t.dialect.name)
         ids = t.names["msg_id"] if t.dialect.partitioned else ""  # which have no key there
         copies = [_copied(c, c.primary_key or c.name == ids) for c in wanted]
         made = sa.Table(spec.bare_name, sa.MetaData(), *copies, schema=schema, **options)

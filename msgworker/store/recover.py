@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 
-from msgworker.dialects import UtcDateTime, fetch, now, utc_of, whole_number
+from msgworker.db import UtcDateTime, fetch, now, utc_of, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
 from msgworker.store import tries

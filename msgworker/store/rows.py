@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
-from msgworker.dialects import (
+from msgworker.db import (
     AnyText,
     Escaped,
     change_by_text,

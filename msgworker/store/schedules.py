@@ -16,8 +16,8 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
-from msgworker import dialects
-from msgworker.dialects import (
+from msgworker import db
+from msgworker.db import (
     UtcDateTime,
     instant_text,
     kind_of,
@@ -70,23 +70,23 @@ def table(t: Tables) -> sa.Table:
         return sa.Table(
             "msgworker_schedule",
             t.message.metadata,
-            sa.Column("table_name", dialects.key_text(MAX_TABLE), primary_key=True),
-            sa.Column("name", dialects.key_text(MAX_SCHEDULE), primary_key=True),
-            sa.Column("spec", dialects.plain_text(MAX_SPEC), nullable=False),
-            sa.Column("time_zone", dialects.plain_text(MAX_ZONE), nullable=False),
-            sa.Column("topic", dialects.plain_text(100), nullable=False),
-            sa.Column("object_id", dialects.plain_text(MAX_OBJECT_ID)),
-            sa.Column("payload", dialects.long_text()),
-            sa.Column("catch_up", dialects.plain_text(10), nullable=False),
+            sa.Column("table_name", db.key_text(MAX_TABLE), primary_key=True),
+            sa.Column("name", db.key_text(MAX_SCHEDULE), primary_key=True),
+            sa.Column("spec", db.plain_text(MAX_SPEC), nullable=False),
+            sa.Column("time_zone", db.plain_text(MAX_ZONE), nullable=False),
+            sa.Column("topic", db.plain_text(100), nullable=False),
+            sa.Column("object_id", db.plain_text(MAX_OBJECT_ID)),
+            sa.Column("payload", db.long_text()),
+            sa.Column("catch_up", db.plain_text(10), nullable=False),
             sa.Column("next_at", UtcDateTime(), nullable=False),
             sa.Column("last_at", UtcDateTime()),
             sa.Column("paused_at", UtcDateTime()),
-            sa.Column("paused_by", dialects.plain_text(200)),
+            sa.Column("paused_by", db.plain_text(200)),
             sa.Column("version", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
-            sa.Column("declared_by", dialects.plain_text(64)),
+            sa.Column("declared_by", db.plain_text(64)),
             sa.Column("declared_at", UtcDateTime()),
             schema=t.spec.schema,
-            **dialects.engine_options(t.dialect.name),
+            **db.engine_options(t.dialect.name),
         )
 
     return t.built("schedule_table", build)
@@ -94,7 +94,7 @@ def table(t: Tables) -> sa.Table:
 
 def is_there(conn: Connection, t: Tables) -> bool:
     """Whether the table of schedules exists, for all that this login can see."""
-    return dialects.is_there(sa.inspect(conn), table(t)) is not False
+    return db.is_there(sa.inspect(conn), table(t)) is not False
 
 
 def look(conn: Connection, t: Tables) -> tuple[datetime, list[Stored]]:
@@ -244,7 +244,7 @@ def object_of(t: Tables, text: str | None) -> Any:
     """The object of a schedule as the message table takes it; raises ValueError for a text that is
     no value of its column."""
     kind = t.object_type
-    if text is None or isinstance(kind, sa.String | dialects.KeyText) or t.dialect.loose_types:
+    if text is None or isinstance(kind, sa.String | db.KeyText) or t.dialect.loose_types:
         return text
     if isinstance(kind, sa.Integer):
         return int(text)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.dialects import UtcDateTime, beginning, holds_text, same_text, utc_of
+from msgworker.db import UtcDateTime, beginning, holds_text, same_text, utc_of
 from msgworker.message import State, Status, ends_at
 from msgworker.store import bounded
 from msgworker.store.cancels import CANCELLED

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import dialects
-from msgworker.dialects import AnyText, kind_of, now_plus
+from msgworker import db
+from msgworker.db import AnyText, kind_of, now_plus
 from msgworker.errors import DuplicateMessage
 from msgworker.message import Outgoing, Status
 from msgworker.store.rows import array_of_texts, array_param
@@ -115,9 +115,7 @@ def _inserted(
             c = t.cols()
             assert c.unique_key is not None
             values, where = inserted_values(t, names), counts(c)
-            statement = dialects.insert_unless(
-                t.dialect.name, t.message, values, c.unique_key, where
-            )
+            statement = db.insert_unless(t.dialect.name, t.message, values, c.unique_key, where)
             return statement.returning(c.msg_id)
 
         made = conn.execute(t.built(("insert unless", names), build), row).first()
@@ -127,7 +125,7 @@ def _inserted(
     try:
         return insert_one(conn, t, row), None
     except DBAPIError as error:
-        if not dialects.violates(error, index_name(t)):
+        if not db.violates(error, index_name(t)):
             raise
     return None, holder(conn, t, key, latest=t.dialect.latest_by_lock)
 
@@ -143,7 +141,7 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
         query = sa.select(*columns).where(*holds(t, c, bindparam("mw_key", type_=AnyText())))
         return query.with_for_update(read=True) if latest else query
 
-    with dialects.past_snapshot(conn) if latest else nullcontext():
+    with db.past_snapshot(conn) if latest else nullcontext():
         found = conn.execute(t.built(("key_holder", latest), build), {"mw_key": key}).first()
     return None if found is None else Holder(found[0], found[1], found[2], found[3] == 1)
 
@@ -199,7 +197,7 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
     used = {"b_payload", "b_priority", "b_delay", "b_at", "b_headers"} & names
     params = {name: row[name] for name in used}
     params |= {"mw_id": found.msg_id, "mw_key": row["b_unique_key"]}
-    with dialects.past_snapshot(conn):
+    with db.past_snapshot(conn):
         done = conn.execute(t.built(("replace", frozenset(used)), build), params)
     return bool(done.rowcount)
 
@@ -218,7 +216,7 @@ def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:
         without = {t.names["unique_key"]: sa.null()}
         return sa.update(t.message).where(*same, counts(c)).values(without)
 
-    with dialects.past_snapshot(conn):
+    with db.past_snapshot(conn):
         conn.execute(t.built("key_given_up", build), {"mw_id": found.msg_id, "mw_key": key})
 
 
@@ -237,8 +235,8 @@ def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
     """Insert one message; return its msg_id as the database gave it, None where it does not tell.
     `values` by role, from `row_values`."""
     keys = frozenset(values)
-    if not t.counts_ids and dialects.tells_no_other_ids(conn.dialect):
-        if not dialects.returns_ids(conn.dialect):
+    if not t.counts_ids and db.tells_no_other_ids(conn.dialect):
+        if not db.returns_ids(conn.dialect):
             conn.execute(_insert(t, keys).inline(), values)
             return None
         found = conn.execute(t.built(("insert", keys, "id"), lambda: _returning(t, keys)), values)
@@ -395,10 +393,10 @@ def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
         roles["scheduled_for"] = bindparam("b_scheduled_for", type_=kind_of(t.cols().scheduled_for))
     payload = t.cols().payload
     if "b_payload" in keys and payload is not None:
-        roles["payload"] = dialects.json_text("b_payload", payload)
+        roles["payload"] = db.json_text("b_payload", payload)
     headers = t.cols().headers
     if "b_headers" in keys and headers is not None:
-        roles["headers"] = dialects.json_text("b_headers", headers)
+        roles["headers"] = db.json_text("b_headers", headers)
     return roles
 
 

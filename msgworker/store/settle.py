@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import committing_each, has_sent_nothing, now, now_plus, saving, trouble
+from msgworker.db import committing_each, has_sent_nothing, now, now_plus, saving, trouble
 from msgworker.message import Outcome, Settled, Settlement, Status, ends_at
 from msgworker.store import tries
 from msgworker.store.claim import OF_A_ROW, refuse_at_once

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import fetch
+from msgworker.db import fetch
 from msgworker.store.candidates import Candidate, as_candidates, hint_columns
 from msgworker.store.rows import array_param, array_text
 from msgworker.table import SLICES, Cols, Tables

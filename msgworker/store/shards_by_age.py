@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import fetch
+from msgworker.db import fetch
 from msgworker.store.candidates import as_candidates, hint_columns
 from msgworker.store.shards import Page, Place
 from msgworker.table import SLICES, Tables

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import UtcDateTime, now, real_instant
+from msgworker.db import UtcDateTime, now, real_instant
 from msgworker.message import SPENT
 from msgworker.payload import BEGINNING, shown, told
 from msgworker.table import MAX_ERROR, Tables

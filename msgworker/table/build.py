@@ -11,8 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
-from msgworker import dialects
-from msgworker.dialects import Dialect, KeyText, UtcDateTime
+from msgworker import db
+from msgworker.db import Dialect, KeyText, UtcDateTime
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.table.indexes import indexing
 from msgworker.table.spec import (
@@ -109,18 +109,18 @@ def lease_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> 
     return sa.Table(
         "msgworker_lease",
         metadata,
-        sa.Column("name", dialects.key_text(64), primary_key=True),
-        sa.Column("kind", dialects.plain_text(20), nullable=False, server_default="instance"),
+        sa.Column("name", db.key_text(64), primary_key=True),
+        sa.Column("kind", db.plain_text(20), nullable=False, server_default="instance"),
         sa.Column("term", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
-        sa.Column("taken_by", dialects.plain_text(64)),
+        sa.Column("taken_by", db.plain_text(64)),
         sa.Column("expires_at", UtcDateTime(), nullable=False),
         sa.Column("started_at", UtcDateTime(), nullable=False),
         sa.Column("renewed_at", UtcDateTime(), nullable=False),
-        sa.Column("label", dialects.plain_text(200)),
+        sa.Column("label", db.plain_text(200)),
         sa.Column("in_hand", sa.Integer(), nullable=False, server_default=sa.text("0")),
-        sa.Column("serves", dialects.long_text()),
+        sa.Column("serves", db.long_text()),
         schema=spec.schema,
-        **dialects.engine_options(dialect.name),
+        **db.engine_options(dialect.name),
     )
 
 
@@ -129,17 +129,17 @@ def item_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> s
     return sa.Table(
         "msgworker_item",
         metadata,
-        sa.Column("table_name", dialects.key_text(60), primary_key=True),
+        sa.Column("table_name", db.key_text(60), primary_key=True),
         sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
-        sa.Column("item_key", dialects.key_text(MAX_OBJECT_ID), primary_key=True),
+        sa.Column("item_key", db.key_text(MAX_OBJECT_ID), primary_key=True),
         sa.Column("status", sa.SmallInteger(), nullable=False),
         sa.Column("tries", sa.SmallInteger(), nullable=False, server_default=sa.text("0")),
-        sa.Column("item_value", dialects.long_text()),
-        sa.Column("last_error", dialects.plain_text(MAX_ERROR)),
+        sa.Column("item_value", db.long_text()),
+        sa.Column("last_error", db.plain_text(MAX_ERROR)),
         sa.Column("finished_at", UtcDateTime()),
         sa.Column("total", sa.Integer(), info={ADDED: "the number of items left is unknown"}),
         schema=spec.schema,
-        **dialects.engine_options(dialect.name),
+        **db.engine_options(dialect.name),
     )
 
 
@@ -148,22 +148,22 @@ def try_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa
     table = sa.Table(
         "msgworker_try",
         metadata,
-        sa.Column("table_name", dialects.key_text(128), primary_key=True),
+        sa.Column("table_name", db.key_text(128), primary_key=True),
         sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
         sa.Column("try_no", sa.Integer(), primary_key=True, autoincrement=False),
-        sa.Column("kind", dialects.plain_text(20), nullable=False),
-        sa.Column("instance", dialects.plain_text(64)),
+        sa.Column("kind", db.plain_text(20), nullable=False),
+        sa.Column("instance", db.plain_text(64)),
         sa.Column("started_at", UtcDateTime()),
         sa.Column("ended_at", UtcDateTime(), nullable=False),
-        sa.Column("error", dialects.plain_text(MAX_ERROR)),
-        sa.Column("fingerprint", dialects.key_text(16)),
+        sa.Column("error", db.plain_text(MAX_ERROR)),
+        sa.Column("fingerprint", db.key_text(16)),
         sa.Column(
             "traceback",
-            dialects.long_text(),
+            db.long_text(),
             info={ADDED: "tries are stored without their tracebacks"},
         ),
         schema=spec.schema,
-        **dialects.engine_options(dialect.name),
+        **db.engine_options(dialect.name),
     )
     sa.Index("msgworker_try_group", table.c.table_name, table.c.fingerprint, table.c.msg_id)
     return table
@@ -270,34 +270,34 @@ def _message_table(
 ) -> sa.Table:
     def instant(role: str) -> UtcDateTime:
         there = live.get(names.get(role, ""))
-        return dialects.kept_as(there, dialect.name, spec.time_zone)
+        return db.kept_as(there, dialect.name, spec.time_zone)
 
-    created = dialects.created_default(dialect.name, spec.time_zone)
+    created = db.created_default(dialect.name, spec.time_zone)
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "msg_id": (dialects.big_id(), {"primary_key": True, "autoincrement": True}),
-        "topic": (dialects.plain_text(100), {"nullable": False, "server_default": DEFAULT_TOPIC}),
-        "object_id": (dialects.key_text(MAX_OBJECT_ID), {}),
+        "msg_id": (db.big_id(), {"primary_key": True, "autoincrement": True}),
+        "topic": (db.plain_text(100), {"nullable": False, "server_default": DEFAULT_TOPIC}),
+        "object_id": (db.key_text(MAX_OBJECT_ID), {}),
         "status": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
         "error_try_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
-        "payload": (dialects.long_text(), {}),
+        "payload": (db.long_text(), {}),
         "available_at": (instant("available_at"), {}),
-        "claimed_by": (dialects.plain_text(64), {}),
+        "claimed_by": (db.plain_text(64), {}),
         "claimed_at": (instant("claimed_at"), {}),
         "crash_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
         "later_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
-        "last_error": (dialects.plain_text(MAX_ERROR), {}),
+        "last_error": (db.plain_text(MAX_ERROR), {}),
         "created_at": (instant("created_at"), {"nullable": False, "server_default": created}),
         "finished_at": (instant("finished_at"), {}),
         "shard": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
-        "instance_type": (dialects.plain_text(MAX_FLAG), {}),
+        "instance_type": (db.plain_text(MAX_FLAG), {}),
         "priority": (
             sa.SmallInteger(),
             {"nullable": False, "server_default": sa.text("0"), "info": {ADDED: WITHOUT_PRIORITY}},
         ),
-        "unique_key": (dialects.key_text(MAX_KEY), {"info": {ADDED: WITHOUT_KEYS}}),
+        "unique_key": (db.key_text(MAX_KEY), {"info": {ADDED: WITHOUT_KEYS}}),
         "unique_kept": (sa.SmallInteger(), {"info": {ADDED: WITHOUT_KEYS}}),
         "scheduled_for": (instant("scheduled_for"), {"info": {ADDED: WITHOUT_TICK}}),
-        "headers": (dialects.plain_text(MAX_HEADERS), {"info": {ADDED: WITHOUT_TRACE}}),
+        "headers": (db.plain_text(MAX_HEADERS), {"info": {ADDED: WITHOUT_TRACE}}),
     }
     columns: list[sa.Column[Any]] = []
     for role, (kind, options) in kinds.items():
@@ -306,27 +306,27 @@ def _message_table(
         if role in OF_ITS_OWN:
             own = live.get(names[role], kind)
             unknown = isinstance(own, sa.types.NullType) and not dialect.loose_types
-            kind = kind if role == "msg_id" and unknown else dialects.exact(own)
+            kind = kind if role == "msg_id" and unknown else db.exact(own)
         exact = sa.Integer | sa.String | KeyText
         if role == "object_id" and dialect.loose_types and not isinstance(kind, exact):
-            kind = dialects.AnyId()
+            kind = db.AnyId()
         known = (sa.String, sa.JSON, sa.types.TypeDecorator)
         if role == "payload" and dialect.loose_types and not isinstance(kind, known):
             kind = sa.types.NullType()  # values are read unchanged, whatever the type
         if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
-            kind = dialects.WholeId()
+            kind = db.WholeId()
         if role == "msg_id":
             columns.append(
                 sa.Column(
                     names[role],
                     kind,
-                    *dialects.identity(dialect.name, always=dialect.partitioned),
+                    *db.identity(dialect.name, always=dialect.partitioned),
                     **options,
                 )
             )
         else:
             columns.append(sa.Column(names[role], kind, **options))
-    options = dialects.table_options(
+    options = db.table_options(
         dialect.name, names.get("object_id") if dialect.partitioned else None
     )
     table = sa.Table(spec.bare_name, metadata, *columns, schema=spec.schema, **options)

@@ -28,8 +28,8 @@ from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.types import TypeEngine
 
-from msgworker import dialects
-from msgworker.dialects import Dialect, KeyText
+from msgworker import db
+from msgworker.db import Dialect, KeyText
 from msgworker.table.spec import (
     FAILED,
     FAILED_MARK,
@@ -82,7 +82,7 @@ class PartialIndexes(Tables):
     @property
     def key_type(self) -> TypeEngine[Any]:
         kind = self.object_type
-        return dialects.AnyText() if isinstance(kind, sa.String | KeyText) else kind
+        return db.AnyText() if isinstance(kind, sa.String | KeyText) else kind
 
     def object_key(self, c: Cols) -> ColumnElement[Any]:
         return c.object_id
@@ -191,7 +191,7 @@ class CaseIndexes(Tables):
         if not isinstance(c.object_id.type, sa.String | KeyText):
             return sa.cast(c.object_id, sa.String(MAX_OBJECT_ID))
         key = self._text_key(c.object_id)
-        return dialects.recollated(key, self.key_collation) if self.key_collation else key
+        return db.recollated(key, self.key_collation) if self.key_collation else key
 
     def _text_key(self, object_id: ColumnElement[Any]) -> ColumnElement[Any]:
         return object_id
@@ -259,9 +259,9 @@ class GeneratedColumns(CaseIndexes):
         kind = plain.object_id.type
         length = max(MAX_OBJECT_ID, getattr(kind, "length", 0) or 0)
         own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
-        room = dialects.key_room(t.dialect, kind if own else KeyText())
+        room = db.key_room(t.dialect, kind if own else KeyText())
         length = length if room is None else min(length, room)
-        key = dialects.key_like(kind, length) if own else dialects.key_text(length)
+        key = db.key_like(kind, length) if own else db.key_text(length)
         wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
             OPEN_OBJECT + t.spec.rule: (self._open_case(plain), key)
         }
@@ -272,7 +272,7 @@ class GeneratedColumns(CaseIndexes):
         wanted[FAILED_MARK] = (failed, sa.SmallInteger())
         for name, (expression, kind) in wanted.items():
             computed = sa.Computed(expression, persisted=t.dialect.stored_columns)
-            hidden = {dialects.HIDDEN: True}
+            hidden = {db.HIDDEN: True}
             t.message.append_column(sa.Column(name, kind, computed, nullable=True, info=hidden))
 
     def _guard_key(self, c: Cols) -> Any:

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
-from msgworker import dialects
-from msgworker.dialects import Dialect, Instants, has_come, now, now_plus, written
+from msgworker import db
+from msgworker.db import Dialect, Instants, has_come, now, now_plus, written
 from msgworker.message import Status, ends_at
 from msgworker.payload import fitting
 from msgworker.processlock import ProcessLock
@@ -99,7 +99,7 @@ def add_priority_index(t: Tables) -> None:
     if t.dialect.case_index == "column":
         rank = sa.case((_urgent(t, c), _rank(c)))
         computed = sa.Computed(rank, persisted=t.dialect.stored_columns)
-        hidden = {dialects.HIDDEN: True}
+        hidden = {db.HIDDEN: True}
         column = sa.Column(_column_name(t), sa.Integer(), computed, nullable=True, info=hidden)
         t.message.append_column(column)
     option: dict[str, Any] = {}
@@ -205,8 +205,8 @@ def add_unique_index(t: Tables) -> None:
     if t.dialect.case_index == "column":
         key = sa.case((counts(c), c.unique_key))
         computed = sa.Computed(key, persisted=t.dialect.stored_columns)
-        hidden = {dialects.HIDDEN: True}
-        kind = dialects.key_text(MAX_KEY)  # byte by byte, whatever the collation of the column
+        hidden = {db.HIDDEN: True}
+        kind = db.key_text(MAX_KEY)  # byte by byte, whatever the collation of the column
         column = sa.Column(HELD_KEY, kind, computed, nullable=True, info=hidden)
         t.message.append_column(column)
     option: dict[str, Any] = {}
@@ -245,7 +245,7 @@ class Tables(ABC):
     that is less than may be sent.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
-    `dialects.folded`.
+    `db.folded`.
     """
 
     spec: MessageTable
@@ -273,8 +273,8 @@ class Tables(ABC):
     on_update: str = ""
     on_delete: str = ""
     policies: tuple[str, str] | None = None
-    own_policies: tuple[dialects.Policies, ...] = ()
-    rooms: tuple[dialects.Room, ...] = ()
+    own_policies: tuple[db.Policies, ...] = ()
+    rooms: tuple[db.Room, ...] = ()
     header_room: int = 0
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)
@@ -311,7 +311,7 @@ class Tables(ABC):
             return query
         hint = self.dialect.index_hint.format(index)
         if source is self.message:  # Oracle ignores a hint that names the schema
-            quote = dialects.compiler_for(self.dialect.name).identifier_preparer.quote
+            quote = db.compiler_for(self.dialect.name).identifier_preparer.quote
             name = quote(self.message.name).replace("%", "%%")  # SQLAlchemy formats the hint
             hint = hint.replace("%(name)s", name)
         return query.with_hint(source, hint)
@@ -325,7 +325,7 @@ class Tables(ABC):
         """`column` is one of the ids given as the parameter `mw_ids`, a list."""
         if not self.dialect.json_lists:
             return column.in_(sa.bindparam("mw_ids", expanding=True))
-        ids = sa.func.json_each(sa.bindparam("mw_ids", type_=dialects.JsonList()))
+        ids = sa.func.json_each(sa.bindparam("mw_ids", type_=db.JsonList()))
         return column.in_(sa.select(sa.literal_column("value")).select_from(ids))
 
     def has(self, role: str) -> bool:

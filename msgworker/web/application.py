@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.config import Settings
 from msgworker.coordination.lease import LockCentre
 from msgworker.errors import ConfigError
@@ -77,7 +77,7 @@ def dashboard(
 
 def of_app(app: App) -> Iterator[tuple[str, Any, str]]:
     """The settings of an App that was made in code."""
-    yield "url", dialects.masked(app.engine.url), "App"
+    yield "url", db.masked(app.engine.url), "App"
     yield "table", app.table.name, "App"
     table, settings = MessageTable(), Settings()
     for name in ("max_tries", "on_dead"):

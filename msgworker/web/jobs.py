@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from msgworker.counted import plural
-from msgworker.dialects import Attempt, GivenUp
+from msgworker.db import Attempt, GivenUp
 from msgworker.errors import MsgworkerError
 from msgworker.logs import Said, logger
 from msgworker.ops.results import Progress, Repaired, Tell

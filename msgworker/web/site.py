@@ -21,10 +21,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import NoMatchFound
 
-from msgworker import __version__, dialects
+from msgworker import __version__, db
 from msgworker.coordination.centres import open_centre, place_of, secrets_of_centre
 from msgworker.coordination.lease import LockCentre
-from msgworker.dialects import Attempt
+from msgworker.db import Attempt
 from msgworker.errors import (
     ConfigError,
     DatabaseUnavailable,
@@ -269,10 +269,10 @@ class Site:
         self.scrapes = Scrapes(app)
         self.badges = Badges()
         self.elsewhere = options.elsewhere
-        self.secrets = dialects.secrets_of(app.engine.url)
+        self.secrets = db.secrets_of(app.engine.url)
         if self.elsewhere is not None:
             self.secrets = {*self.secrets, *self.elsewhere.secrets}
-        dialects.watch(app.engine)
+        db.watch(app.engine)
         self._watch = Watch()
         self.threads = Threads(THREADS, self._watch, options.deadline + 1)
         self._waiting = 0
@@ -385,12 +385,12 @@ class Site:
     def _why(self, error: BaseException) -> str:
         """Why a write failed; which right the login lacks, if that is it."""
         if isinstance(error, DBAPIError):
-            error = dialects.refusal(self.app.engine, error)
+            error = db.refusal(self.app.engine, error)
         return self.without(str(error))
 
     def without(self, text: str) -> str:
         """The text without the secrets of the database's URL."""
-        return dialects.without(text, self.secrets)
+        return db.without(text, self.secrets)
 
     # ------------------------------------------------------------ who
 
@@ -500,7 +500,7 @@ class Site:
     @property
     def place(self) -> str:
         """The table and its database, without secrets."""
-        return f"{self.app.table.name} in {dialects.masked(self.app.engine.url)}"
+        return f"{self.app.table.name} in {db.masked(self.app.engine.url)}"
 
 
 def site_of(request: HTTPConnection) -> Site:

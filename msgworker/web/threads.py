@@ -17,9 +17,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.counted import plural
-from msgworker.dialects import Attempt, Left
+from msgworker.db import Attempt, Left
 from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError, TookTooLong
 from msgworker.logs import logger
 from msgworker.web import shown
@@ -77,11 +77,11 @@ class Hardships:
             return HTTPException(503, self._without(str(error)))
         if not isinstance(error, DBAPIError | PoolTimeout):
             return None
-        if dialects.is_overtime(error):
+        if db.is_overtime(error):
             return Busy(f"the database did not answer within {self._seconds:g} s")
-        if dialects.trouble(error) is dialects.Trouble.AGAIN:
+        if db.trouble(error) is db.Trouble.AGAIN:
             return Busy("the database is busy; try again")
-        return HTTPException(503, self._without(str(dialects.refusal(self._engine, error))))
+        return HTTPException(503, self._without(str(db.refusal(self._engine, error))))
 
     @property
     def told(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from msgworker import App
 from msgworker.cli.group import COMMANDS
-from msgworker.dialects import NAMES
+from msgworker.db import NAMES
 from tests.support.programs import AT, Cli, dead, sql
 from tests.support.rows import edit
 from tests.support.spans import PARENT

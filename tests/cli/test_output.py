@@ -23,7 +23,7 @@ from msgworker.cli.output import (
     print_with_text,
     visible,
 )
-from msgworker.dialects import without
+from msgworker.db import without
 
 COLUMNS = (Column("ID", "right"), Column("TOPIC", share=1), Column("WHAT", share=2, least=12))
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Message, SchemaError
-from msgworker.dialects import live
+from msgworker.db import live
 from msgworker.doctor import Severity
 from tests.support.doctor import needed, run
 from tests.support.rows import Table

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, dialects
+from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, db
 from msgworker.doctor import Severity
 from msgworker.ops import release
 from msgworker.ops.results import Progress, Why
@@ -428,4 +428,4 @@ def let_ages_be_unknown(app: App) -> None:
     if app.engine.dialect.name == "sqlite":
         run(app, f"ALTER TABLE {name} DROP COLUMN created_at")
         run(app, f"ALTER TABLE {name} ADD COLUMN created_at TEXT")
-    run(app, *dialects.taking_null(app.engine.dialect, name, "created_at", kind))
+    run(app, *db.taking_null(app.engine.dialect, name, "created_at", kind))

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import App, Worker
 from msgworker.app import runtime_of
-from msgworker.dialects import DIALECTS
+from msgworker.db import DIALECTS
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE

@@ -15,7 +15,7 @@ from tenacity.wait import wait_none
 
 from msgworker import App, MessageTable
 from msgworker.app import runtime_of
-from msgworker.dialects import DIALECTS
+from msgworker.db import DIALECTS
 from msgworker.errors import RuleChanged
 from msgworker.instance.instance import Instance
 from msgworker.ops.call import Who

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import dialects
-from msgworker.dialects import DIALECTS, compiler_for, now_ms
+from msgworker import db
+from msgworker.db import DIALECTS, compiler_for, now_ms
 from msgworker.store import locks
 from msgworker.table import MessageTable, tables_for
 from tests.oracle_lint import lint
@@ -74,7 +74,7 @@ def test_the_database_tells_milliseconds_since_1970(database):
     query = sa.select(now_ms())
     if database.name == "oracle":
         query = query.select_from(sa.text("dual"))
-    with dialects.connecting(dialects.open_engine(engine)) as conn:
+    with db.connecting(db.open_engine(engine)) as conn:
         before = time.time() * 1000
         said = conn.scalar(query)
         after = time.time() * 1000

@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 from tenacity.wait import wait_none
 
 from msgworker import App
-from msgworker.dialects import Trouble, trouble
+from msgworker.db import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable, MsgworkerError, SchemaError
 from tests.conftest import Database
 from tests.crash.consumer import COUNTERS

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 import sqlalchemy as sa
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.db import Trouble, trouble
 from tests.conftest import Database
 from tests.crash.proxy import Proxy
 

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.dialects import Trouble, open_engine, refuse_standby, trouble
+from msgworker.db import Trouble, open_engine, refuse_standby, trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.connections import Connections
 from tests import pairs

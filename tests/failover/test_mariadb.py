@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from msgworker.dialects import Trouble, open_engine, refuse_standby, trouble
+from msgworker.db import Trouble, open_engine, refuse_standby, trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.connections import Connections
 from tests.failover.work import app_of, mended, rows, send, working

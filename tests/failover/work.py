@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App, Worker
-from msgworker.dialects import Trouble, trouble
+from msgworker.db import Trouble, trouble
 from tests.engines import plain_engine
 from tests.support.waiting import until
 

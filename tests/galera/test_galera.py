@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError
 from msgworker.app import runtime_of
-from msgworker.dialects import Trouble, dialect_of, open_engine, trouble
+from msgworker.db import Trouble, dialect_of, open_engine, trouble
 from msgworker.instance.instance import Instance
 from msgworker.limit import Limit
 from msgworker.schema import create, describe, rule

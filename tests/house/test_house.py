@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import msgworker
-from msgworker.dialects import NAMES
+from msgworker.db import NAMES
 from tests.names import homes
 from tests.quick import ON_ALL, QUICK
 
@@ -23,7 +23,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"errors", "clock", "processlock", "counted"},
     {"message", "payload", "config", "logs", "events", "ticks", "limit", "latency", "tracing"},
-    {"dialects"},
+    {"db"},
     {"table", "schedules"},
     {"store"},
     {"producing", "schema"},
@@ -34,7 +34,7 @@ LEVELS = [
     {"app", "alembic", "databases", "declaring", "metrics", "web", "workers"},
     {"cli", "demo", "testing", "contrib", "__main__", "__init__"},
 ]
-SQL = {"store", "schema", "queries", "doctor", "table", "dialects", "demo"}
+SQL = {"store", "schema", "queries", "doctor", "table", "db", "demo"}
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 
 
@@ -67,13 +67,13 @@ def test_imports_go_one_way(path: Path) -> None:
         )
 
 
-def test_dialects_is_entered_by_its_door_and_has_no_rings() -> None:
-    """Outside, names come from `msgworker.dialects`; inside, from the module that owns them."""
-    door, inside = "msgworker.dialects", {}
+def test_db_is_entered_by_its_door_and_has_no_rings() -> None:
+    """Outside, names come from `msgworker.db`; inside, from the module that owns them."""
+    door, inside = "msgworker.db", {}
     for path in FILES:
         nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
         asked = {n.module for n in nodes if (n.module or "").startswith(door)}
-        if part_of(path) != "dialects":
+        if part_of(path) != "db":
             assert asked <= {door}, path
         elif path.stem != "__init__":
             inside[f"{door}.{path.stem}"] = asked
@@ -81,10 +81,10 @@ def test_dialects_is_entered_by_its_door_and_has_no_rings() -> None:
     list(TopologicalSorter(inside).static_order())  # raises CycleError
 
 
-def test_only_dialects_names_a_database() -> None:
+def test_only_db_names_a_database() -> None:
     found = []
     for path in FILES:
-        if part_of(path) in ("dialects", "demo", "testing", "contrib"):
+        if part_of(path) in ("db", "demo", "testing", "contrib"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             named = isinstance(node, ast.Constant) and node.value in NAMES

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker.config import Settings
-from msgworker.dialects import DIALECTS
+from msgworker.db import DIALECTS
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.call import Caller
 from msgworker.instance.running.handler import Registry, make_handler

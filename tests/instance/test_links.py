@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.db import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.connections import Connections, FairLock
 

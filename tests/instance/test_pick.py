@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from msgworker.dialects import DIALECTS
+from msgworker.db import DIALECTS
 from msgworker.instance.claiming.choice import HeadChooser
 from msgworker.instance.claiming.search import Search
 from msgworker.store.candidates import Candidate

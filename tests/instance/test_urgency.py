@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from msgworker.dialects import DIALECTS
+from msgworker.db import DIALECTS
 from msgworker.instance.claiming.choice import LEAST_ROWS, MOST_ROWS, SHARE, Urgent, mixed, owed
 from msgworker.store.candidates import Candidate
 from msgworker.table import MessageTable, tables_for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgworker.dialects import Trouble
+from msgworker.db import Trouble
 
 MEANINGS = {
     Trouble.RACE: "ORA-00001",

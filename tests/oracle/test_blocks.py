@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.dialects import block_of, can_block
+from msgworker.db import block_of, can_block
 from msgworker.message import Settled, Settlement
 from msgworker.store import settle
 from tests.conftest import _ready

@@ -6,7 +6,7 @@ import oracledb
 import pytest
 import sqlalchemy as sa
 
-from msgworker.dialects import Trouble, no_connection_left, trouble, violates
+from msgworker.db import Trouble, no_connection_left, trouble, violates
 from tests.oracle.codes import ALL, CxDetails
 from tests.oracle.errors import by_name
 

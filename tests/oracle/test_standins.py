@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.dialects import exact
+from msgworker.db import exact
 from msgworker.doctor import Severity
 from tests.conftest import Database, _ready
 from tests.oracle import cannot, standins

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import sqlalchemy as sa
 
 from msgworker import App, Context, Message
-from msgworker.dialects import Trouble, trouble
+from msgworker.db import Trouble, trouble
 from tests.ready import EFFECTS
 
 Kind = Literal["plain", "transactional", "failing", "fan-out"]

@@ -8,7 +8,7 @@ from typing import Any
 import cx_Oracle
 import sqlalchemy as sa
 
-from msgworker.dialects import trouble
+from msgworker.db import trouble
 from tests.oracle.codes import ALL, CxDetails
 
 

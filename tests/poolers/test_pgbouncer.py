@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from msgworker import App, ConfigError
-from msgworker.dialects import (
+from msgworker.db import (
     Trouble,
     connecting,
     deadline,

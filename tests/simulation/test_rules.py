@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 import sqlalchemy as sa
 
-from msgworker.dialects import DIALECTS
+from msgworker.db import DIALECTS
 from msgworker.errors import RuleChanged
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import rule

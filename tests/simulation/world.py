@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 
-from msgworker.dialects import DIALECTS, Dialect
+from msgworker.db import DIALECTS, Dialect
 from msgworker.message import TRANSITIONS, word_of
 from msgworker.schema import rule
 from msgworker.store import cancels as cancelling

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
 from msgworker import MessageTable
-from msgworker.dialects import DIALECTS, compiler_for
+from msgworker.db import DIALECTS, compiler_for
 from msgworker.schema import requirements
 from msgworker.schema.requirements import Check, Column, Live
 from msgworker.table import tables_for

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.dialects import DIALECTS, Escaped
+from msgworker.db import DIALECTS, Escaped
 from msgworker.store.rows import Row, bare_rows, rows_of
 from msgworker.table import MessageTable, tables_for
 

@@ -6,7 +6,7 @@ import threading
 
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.db import Trouble, trouble
 from msgworker.message import Outcome, Settled, Settlement
 from tests.support.flags import ME
 from tests.support.rows import send

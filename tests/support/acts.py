@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker.dialects import compiler_for
+from msgworker.db import compiler_for
 from msgworker.limit import Limit
 from msgworker.message import Outcome, Settlement, State
 from msgworker.queries import (

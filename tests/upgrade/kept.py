@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.dialects import index_names
+from msgworker.db import index_names
 
 FOLDER = Path(__file__).parent / "versions"
 COMMITS = {

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
-from msgworker.dialects import NAMES, index_names, invalid_indexes
+from msgworker.db import NAMES, index_names, invalid_indexes
 from msgworker.doctor import Severity
 from msgworker.schema.upgrade import Step
 from msgworker.table import NEWEST, VERSIONS

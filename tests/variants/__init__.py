@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import MessageTable
-from msgworker.dialects import Dialect
+from msgworker.db import Dialect
 from msgworker.schema import additions
 from msgworker.schema import create as schema
 from tests.matrix.debian import SERVERS

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
+from msgworker.db import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.events import Claimed
 from msgworker.instance.claiming.capacity import LaneLimit, RunLength
 from msgworker.instance.claiming.limits import LimitPoller

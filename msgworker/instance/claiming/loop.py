@@ -12,7 +12,7 @@ from math import ceil
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.dialects import listen, shares_sessions, wait_for_notice
+from msgworker.db import listen, shares_sessions, wait_for_notice
 from msgworker.errors import SchemaError
 from msgworker.events import Looked
 from msgworker.instance.claiming.capacity import Contention, LaneLimit

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import Trouble, led_elsewhere, reason_of, trouble
+from msgworker.db import Trouble, led_elsewhere, reason_of, trouble
 from msgworker.errors import (
     HandlerMisuse,
     HandlerTimeout,

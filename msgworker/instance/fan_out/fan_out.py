@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from msgworker.config import MAX_THREADS, number, whole
-from msgworker.dialects import without
+from msgworker.db import without
 from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.instance.fan_out.executors import (
     Fence,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.db import Trouble, reason_of, trouble
 from msgworker.errors import ConfigError, LostClaim, MsgworkerError
 from msgworker.instance.connections import Connections
 from msgworker.instance.fan_out.executors import Fence, ItemResult, Remote, Task, Threads, value_of

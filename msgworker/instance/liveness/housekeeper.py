@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from msgworker import dialects
+from msgworker import db
 from msgworker.counted import plural
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.db import Trouble, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.connections import Connections
@@ -152,7 +152,7 @@ class Housekeeper(Role):
         self._settler = settler
         self.link = self._link = runtime.link()
         runtime.spare_links.add(self.link)
-        self._file = dialects.DatabaseFile(runtime.engine)
+        self._file = db.DatabaseFile(runtime.engine)
         self._begun = 0.0
         self.requests = OperatorRequests(runtime, self._link, log=self.log, look_now=look_now)
         self.chronicle = HistoryWriter(runtime, self._link, log=self.log)

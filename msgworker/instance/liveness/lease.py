@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import __version__
 from msgworker.clock import clock
-from msgworker.dialects import Trouble, trouble
+from msgworker.db import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged, SchemaError
 from msgworker.events import Event, LeaseLost, Renewed
 from msgworker.instance.claiming.scope import ScopeMember

@@ -13,7 +13,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.db import Trouble, reason_of, trouble
 from msgworker.events import Recovered
 from msgworker.instance.connections import Connections
 from msgworker.instance.settling.follow_ups import follow_ups

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.db import Trouble, reason_of, trouble
 from msgworker.errors import SchemaError
 from msgworker.instance.connections import Connections
 from msgworker.instance.running.in_flight import Cancel

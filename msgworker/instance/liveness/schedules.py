@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from msgworker import ticks
-from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
+from msgworker.db import Trouble, reason_of, shows_a_row, trouble
 from msgworker.errors import SchemaError
 from msgworker.events import ScheduleFailed, ScheduleFired
 from msgworker.instance.role import Aside, Role

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.dialects import led_elsewhere, reason_of, without
+from msgworker.db import led_elsewhere, reason_of, without
 from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim, PayloadError
 from msgworker.events import FellBack, Started
 from msgworker.instance.connections import TransactionProgress, lent, misled, missed

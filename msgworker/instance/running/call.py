@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import (
+from msgworker.db import (
     Trouble,
     kind_of,
     led_elsewhere,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Unpack
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import follows, is_aborted
+from msgworker.db import follows, is_aborted
 from msgworker.errors import HandlerMisuse, ItemsFailed
 from msgworker.instance.running.traceback import came_from
 from msgworker.logs import logger

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from msgworker.config import BACKOFF_SECONDS
-from msgworker.dialects import lacks_memory
+from msgworker.db import lacks_memory
 from msgworker.errors import (
     RETRY_LATER_MAX_SECONDS,
     RETRY_LATER_SECONDS,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from msgworker.dialects import NO_MEMORY
+from msgworker.db import NO_MEMORY
 from msgworker.errors import MsgworkerError
 from msgworker.instance.role import outlive
 from msgworker.instance.running.in_flight import Lane

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from msgworker import events
 from msgworker.counted import plural
-from msgworker.dialects import reason_of, shows_a_row
+from msgworker.db import reason_of, shows_a_row
 from msgworker.instance.connections import Connections
 from msgworker.instance.history import Ran
 from msgworker.instance.role import Outage, Role

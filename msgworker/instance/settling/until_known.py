@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol, TypeVar
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.db import Trouble, trouble
 from msgworker.instance.role import LONGEST_PAUSE_SECONDS, outage_pause
 
 T = TypeVar("T")

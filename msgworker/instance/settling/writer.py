@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.db import Trouble, reason_of, trouble
 from msgworker.instance.role import Outage
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Backoff, Result, limited

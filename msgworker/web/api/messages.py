@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from msgworker.dialects import writing
+from msgworker.db import writing
 from msgworker.ops.results import Progress, Repaired
 from msgworker.queries.explain import Explanation
 from msgworker.queries.lanes import LanePlace

@@ -7,7 +7,7 @@ import pymysql
 import pytest
 from sqlalchemy.exc import StatementError
 
-from msgworker.dialects import Trouble, is_of_the_session, no_connection_left, trouble
+from msgworker.db import Trouble, is_of_the_session, no_connection_left, trouble
 
 
 class ServerSaid(Exception):

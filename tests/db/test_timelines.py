@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker.dialects import open_engine, succession_of
+from msgworker.db import open_engine, succession_of
 from msgworker.instance.connections import Connections
 
 CALLS = (

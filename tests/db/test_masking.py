@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from msgworker.dialects import without
+from msgworker.db import without
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.types import TypeEngine
 
-from msgworker.dialects.attempts import attempt
-from msgworker.dialects.database import Dialect
-from msgworker.dialects.deadlines import transaction_within
-from msgworker.dialects.drivers import odd_texts
-from msgworker.dialects.errors import (
+from msgworker.db.attempts import attempt
+from msgworker.db.database import Dialect
+from msgworker.db.deadlines import transaction_within
+from msgworker.db.drivers import odd_texts
+from msgworker.db.errors import (
     Trouble,
     is_denied,
     is_of_the_session,
@@ -27,9 +27,9 @@ from msgworker.dialects.errors import (
     reason_of,
     trouble,
 )
-from msgworker.dialects.exceptions import masked, secrets_of, without
-from msgworker.dialects.poolers import shares_sessions
-from msgworker.dialects.types import AnyText
+from msgworker.db.exceptions import masked, secrets_of, without
+from msgworker.db.poolers import shares_sessions
+from msgworker.db.types import AnyText
 from msgworker.errors import DatabaseUnavailable, SchemaError
 
 _ANY_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")

@@ -19,9 +19,9 @@ from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
-from msgworker.dialects.connections import connecting, doubt_sessions, watch_sessions
-from msgworker.dialects.database import DIALECTS, NAMES, Dialect
-from msgworker.dialects.drivers import (
+from msgworker.db.connections import connecting, doubt_sessions, watch_sessions
+from msgworker.db.database import DIALECTS, NAMES, Dialect
+from msgworker.db.drivers import (
     ISOLATION,
     _any_text,
     _connect_pymysql,
@@ -30,12 +30,12 @@ from msgworker.dialects.drivers import (
     _note_number,
     connect_defaults,
 )
-from msgworker.dialects.exceptions import code_of
-from msgworker.dialects.failover import ROLLED_BACK, notice_standby
-from msgworker.dialects.hosts import Hosts, named_hosts
-from msgworker.dialects.oracle import _fetch_at_once, _pad_lists
-from msgworker.dialects.poolers import notice_pooler, told_of_pooler
-from msgworker.dialects.sqlite import (
+from msgworker.db.exceptions import code_of
+from msgworker.db.failover import ROLLED_BACK, notice_standby
+from msgworker.db.hosts import Hosts, named_hosts
+from msgworker.db.oracle import _fetch_at_once, _pad_lists
+from msgworker.db.poolers import notice_pooler, told_of_pooler
+from msgworker.db.sqlite import (
     SQLITE_LEAST,
     _begin_immediate,
     _busy_timeout,

@@ -17,9 +17,9 @@ from sqlalchemy.schema import CreateColumn, CreateTable
 from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
-from msgworker.dialects.connections import unavailable
-from msgworker.dialects.engine import beside
-from msgworker.dialects.types import KeyText
+from msgworker.db.connections import unavailable
+from msgworker.db.engine import beside
+from msgworker.db.types import KeyText
 
 
 def compiler_for(name: str) -> sa.Dialect:

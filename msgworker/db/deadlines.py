@@ -12,9 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects.errors import is_of_a_driver
-from msgworker.dialects.exceptions import code_of
-from msgworker.dialects.poolers import shares_sessions
+from msgworker.db.errors import is_of_a_driver
+from msgworker.db.exceptions import code_of
+from msgworker.db.poolers import shares_sessions
 
 _STEPS = 1_000
 """SQLite asks after so many steps of its virtual machine."""

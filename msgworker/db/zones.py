@@ -15,7 +15,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
-from msgworker.dialects.clock import (
+from msgworker.db.clock import (
     UtcDateTime,
     _clause,
     epoch_of,

@@ -22,8 +22,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from msgworker.dialects.drivers import file_number, sever_raw
-from msgworker.dialects.errors import Trouble, trouble
+from msgworker.db.drivers import file_number, sever_raw
+from msgworker.db.errors import Trouble, trouble
 from msgworker.errors import TookTooLong
 
 _here = threading.local()

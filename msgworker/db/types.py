@@ -12,7 +12,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from msgworker.dialects.database import DIALECTS
+from msgworker.db.database import DIALECTS
 from msgworker.payload import BEGINNING
 
 

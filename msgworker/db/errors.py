@@ -14,8 +14,8 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from msgworker.dialects.exceptions import code_of
-from msgworker.dialects.poolers import is_of_a_pooler
+from msgworker.db.exceptions import code_of
+from msgworker.db.poolers import is_of_a_pooler
 from msgworker.errors import DatabaseUnavailable
 from msgworker.payload import shown
 

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, oracle
 
-from msgworker.dialects import (
+from msgworker.db import (
     UtcDateTime,
     compiler_for,
     created_default,
@@ -31,7 +31,7 @@ from msgworker.dialects import (
     utc_of,
     written,
 )
-from msgworker.dialects.zones import changes_of, offsets_of
+from msgworker.db.zones import changes_of, offsets_of
 from tests.servers import MariaDB, run, start
 
 YEAR = datetime.now(UTC).year

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from msgworker import App, ConfigError
-from msgworker.dialects import Trouble, open_engine, trouble
+from msgworker.db import Trouble, open_engine, trouble
 from tests.servers import free_port
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from msgworker.dialects.attempts import attempt
-from msgworker.dialects.connections import connecting, is_ours_alone
+from msgworker.db.attempts import attempt
+from msgworker.db.connections import connecting, is_ours_alone
 from msgworker.errors import HandlerMisuse
 from msgworker.logs import logger
 

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
-from msgworker.dialects.catalogue import _quoted
-from msgworker.dialects.database import Dialect
-from msgworker.dialects.deadlines import is_overtime
-from msgworker.dialects.errors import Trouble, trouble
+from msgworker.db.catalogue import _quoted
+from msgworker.db.database import Dialect
+from msgworker.db.deadlines import is_overtime
+from msgworker.db.errors import Trouble, trouble
 
 
 @dataclass(frozen=True, slots=True)

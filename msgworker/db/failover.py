@@ -15,10 +15,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from msgworker.dialects.errors import is_read_only, refuses_writes
-from msgworker.dialects.exceptions import code_of, masked
-from msgworker.dialects.hosts import others
-from msgworker.dialects.poolers import shares_sessions
+from msgworker.db.errors import is_read_only, refuses_writes
+from msgworker.db.exceptions import code_of, masked
+from msgworker.db.hosts import others
+from msgworker.db.poolers import shares_sessions
 from msgworker.errors import DatabaseUnavailable
 from msgworker.logs import Said, logger
 from msgworker.processlock import ProcessLock

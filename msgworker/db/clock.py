@@ -12,7 +12,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
-from msgworker.dialects.types import _is_mariadb
+from msgworker.db.types import _is_mariadb
 from msgworker.errors import ConfigError
 from msgworker.ticks import zone_of
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import (
+from msgworker.db import (
     AnyText,
     QueryText,
     Trouble,

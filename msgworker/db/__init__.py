@@ -5,8 +5,8 @@ types and error kinds (`Trouble`), imported from here: names outside `__all__` a
 private. A new database is a new row in DIALECTS.
 """
 
-from msgworker.dialects.attempts import Attempt, GivenUp, Left, watch
-from msgworker.dialects.catalogue import (
+from msgworker.db.attempts import Attempt, GivenUp, Left, watch
+from msgworker.db.catalogue import (
     IdSource,
     advancing,
     columns_there,
@@ -26,7 +26,7 @@ from msgworker.dialects.catalogue import (
     sizes_are_exact,
     table_size,
 )
-from msgworker.dialects.clock import (
+from msgworker.db.clock import (
     Instants,
     UtcDateTime,
     instants_of,
@@ -38,7 +38,7 @@ from msgworker.dialects.clock import (
     read_instant,
     step_of,
 )
-from msgworker.dialects.connections import (
+from msgworker.db.connections import (
     Escaped,
     QueryText,
     change_by_text,
@@ -61,7 +61,7 @@ from msgworker.dialects.connections import (
     unavailable,
     writing,
 )
-from msgworker.dialects.database import (
+from msgworker.db.database import (
     DIALECTS,
     NAMES,
     Dialect,
@@ -69,7 +69,7 @@ from msgworker.dialects.database import (
     returns_ids,
     tells_no_other_ids,
 )
-from msgworker.dialects.ddl import (
+from msgworker.db.ddl import (
     AN_INSTANT,
     BUILDING,
     HIDDEN,
@@ -104,13 +104,13 @@ from msgworker.dialects.ddl import (
     wait_of_columns,
     zone_is_lost,
 )
-from msgworker.dialects.deadlines import (
+from msgworker.db.deadlines import (
     deadline,
     is_overtime,
     is_time_limit,
     session_seconds,
 )
-from msgworker.dialects.drivers import (
+from msgworker.db.drivers import (
     committing_each,
     has_sent_nothing,
     is_aborted,
@@ -118,7 +118,7 @@ from msgworker.dialects.drivers import (
     sever,
     wait_for_notice,
 )
-from msgworker.dialects.engine import (
+from msgworker.db.engine import (
     beside,
     dialect_of,
     open_engine,
@@ -129,7 +129,7 @@ from msgworker.dialects.engine import (
     same_database,
     server_of,
 )
-from msgworker.dialects.errors import (
+from msgworker.db.errors import (
     NO_MEMORY,
     Trouble,
     follows,
@@ -141,9 +141,9 @@ from msgworker.dialects.errors import (
     trouble,
     violates,
 )
-from msgworker.dialects.exceptions import masked, secrets_of, without
-from msgworker.dialects.failover import refuse_standby, succession_of
-from msgworker.dialects.live import (
+from msgworker.db.exceptions import masked, secrets_of, without
+from msgworker.db.failover import refuse_standby, succession_of
+from msgworker.db.live import (
     Policies,
     Room,
     Rule,
@@ -172,9 +172,9 @@ from msgworker.dialects.live import (
     whole_end,
     whole_room,
 )
-from msgworker.dialects.oracle import block_of, can_block, refuses_block, send_block
-from msgworker.dialects.poolers import shares_sessions
-from msgworker.dialects.server_checks import (
+from msgworker.db.oracle import block_of, can_block, refuses_block, send_block
+from msgworker.db.poolers import shares_sessions
+from msgworker.db.server_checks import (
     ANALYZE,
     CURRENT_USER,
     OLDEST_SNAPSHOT,
@@ -183,14 +183,14 @@ from msgworker.dialects.server_checks import (
     plan_of,
     refuses_all_writes,
 )
-from msgworker.dialects.sqlite import (
+from msgworker.db.sqlite import (
     DATABASE_SET_UP,
     DatabaseFile,
     lending,
     network_mount,
     set_up_database,
 )
-from msgworker.dialects.types import (
+from msgworker.db.types import (
     AnyId,
     AnyText,
     JsonList,
@@ -211,7 +211,7 @@ from msgworker.dialects.types import (
     text_length,
     whole_number,
 )
-from msgworker.dialects.zones import (
+from msgworker.db.zones import (
     SESSION_OFFSET,
     created_default,
     has_come,

@@ -17,8 +17,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from msgworker import App, Context, DatabaseUnavailable, Message, dialects
-from msgworker.dialects import sqlite
+from msgworker import App, Context, DatabaseUnavailable, Message, db
+from msgworker.db import sqlite
 from tests.support.waiting import in_thread
 
 HOLD_SECONDS, GAP_SECONDS = 0.02, 0.0005
@@ -90,7 +90,7 @@ def test_lock_that_is_held_too_long_is_an_error(
     with app.engine.connect() as conn:
         with pytest.raises(OperationalError, match="locked") as caught:
             conn.begin()
-        assert dialects.trouble(caught.value) is dialects.Trouble.AGAIN
+        assert db.trouble(caught.value) is db.Trouble.AGAIN
     holder.execute("COMMIT")
     with app.engine.begin() as conn:  # and the connection is good for use again
         app.send(conn, "any", None)

@@ -10,9 +10,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from msgworker.dialects.deadlines import is_overtime
-from msgworker.dialects.errors import Trouble, trouble
-from msgworker.dialects.sqlite import DATABASE_SET_UP
+from msgworker.db.deadlines import is_overtime
+from msgworker.db.errors import Trouble, trouble
+from msgworker.db.sqlite import DATABASE_SET_UP
 
 
 @dataclass(frozen=True, slots=True)

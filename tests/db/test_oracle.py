@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker.dialects import DIALECTS, open_engine
-from msgworker.dialects.oracle import ROWS_AT_ONCE
+from msgworker.db import DIALECTS, open_engine
+from msgworker.db.oracle import ROWS_AT_ONCE
 from tests.oracle_driver import Log
 
 
