@@ -151,6 +151,8 @@ def _aside(would: Repaired) -> str:
         said.append(f"{would.done_again:,} of them done: handled again")
     if would.stay_done:
         said.append(f"{would.stay_done:,} behind that are done stay done")
+    elif not would.complete:
+        said.append("those behind that are done stay done; not counted, as it takes too long")
     if would.requested:
         said.append(f"{would.requested:,} of them running: a request to end them")
     return f" ({'; '.join(said)})" if said else ""

@@ -383,12 +383,14 @@ class Repairs(Writing):
                 skips=tuple(found.skips.first),
                 done_again=len(found.done),
                 stay_done=found.stay_done,
+                complete=found.complete,
             )
         self._ready()
         bulk: Bulk | None = None if op is None else self._bulk("rerun", by, asked, op, pace)
         for chunk in choice.chunks(None if op is None else op.last_id):
+            tails = steps.Tails.of(choice, chunk, also_done=also_done)
             bulk = bulk or self._bulk("rerun", by, asked, None, pace)
-            steps.rerun_with_behind(bulk, choice, chunk, also_done=also_done)
+            steps.rerun_with_behind(bulk, choice, chunk, tails, also_done=also_done)
         if bulk is None:
             return Repaired(kind="rerun")
         bulk.finish()

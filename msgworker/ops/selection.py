@@ -107,31 +107,50 @@ class Choice:
         part = ids[start : start + min(self.tables.dialect.max_ids, size)]
         if not part:
             return Chunk([], {})
-        ends = self.in_order and self.clock.seconds is None
-        clock = Clock(ORDER_SECONDS) if ends else self.clock
         try:
-            with clock.reading(self.engine) as conn:
+            with self.in_order_seconds.reading(self.engine) as conn:
                 skips = self.refusals(conn, part)
                 good = [i for i in part if i not in skips]
                 behind, late = self._late(conn, good, None)
                 taken = self._taken(conn, [i for i in good if i not in late])
         except TookTooLong as error:
+            ends = self.in_order and self.clock.seconds is None
             raise TookTooLong(error.seconds, self._by_object(part) if ends else None) from error
         more = start + len(part) < len(ids)
         return Chunk(part, skips | late | taken, behind, part[-1] if more else None)
 
+    @property
+    def in_order_seconds(self) -> Clock:
+        """The time of a walk over what is done behind messages: of each page, if it has none."""
+        return Clock(ORDER_SECONDS) if self.clock.seconds is None else self.clock
+
     def _by_object(self, ids: list[int]) -> str:
+        return self._index_advice(
+            ids,
+            "Whether a later message of its object has run is found fast, of one message",
+            "and does not ask",
+        )
+
+    def done_by_object(self, ids: list[int]) -> str:
+        """How a rerun with successors is done in time."""
+        return self._index_advice(
+            ids,
+            "What is done behind a message of its object is found fast, of one object",
+            "alone, without --with-successors",
+        )
+
+    def _index_advice(self, ids: list[int], what: str, forced: str) -> str:
         t = self.tables
         quote = db.compiler_for(t.dialect.name).identifier_preparer
         object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
         one = len(ids) == 1
         left = f"message {ids[0]} was" if one else f"messages {ids[0]} to {ids[-1]} were"
+        it = "it" if one else "them"
         return (
-            f"{left} left alone. Whether a later message of its object has run is found fast, of "
-            "one message, by an index of your own on "
+            f"{left} left alone. {what}, by an index of your own on "
             f"{quote.format_table(t.message)} ({object_id}, {msg_id}): with it rerun "
             f"{'it' if one else 'them one by one'}. Without it, --force (force=True) reruns "
-            f"{'it' if one else 'them'} and does not ask"
+            f"{it} {forced}"
         )
 
     def _of_filter(self, after: int | None, size: int) -> Chunk:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
 from msgworker.db import Trouble, connecting, reason_of, trouble, writing
-from msgworker.errors import SchemaError
+from msgworker.errors import SchemaError, TookTooLong
 from msgworker.message import State, Status
 from msgworker.ops.operation import Bulk, Step, TooMany, Unchanged
 from msgworker.ops.results import Skip, Skips, Why
@@ -82,32 +82,51 @@ class Tails:
 
     first: of each chosen one, the lowest chosen one of its object. rows: under that one, those of
     the object behind it, by msg_id; done ones only if they may be rerun. stay_done: how many done
-    ones behind them stay so.
+    ones behind them stay so; complete: those were all counted.
     """
 
     first: dict[int, int] = field(default_factory=dict)
     rows: dict[int, list[SeenRow]] = field(default_factory=dict)
     stay_done: int = 0
+    complete: bool = True
 
     @classmethod
     def of(cls, choice: Choice, chunk: Chunk, *, also_done: bool, counts: bool = False) -> Tails:
-        """Those of a chunk. counts: count those that stay done, which reads all that is done."""
+        """Those of a chunk. counts: count those that stay done. The done ones stand in no index of
+        ours: the walk is ended after ORDER_SECONDS, and raises TookTooLong if it has to be known
+        which they are."""
         found, t = cls(), choice.tables
         heads = [i for i in chunk.ids if i not in chunk.skips]
-        named = State.DONE in choice.words
+        parts = [heads[i : i + t.dialect.max_ids] for i in range(0, len(heads), t.dialect.max_ids)]
         with choice.clock.reading(choice.engine) as conn:
-            for start in range(0, len(heads), t.dialect.max_ids):
-                part = heads[start : start + t.dialect.max_ids]
+            for part in parts:
                 choice.clock.check()
                 found.first |= order.lowest(conn, t, part)
-                behind = order.not_done_behind(conn, t, part)
-                done = order.done_behind(conn, t, part) if also_done or named or counts else {}
-                for low, rows in done.items():
-                    again = rows if also_done else _named(conn, choice, rows) if named else []
-                    found.stay_done += len(rows) - len(again)
-                    behind[low] = sorted([*behind.get(low, []), *again])
-                found.rows |= behind
+                found.rows |= order.not_done_behind(conn, t, part)
+        named = State.DONE in choice.words
+        if also_done or named or counts:
+            try:
+                found._add_done(choice, parts, also_done=also_done, named=named)
+            except TookTooLong as error:
+                if choice.clock.seconds is not None:
+                    raise
+                if also_done or named:
+                    raise TookTooLong(error.seconds, choice.done_by_object(heads)) from error
+                found.complete = False
         return found
+
+    def _add_done(
+        self, choice: Choice, parts: list[list[int]], *, also_done: bool, named: bool
+    ) -> None:
+        t, clock = choice.tables, choice.in_order_seconds
+        with clock.reading(choice.engine) as conn:
+            for part in parts:
+                clock.check()
+                lows = sorted({self.first[i] for i in part})
+                for low, rows in order.done_behind(conn, t, lows).items():
+                    again = rows if also_done else _named(conn, choice, rows) if named else []
+                    self.stay_done += len(rows) - len(again)
+                    self.rows[low] = sorted([*self.rows.get(low, []), *again])
 
     def behind(self, head: int) -> list[SeenRow]:
         """What stands behind a chosen message."""
@@ -131,12 +150,13 @@ class Would:
     """What a rerun with successors would change.
 
     ids: messages; done: those of them that are done. matched: those, and the chosen ones that would
-    be skipped. stay_done: how many done ones behind them stay so.
+    be skipped. stay_done: how many done ones behind them stay so; complete: those were all counted.
     """
 
     ids: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     stay_done: int = 0
+    complete: bool = True
     skips: Skips = field(default_factory=Skips)
 
     @property
@@ -150,6 +170,7 @@ def would(choice: Choice, *, also_done: bool) -> Would:
     for chunk in choice.chunks():
         tails = Tails.of(choice, chunk, also_done=also_done, counts=True)
         found.stay_done += tails.stay_done
+        found.complete &= tails.complete
         heads = list(tails.first)
         with choice.clock.reading(choice.engine) as conn:
             running = _by_parts(t, heads, partial(order.runs_later, conn, t))
@@ -182,14 +203,15 @@ def _given_up(conn: Connection, t: Tables, ids: list[int]) -> dict[int, bool]:
     return dict.fromkeys(change.given_up(conn, t, ids), True)
 
 
-def rerun_with_behind(bulk: Bulk, choice: Choice, chunk: Chunk, *, also_done: bool) -> None:
+def rerun_with_behind(
+    bulk: Bulk, choice: Choice, chunk: Chunk, tails: Tails, *, also_done: bool
+) -> None:
     """Rerun each chosen message of a chunk with those behind it that are not done: those of one
     object in one transaction, because a worker that saw only a part would run the rest out of
     order.
 
     also_done: also the done ones behind it; else only done ones that are chosen themselves.
     """
-    tails = Tails.of(choice, chunk, also_done=also_done)
     with_done = also_done or State.DONE in choice.words
 
     def work(conn: Connection, part: list[int]) -> Step:

@@ -188,24 +188,36 @@ def not_done_behind(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int
     return {lo: [rows[i] for i in sorted(rows)] for lo, rows in found.items()}
 
 
-def done_behind(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[SeenRow]]:
-    """The same of those that are done: one walk over the table from the lowest id on."""
+def done_behind(conn: Connection, t: Tables, lows: Sequence[int]) -> dict[int, list[SeenRow]]:
+    """The same of those that are done, behind the lowest of each object; at most `max_ids` of them.
+
+    One walk over the table from the lowest id on; of one object, by an index by object if the table
+    has one.
+    """
+    alone = len(lows) == 1
 
     def build() -> sa.Select[Any]:
-        first, source = _firsts(t), t.message.alias("s")
+        source = t.message.alias("s")
         s = t.cols(source)
+        done = s.status == lit(Status.DONE)
+        columns: list[Any] = [s.msg_id, s.status, t.tries(s)]
+        if alone:
+            return sa.select(*columns).where(_behind_it(t, s), done).order_by(s.msg_id)
+        first = _firsts(t)
         # An outer join: see `ran_later`.
         joined = source.outerjoin(first, first.c.k == t.object_key(s))
-        query = sa.select(first.c.lo, s.msg_id, s.status, t.tries(s)).select_from(joined)
         low = sa.bindparam("low", type_=sa.BigInteger())
-        done = s.status == lit(Status.DONE)
+        query = sa.select(first.c.lo, *columns).select_from(joined)
         query = query.where(s.msg_id > low, done, s.object_id.is_not(None))
         return query.where(s.msg_id > first.c.lo).order_by(s.msg_id)
 
+    statement = t.built(("done_behind", alone), build)
+    if alone:
+        rows = conn.execute(statement, {"head": lows[0]})
+        return {lows[0]: [SeenRow._make(row) for row in rows]}
     found: dict[int, list[SeenRow]] = {}
     with joining_widely(conn, t.dialect):
-        params = {"mw_ids": list(ids), "low": min(ids)}
-        for lo, *row in conn.execute(t.built("done_behind", build), params):
+        for lo, *row in conn.execute(statement, {"mw_ids": list(lows), "low": min(lows)}):
             found.setdefault(lo, []).append(SeenRow._make(row))
     return found
 

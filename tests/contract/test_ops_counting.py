@@ -96,6 +96,35 @@ def test_a_rerun_by_id_that_cannot_tell_its_order_ends_and_names_the_index(
     assert app.ops.rerun(dead, force=True).changed == many
 
 
+@pytest.mark.parametrize("asked", [{"also_done": True}, {"force": True}], ids=str)
+@pytest.mark.parametrize("by_id", [True, False])
+@pytest.mark.parametrize("dry", [False, True], ids=["done", "dry"])
+def test_a_rerun_of_an_object_that_cannot_tell_what_is_done_ends_and_names_the_index(
+    app, monkeypatch, asked, by_id, dry
+):
+    (dead,) = put(app, ("o", FAILED))
+    monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.5)
+    monkeypatch.setattr(order, "done_behind", _never)
+    chosen = {"ids": [dead]} if by_id else {"object_id": "o"}
+    begun = time.monotonic()
+    with pytest.raises(TookTooLong, match=r"after 0\.5 s") as caught:
+        app.ops.rerun(**chosen, **asked, with_successors=True, dry_run=dry)
+    assert time.monotonic() - begun < 20
+    assert re.search(r"on \S*msgworker_message \(object_id, msg_id\).*--force", str(caught.value))
+    assert (_states(app), app.ops.audit()) == (["dead"], [])
+    assert app.ops.rerun([dead], force=True).changed == 1
+
+
+def test_a_dry_run_with_successors_says_if_it_could_not_count_what_stays_done(app, monkeypatch):
+    """The rerun itself does not look for it."""
+    (dead,) = put(app, ("o", FAILED))
+    monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.5)
+    monkeypatch.setattr(order, "done_behind", _never)
+    would = app.ops.rerun([dead], with_successors=True, dry_run=True)
+    assert (would.changed, would.stay_done, would.complete) == (1, 0, False)
+    assert app.ops.rerun([dead], with_successors=True).changed == 1
+
+
 def test_a_dry_run_stops_at_its_limit_and_says_whether_that_was_all(app):
     ids = put(app, *((f"o{n}", NEW) for n in range(5)))
     for limit, counted, complete in ((3, 3, False), (5, 5, True), (6, 5, True)):

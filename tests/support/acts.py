@@ -383,7 +383,8 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield order.ran_later, {"ids": some[:1]}
     yield order.lowest, {"ids": some}
     yield order.not_done_behind, {"ids": some}
-    yield order.done_behind, {"ids": some}
+    for lows in (some, some[:1]):
+        yield order.done_behind, {"lows": lows}
     yield change.matching, {"ids": some, "words": (State.DONE,), "wanted": plain}
     yield change.rerun, {"ids": some, "done_too": True}
     yield change.discard, {"ids": some, "text": "discarded by me: why"}
