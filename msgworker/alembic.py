@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker.db import DIALECTS, dialect_of
+from msgworker.db import DATABASES, NAMES, dialect_of
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.schema import create
 from msgworker.schema import upgrade as store
@@ -105,7 +105,7 @@ def upgrade(op: Any, table: MessageTable | None = None, *, message_table: bool =
 
 @cache
 def _our_tables() -> frozenset[str]:
-    tables = tables_for(MessageTable(), next(iter(DIALECTS.values())))
+    tables = tables_for(MessageTable(), DATABASES[NAMES[0]])
     return frozenset(table.name for table in own_tables(tables)) | {DEFAULT_NAME}
 
 

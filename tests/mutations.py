@@ -492,7 +492,7 @@ MUTANTS = (
     # --- P6 tries
     _m(
         "a transaction that Oracle has rolled back is a failed try",
-        "db/errors.py",
+        "db/oracle.py",
         "8006, 8177, 12860",
         "8006, 12860",
         "test_one_failing_statement_changes_no_outcome[transactional-before commit-10]",
@@ -1890,7 +1890,7 @@ MUTANTS = (
     _m(
         "each refused write is an outage",
         "db/failover.py",
-        "    if read_only or _is_standby(conn.dialect.name, conn.connection.driver_connection):\n",
+        "    if name in _READ_ONLY or _is_standby(name, raw):\n",
         "    if True:\n",
         "test_what_a_standby_refuses_is_an_outage_and_other_refusals_are_not",
     ),
@@ -1903,9 +1903,9 @@ MUTANTS = (
     ),
     _m(
         "a server that is read-only ends the run",
-        "db/errors.py",
-        "        return Trouble.LOST  # see failover.py\n",
-        "        return Trouble.REFUSED\n",
+        "db/mysql.py",
+        "            return Trouble.LOST  # a replica, see failover.py\n",
+        "            return Trouble.REFUSED\n",
         "test_what_a_replica_refuses_is_an_outage",
     ),
     _m(

@@ -590,7 +590,7 @@ _m(
 _m(
     "S13",
     "the password of the URL is shown",
-    "db/exceptions.py",
+    "db/errors.py",
     "render_as_string(hide_password=True)",
     "render_as_string(hide_password=False)",
     "test_the_password_of_the_database_is_on_no_page",
@@ -598,7 +598,7 @@ _m(
 _m(
     "S13",
     "the query of the URL is shown",
-    "db/exceptions.py",
+    "db/errors.py",
     'value if HARMLESS.fullmatch(key) else "***"',
     "value",
     "test_the_password_of_the_database_is_on_no_page",

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy.exc import SAWarning
 
 from msgworker import MessageTable
-from msgworker.db import DIALECTS, NAMES
+from msgworker.db import DATABASES, NAMES
 from msgworker.errors import DuplicateMessage
 from msgworker.store.done import NotTogether
 from msgworker.table import tables_for
@@ -118,7 +118,7 @@ def statements(name: str) -> str:
     """The text of the file of a database."""
     warnings.simplefilter("ignore", SAWarning)  # of an INSERT ... SELECT without all of a key
     conn: Any = Sent(name)
-    tables = tables_for(MessageTable(), DIALECTS[name])
+    tables = tables_for(MessageTable(), DATABASES[name])
     found: dict[str, dict[Any, list[str]]] = {subject: {} for subject in SUBJECTS}
     for act, options in acts(tables, conn):
         subject = act.__module__.rpartition(".")[2]

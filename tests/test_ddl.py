@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable
-from msgworker.db import DIALECTS, NAMES, compiler_for
+from msgworker.db import DATABASES, NAMES, compiler_for
 from msgworker.db.catalogue import OTHER_SCHEMAS
 from msgworker.schema import additions
 from msgworker.table import tables_for
@@ -149,7 +149,7 @@ MYSQL_REFUSES = {
     }.items(),
 )
 def test_an_added_created_at_leaves_the_rows_that_are_there_without_a_value(name, set_default):
-    message = tables_for(MessageTable("t"), DIALECTS[name]).message
+    message = tables_for(MessageTable("t"), DATABASES[name]).message
     sql = compiler_for(name)
     add, *rest = additions.add_with_default_for_new(sql, message, message.c.created_at)
     assert "created_at" in add
@@ -179,8 +179,8 @@ def test_mysql_is_sent_the_statements_of_scopes_and_locks_that_mariadb_runs(role
     sent = {}
     for name in ("mysql", "mariadb"):
         conn: Any = Compiled(name)
-        for act, options in scope_acts(tables_for(spec, DIALECTS[name]), conn):
-            act(conn, tables_for(spec, DIALECTS[name]), **options)
+        for act, options in scope_acts(tables_for(spec, DATABASES[name]), conn):
+            act(conn, tables_for(spec, DATABASES[name]), **options)
         sent[name] = set(conn.sent)
     assert len(sent["mysql"]) > (35 if role else 8)
     assert sent["mysql"] == sent["mariadb"]
@@ -241,7 +241,7 @@ def test_oracle_s_script_is_clean():
 def _oracle_statements(spec: MessageTable, header_room: int = 0) -> list[str]:
     log = Log()
     engine = log.engine()
-    t = tables_for(spec, DIALECTS["oracle"], header_room=header_room)
+    t = tables_for(spec, DATABASES["oracle"], header_room=header_room)
     with engine.connect() as conn:
         for act, options in acts(t, log):
             act(conn, t, **options)

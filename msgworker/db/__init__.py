@@ -1,8 +1,8 @@
 """The only package that knows the names of databases.
 
-All other packages use its capabilities (`Dialect`), clock expressions (`now`, `now_plus`), column
-types and error kinds (`Trouble`), imported from here: names outside `__all__` are
-private. A new database is a new row in DIALECTS.
+All other packages use the capabilities of a `Database`, clock expressions (`now`, `now_plus`),
+column types and error kinds (`Trouble`), imported from here: names outside `__all__` are
+private. A new database is a module with a `Database`, and a row in HOMES.
 """
 
 from msgworker.db.attempts import Attempt, GivenUp, Left, watch
@@ -45,6 +45,7 @@ from msgworker.db.connections import (
     change_text_for,
     connected,
     connecting,
+    deadline,
     fetch,
     fetch_text,
     is_spoilt,
@@ -55,20 +56,14 @@ from msgworker.db.connections import (
     refusal,
     returned,
     saving,
+    session_seconds,
     spoil,
     text_for,
     text_kind,
     unavailable,
     writing,
 )
-from msgworker.db.database import (
-    DIALECTS,
-    NAMES,
-    Dialect,
-    insert_unless,
-    returns_ids,
-    tells_no_other_ids,
-)
+from msgworker.db.database import DATABASES, NAMES, Database, Trouble, of, of_dialect
 from msgworker.db.ddl import (
     AN_INSTANT,
     BUILDING,
@@ -104,12 +99,6 @@ from msgworker.db.ddl import (
     wait_of_columns,
     zone_is_lost,
 )
-from msgworker.db.deadlines import (
-    deadline,
-    is_overtime,
-    is_time_limit,
-    session_seconds,
-)
 from msgworker.db.drivers import (
     committing_each,
     has_sent_nothing,
@@ -131,17 +120,20 @@ from msgworker.db.engine import (
 )
 from msgworker.db.errors import (
     NO_MEMORY,
-    Trouble,
     follows,
     is_of_the_session,
+    is_overtime,
+    is_time_limit,
     lacks_memory,
+    masked,
     no_connection_left,
     reason_of,
+    secrets_of,
     shows_a_row,
     trouble,
     violates,
+    without,
 )
-from msgworker.db.exceptions import masked, secrets_of, without
 from msgworker.db.failover import refuse_standby, succession_of
 from msgworker.db.live import (
     Policies,
@@ -232,8 +224,8 @@ __all__ = [
     "AN_INSTANT",
     "BUILDING",
     "CURRENT_USER",
+    "DATABASES",
     "DATABASE_SET_UP",
-    "DIALECTS",
     "HIDDEN",
     "MOST_PARTITIONS",
     "NAMES",
@@ -247,8 +239,8 @@ __all__ = [
     "AnyId",
     "AnyText",
     "Attempt",
+    "Database",
     "DatabaseFile",
-    "Dialect",
     "Escaped",
     "GivenUp",
     "IdSource",
@@ -314,7 +306,6 @@ __all__ = [
     "index_names",
     "index_parts",
     "indexing_online",
-    "insert_unless",
     "instant_of",
     "instant_text",
     "instants_of",
@@ -354,6 +345,8 @@ __all__ = [
     "now_ms",
     "now_plus",
     "number_room",
+    "of",
+    "of_dialect",
     "offset_now",
     "open_engine",
     "other_than",
@@ -379,7 +372,6 @@ __all__ = [
     "refuses_block",
     "refusing_null",
     "returned",
-    "returns_ids",
     "retypes_values",
     "retyping",
     "rolled_back",
@@ -410,7 +402,6 @@ __all__ = [
     "takes_any_text",
     "takes_default",
     "taking_null",
-    "tells_no_other_ids",
     "text_for",
     "text_kind",
     "text_length",

@@ -22,8 +22,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
+from msgworker.db.database import Trouble
 from msgworker.db.drivers import file_number, sever_raw
-from msgworker.db.errors import Trouble, trouble
+from msgworker.db.errors import trouble
 from msgworker.errors import TookTooLong
 
 _here = threading.local()

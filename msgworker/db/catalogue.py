@@ -13,8 +13,8 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.engine.reflection import Inspector, ObjectKind, ObjectScope
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db.deadlines import is_overtime
-from msgworker.db.errors import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import is_overtime, trouble
 
 
 def names_there(inspector: Inspector, schema: str | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -16,18 +16,18 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.attempts import attempt
-from msgworker.db.database import Dialect
-from msgworker.db.deadlines import transaction_within
+from msgworker.db.database import Database, Trouble, of
 from msgworker.db.drivers import odd_texts
 from msgworker.db.errors import (
-    Trouble,
     is_denied,
     is_of_the_session,
     lacks_memory,
+    masked,
     reason_of,
+    secrets_of,
     trouble,
+    without,
 )
-from msgworker.db.exceptions import masked, secrets_of, without
 from msgworker.db.poolers import shares_sessions
 from msgworker.db.types import AnyText
 from msgworker.errors import DatabaseUnavailable, SchemaError
@@ -381,6 +381,22 @@ def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 @contextmanager
+def transaction_within(
+    conn: sa.Connection, seconds: float | None
+) -> Iterator[sa.engine.RootTransaction]:
+    """A transaction; no statement of it, with its wait for locks, takes longer than this; None = as
+    long as it takes."""
+    if seconds is None:
+        with conn.begin() as begun:
+            yield begun
+        return
+    database = of(conn)
+    with database.before_transaction(conn, seconds), conn.begin() as begun:
+        database.in_transaction(conn, seconds)
+        yield begun
+
+
+@contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection in a transaction that commits at the end; raises DatabaseUnavailable too.
 
@@ -400,8 +416,31 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
                 begun.commit()
 
 
+def deadline(conn: sa.Connection, seconds: float) -> AbstractContextManager[None]:
+    """The database ends each statement of the block that takes longer than this; SQLite, whose
+    statements read on as their rows are fetched, ends what takes longer than this in all, and so
+    do we through a pooler, whose sessions are not ours to set.
+
+    `conn` is one of `connecting`. A statement that was ended raises an error that `is_overtime`
+    knows.
+    """
+    return of(conn).deadline(conn, seconds)
+
+
+def session_seconds(conn: sa.Connection) -> float | None:
+    """How long a session of the login may do nothing within a transaction, or a transaction may
+    last, whichever is less; None = the server does not say or has no limit. No user
+    code has `conn`."""
+    asked = of(conn).session_limits
+    if asked is None:
+        return None
+    found = conn.exec_driver_sql(asked[0]).all()
+    limits = [float(value) / asked[1] for _, value in found if float(value) > 0]
+    return min(limits, default=None)
+
+
 @contextmanager
-def joining_widely(conn: sa.Connection, dialect: Dialect) -> Iterator[None]:
+def joining_widely(conn: sa.Connection, dialect: Database) -> Iterator[None]:
     """The block's queries join a large part of the table; `conn` is one of `connecting`."""
     if dialect.wide_join_settings is None or shares_sessions(conn):
         yield

@@ -9,7 +9,6 @@ import re
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
 from msgworker.db.connections import connecting, doubt_sessions, watch_sessions
-from msgworker.db.database import DIALECTS, NAMES, Dialect
+from msgworker.db.database import DATABASES, NAMES, Database, of_dialect
 from msgworker.db.drivers import (
     ISOLATION,
     _any_text,
@@ -30,7 +29,6 @@ from msgworker.db.drivers import (
     _note_number,
     connect_defaults,
 )
-from msgworker.db.exceptions import code_of
 from msgworker.db.failover import ROLLED_BACK, notice_standby
 from msgworker.db.hosts import Hosts, named_hosts
 from msgworker.db.oracle import _fetch_at_once, _pad_lists
@@ -73,7 +71,7 @@ def parse_url(url: object) -> URL:
     if _ASYNC.search(text):
         raise ConfigError(f"{text} is an async driver; use a plain one, e.g. {_plain(text)}://")
     backend = parsed.get_backend_name()
-    if backend not in DIALECTS:
+    if backend not in NAMES:
         raise ConfigError(f"database {backend!r} is not supported; use one of: {', '.join(NAMES)}")
     if parsed.port is not None and not 1 <= parsed.port <= 65_535:
         raise ConfigError(f"port must be 1 to 65535, got {parsed.port}")
@@ -187,7 +185,7 @@ def _plain(drivername: str) -> str:
     return _DRIVERS.get(backend, (backend,))[0]
 
 
-def dialect_of(engine: sa.Engine) -> Dialect:
+def dialect_of(engine: sa.Engine) -> Database:
     """The capabilities of an engine's database; connects once to distinguish MariaDB and MySQL."""
     name = engine.dialect.name
     if name in ("mysql", "mariadb"):
@@ -195,9 +193,9 @@ def dialect_of(engine: sa.Engine) -> Dialect:
             with connecting(engine):
                 pass
         name = "mariadb" if getattr(engine.dialect, "is_mariadb", False) else "mysql"
-    if name not in DIALECTS:
+    if name not in NAMES:
         raise ConfigError(f"database {name!r} is not supported; use one of: {', '.join(NAMES)}")
-    known = DIALECTS[name]
+    known = DATABASES[name]
     if name not in _SEVERAL_WRITERS:
         return known
     if engine.pool not in _certifies:
@@ -206,7 +204,7 @@ def dialect_of(engine: sa.Engine) -> Dialect:
             asked = sa.text("SHOW VARIABLES LIKE :variable")
             found = conn.execute(asked, {"variable": variable}).first()
         _certifies[engine.pool] = found is not None and str(found[1]) == value
-    return replace(known, certifies=True) if _certifies[engine.pool] else known
+    return known.having(certifies=True) if _certifies[engine.pool] else known
 
 
 _certifies: weakref.WeakKeyDictionary[sa.Pool, bool] = weakref.WeakKeyDictionary()
@@ -433,20 +431,14 @@ def _check_options(engine: sa.Engine) -> None:
         raise ConfigError(f"the database url has an unknown option {unknown[0]!r}; {hint}")
 
 
-_WHOLE_ROLLBACKS = (1213, 1020)
-_GONE = (1047, 2027)
-"""A node of Galera without its cluster, which answers all the same: the next connection is to
-another. MariaDB Connector/Python: what it has read is no answer."""
-
-
 def _note_rollback(context: Any) -> None:
     # MySQL rolls the whole transaction back at a deadlock and begins another one with the next
     # statement. Code that swallows the error would commit only its second half. The same holds for
     # a lost connection, after which SQLAlchemy raises other errors.
-    number, _ = code_of(context.original_exception)
-    if number in _GONE:
+    database, error = of_dialect(context.dialect), context.original_exception
+    if database.ends_session(error):
         context.is_disconnect = True
-    whole = context.is_disconnect or number in _WHOLE_ROLLBACKS
+    whole = context.is_disconnect or database.ends_transaction(error)
     if context.connection is not None and whole:
         # Not in its `info`, which is lost with the connection.
         vars(context.connection)[ROLLED_BACK] = context.sqlalchemy_exception

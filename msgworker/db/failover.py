@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from msgworker.db.errors import is_read_only, refuses_writes
-from msgworker.db.exceptions import code_of, masked
+from msgworker.db.database import of_dialect
+from msgworker.db.errors import code_of, masked
 from msgworker.db.hosts import others
 from msgworker.db.poolers import shares_sessions
 from msgworker.errors import DatabaseUnavailable
@@ -70,13 +70,13 @@ def _told(raw: Any) -> str | None:
 
 def _caught(context: Any) -> None:
     conn, error = context.connection, context.original_exception
-    read_only = is_read_only(error)
-    if conn is None or conn.invalidated or not (read_only or refuses_writes(error)):
+    if conn is None or conn.invalidated or not of_dialect(conn.dialect).refuses_writes(error):
         return
     if conn.in_nested_transaction():  # a rollback to a savepoint must remain possible
         return
     vars(conn)[ROLLED_BACK] = context.sqlalchemy_exception
-    if read_only or _is_standby(conn.dialect.name, conn.connection.driver_connection):
+    name, raw = conn.dialect.name, conn.connection.driver_connection
+    if name in _READ_ONLY or _is_standby(name, raw):
         context.is_disconnect = True
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from msgworker.db.exceptions import code_of
+from msgworker.db.errors import code_of
 from msgworker.errors import ConfigError
 from msgworker.processlock import ProcessLock
 

@@ -12,9 +12,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.catalogue import _quoted
-from msgworker.db.database import Dialect
-from msgworker.db.deadlines import is_overtime
-from msgworker.db.errors import Trouble, trouble
+from msgworker.db.database import Database, Trouble
+from msgworker.db.errors import is_overtime, trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +190,7 @@ def rules_of(
 ) -> list[Rule]:
     """The CHECKs and triggers of a table that this login may see, and the collation of its ids.
 
-    name: of the database's Dialect. object_id: the column of the ids; guard: its index. only: the
+    name: of the Database. object_id: the column of the ids; guard: its index. only: the
     kinds that are looked for, () = all.
     """
     asked = [q for q in RULES[name] if not only or any(f"'{kind}'" in q for kind in only)]
@@ -409,7 +408,7 @@ class Room(NamedTuple):
 _UTF_8 = ("", "utf8", "utf8mb3", "utf8mb4")
 
 
-def room_of(dialect: Dialect, role: str, kind: TypeEngine[Any], charset: str) -> Room | None:
+def room_of(dialect: Database, role: str, kind: TypeEngine[Any], charset: str) -> Room | None:
     """The room of a column for what a producer sends; None = not known, or no end."""
     if dialect.loose_types or isinstance(kind, sa.Enum | sa.JSON):
         return None
@@ -432,7 +431,7 @@ _KEY_BYTES = 3072 - 8
 _CHARACTER_BYTES = {"latin1": 1, "ascii": 1, "ucs2": 2, "utf8mb3": 3, "utf8": 3}
 
 
-def key_room(dialect: Dialect, kind: TypeEngine[Any]) -> int | None:
+def key_room(dialect: Database, kind: TypeEngine[Any]) -> int | None:
     """How many characters of an id our indexes can hold; None = more than any column of ids."""
     if dialect.case_index != "column":
         return None
@@ -448,7 +447,7 @@ _CODECS = {
 }
 
 
-def codec_of(dialect: Dialect, rules: Sequence[Rule], column: str) -> str:
+def codec_of(dialect: Database, rules: Sequence[Rule], column: str) -> str:
     """What encodes the texts that a column takes, see `payload.fitting`; "" = it takes all. Of a
     character set that is not known here only ASCII is used."""
     for rule in rules:

@@ -5,11 +5,119 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
+
+from msgworker.db.database import Database, Trouble
+from msgworker.db.errors import is_lost_by_its_text
+
+
+class Oracle(Database):
+    """Oracle 12.2 and later, by python-oracledb or cx_Oracle."""
+
+    name = "oracle"
+    case_index = "function"
+    guard_case = "function"
+    oldest_index = True
+    pads_chars = True
+    blocks = True
+    defers = True
+    max_ids = 500  # an IN list over 1,000 elements is ORA-01795
+    index_hint = "FIRST_ROWS(100) INDEX(%(name)s {})"
+
+    # --- Errors.
+
+    def trouble(self, error: BaseException) -> Trouble:
+        text = str(error)
+        driver = re.match(r"(ORA|DPY|DPI)-0*(\d+)", text)
+        if driver is None:
+            return Trouble.LOST if is_lost_by_its_text(error) else Trouble.OTHER
+        inner = _code(text)
+        if inner in _TROUBLES:
+            return _TROUBLES[inner]
+        return _DRIVER_TROUBLES.get(f"{driver[1]}-{driver[2]}", Trouble.OTHER)
+
+    def no_connection_left(self, error: BaseException) -> bool:
+        return _code(str(error)) in (18, 20, 2391, 12516, 12519, 12520)
+
+    def is_denied(self, error: BaseException) -> bool:
+        # A table without any right is reported as missing.
+        return re.match(r"ORA-0*(1031|41900)\b", str(error)) is not None
+
+    def violated_index(self, error: BaseException) -> str | None:
+        found = re.search(r"\(([^)]*)", str(error))
+        return "" if found is None else found[1]
+
+    def is_overtime(self, error: BaseException) -> bool:
+        return re.match(r"DPY-4024|DPI-1067|ORA-0?3156|ORA-0*1013\b", str(error)) is not None
+
+    def is_statement_limit(self, error: BaseException) -> bool:
+        limits = r"DPY-4024|DPI-1067|ORA-0?(3156|2049)|ORA-30006"
+        return re.match(limits, str(error)) is not None
+
+    def is_session_limit(self, error: BaseException) -> bool:
+        return re.match(r"ORA-0?239[69]", str(error)) is not None
+
+    # --- Deadlines.
+
+    @contextmanager
+    def deadline(self, conn: sa.Connection, seconds: float) -> Iterator[None]:
+        raw: Any = conn.connection.driver_connection
+        before = raw.call_timeout
+        raw.call_timeout = max(1, round(seconds * 1000))
+        try:
+            yield
+        finally:
+            if not (conn.closed or conn.invalidated):
+                raw.call_timeout = before
+
+    before_transaction = deadline
+
+
+def _code(text: str) -> int | None:
+    found = re.search(r"ORA-0*(\d+)", text)
+    return None if found is None else int(found[1])
+
+
+_TROUBLES = (
+    dict.fromkeys((1,), Trouble.RACE)
+    | dict.fromkeys((54, 60, 1555, 4068, 8006, 8177, 12860, 30006, 1013), Trouble.AGAIN)
+    | dict.fromkeys(
+        (18, 20, 28, 600, 603, 1012, 1033, 1034, 1041, 1089, 1090, 1092, 2391, 2396, 2399),
+        Trouble.LOST,
+    )
+    | dict.fromkeys(
+        (
+            *(3113, 3114, 3135, 12153, 12170, 12505, 12514, 12516, 12518, 12519, 12520, 12526),
+            *(12528, 12535, 12537, 12541, 12543, 12545, 12547, 12571),
+            *(25401, 25402, 25403, 25405, 25408, 25409, 41412),  # TAF, Application Continuity
+        ),
+        Trouble.LOST,
+    )
+    | dict.fromkeys((904, 942, 1017, 1031, 16000, 28000, 28001), Trouble.REFUSED)
+)
+_DRIVER_TROUBLES = {
+    "DPY-1001": Trouble.LOST,
+    "DPY-4011": Trouble.LOST,
+    "DPY-4033": Trouble.LOST,
+    "DPY-6000": Trouble.LOST,
+    "DPY-6001": Trouble.LOST,
+    "DPY-6003": Trouble.LOST,
+    "DPY-6005": Trouble.LOST,
+    "DPI-1010": Trouble.LOST,
+    "DPI-1080": Trouble.LOST,
+    "DPY-4024": Trouble.AGAIN,
+    "DPI-1067": Trouble.AGAIN,
+    "DPY-3001": Trouble.REFUSED,  # what only the thick mode has
+    "DPY-3010": Trouble.REFUSED,  # a server that is too old for the thin mode
+    "DPY-4027": Trouble.REFUSED,  # no tnsnames.ora
+    "DPI-1047": Trouble.REFUSED,  # no client libraries
+}
+
 
 ROWS_AT_ONCE = 501
 """One more than our lists of ids have: so the driver knows the last row as the last."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL
 
-from msgworker.db.exceptions import code_of, masked
+from msgworker.db.errors import code_of, masked
 from msgworker.errors import ConfigError
 from msgworker.logs import Said, logger
 

@@ -10,8 +10,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from msgworker.db.deadlines import is_overtime
-from msgworker.db.errors import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import is_overtime, trouble
 from msgworker.db.sqlite import DATABASE_SET_UP
 
 

@@ -16,11 +16,87 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from msgworker.db.attempts import attempt
 from msgworker.db.connections import connecting, is_ours_alone
+from msgworker.db.database import Database, Trouble
 from msgworker.errors import HandlerMisuse
 from msgworker.logs import logger
 
 log = logger("msgworker.dialects")
 SQLITE_LEAST = (3, 38, 0)
+
+
+class SQLite(Database):
+    """SQLite 3.38 and later: a file on a local disk, with one writer at a time."""
+
+    name = "sqlite"
+    partial_indexes = True
+    oldest_index = True
+    recursive_skip_scan = True
+    on_conflict = True
+    slices_by_age = True  # a commit writes each page that it has changed, whole
+    row_locks = False
+    skip_locked = False
+    update_ignore = "OR IGNORE"
+    max_ids = 10_000
+    json_lists = True
+    index_hint = "INDEXED BY {}"
+    one_writer = True
+    loose_types = True
+
+    tells_no_other_ids = True
+
+    def returns_ids(self, version: tuple[Any, ...]) -> bool:
+        return version >= (3, 35)
+
+    def insert_unless(
+        self,
+        table: sa.Table,
+        values: dict[str, Any],
+        column: sa.ColumnElement[Any],
+        where: sa.ColumnElement[bool],
+    ) -> sa.Insert:
+        from sqlalchemy.dialects import sqlite
+
+        given = sqlite.insert(table).values(values)
+        return given.on_conflict_do_nothing(index_elements=[column], index_where=where)
+
+    # --- Errors: the driver of the standard library has codes since Python 3.11 only.
+
+    def trouble(self, error: BaseException) -> Trouble:
+        text = str(error).lower()
+        return next((kind for part, kind in _TROUBLES if part in text), Trouble.OTHER)
+
+    def is_overtime(self, error: BaseException) -> bool:
+        return str(error) == "interrupted"
+
+    # --- Deadlines: of all that is done in the block, as statements read on while their rows are
+    # fetched.
+
+    @contextmanager
+    def deadline(self, conn: sa.Connection, seconds: float) -> Iterator[None]:
+        raw: Any = conn.connection.driver_connection
+        until = time.monotonic() + seconds
+        raw.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+        try:
+            yield
+        finally:
+            raw.set_progress_handler(None, 0)
+
+    before_transaction = deadline
+
+
+_TROUBLES = (
+    ("unique constraint", Trouble.RACE),
+    ("is locked", Trouble.AGAIN),
+    ("unable to open", Trouble.LOST),
+    ("disk i/o", Trouble.LOST),
+    ("database or disk is full", Trouble.LOST),
+    ("readonly", Trouble.REFUSED),
+    ("not a database", Trouble.REFUSED),
+    ("no such table", Trouble.REFUSED),
+    ("no such column", Trouble.REFUSED),
+)
+_STEPS = 1_000
+"""The time is looked at after so many steps of SQLite's virtual machine."""
 
 
 @cache

@@ -12,7 +12,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from msgworker.db.database import DIALECTS
+from msgworker.db.database import DATABASES
 from msgworker.payload import BEGINNING
 
 
@@ -32,7 +32,7 @@ class KeyText(TypeDecorator[str]):
             from sqlalchemy.dialects import mysql
 
             # nopad: with the older padded collations 'a' and 'a ' were one object.
-            nopad = DIALECTS["mariadb" if _is_mariadb(dialect) else "mysql"].key_collation
+            nopad = DATABASES["mariadb" if _is_mariadb(dialect) else "mysql"].key_collation
             kind = mysql.VARCHAR(length, charset="utf8mb4", collation=nopad)
             return dialect.type_descriptor(kind)
         return dialect.type_descriptor(sa.String(length))
@@ -182,7 +182,7 @@ def _bytewise_sqlite(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str
 
 @compiles(bytewise, "mysql", "mariadb")
 def _bytewise_mysql(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str:
-    kept = DIALECTS["mariadb" if _is_mariadb(compiler.dialect) else "mysql"].key_collation
+    kept = DATABASES["mariadb" if _is_mariadb(compiler.dialect) else "mysql"].key_collation
     return f"(CONVERT({compiler.process(element.clauses, **kw)} USING utf8mb4) COLLATE {kept})"
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, Inspector
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from msgworker import db
-from msgworker.db import Dialect
+from msgworker.db import Database
 from msgworker.errors import SchemaError
 from msgworker.schedules import Schedule
 from msgworker.schema import additions, create, describe, requirements
@@ -74,7 +74,7 @@ class Patient:
     engine: Engine
     conn: Connection
     inspector: Inspector
-    dialect: Dialect
+    dialect: Database
     spec: MessageTable
     exists: bool
     columns: dict[str, Any]
@@ -150,7 +150,7 @@ def meet(
     engine: Engine,
     conn: Connection,
     spec: MessageTable,
-    dialect: Dialect,
+    dialect: Database,
     asked: Rule | None = None,
 ) -> Patient:
     """Look at the live table; raises SchemaError only if its schema cannot be looked at."""
@@ -184,7 +184,7 @@ def meet(
 
 
 def _with(
-    spec: MessageTable, dialect: Dialect, kinds: dict[str, Any], lacking: list[str]
+    spec: MessageTable, dialect: Database, kinds: dict[str, Any], lacking: list[str]
 ) -> Tables:
     """The tables with these columns added, as our own DDL would make them."""
     plain = tables_for(spec, dialect).message.c

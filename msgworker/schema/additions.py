@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -212,7 +211,7 @@ def optional_tables(t: Tables) -> tuple[sa.Table, ...]:
 def ddl(spec: MessageTable, dialect_name: str, partitions: int = 0) -> str:
     """The whole script for a DBA, without connecting. partitions: of the message table, by the hash
     of the object; only where `db.UNPARTITIONED` says nothing."""
-    dialect = replace(db.DIALECTS[dialect_name], partitioned=partitions > 0)
+    dialect = db.DATABASES[dialect_name].having(partitioned=partitions > 0)
     compiler = db.compiler_for(dialect_name)
     t = tables_for(spec, dialect)
     parts = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
 from msgworker.counted import plural
-from msgworker.db import Dialect, connecting, writing
+from msgworker.db import Database, connecting, writing
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.message import Status
 from msgworker.schema import describe as versions
@@ -62,7 +61,7 @@ from msgworker.table import ADDED, REQUIRED, Cols, MessageTable, Tables, lit, li
 def create(
     engine: Engine,
     spec: MessageTable,
-    dialect: Dialect,
+    dialect: Database,
     warn: Callable[[str], object] = lambda _: None,
 ) -> list[str]:
     """Create what is missing; return the names of what was created, [] if all was there.
@@ -118,7 +117,7 @@ def create(
     return made
 
 
-def _add_later_columns(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
+def _add_later_columns(engine: Engine, spec: MessageTable, dialect: Database) -> list[str]:
     """Add the columns that a later version has added to our own message table."""
     ideal = tables_for(spec, dialect).message
     return ensure_columns(engine, ideal, [c for c in ideal.c if ADDED in c.info])
@@ -158,7 +157,7 @@ def has_unknown_status(c: Cols, *, known: Iterable[Status] = tuple(Status)) -> C
     return sa.or_(c.status.is_(None), c.status.not_in([lit(s) for s in known]))
 
 
-def recorded_rule(engine: Engine, spec: MessageTable, dialect: Dialect) -> Rule:
+def recorded_rule(engine: Engine, spec: MessageTable, dialect: Database) -> Rule:
     """The recorded rule of a table; where none is, that of `spec` is recorded."""
     with connecting(engine) as conn:
         live = live_name(sa.inspect(conn), spec)
@@ -182,7 +181,7 @@ def record_rule(engine: Engine, t: Tables) -> Rule:
 
 
 def refuse_unfit(
-    conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Dialect
+    conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Database
 ) -> requirements.Live:
     as_is = requirements.read(conn, inspector, spec, dialect)
     found = requirements.needed(as_is)
@@ -247,7 +246,7 @@ def _within(conn: Connection, spec: MessageTable, seconds: float | None) -> Iter
 def resolve(
     engine: Engine,
     spec: MessageTable,
-    dialect: Dialect,
+    dialect: Database,
     *,
     recorded: bool = True,
     with_headers: bool = False,
@@ -277,7 +276,7 @@ def resolve(
         spec = named(spec, live)
         as_is = requirements.read(conn, inspector, spec, dialect, columns)
         ids = as_is.columns.get("msg_id")
-        dialect = replace(dialect, partitioned=as_is.partitions is not None)
+        dialect = dialect.having(partitioned=as_is.partitions is not None)
         unique = dialect.partitioned or (
             ids is not None and is_unique(inspector, live, spec.schema, ids.name)
         )
@@ -328,13 +327,13 @@ def resolve(
     return t
 
 
-def known_rule(engine: Engine, spec: MessageTable, dialect: Dialect) -> Rule:
+def known_rule(engine: Engine, spec: MessageTable, dialect: Database) -> Rule:
     """The rule in force of a table that may not be there yet; then that of `spec`."""
     with connecting(engine) as conn:
         return rule_there(conn, spec, dialect)
 
 
-def rule_there(conn: Connection, spec: MessageTable, dialect: Dialect) -> Rule:
+def rule_there(conn: Connection, spec: MessageTable, dialect: Database) -> Rule:
     """The same, as a connection sees it."""
     inspector = sa.inspect(conn)
     live = live_name(inspector, spec)

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from msgworker import db
 from msgworker.db import (
-    Dialect,
+    Database,
     Trouble,
     connecting,
     now,
@@ -62,7 +62,7 @@ def _unwarned() -> Iterator[None]:
 
 def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
     """The storage engine of a table, where there is a choice."""
-    if not db.DIALECTS[inspector.dialect.name].storage_engines:
+    if not db.DATABASES[inspector.dialect.name].storage_engines:
         return ""
     try:
         with _unwarned():
@@ -90,7 +90,7 @@ def storage_problem(
     return [f"its storage engine {storage} has no transactions. To fix it: {mend}"]
 
 
-def check_names(spec: MessageTable, dialect: Dialect) -> None:
+def check_names(spec: MessageTable, dialect: Database) -> None:
     for name in (spec.schema or "", spec.bare_name, *spec.names().values()):
         if len(name.encode()) > dialect.max_name:
             most = f"{dialect.max_name} bytes that {dialect.name} takes"
@@ -148,11 +148,11 @@ def unnamed(spec: MessageTable, lacking: Sequence[str], there: Iterable[str]) ->
     )
 
 
-def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dialect) -> Dialect:
+def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Database) -> Database:
     """What the database can do on this table: columns that are computed from one that a foreign key
     changes cannot be stored; indexes over partitions can be unique for objects only."""
     table = sa.Table(live, sa.MetaData(), schema=spec.schema)
-    dialect = replace(dialect, partitioned=db.has_partitions(inspector, table))
+    dialect = dialect.having(partitioned=db.has_partitions(inspector, table))
     if not dialect.stored_columns:
         return dialect
     names = spec.names()
@@ -163,7 +163,7 @@ def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dial
         options = {act: str(does).upper() for act, does in key.get("options", {}).items()}
         changes = options.get("onupdate") in CHANGING or options.get("ondelete") in CHANGING[1:]
         if changes and bases & {name.lower() for name in key["constrained_columns"]}:
-            return replace(dialect, stored_columns=False)
+            return dialect.having(stored_columns=False)
     return dialect
 
 

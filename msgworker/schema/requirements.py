@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import NullType
 
 from msgworker import db
-from msgworker.db import Dialect, Instants, UtcDateTime
+from msgworker.db import Database, Instants, UtcDateTime
 from msgworker.message import UNWRITABLE, ends_at
 from msgworker.store.pauses import MAX_TOPIC
 from msgworker.table import (
@@ -100,7 +100,7 @@ class Live:
     """
 
     spec: MessageTable
-    dialect: Dialect
+    dialect: Database
     sql: sa.Dialect
     name: str
     columns: dict[str, Column]
@@ -168,7 +168,7 @@ def error_room(live: Live) -> int:
     return _error_room(live.dialect, live.columns)
 
 
-def _error_room(dialect: Dialect, columns: dict[str, Column]) -> int:
+def _error_room(dialect: Database, columns: dict[str, Column]) -> int:
     column = columns.get("last_error")
     room = None if column is None else db.text_room(column.kind)
     return MAX_ERROR if room is None or dialect.loose_types else min(MAX_ERROR, room)
@@ -814,7 +814,7 @@ def read(
     conn: Connection,
     inspector: Inspector,
     spec: MessageTable,
-    dialect: Dialect,
+    dialect: Database,
     described: Sequence[Any] | None = None,
 ) -> Live:
     """The live message table, which must be there under the name in `spec`. described: what

@@ -21,7 +21,7 @@ from msgworker import db
 from msgworker.db import (
     AN_INSTANT,
     NOBODY,
-    Dialect,
+    Database,
     Trouble,
     connecting,
     reason_of,
@@ -85,7 +85,7 @@ class Plan:
 def plan(
     conn: Connection,
     spec: MessageTable,
-    dialect: Dialect,
+    dialect: Database,
     *,
     message_table: bool = False,
     inspector: Inspector | None = None,
@@ -117,7 +117,7 @@ def plan(
 def run(
     engine: Engine,
     spec: MessageTable,
-    dialect: Dialect,
+    dialect: Database,
     *,
     message_table: bool = False,
     on_step: Callable[[Step], object] | None = None,
@@ -188,7 +188,7 @@ def _run_as_written(conn: Connection, statement: str) -> None:
 
 
 def _refused(
-    engine: Engine, spec: MessageTable, dialect: Dialect, step: Step, error: DBAPIError
+    engine: Engine, spec: MessageTable, dialect: Database, step: Step, error: DBAPIError
 ) -> Exception:
     why = f"cannot upgrade the schema: {reason_of(error)}"
     kind = trouble(error)
@@ -209,7 +209,7 @@ def _refused(
 
 
 def _tables(
-    conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Dialect
+    conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Database
 ) -> tuple[Tables, bool]:
     """The tables as they are to be, and whether the message table is there."""
     live = describe.live_name(inspector, spec)

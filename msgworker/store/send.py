@@ -115,7 +115,7 @@ def _inserted(
             c = t.cols()
             assert c.unique_key is not None
             values, where = inserted_values(t, names), counts(c)
-            statement = db.insert_unless(t.dialect.name, t.message, values, c.unique_key, where)
+            statement = t.dialect.insert_unless(t.message, values, c.unique_key, where)
             return statement.returning(c.msg_id)
 
         made = conn.execute(t.built(("insert unless", names), build), row).first()
@@ -235,8 +235,8 @@ def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
     """Insert one message; return its msg_id as the database gave it, None where it does not tell.
     `values` by role, from `row_values`."""
     keys = frozenset(values)
-    if not t.counts_ids and db.tells_no_other_ids(conn.dialect):
-        if not db.returns_ids(conn.dialect):
+    if not t.counts_ids and t.dialect.tells_no_other_ids:
+        if not t.dialect.returns_ids(conn.dialect.server_version_info or ()):
             conn.execute(_insert(t, keys).inline(), values)
             return None
         found = conn.execute(t.built(("insert", keys, "id"), lambda: _returning(t, keys)), values)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from msgworker import db
-from msgworker.db import Dialect, KeyText, UtcDateTime
+from msgworker.db import Database, KeyText, UtcDateTime
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.table.indexes import indexing
 from msgworker.table.spec import (
@@ -100,7 +100,7 @@ def reached(lacking: Iterable[str]) -> int:
 # --- msgworker's own tables that every instance uses: leases, items, failed tries.
 
 
-def lease_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
+def lease_table(spec: MessageTable, dialect: Database, metadata: sa.MetaData) -> sa.Table:
     """Expiring rights to a name; an instance holds one on its own id.
 
     term grows with every renewal and take-over, so that a take-over names exactly what it saw.
@@ -124,7 +124,7 @@ def lease_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> 
     )
 
 
-def item_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
+def item_table(spec: MessageTable, dialect: Database, metadata: sa.MetaData) -> sa.Table:
     """Units of fan-out inside a message: a done item does not run again."""
     return sa.Table(
         "msgworker_item",
@@ -143,7 +143,7 @@ def item_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> s
     )
 
 
-def try_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
+def try_table(spec: MessageTable, dialect: Database, metadata: sa.MetaData) -> sa.Table:
     """Failed tries: their errors and times. A success writes none."""
     table = sa.Table(
         "msgworker_try",
@@ -181,7 +181,7 @@ WITHOUT_TRACE = "the traces of producers end at the table"
 
 def tables_for(
     spec: MessageTable,
-    dialect: Dialect,
+    dialect: Database,
     present: Mapping[str, TypeEngine[Any]] | None = None,
     indexes: frozenset[str] | None = None,
     **facts: Any,
@@ -220,7 +220,7 @@ def _shared(shape: _Shape) -> Tables:
 
 def build_tables(
     spec: MessageTable,
-    dialect: Dialect,
+    dialect: Database,
     present: Mapping[str, TypeEngine[Any]] | None = None,
     indexes: frozenset[str] | None = None,
     **facts: Any,
@@ -263,7 +263,7 @@ def live_names(spec: MessageTable, present: Iterable[str]) -> dict[str, str]:
 
 def _message_table(
     spec: MessageTable,
-    dialect: Dialect,
+    dialect: Database,
     names: dict[str, str],
     metadata: sa.MetaData,
     live: Mapping[str, TypeEngine[Any]],

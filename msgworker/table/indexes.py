@@ -14,7 +14,7 @@ id      all rows by id, where partitions allow no primary key
 urgent  rows with a priority: tables.py
 shard, flag  unfinished rows by slice, object and age, if scopes are used (`spec.slices`);
         the object comes before the age, so that a deep object is one step; or behind it, see
-        `Dialect.slices_by_age`
+        `Database.slices_by_age`
 Finished rows are in none of them, so they cost nothing (P7; see docs/reference/guarantees.md).
 """
 
@@ -29,7 +29,7 @@ from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.types import TypeEngine
 
 from msgworker import db
-from msgworker.db import Dialect, KeyText
+from msgworker.db import Database, KeyText
 from msgworker.table.spec import (
     FAILED,
     FAILED_MARK,
@@ -45,7 +45,7 @@ from msgworker.table.spec import (
 from msgworker.table.tables import Tables
 
 
-def indexing(dialect: Dialect) -> type[Tables]:
+def indexing(dialect: Database) -> type[Tables]:
     """The class of the tables of a database."""
     if dialect.partial_indexes:
         return PartialIndexes

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
 from msgworker import db
-from msgworker.db import Dialect, Instants, has_come, now, now_plus, written
+from msgworker.db import Database, Instants, has_come, now, now_plus, written
 from msgworker.message import Status, ends_at
 from msgworker.payload import fitting
 from msgworker.processlock import ProcessLock
@@ -249,7 +249,7 @@ class Tables(ABC):
     """
 
     spec: MessageTable
-    dialect: Dialect
+    dialect: Database
     message: sa.Table
     lease: sa.Table
     item: sa.Table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -15,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import App, Worker
 from msgworker.app import runtime_of
-from msgworker.db import DIALECTS
+from msgworker.db import DATABASES
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE
@@ -33,8 +32,8 @@ MANY = settler.LEAST_BESIDE
 @pytest.fixture
 def overlap(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two settles of an instance at once on any database."""
-    two = replace(DIALECTS[database.name], settles_at_once=2)
-    monkeypatch.setitem(DIALECTS, database.name, two)
+    two = DATABASES[database.name].having(settles_at_once=2)
+    monkeypatch.setitem(DATABASES, database.name, two)
 
 
 @pytest.fixture

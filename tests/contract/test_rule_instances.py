@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from tenacity.wait import wait_none
 
 from msgworker import App, MessageTable
 from msgworker.app import runtime_of
-from msgworker.db import DIALECTS
+from msgworker.db import DATABASES
 from msgworker.errors import RuleChanged
 from msgworker.instance.instance import Instance
 from msgworker.ops.call import Who
@@ -203,8 +202,8 @@ def test_registrations_do_not_wait_for_each_other(crm):
 @pytest.fixture
 def no_share_locks(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on MySQL 8 and Oracle, where each step has the rule locked alone."""
-    without = dataclasses.replace(DIALECTS[database.name], share_locks=False)
-    monkeypatch.setitem(DIALECTS, database.name, without)
+    without = DATABASES[database.name].having(share_locks=False)
+    monkeypatch.setitem(DATABASES, database.name, without)
 
 
 @pytest.mark.parametrize("rate", [None, 1e6])

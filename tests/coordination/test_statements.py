@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import db
-from msgworker.db import DIALECTS, compiler_for, now_ms
+from msgworker.db import DATABASES, NAMES, compiler_for, now_ms
 from msgworker.store import locks
 from msgworker.table import MessageTable, tables_for
 from tests.oracle_lint import lint
@@ -38,7 +38,7 @@ class Recorder:
 
 
 def statements(name: str) -> list[str]:
-    t, conn = tables_for(MessageTable("crm.msgworker_message"), DIALECTS[name]), Recorder()
+    t, conn = tables_for(MessageTable("crm.msgworker_message"), DATABASES[name]), Recorder()
     of: Any = conn
     locks.ensure(of, t, "x", "y")
     locks.acquire_all(of, t, ["x"], owner="me", ttl_ms=1, claim_id="c")
@@ -55,7 +55,7 @@ def statements(name: str) -> list[str]:
     return [str(s.compile(dialect=compiler_for(name))) for s in conn.statements]
 
 
-@pytest.mark.parametrize("name", list(DIALECTS))
+@pytest.mark.parametrize("name", NAMES)
 def test_locks_compile_on_every_database(name):
     found = statements(name)
     assert len(found) == 15

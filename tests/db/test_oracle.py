@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker.db import DIALECTS, open_engine
+from msgworker.db import DATABASES, open_engine
 from msgworker.db.oracle import ROWS_AT_ONCE
 from tests.oracle_driver import Log
 
@@ -32,7 +32,7 @@ def test_lists_of_ids_are_few_statements_on_oracle() -> None:
     texts, sizes = statements(list(range(1, 501)))
     assert len(texts) == 10
     assert sizes[:9] == [1, 2, 4, 4, 8, 8, 8, 8, 16]
-    assert max(sizes) == DIALECTS["oracle"].max_ids == 500
+    assert max(sizes) == DATABASES["oracle"].max_ids == 500
 
 
 def test_a_list_of_the_user_s_is_sent_as_it_is() -> None:
@@ -54,4 +54,4 @@ def test_rows_of_a_query_come_with_its_first_answer() -> None:
         log.rows_at_once.clear()
         conn.execute(sa.text("SELECT 1 FROM DUAL")).all()
         assert log.rows_at_once == [(ROWS_AT_ONCE, ROWS_AT_ONCE)]
-    assert DIALECTS["oracle"].max_ids < ROWS_AT_ONCE
+    assert DATABASES["oracle"].max_ids < ROWS_AT_ONCE

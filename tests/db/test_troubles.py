@@ -19,7 +19,12 @@ class ServerSaid(Exception):
         vars(self).update(known)
 
 
+class Psycopg2Said(ServerSaid):
+    """The same of psycopg2."""
+
+
 ServerSaid.__module__ = "mariadb"  # whose errors are known by the driver that raises them
+Psycopg2Said.__module__ = "psycopg2"
 
 
 @pytest.mark.parametrize(
@@ -46,16 +51,16 @@ ServerSaid.__module__ = "mariadb"  # whose errors are known by the driver that r
         (pymysql.err.OperationalError(1290, "with the --secure-file-priv"), Trouble.REFUSED),
         (pymysql.err.OperationalError(3101, "Plugin instructed the server"), Trouble.AGAIN),
         (pymysql.err.DataError(1406, "Data too long"), Trouble.OTHER),
-        (ServerSaid("deadlock detected", pgcode="40P01"), Trouble.AGAIN),
-        (ServerSaid("Too many clients", pgcode="53300"), Trouble.LOST),
-        (ServerSaid("division by zero", pgcode="22012"), Trouble.OTHER),
+        (Psycopg2Said("deadlock detected", pgcode="40P01"), Trouble.AGAIN),
+        (Psycopg2Said("Too many clients", pgcode="53300"), Trouble.LOST),
+        (Psycopg2Said("division by zero", pgcode="22012"), Trouble.OTHER),
         (ServerSaid("Deadlock found", errno=1213, sqlstate="40001"), Trouble.AGAIN),
         (ServerSaid("Too many connections", errno=1040, sqlstate="08004"), Trouble.LOST),
         (ServerSaid("Malformed packet", errno=2027, sqlstate="HY000"), Trouble.LOST),
         (ServerSaid("Data too long", errno=1406, sqlstate="22001"), Trouble.OTHER),
         (ServerSaid("Invalid connection or not connected"), Trouble.LOST),
-        (ServerSaid("could not receive data from server: Connection reset"), Trouble.LOST),
-        (ServerSaid("connection already closed"), Trouble.LOST),
+        (Psycopg2Said("could not receive data from server: Connection reset"), Trouble.LOST),
+        (Psycopg2Said("connection already closed"), Trouble.LOST),
     ],
     ids=str,
 )

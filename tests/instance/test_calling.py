@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker.config import Settings
-from msgworker.db import DIALECTS
+from msgworker.db import DATABASES
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.call import Caller
 from msgworker.instance.running.handler import Registry, make_handler
@@ -30,7 +30,7 @@ def test_a_handler_does_not_start_under_an_id_that_was_lost_since_its_thread_loo
     identity = Identity("a1")
     runtime = Runtime(
         engine=sa.create_engine("sqlite://"),
-        tables=tables_for(MessageTable(), DIALECTS["sqlite"]),
+        tables=tables_for(MessageTable(), DATABASES["sqlite"]),
         registry=Registry({None: make_handler(None, handle)}),
         settings=Settings(),
         identity=identity,

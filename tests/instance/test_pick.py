@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from msgworker.db import DIALECTS
+from msgworker.db import DATABASES
 from msgworker.instance.claiming.choice import HeadChooser
 from msgworker.instance.claiming.search import Search
 from msgworker.store.candidates import Candidate
@@ -21,7 +21,7 @@ def looked(seed: int, offer: Offer) -> list[Any]:
     chance = Random(seed)
     table = MessageTable(max_tries=chance.choice((1, 3)))
     topics = chance.choice((None, frozenset({"t", "u"})))
-    search = Search(tables_for(table, DIALECTS["postgresql"]), topics)
+    search = Search(tables_for(table, DATABASES["postgresql"]), topics)
     search.paused = chance.choice((frozenset(), frozenset({"u"})))
     passed, skipped = {f"o{chance.randrange(9)}"}, {chance.randrange(60)}
     slots = chance.choice((1, 1, 3))
@@ -64,7 +64,7 @@ def test_rows_that_are_offered_together_give_the_heads_that_they_give_one_by_one
 
 
 def test_the_head_of_an_object_that_cannot_run_holds_back_those_behind_it() -> None:
-    search = Search(tables_for(MessageTable(), DIALECTS["postgresql"]), None)
+    search = Search(tables_for(MessageTable(), DATABASES["postgresql"]), None)
     pick = HeadChooser(search, set(), set(), 0, 1)
     pick.offer_all(
         [Candidate(1, "a", 1, 0, 0, "t", 1)]
@@ -77,7 +77,7 @@ def test_the_head_of_an_object_that_cannot_run_holds_back_those_behind_it() -> N
 def shared_out(*, eldest: int = 0, reach: int = 100, want: int = 40) -> tuple[list[int], int]:
     """The heads chosen among 40, of which one in four is of our share or so; and how many are of
     other shares."""
-    search = Search(tables_for(MessageTable(), DIALECTS["postgresql"]), None)
+    search = Search(tables_for(MessageTable(), DATABASES["postgresql"]), None)
     pick = HeadChooser(search, set(), set(), 1, 4)
     pick.eldest, pick.reach = eldest, reach
     pick.offer_all([Candidate(i, f"o{i}", 0, 0, 0, "t", 1) for i in range(1, 41)])

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from msgworker.db import DIALECTS
+from msgworker.db import DATABASES
 from msgworker.instance.claiming.choice import LEAST_ROWS, MOST_ROWS, SHARE, Urgent, mixed, owed
 from msgworker.store.candidates import Candidate
 from msgworker.table import MessageTable, tables_for
@@ -89,7 +89,7 @@ def test_any_mix_takes_one_of_eight_in_the_order_without_priorities(seed):
 
 def test_few_rows_are_read_by_priority_while_none_of_the_highest_can_start():
     """Where all their objects are at work, a thousand would be read at each look for nothing."""
-    urgent = Urgent(tables_for(MessageTable(priority="priority"), DIALECTS["sqlite"]))
+    urgent = Urgent(tables_for(MessageTable(priority="priority"), DATABASES["sqlite"]))
     assert urgent.there
     assert (urgent.rows(1), urgent.rows(10 * MOST_ROWS)) == (LEAST_ROWS, MOST_ROWS)
     urgent.found(False, 0.0)

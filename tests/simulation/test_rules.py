@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 import sqlalchemy as sa
 
-from msgworker.db import DIALECTS
+from msgworker.db import DATABASES
 from msgworker.errors import RuleChanged
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import rule
@@ -41,7 +41,7 @@ class Base:
 
     def __init__(self) -> None:
         self.engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
-        self.tables = {r: tables_for(r.to(MessageTable()), DIALECTS["sqlite"]) for r in RULES}
+        self.tables = {r: tables_for(r.to(MessageTable()), DATABASES["sqlite"]) for r in RULES}
         with self.engine.begin() as conn:
             for t in self.tables.values():
                 cancels.table(t)  # which a rerun asks

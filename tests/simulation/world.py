@@ -7,7 +7,6 @@ did, or whose reply was lost, is in the history all the same.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sqlite3
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 
-from msgworker.db import DIALECTS, Dialect
+from msgworker.db import DATABASES, Database
 from msgworker.message import TRANSITIONS, word_of
 from msgworker.schema import rule
 from msgworker.store import cancels as cancelling
@@ -106,11 +105,11 @@ class Seen(NamedTuple):
     claimed_by: str | None
 
 
-def dialect(*, ignores: bool) -> Dialect:
+def dialect(*, ignores: bool) -> Database:
     """SQLite, on which settles overlap as on a server; without `ignores` a guard violation raises,
     as it does on PostgreSQL and Oracle."""
-    sqlite = dataclasses.replace(DIALECTS["sqlite"], settles_at_once=2)
-    return sqlite if ignores else dataclasses.replace(sqlite, update_ignore=None)
+    sqlite = DATABASES["sqlite"].having(settles_at_once=2)
+    return sqlite if ignores else sqlite.having(update_ignore=None)
 
 
 class World:

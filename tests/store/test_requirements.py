@@ -10,18 +10,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
 from msgworker import MessageTable
-from msgworker.db import DIALECTS, compiler_for
+from msgworker.db import DATABASES, NAMES, compiler_for
 from msgworker.schema import requirements
 from msgworker.schema.requirements import Check, Column, Live
 from msgworker.table import tables_for
-
-NAMES = list(DIALECTS)
 
 
 def described(name: str, **spec: Any) -> Live:
     """Our own table as the database `name` would describe it."""
     table = MessageTable(**spec)
-    message = tables_for(table, DIALECTS[name]).message
+    message = tables_for(table, DATABASES[name]).message
     sql = compiler_for(name)
     columns = {
         role: Column(
@@ -34,7 +32,7 @@ def described(name: str, **spec: Any) -> Live:
         )
         for role, column in table.names().items()
     }
-    return Live(table, DIALECTS[name], sql, table.name, columns)
+    return Live(table, DATABASES[name], sql, table.name, columns)
 
 
 def changed(live: Live, role: str, **changes: Any) -> Live:

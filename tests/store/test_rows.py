@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from msgworker.db import DIALECTS, Escaped
+from msgworker.db import DATABASES, Escaped
 from msgworker.store.rows import Row, bare_rows, rows_of
 from msgworker.table import MessageTable, tables_for
 
-TABLES = tables_for(MessageTable(), DIALECTS["sqlite"])
+TABLES = tables_for(MessageTable(), DATABASES["sqlite"])
 
 
 def found(*numbers: Any) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import MessageTable
-from msgworker.db import Dialect
+from msgworker.db import Database
 from msgworker.schema import additions
 from msgworker.schema import create as schema
 from tests.matrix.debian import SERVERS
@@ -138,7 +138,7 @@ def install() -> None:
         return
     create = schema.create
 
-    def divided(engine: Engine, spec: MessageTable, dialect: Dialect, *rest: Any) -> list[str]:
+    def divided(engine: Engine, spec: MessageTable, dialect: Database, *rest: Any) -> list[str]:
         made: list[str] = []
         if spec.is_default and engine.dialect.name == variant.server:
             # No database: `create` says so. Another process was faster: it finds the table.
