@@ -5,10 +5,8 @@ One file, because it is the user's view: half of it is the documentation of its 
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -30,26 +28,13 @@ from msgworker.config import (
     whole,
 )
 from msgworker.declaring import AnyHandler, Declaring
-from msgworker.errors import ConfigError, HandlerError, SchemaError
-from msgworker.events import Event, EventName, Events
-from msgworker.instance.claiming.scope import Scope
-from msgworker.instance.connections import FairLock
-from msgworker.instance.liveness import recovery
-from msgworker.instance.liveness.identity import Identity, new_instance_id
-from msgworker.instance.report import Report
+from msgworker.errors import ConfigError, HandlerError
 from msgworker.instance.running.handler import Registry, make_handler
-from msgworker.instance.state import InstanceLog, Runtime
-from msgworker.instance.worker import Worker
 from msgworker.logs import logger
 from msgworker.message import OnDuplicate, Outgoing, Uniqueness
-from msgworker.ops import Ops
 from msgworker.payload import clean
 from msgworker.processlock import ProcessLock
 from msgworker.schedules import OWN, Schedule, Schedules, configured
-from msgworker.schema import additions, create, upgrade
-from msgworker.schema import rule as rules
-from msgworker.schema.rule import Rule
-from msgworker.schema.upgrade import Plan, Step
 from msgworker.store import send as store
 from msgworker.table import COLUMNS, MessageTable, Tables
 from msgworker.tracing import Sending, tracer
@@ -58,6 +43,15 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
 
     from msgworker.coordination.lease import LockCentre
+    from msgworker.events import Event, EventName, Events
+    from msgworker.instance.claiming.scope import Scope
+    from msgworker.instance.connections import FairLock
+    from msgworker.instance.report import Report
+    from msgworker.instance.state import Runtime
+    from msgworker.instance.worker import Worker
+    from msgworker.ops import Ops
+    from msgworker.schema.known import KnownTables
+    from msgworker.schema.upgrade import Plan, Step
     from msgworker.web.application import Dashboard
     from msgworker.web.sessions import RoleName
 from msgworker.producing import (
@@ -73,14 +67,11 @@ from msgworker.producing import (
     seconds_of,
 )
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound="Event")
 SEND_CHUNK = 5000
 TABLES_SECONDS = 10.0
 """Seconds that the first send has for each statement by which it reads the tables, beside the
 caller's transaction, which may have them locked."""
-RULE_SECONDS = 1.0
-HOOKS_SECONDS = 30.0
-"""Seconds after which ops calls read the rule of the table again."""
 log = logger("msgworker.app")
 
 
@@ -120,20 +111,16 @@ class App(Declaring):
         self.label = clean(str(label), 200)
         self._tracer = tracer(self.settings.tracing, lambda: db.server_of(self.engine))
         self._registry = Registry()
-        self._events = Events()
+        self._subscribers: Events | None = None
         self._timers = Schedules()
         self._lock = ProcessLock()
-        self._tables: Tables | None = None
-        self._fit = False
-        self._hooks_read_at = -HOOKS_SECONDS
-        self._told_of_headers = False
+        self._known_tables: KnownTables | None = None
         self._names_rule = True
-        self._rule_read_at = 0.0  # on the monotonic clock
         # Workers to wake. Weak: the threads of a running worker keep it alive.
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._workers_lock = ProcessLock()
         self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
-        self._turns = FairLock()
+        self._fair_lock: FairLock | None = None
         self._drains = Counter[int]()  # by process: a child runs none of its parent's
 
     @classmethod
@@ -186,20 +173,10 @@ class App(Declaring):
         alive on it (the returned list says so); otherwise it keeps its own and logs a warning.
         Raises DatabaseUnavailable, SchemaError.
         """
-        dialect = db.dialect_of(self._own)
-        spec = self.table
-        if not self._names_rule:
-            spec = create.known_rule(self._own, spec, dialect).to(spec)
-        made = create.create(
-            self._own,
-            spec,
-            dialect,
-            lambda text: log.warning("table %s: %s", spec.name, text),
-        )
-        self._tables = None
-        before = create.recorded_rule(self._own, spec, dialect)
-        if before != Rule.of(spec):
-            made += create.create(self._own, before.to(self.table), dialect)
+        from msgworker.schema.rule import Rule
+
+        made, before = self._known.create()
+        if before is not None:
             after = Rule.of(self._by_rule(may_bury=True).spec)
             made += [f"rule {after}"] if after != before else []
         return made
@@ -219,17 +196,7 @@ class App(Declaring):
         on_step: is called with each step that has run. Safe to call again after a crash, and from
         several processes at once. Raises DatabaseUnavailable, SchemaError.
         """
-        with db.reaching(self._own):
-            dialect = db.dialect_of(self._own)
-            spec = create.known_rule(self._own, self.table, dialect).to(self.table)
-            if dry_run:
-                with db.connecting(self._own) as conn:
-                    return upgrade.plan(conn, spec, dialect, message_table=message_table)
-            found = upgrade.run(
-                *(self._own, spec, dialect), message_table=message_table, on_step=on_step
-            )
-        self._tables = None
-        return found
+        return self._known.upgrade(dry_run=dry_run, message_table=message_table, on_step=on_step)
 
     @property
     def tables(self) -> Tables:
@@ -238,89 +205,40 @@ class App(Declaring):
         Their `spec` has max_tries and on_dead as recorded in the database, which may differ from
         those of this App's `table`.
         """
-        return self._read_once()
+        return self._known.read()
 
-    def _read_once(self, seconds: float | None = None) -> Tables:
+    @property
+    def _known(self) -> KnownTables:
+        own = self._own
         with self._lock:
-            if self._tables is None:
-                self._tables = self._resolved(seconds=seconds)
-                self._rule_read_at = time.monotonic()
-            return self._tables
+            if self._known_tables is None:
+                from msgworker.schema.known import KnownTables
 
-    def _resolved(self, *, recorded: bool = True, seconds: float | None = None) -> Tables:
-        with db.reaching(self._own):
-            dialect = db.dialect_of(self._own)
-            found = create.resolve(
-                *(self._own, self.table, dialect),
-                recorded=recorded,
-                with_headers=self._tracer.on,
-                seconds=seconds,
-            )
-        if self._tracer.on and found.header_room == 0 and not self._told_of_headers:
-            self._told_of_headers = True
-            text = "table %s has no column for headers: traces of producers end there; see %s"
-            log.warning(text, found.spec.name, "`msgworker doctor`")
-        return found
-
-    def _tables_now(self) -> Tables:
-        """The tables with a freshly read rule, for long-lived callers."""
-        tables = self.tables
-        if time.monotonic() - self._rule_read_at < RULE_SECONDS:
-            return tables
-        with db.reaching(self._own), db.connecting(self._own) as conn:
-            found = rules.read(conn, tables)
-        self._rule_read_at = time.monotonic()
-        if found not in (None, Rule.of(tables.spec)):
-            self._tables = None
-        return self._as_they_are_now(HOOKS_SECONDS)
-
-    def _as_they_are_now(self, age: float = 0.0) -> Tables:
-        """The tables, read anew where triggers or policies have changed since they were read. age:
-        the seconds for which that is known."""
-        tables = self.tables
-        if time.monotonic() - self._hooks_read_at < age:
-            return tables
-        self._hooks_read_at = time.monotonic()
-        with db.reaching(self._own):
-            changed = create.hooks_changed(self._own, tables)
-        if changed:
-            self._tables, self._fit = None, False
-        return self.tables
-
-    def _recorded_rule(self) -> Rule:
-        with db.reaching(self._own):
-            return create.record_rule(self._own, self.tables)
+                self._known_tables = KnownTables(
+                    own, self.table, names_rule=self._names_rule, with_headers=self._tracer.on
+                )
+            return self._known_tables
 
     def _by_rule(self, *, may_bury: bool = False) -> Tables:
         """The tables with the rule in force: this App's, if it is or can become the table's rule,
         else the table's. may_bury: change the rule even if failed messages become dead by that."""
-        wanted = Rule.of(self.table)
+        from msgworker.instance.liveness import recovery
+        from msgworker.schema.rule import Answer, Rule
+
+        wanted, known = Rule.of(self.table), self._known
         while True:
-            found = self._recorded_rule()
-            if found != Rule.of(self.tables.spec):
-                self._tables = None
-                continue
+            found = known.recorded_rule()
             if found == wanted or not self._names_rule:
-                return self.tables
+                return known.read()
             with db.reaching(self._own):
-                with db.connecting(self._own) as conn:
-                    idle = not rules.living(conn, self.tables)
-                if idle:
-                    self._resolved(recorded=False)  # raises if something is missing for it
-                state = self._new_state(self.tables, None)
+                known.check_missing()
+                state = self._new_state(known.read(), None)
                 verdict = recovery.change(state, wanted, log, may_bury=may_bury)
             if verdict.state in recovery.IN_THE_WAY:
-                return self.tables
-            self._tables = None
-            if verdict.state is rules.Answer.CHANGED:
-                self._tell_of_indexes()
-
-    def _tell_of_indexes(self) -> None:
-        t = self.tables
-        name = t.spec.index_name("object")
-        if t.indexes is not None and name not in t.indexes:
-            text = "index %s of table %s is missing: claims read finished messages; run %s"
-            log.warning(text, name, t.spec.name, "`msgworker init-db`")
+                return known.read()
+            known.forget()
+            if verdict.state is Answer.CHANGED:
+                known.tell_of_indexes()
 
     def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
         made = make_handler(topic, fn, **options)
@@ -420,6 +338,15 @@ class App(Declaring):
         return self._events.on(event, fn)
 
     @property
+    def _events(self) -> Events:
+        from msgworker.events import Events
+
+        with self._lock:
+            if self._subscribers is None:
+                self._subscribers = Events()
+            return self._subscribers
+
+    @property
     def topics(self) -> frozenset[str] | None:
         """The topics that have a handler; None if a handler takes every topic."""
         return self._registry.topics()
@@ -458,7 +385,7 @@ class App(Declaring):
         inserted; DuplicateMessage also where "replace" would change the topic or the object.
         """
         connection = connection_of(conn, self.engine)
-        tables = self._read_once(TABLES_SECONDS)
+        tables = self._known.read(TABLES_SECONDS)
         self._refuse_topic(tables, topic)
         with self._tracer.sending(topic) as sending:
             message = outgoing(
@@ -499,7 +426,7 @@ class App(Declaring):
         of a chunk of 5,000 are checked before any of it is inserted.
         """
         connection = connection_of(conn, self.engine)
-        tables = self._read_once(TABLES_SECONDS)
+        tables = self._known.read(TABLES_SECONDS)
         self._refuse_topic(tables, topic)
         seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
         rule = checked_unique(unique, on_duplicate)
@@ -597,6 +524,14 @@ class App(Declaring):
         Raises ConfigError, also if there is no handler. It connects when it starts, and raises
         SchemaError then if the column of the scope is missing.
         """
+        # All that an instance and the methods of its App need: a thread of it imports nothing. The
+        # ORM, too: SQLAlchemy looks at it in each statement as soon as it is half imported, so a
+        # handler that was the first to import it would fail the statements of other threads.
+        import sqlalchemy.orm  # noqa: F401
+
+        import msgworker.ops  # noqa: F401
+        from msgworker.instance.worker import Worker
+
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
         self._timers.all()  # refuses one without a topic
@@ -604,13 +539,9 @@ class App(Declaring):
             log.warning(text)
         some = topics is not None
         scope = self._scope(scope)
-        # SQLAlchemy looks at it in each statement as soon as it is half imported: a handler that
-        # was the first to import it would fail the statements of other threads. Not at the start,
-        # which others may wait for.
-        importlib.import_module("sqlalchemy.orm")
         worker = Worker(
             lambda: self._state(chosen, chosen=some, scope=scope),
-            look=lambda: self._new_state(self._tables_now(), chosen, chosen=some),
+            look=lambda: self._new_state(self._known.now(), chosen, chosen=some),
             threads=threads,
             label=self.label,
         )
@@ -649,6 +580,8 @@ class App(Declaring):
         reached at the start or denies access; SchemaError if something is missing; HandlerStuck for
         a handler with timeout_action="restart" that did not end in time.
         """
+        from msgworker.instance.report import Report
+
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')
         if time_limit is not None:
@@ -698,6 +631,8 @@ class App(Declaring):
 
     def _scope(self, scope: Scope | None) -> Scope | None:
         """None for the whole table."""
+        from msgworker.instance.claiming.scope import Scope
+
         if scope is None:
             return None
         if not isinstance(scope, Scope):
@@ -708,16 +643,6 @@ class App(Declaring):
         scope.check(self.table)
         return None if scope.role is None else scope
 
-    def _check_scope(self, scope: Scope, tables: Tables) -> None:
-        role = str(scope.role)
-        if not tables.has(role):
-            add = additions.adding_column(self._own, self.table, role)
-            raise SchemaError(f"{scope!r} needs a column in table {self.table.name}. Add it: {add}")
-        index = additions.slice_index(self._own, tables, role)
-        if index:
-            text = "table %s: without an index %r also reads the messages of all others; run: %s"
-            log.warning(text, self.table.name, scope, index)
-
     def _state(
         self,
         topics: frozenset[str] | None,
@@ -725,21 +650,15 @@ class App(Declaring):
         chosen: bool = False,
         scope: Scope | None = None,
     ) -> Runtime:
-        tables = self._as_they_are_now()
+        tables = self._known.checked()
         if scope is not None:
-            self._check_scope(scope, tables)
+            self._known.check_slices(repr(scope), str(scope.role))
         if self.settings.foreign_stale_after is not None and not tables.has("claimed_by"):
             raise ConfigError(
                 f"foreign_stale_after needs a column {self.table.claimed_by} (claimed_by) in table "
                 f"{self.table.name}: without it messages of msgworker look like foreign ones"
             )
-        if not self._fit:
-            if tables.unfit:  # perhaps fixed since it was read
-                self._tables = None
-                tables = self.tables
-            for note in create.check_fit(self._own, tables):
-                log.warning("table %s: %s", self.table.name, note)
-            self._fit = True
+        self._known.check_fit()
         return self._new_state(self._by_rule(), topics, chosen=chosen, scope=scope)
 
     def _new_state(
@@ -750,7 +669,14 @@ class App(Declaring):
         chosen: bool = False,
         scope: Scope | None = None,
     ) -> Runtime:
+        from msgworker.events import Events
+        from msgworker.instance.connections import FairLock
+        from msgworker.instance.liveness.identity import Identity, new_instance_id
+        from msgworker.instance.state import InstanceLog, Runtime
+
         identity = Identity(new_instance_id(self.label))
+        with self._lock:  # one for all instances of this process
+            self._fair_lock = turns = self._fair_lock or FairLock()
         return Runtime(
             engine=self._own,
             lent=self._engine_beside(lends=True),
@@ -762,7 +688,7 @@ class App(Declaring):
             topics=topics,
             chosen=chosen,
             channel=self._channel if self.settings.notify and tables.dialect.notify else None,
-            turns=self._turns if tables.dialect.one_writer else None,
+            turns=turns if tables.dialect.one_writer else None,
             scope=scope,
             schedules=tuple(self._timers.all()),
             events=Events(self._events),
@@ -828,9 +754,11 @@ class App(Declaring):
     @property
     def ops(self) -> Ops:
         """Reads and repairs for operators."""
+        from msgworker.ops import Ops
+
         return Ops(
             self._own,
-            self._tables_now,
+            self._known.now,
             self.table,
             names_rule=self._names_rule,
             declared=lambda: self.schedules if self._registry.handlers or self.schedules else None,

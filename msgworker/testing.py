@@ -118,7 +118,7 @@ class Database:
         made = App(self.engine, table=table, label=label, **settings)
         if like is not None:
             made._registry = like._registry
-            made._events = like._events
+            made._subscribers = like._events
             made._timers = like._timers
         made.create_schema()
         self._made.append(made)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,6 +195,8 @@ def _known(found: Mapping[str, Any], where: str, tables: tuple[str, ...] = ()) -
 
 def _toml(path: Path, *, needed: bool) -> dict[str, Any]:
     """A TOML file as a dict, {} if there is none; raises ConfigError for any other problem."""
+    import tomllib  # only a program with a file needs it
+
     try:
         if not needed and not path.exists():
             return {}

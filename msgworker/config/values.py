@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -50,6 +49,8 @@ def seconds(name: str, value: Any, least: float = 0.0, most: float = 100 * YEAR_
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the nearest one, or all of them."""
+    import difflib  # only a mistake needs it
+
     names = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     return f"did you mean {names[near[0]]}?" if near else f"known are: {', '.join(names.values())}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import configparser
 import os
 import selectors
 import socket
@@ -90,6 +89,8 @@ def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, A
 def _with_its_files(driver: Any, cargs: Any, args: dict[str, Any]) -> Any:
     """A connection of PyMySQL that is not made yet, but has read the files that its options name.
     What stands in them is not shown."""
+    import configparser  # PyMySQL has imported it
+
     try:
         return driver.connect(*cargs, **args)
     except (OSError, configparser.Error) as error:

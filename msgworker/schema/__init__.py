@@ -6,5 +6,6 @@ upgrade      the tables of an earlier version
 describe     the live table, and the version that is recorded
 requirements  what a table must be like
 trial        a message's life, tried and rolled back
+known        the tables of an App as it last read them
 rule         max_tries and on_dead, as recorded
 """

@@ -259,7 +259,7 @@ def test_a_write_of_ops_by_an_older_rule_is_refused(crm):
 
 
 def test_who_looks_for_long_sees_a_new_rule(crm, monkeypatch):
-    monkeypatch.setattr("msgworker.app.RULE_SECONDS", 0.0)
+    monkeypatch.setattr("msgworker.schema.known.RULE_SECONDS", 0.0)
     app = crm.app()
     (one,) = send(app, "a", topic="ok")
     ops = app.ops

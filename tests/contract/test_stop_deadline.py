@@ -402,6 +402,15 @@ def fails(msg, ctx):
     done.append(msg.msg_id)
     raise ValueError("as handlers do")
 
+@app.handler("app")
+def uses_the_app(msg):
+    app.on("Dead", print)()
+    with app.engine.begin() as conn:
+        app.send(conn, "fails", {{}})
+    app.ops.counts()
+    app.ops.show(msg.msg_id)
+    done.append(msg.msg_id)
+
 @app.handler("async")
 async def not_sync(msg):
     done.append(msg.msg_id)
@@ -416,7 +425,7 @@ print(len(done), sorted(set(seen)))
 
 
 def test_no_thread_of_an_instance_imports_anything(database: Any, app: App):
-    for topic in ("orm", "items", "fails", "async"):
+    for topic in ("orm", "items", "fails", "async", "app"):
         send(app, "a", "b", topic=topic)
     found = subprocess.run(
         [sys.executable, "-c", IMPORTS.format(url=database.url)],
@@ -425,4 +434,4 @@ def test_no_thread_of_an_instance_imports_anything(database: Any, app: App):
         timeout=90,
         check=False,
     )
-    assert found.stdout == "8 []\n", found.stderr
+    assert found.stdout == "12 []\n", found.stderr

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -65,6 +67,40 @@ def test_imports_go_one_way(path: Path) -> None:
         assert level <= LEVEL[mine] or mine in ("cli", "demo", "__main__"), (
             f"{mine} imports {other}"
         )
+
+
+LATER = {
+    "coordination",
+    "databases",
+    "doctor",
+    "events",
+    "metrics",
+    "ops",
+    "queries",
+    "schema",
+    "web",
+}
+"""What an App reaches when it is used, and no import of it does; of instance/, all but handlers."""
+
+
+def test_an_app_is_quick_to_import() -> None:
+    """It takes at most 1.3 times what `import sqlalchemy` takes, which depends on how many modules
+    it reads: so those are counted, and not the time."""
+    code = (
+        "import json, sys, sqlalchemy; before = set(sys.modules); from msgworker import App; "
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    own = [name.split(".") for name in found if name.partition(".")[0] == "msgworker"]
+    assert len(own) <= 51
+    assert LATER.isdisjoint(name[1] for name in own if len(name) > 1)
+    inside = {".".join(name[2:4]) for name in own if name[1:2] == ["instance"]} - {""}
+    handlers = {"running", "running.context", "running.handler", "running.traceback"}
+    assert inside <= handlers
+    others = {name for name in found if name.partition(".")[0] != "msgworker"}
+    assert {name.partition(".")[0] for name in others} <= {"_zoneinfo", "sqlalchemy", "zoneinfo"}
+    assert len(others) <= 6
 
 
 def test_db_is_entered_by_its_door_and_has_no_rings() -> None:
