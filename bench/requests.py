@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from bench.large import DEEP_OBJECT, HOLDER, INSTANCES, LIMITED, TOPICS
 from bench.seeding import TOPIC
 from msgworker import App
-from msgworker.queries.pages import cursor_place, cursor_text
+from msgworker.store.bounded import cursor_place, cursor_text
 from msgworker.web.site import Site
 
 WIDTH = 46

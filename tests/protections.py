@@ -218,7 +218,7 @@ _m(
 _m(
     "S4",
     "any text in a cursor",
-    "queries/pages.py",
+    "store/bounded.py",
     'return "\\x00" in part or not is_text(part)',
     "return False",
     "test_a_cursor_of_an_attacker_is_refused",

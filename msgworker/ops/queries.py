@@ -43,6 +43,7 @@ from msgworker.store import cancels
 from msgworker.store import items as fanned
 from msgworker.store.bounded import LEAST, MOST, Found
 from msgworker.store.items import ItemInfo, ItemState
+from msgworker.store.selection import Filter
 
 MAX_LIMIT = 10_000
 MAX_GROUPS = 500
@@ -99,20 +100,13 @@ class Looks(Call):
         whole("limit", limit, 1, MAX_LIMIT)
         if after is not None:
             whole("after", after, LEAST, MOST)
-        word, since = call.word(status), call.since_of(since)
+        word, chosen = call.word(status), {"topic": topic, "object_id": object_id, "error": error}
+        wanted = Filter(
+            tuple(State) if word is None else (word,), **chosen, since=call.since_of(since)
+        )
         with self._reading() as (conn, t):
-            found = messages.find(
-                conn,
-                t,
-                status=word,
-                topic=topic,
-                object_id=object_id,
-                error=error,
-                since=since,
-                limit=limit,
-                after=after,
-            )
-            found[:] = explain.told(conn, t, found)
+            found = messages.find(conn, t, wanted, limit=limit, after=after)
+            found[:] = messages.with_endings(conn, t, found)
         return found
 
     def messages(
@@ -138,11 +132,11 @@ class Looks(Call):
         ones behind a large backlog: before those that stand among it. Raises ConfigError.
         """
         whole("limit", limit, 1, MAX_PAGE)
-        call.filter_of((), topic=topic, object_id=object_id, error=error, since=since)
-        call.filter_of((), fingerprint=fingerprint)
         allowed = tuple(State) if fingerprint is None else (State.FAILED, State.DEAD)
         word = call.word(status, allowed, "are in no group of failures")
-        wanted = pages.Wanted(word, topic, object_id, error, since, fingerprint)
+        chosen: dict[str, Any] = {"topic": topic, "object_id": object_id, "error": error}
+        chosen |= {"since": since, "fingerprint": fingerprint}
+        wanted = call.filter_of(allowed if word is None else (word,), **chosen)
         with self._reading() as (conn, t):
             return pages.page(conn, t, wanted, newest=newest, limit=limit, after=after)
 
@@ -176,7 +170,7 @@ class Looks(Call):
                 return None
             found = replace(found, items=fanned.shown(conn, t, msg_id, limit=items))
             found = replace(found, cancel=cancels.of(conn, t, msg_id))
-            return explain.told(conn, t, [found])[0]
+            return messages.with_endings(conn, t, [found])[0]
 
     def items(
         self,
@@ -245,7 +239,7 @@ class Looks(Call):
                 found = lanes.by_object(conn, t, limit=limit, after=after)
             else:
                 found = lanes.lanes(conn, t, limit=limit)
-            heads = explain.told(conn, t, [one.head for one in found])
+            heads = messages.with_endings(conn, t, [one.head for one in found])
             found[:] = [replace(one, head=head) for one, head in zip(found, heads, strict=True)]
         return found
 

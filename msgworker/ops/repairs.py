@@ -18,7 +18,7 @@ from msgworker.ops.call import Call, Who
 from msgworker.ops.operation import Bulk
 from msgworker.ops.results import Repaired, Skip, Skips, Tell, renamed
 from msgworker.ops.selection import SAMPLE, Choice, Count, Counted
-from msgworker.queries import explain, messages
+from msgworker.queries import messages
 from msgworker.schema import create
 from msgworker.store import audit, cancels, change, history, limits, selection
 from msgworker.store.audit import Operation
@@ -206,7 +206,7 @@ class Writing(Call):
         skips.add(left)
         with self._reading() as (conn, t):
             shown = [messages.show(conn, t, i) for i in ids[:SAMPLE]]
-            infos = explain.told(conn, t, [info for info in shown if info is not None])
+            infos = messages.with_endings(conn, t, [info for info in shown if info is not None])
         return Repaired(
             kind=kind,
             matched=matched,

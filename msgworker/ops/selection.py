@@ -21,7 +21,7 @@ from msgworker.queries.order import Behind
 from msgworker.schema.rule import Rule
 from msgworker.store import change, selection
 from msgworker.store.audit import Operation
-from msgworker.store.bounded import MOST
+from msgworker.store.bounded import MOST, SCAN
 from msgworker.store.change import SeenRow
 from msgworker.store.selection import Filter
 from msgworker.table import Tables
@@ -155,7 +155,7 @@ class Choice:
 
     def _of_filter(self, after: int | None, size: int) -> Chunk:
         assert self.wanted is not None
-        walk = min(selection.WALK, max(LEAST_WALK, WALK_RATIO * size))
+        walk = min(SCAN, max(LEAST_WALK, WALK_RATIO * size))
         with self.clock.reading(self.engine) as conn:
             ids, next_after = selection.chunk(
                 conn, self.tables, self.wanted, after=after, limit=size, walk=walk

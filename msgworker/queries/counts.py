@@ -18,10 +18,10 @@ from msgworker.message import State, Status, topic_of, word_of
 from msgworker.payload import shown, told
 from msgworker.queries import remaining
 from msgworker.queries.instances import InstanceInfo, Life, instances
-from msgworker.queries.pages import Capped
 from msgworker.queries.remaining import TopicLimit
 from msgworker.schema import additions
 from msgworker.store import bounded, pauses, purge
+from msgworker.store.bounded import Capped
 from msgworker.store.pauses import Pause
 from msgworker.table import Cols, Tables, lit
 

@@ -16,9 +16,8 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from msgworker.db import UtcDateTime, beginning, bytewise, real_instant, same_text
 from msgworker.message import State
 from msgworker.payload import shown, told
-from msgworker.queries.pages import cursor_place, cursor_text
 from msgworker.store import bounded, tries
-from msgworker.store.bounded import Found
+from msgworker.store.bounded import Found, cursor_place, cursor_text
 from msgworker.store.selection import in_state
 from msgworker.store.tries import fingerprint, masked
 from msgworker.table import Cols, Tables

@@ -24,9 +24,8 @@ from msgworker.payload import BEGINNING, is_text, told
 from msgworker.queries import messages, remaining
 from msgworker.queries.instances import UNKNOWN, Started, leased
 from msgworker.queries.messages import MessageInfo
-from msgworker.queries.pages import MOST_CURSOR, NO_CURSOR, Capped, cursor_place, cursor_text
 from msgworker.store import bounded
-from msgworker.store.bounded import Found
+from msgworker.store.bounded import MOST_CURSOR, NO_CURSOR, Capped, Found, cursor_place, cursor_text
 from msgworker.table import Cols, Tables
 
 OPEN = (State.NEW, State.FAILED)

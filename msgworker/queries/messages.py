@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
+from sqlalchemy.exc import DBAPIError
 
 from msgworker.db import (
+    Trouble,
     beginning,
     instant_text,
     kind_of,
     read_instant,
     text_length,
+    trouble,
     whole_number,
 )
 from msgworker.message import LATER, State, word_of
 from msgworker.payload import is_text, quoted, shown, told
-from msgworker.store import bounded, tries
+from msgworker.store import audit, bounded, selection, tries
 from msgworker.store.bounded import Found
-from msgworker.store.cancels import Request
+from msgworker.store.cancels import CANCELLED, Request
 from msgworker.store.items import Items
-from msgworker.store.selection import conditions
-from msgworker.store.tries import Try
+from msgworker.store.selection import DISCARDED, Filter
+from msgworker.store.tries import Kind, Try
 from msgworker.table import MAX_HEADERS, Cols, Tables
 from msgworker.tracing import trace_id_of
 
@@ -197,6 +201,93 @@ def _instant(t: Tables, role: str, value: Any) -> datetime | None:
         return None
 
 
+# --- How dead messages have ended: from their stored tries and from the audit.
+#
+# The number of tries in a row only shows that none is left: it is the same for a message that was
+# rejected at its first try, or discarded, and for one that has failed each time.
+
+ORDINALS = ("first", "second", "third", "fourth", "fifth")
+
+
+class _Act(NamedTuple):
+    """An operation on a message: a rerun or a discard."""
+
+    kind: str
+    actor: str
+    reason: str | None
+    at: datetime
+
+
+def with_endings(conn: Connection, t: Tables, infos: Iterable[MessageInfo]) -> list[MessageInfo]:
+    """The same messages, the dead ones with how they have ended. `conn` commits each statement."""
+    infos = list(infos)
+    dead = [info.msg_id for info in infos if info.status is State.DEAD]
+    if not dead:
+        return infos
+    failed = tries.of(conn, t, dead)
+    acts = _acts(conn, t, dead)
+    return [
+        replace(info, ending=_ending(info, failed.get(info.msg_id, []), acts.get(info.msg_id, [])))
+        if info.status is State.DEAD
+        else info
+        for info in infos
+    ]
+
+
+def _ending(info: MessageInfo, failed: Sequence[Try], acts: Sequence[_Act]) -> Ending:
+    reruns = [act.at for act in acts if act.kind == "rerun"]
+    since = [one for one in failed if not reruns or one.ended_at >= reruns[-1]]
+    number = since[-1].number - since[0].number + 1 if since else 0
+    if since and not reruns:
+        number = since[-1].number  # older ones may have been dropped
+    discards = [act for act in acts if act.kind == "discard"]
+    if discards and not any(one.ended_at > discards[-1].at for one in since):
+        by = f"{DISCARDED}{discards[-1].actor}"
+        return Ending(How.DISCARDED, f"{by}: {discards[-1].reason}", number)
+    if (info.last_error or "").startswith(DISCARDED):
+        return Ending(How.DISCARDED, info.last_error or "", None)
+    if (info.last_error or "").startswith(CANCELLED):
+        return Ending(How.CANCELLED, info.last_error or "", number)
+    if not since:
+        return Ending(How.UNKNOWN, "no tries left", None)
+    if since[-1].kind == Kind.REJECTED:
+        return Ending(How.REJECTED, f"rejected at its {_ordinal(number)} try", number)
+    crashes = sum(one.kind == Kind.CRASH for one in since)
+    text = f"dead after {number} failed {'try' if number == 1 else 'tries'}"
+    if crashes:
+        text += f", {crashes} of them by a crash"
+    return Ending(How.FAILED, text, number)
+
+
+def _ordinal(number: int) -> str:
+    return ORDINALS[number - 1] if number <= len(ORDINALS) else f"{number}th"
+
+
+def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[_Act]]:
+    """The operations on messages, the oldest first; empty if the audit cannot be read."""
+    found: defaultdict[int, list[_Act]] = defaultdict(list)
+    if {audit.operations(t).name, audit.lines(t).name} & t.missing:
+        return found
+
+    def build() -> sa.Select[Any]:
+        o, a = audit.operations(t), audit.lines(t)
+        columns: list[Any] = [a.c.msg_id, o.c.kind, o.c.actor, o.c.reason, a.c.changed_at]
+        query = sa.select(*columns).join_from(a, o, a.c.op_id == o.c.op_id)
+        of_ours = (o.c.table_name == t.spec.bare_name, o.c.kind.in_(("rerun", "discard")))
+        return query.where(t.among(a.c.msg_id), *of_ours).order_by(a.c.op_id)
+
+    size = t.dialect.max_ids
+    try:
+        for start in range(0, len(ids), size):
+            params = {"mw_ids": list(ids[start : start + size])}
+            for msg_id, *act in conn.execute(t.built("acts_of", build), params):
+                found[msg_id].append(_Act(*act))
+    except DBAPIError as error:
+        if trouble(error) is not Trouble.REFUSED:
+            raise
+    return found
+
+
 # --- Read-only: lists and single messages for ops.
 
 
@@ -214,135 +305,28 @@ def unfinished(conn: Connection, t: Tables) -> int:
 def find(
     conn: Connection,
     t: Tables,
+    wanted: Filter,
     *,
-    status: State | None = None,
-    topic: str | None = None,
-    object_id: Any = None,
-    error: str | None = None,
-    since: datetime | None = None,
     limit: int = 50,
     after: int | None = None,
 ) -> Found[MessageInfo]:
-    """Messages by filter, lowest msg_id first, behind `after`; without payloads.
+    """Messages of a filter, lowest msg_id first, behind `after`; without payloads.
 
-    error: a part of `last_error`. since: created at or after this instant.
     Open and failed messages are found by their indexes; all others are searched in the
     next bounded.SCAN rows. `Found.complete` and `Found.next_after` say how far it searched.
     """
     c = t.cols()
-    query = sa.select(*columns_of(c, payload=False))
-    query = query.where(*conditions(t, c, status, topic, object_id, error, since))
-    query = query.order_by(c.msg_id).limit(limit)
-    start = bounded.LEAST if after is None else after
-    if object_id is not None and status in (
-        State.NEW,
-        State.PROCESSING,
-        State.FAILED,
-    ):
-        behind = (bounded.same_object(t, c, object_id), c.msg_id > _id(start))
-        return _page(t, conn, t.hinted(query, t.message, "object").where(*behind), limit)
-    if status is State.PROCESSING:
-        ids = bounded.running(t)
-        among = c.msg_id.in_(sa.select(ids.c.i))
-        return _page(t, conn, query.where(among, c.msg_id > _id(start)), limit)
-    if status in (State.FAILED, State.DEAD):
-        return _failed(conn, t, query, start, limit)
-    if status is State.NEW:
-        return _new(conn, t, query, start, limit)
-    if since is not None:
-        start = max(start, bounded.before_instant(conn, t, since))
-    found = _window(conn, t, query, start, limit)
-    if object_id is None or after is not None or found.complete:
-        return found
-    # What is not finished is found wherever it stands; the first page shows it.
-    seen = {info.msg_id for info in found}
-    opened = t.hinted(query, t.message, "object").where(bounded.same_object(t, c, object_id))
-    more = [info for info in _page(t, conn, opened, limit) if info.msg_id not in seen]
-    both = sorted([*found, *more], key=lambda info: info.msg_id)
-    return Found(both[:limit], complete=False, next_after=found.next_after)
-
-
-def _id(msg_id: int) -> ColumnElement[int]:
-    return sa.literal(msg_id, sa.BigInteger())
-
-
-def _page(t: Tables, conn: Connection, query: sa.Select[Any], limit: int) -> Found[MessageInfo]:
-    """All that a query by an index has found, up to its limit."""
-    rows = [info_of(t, row) for row in conn.execute(query)]
-    return Found(rows, next_after=rows[-1].msg_id if len(rows) == limit else None)
-
-
-def _window(
-    conn: Connection, t: Tables, query: sa.Select[Any], start: int, limit: int
-) -> Found[MessageInfo]:
-    """What the next rows of the primary key hold."""
-    c = t.cols()
-    last = bounded.last_of(conn, t, after=start)
-    query = query.where(c.msg_id > _id(start))
-    if last is not None:
-        query = query.where(c.msg_id <= _id(last))
-    rows = [info_of(t, row) for row in conn.execute(query)]
-    if len(rows) == limit:
-        return Found(rows, next_after=rows[-1].msg_id)
-    return Found(rows, complete=last is None, next_after=last)
-
-
-def _failed(
-    conn: Connection, t: Tables, query: sa.Select[Any], start: int, limit: int
-) -> Found[MessageInfo]:
-    """Failed and dead rows, by their index."""
-    source = t.message.alias("b")
-    b, c = t.cols(source), t.cols()
-    bound = t.hinted(sa.select(b.msg_id), source, "failed")
-    bound = bound.where(t.failed_rows(b), t.failed_key(b) > _id(start)).order_by(t.failed_key(b))
-    last = conn.scalar(bound.limit(1).offset(bounded.SCAN - 1))
-    query = t.hinted(query, t.message, "failed")
-    query = query.where(t.failed_rows(c), t.failed_key(c) > _id(start))
-    query = query.order_by(None).order_by(t.failed_key(c))  # the order that the index gives
-    if last is not None:
-        query = query.where(t.failed_key(c) <= _id(last))
-    rows = [info_of(t, row) for row in conn.execute(query)]
-    if len(rows) == limit:
-        return Found(rows, next_after=rows[-1].msg_id)
-    return Found(rows, complete=last is None, next_after=last)
-
-
-def _new(
-    conn: Connection, t: Tables, query: sa.Select[Any], start: int, limit: int
-) -> Found[MessageInfo]:
-    """New rows: by age where an index says so, else from the lowest unfinished row on."""
-    c = t.cols()
-    if not t.dialect.oldest_index:
-        lowest = bounded.lowest_open(conn, t)
-        return Found() if lowest is None else _window(conn, t, query, max(start, lowest - 1), limit)
-    source = t.message.alias("b")
-    b = t.cols(source)
-    bound = t.hinted(sa.select(b.msg_id), source, "oldest")
-    bound = bound.where(t.oldest_rows(b), t.oldest_key(b) > _id(start)).order_by(t.oldest_key(b))
-    last = conn.scalar(bound.limit(1).offset(bounded.SCAN - 1))
-    key = t.oldest_key(c)
-    by_age = t.hinted(query, t.message, "oldest").where(t.oldest_rows(c), key > _id(start))
-    by_age = by_age.order_by(None).order_by(key)
-    if last is not None:
-        by_age = by_age.where(key <= _id(last))
-    parts = [by_age]
-    if c.available_at is not None:  # ordered by their instant there: all of them are read
-        late = t.hinted(query, t.message, "due").where(*t.due_rows(c), c.msg_id > _id(start))
-        parts.append(late.where(c.available_at.is_not(None)))
-    found = [[info_of(t, row) for row in conn.execute(part)] for part in parts]
-    # A part that was cut says nothing of what is behind its end, so the page ends at the first one.
-    ends = [rows[-1].msg_id for rows in found if len(rows) == limit]
-    if last is not None and len(found[0]) < limit:
-        ends.append(last)
-    end = min(ends, default=None)
-    rows = sorted(
-        {info.msg_id: info for part in found for info in part}.values(),
-        key=lambda info: info.msg_id,
-    )
-    rows = [info for info in rows if end is None or info.msg_id <= end]
-    if len(rows) >= limit:
-        return Found(rows[:limit], next_after=rows[limit - 1].msg_id)
-    return Found(rows, complete=end is None, next_after=end)
+    columns = columns_of(c, payload=False)
+    found = selection.part_of(conn, t, wanted, columns, after=after, limit=limit)
+    infos = [info_of(t, row) for row in found.rows]
+    if found.cut and after is None and wanted.object_id is not None:
+        # What is not finished is found wherever it stands; the first page shows it.
+        walk = bounded.Walk("object", (bounded.same_object(t, c, wanted.object_id),), c.msg_id)
+        where = selection.where(t, c, wanted)
+        opened = conn.execute(walk.query(t, columns, where, end=None, limit=limit))
+        both = {info.msg_id: info for info in [*infos, *(info_of(t, row) for row in opened)]}
+        infos = [both[i] for i in sorted(both)][:limit]
+    return Found(infos, complete=not found.cut, next_after=found.next_at)
 
 
 def show(conn: Connection, t: Tables, msg_id: int) -> MessageInfo | None:

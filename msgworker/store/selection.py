@@ -1,10 +1,11 @@
-"""Which messages an operator chooses, and a walk over them in chunks by msg_id."""
+"""Which messages an operator looks at or chooses, and where they stand."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
@@ -12,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection
 from msgworker.db import UtcDateTime, beginning, holds_text, same_text, utc_of
 from msgworker.message import State, Status, ends_at
 from msgworker.store import bounded
+from msgworker.store.bounded import Part, Walk
 from msgworker.store.cancels import CANCELLED
 from msgworker.store.tries import fingerprint
 from msgworker.table import Cols, Tables, lit
@@ -65,10 +67,22 @@ def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
 
 
 def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
-    where = conditions(t, c, None, wanted.topic, wanted.object_id, wanted.error, wanted.since)
-    where.append(sa.or_(*(in_state(t, c, word) for word in wanted.words)))
+    """The WHERE of a filter; a filter on a column that is not there matches nothing."""
+    where: list[ColumnElement[bool]] = []
+    if set(wanted.words) < set(State):
+        where.append(sa.or_(*(in_state(t, c, word) for word in wanted.words)))
+    if wanted.object_id is not None:
+        where.append(same_text(c.object_id, wanted.object_id))
+    if wanted.topic is not None:
+        where.append(sa.false() if c.topic is None else same_text(c.topic, wanted.topic))
+    if wanted.error is not None:
+        error = c.last_error
+        where.append(sa.false() if error is None else holds_text(error, wanted.error))
+    if wanted.since is not None:
+        begin = sa.literal(wanted.since, UtcDateTime())
+        where.append(sa.false() if c.created_at is None else utc_of(c.created_at) >= begin)
     if wanted.up_to is not None:
-        where.append(c.msg_id <= sa.literal(wanted.up_to, sa.BigInteger()))
+        where.append(c.msg_id <= bounded.an_id(wanted.up_to))
     if not wanted.given_up:
         where.append(sa.not_(discarded(t, c)))
     return where
@@ -100,54 +114,61 @@ def in_state(t: Tables, c: Cols, word: State) -> ColumnElement[bool]:
     return t.stands_at(c, Status[word.name])
 
 
-def conditions(
+# --- Where the messages of a filter stand, and the next of them.
+
+
+def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
+    """Where all that is wanted stands; some of it in two of them. [] if a column is missing."""
+    asked = ((wanted.topic, c.topic), (wanted.error, c.last_error), (wanted.since, c.created_at))
+    if any(value is not None and column is None for value, column in asked):
+        return []
+    words = set(wanted.words)
+    failed = Walk("failed", (t.failed_rows(c),), t.failed_key(c))
+    if wanted.object_id is not None and not words & {State.DONE, State.UNKNOWN}:
+        opened = Walk("object", (bounded.same_object(t, c, wanted.object_id),), c.msg_id)
+        if words == {State.DEAD}:
+            return [failed]
+        return [failed, opened] if State.DEAD in words else [opened]
+    if words <= {State.FAILED, State.DEAD}:
+        return [failed]
+    if words == {State.PROCESSING}:
+        ids = bounded.running(t)
+        return [Walk(None, (c.msg_id.in_(sa.select(ids.c.i)),), c.msg_id, exact=True)]
+    if words & {State.DONE, State.UNKNOWN} or not t.dialect.oldest_index:
+        return [Walk(None, (), c.msg_id, exact=wanted == Filter(tuple(State)))]
+    key = t.oldest_key(c)
+    found = [failed] if State.DEAD in words else []
+    found.append(Walk("oldest", (t.oldest_rows(c), key.is_not(None)), key))
+    if c.available_at is not None:
+        due = (*t.due_rows(c), c.available_at.is_not(None))
+        found.append(Walk("due", due, c.msg_id, late=True))
+    return found
+
+
+def part_of(
+    conn: Connection,
     t: Tables,
-    c: Cols,
-    status: State | None,
-    topic: str | None,
-    object_id: Any,
-    error: str | None,
-    since: datetime | None,
-) -> list[ColumnElement[bool]]:
-    """The WHERE of a filter; a filter on a column that is not there matches nothing."""
-    where: list[ColumnElement[bool]] = []
-    if status is not None:
-        where.append(in_state(t, c, status))
-    if object_id is not None:
-        where.append(same_text(c.object_id, object_id))
-    if topic is not None:
-        where.append(sa.false() if c.topic is None else same_text(c.topic, topic))
-    if error is not None:
-        where.append(sa.false() if c.last_error is None else holds_text(c.last_error, error))
-    if since is not None:
-        begin = sa.literal(since, UtcDateTime())
-        where.append(sa.false() if c.created_at is None else utc_of(c.created_at) >= begin)
-    return where
-
-
-# --- The messages of a filter, chunk by chunk, in order of msg_id.
-#
-# What may be changed are few messages among those that are done, so a chunk is put together from
-# the indexes that hold them. An index whose rows a filter keeps few of is gone over for so many
-# rows a chunk: no statement takes long, whatever the table.
-
-WALK = 100_000
-"""Rows that one chunk goes over at most in an index."""
-
-
-class _Walk(NamedTuple):
-    """Rows of an index, by msg_id. by: its suffix, None = the primary key. key: what it is ordered
-    by. late: it is ordered by an instant instead, and read as a whole. open: only unfinished and
-    failed rows are wanted of all rows."""
-
-    by: str | None
-    where: tuple[ColumnElement[bool], ...]
-    key: ColumnElement[Any]
-    late: bool = False
-    open: bool = False
-
-    def hinted(self, t: Tables, query: sa.Select[Any]) -> sa.Select[Any]:
-        return query if self.by is None else t.hinted(query, t.message, self.by)
+    wanted: Filter,
+    columns: Sequence[ColumnElement[Any]],
+    *,
+    after: int | None,
+    limit: int,
+    rows: int | None = None,
+) -> Part:
+    """The next rows of a filter behind `after`, by msg_id; see `bounded.part_of`."""
+    c = t.cols()
+    found = walks(t, c, wanted)
+    if not found:
+        return Part([])
+    if found[0].by is None and not found[0].exact:  # no index has them in order
+        begins = [] if after is None else [after]
+        if wanted.since is not None:
+            begins.append(bounded.before_instant(conn, t, wanted.since))
+        elif after is None and not {State.DONE, State.UNKNOWN} & set(wanted.words):
+            begins.append(_below(conn, t))
+        after = max(begins, default=None)
+    found = [walk.behind(after) for walk in found]
+    return bounded.part_of(conn, t, found, columns, where(t, c, wanted), limit=limit, rows=rows)
 
 
 def chunk(
@@ -157,76 +178,21 @@ def chunk(
     *,
     after: int | None,
     limit: int,
-    walk: int = WALK,
+    walk: int | None = None,
 ) -> tuple[list[int], int | None]:
     """The next messages of a filter after `after`, by msg_id, and where to continue (None = end).
 
-    Reads at most `limit` rows that match and goes over `walk` others; none may match.
+    Reads at most `limit` rows that match and goes over `walk` (SCAN) others; none may match.
     """
-    walks = _walks(t, t.cols(), wanted)
-    if after is None and walks and walks[0].open:
-        after = _below(conn, t)
-    ends = [_end(conn, t, one, after, walk) for one in walks]
-    parts = [
-        _rows(t, one, wanted, after, end).limit(limit) for one, end in zip(walks, ends, strict=True)
-    ]
-    errors: dict[int, Any] = {}
-    for number, rows in enumerate(_read(conn, parts)):
-        errors.update(rows)
-        if len(rows) == limit:
-            ends[number] = rows[-1][0]
-    last = min((end for end in ends if end is not None), default=None)
-    ids = [i for i in sorted(errors) if last is None or i <= last]
-    if len(ids) > limit:
-        ids, last = ids[:limit], ids[limit - 1]
-    return [i for i in ids if in_group(wanted, errors[i])], last
-
-
-def _read(conn: Connection, parts: list[sa.Select[Any]]) -> list[list[tuple[int, Any]]]:
-    """The rows of each part, by msg_id; of one moment, or one that moves between them is missed."""
-    if not parts:
-        return []
-    if len(parts) == 1:
-        return [[(int(row[0]), row[1]) for row in conn.execute(parts[0])]]
-    numbered = []
-    for number, part in enumerate(parts):
-        p = part.subquery(f"p{number}").c
-        numbered.append(sa.select(sa.literal_column(str(number)), p.i, p.e))
-    found: list[list[tuple[int, Any]]] = [[] for _ in parts]
-    for number, msg_id, error in conn.execute(sa.union_all(*numbered)):
-        found[number].append((int(msg_id), error))
-    return [sorted(rows) for rows in found]
-
-
-def _walks(t: Tables, c: Cols, wanted: Filter) -> list[_Walk]:
-    """Where all that is wanted stands; some of it in two of them. None if a column is missing."""
-    asked = ((wanted.topic, c.topic), (wanted.error, c.last_error), (wanted.since, c.created_at))
-    if any(value is not None and column is None for value, column in asked):
-        return []
-    words = set(wanted.words)
-    if words <= {State.FAILED, State.DEAD}:
-        return [_failed(t, c)]
-    if words == {State.PROCESSING}:
-        ids = bounded.running(t)
-        return [_Walk(None, (c.msg_id.in_(sa.select(ids.c.i)),), c.msg_id)]
-    if words & {State.DONE, State.UNKNOWN}:
-        return [_Walk(None, (), c.msg_id)]
-    found = [_failed(t, c)] if State.DEAD in words else []
-    if wanted.object_id is not None:
-        return [*found, _Walk("object", (bounded.same_object(t, c, wanted.object_id),), c.msg_id)]
-    if not t.dialect.oldest_index:
-        return [_Walk(None, (), c.msg_id, open=True)]
-    key = t.oldest_key(c)
-    found.append(_Walk("oldest", (t.oldest_rows(c), key.is_not(None)), key))
-    if c.available_at is not None:
-        due = (*t.due_rows(c), c.available_at.is_not(None))
-        found.append(_Walk("due", due, c.msg_id, late=True))
-    return found
+    c = t.cols()
+    columns = (c.msg_id.label("i"), error_of(c, wanted).label("e"))
+    found = part_of(conn, t, wanted, columns, after=after, limit=limit, rows=walk)
+    ids = [int(row[0]) for row in found.rows if in_group(wanted, row[1])]
+    return ids, None if found.next_at is None else int(found.next_at)
 
 
 def _below(conn: Connection, t: Tables) -> int:
-    """A msg_id behind which all rows stand that are unfinished or failed. Where no index has them
-    in order, the first chunk would go over all that are done."""
+    """A msg_id behind which all rows stand that are unfinished or failed."""
     c = t.cols()
     failed = t.hinted(sa.select(t.failed_key(c)), t.message, "failed").where(t.failed_rows(c))
     found = [
@@ -234,34 +200,3 @@ def _below(conn: Connection, t: Tables) -> int:
         conn.scalar(failed.order_by(t.failed_key(c)).limit(1)),
     ]
     return min((int(one) for one in found if one is not None), default=bounded.MOST) - 1
-
-
-def _failed(t: Tables, c: Cols) -> _Walk:
-    return _Walk("failed", (t.failed_rows(c),), t.failed_key(c))
-
-
-def _inside(one: _Walk, after: int | None) -> list[ColumnElement[bool]]:
-    if after is None:
-        return list(one.where)
-    return [*one.where, one.key > sa.literal(after, sa.BigInteger())]
-
-
-def _end(conn: Connection, t: Tables, one: _Walk, after: int | None, walk: int) -> int | None:
-    """The msg_id up to which a walk goes, None = to its end."""
-    if one.late:
-        return None
-    bound = sa.select(t.cols().msg_id).where(*_inside(one, after)).order_by(one.key)
-    found = conn.scalar(one.hinted(t, bound.limit(1).offset(walk - 1)))
-    return None if found is None else int(found)
-
-
-def _rows(
-    t: Tables, one: _Walk, wanted: Filter, after: int | None, end: int | None
-) -> sa.Select[Any]:
-    """What is wanted of a walk: msg_id, and the error if its group is asked for."""
-    c = t.cols()
-    query = sa.select(c.msg_id.label("i"), error_of(c, wanted).label("e"))
-    query = one.hinted(t, query).where(*_inside(one, after), *where(t, c, wanted))
-    if end is not None:
-        query = query.where(one.key <= sa.literal(end, sa.BigInteger()))
-    return query.order_by(one.key)

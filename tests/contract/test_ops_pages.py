@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, SelectionChanged, TookTooLong
 from msgworker.message import State
 from msgworker.queries import counts, pages
-from msgworker.queries.pages import Capped, cursor_place, cursor_text
 from msgworker.store import bounded, tries
-from msgworker.store.bounded import Found
+from msgworker.store.bounded import Capped, Found, cursor_place, cursor_text
 from msgworker.store.tries import Failure, Kind, fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rows import send
@@ -50,7 +49,7 @@ def test_pages_show_every_message_of_a_state_once_in_order(app, word, newest, mo
     wanted = sorted(ids[word] if word else [i for some in ids.values() for i in some])
     wanted = wanted[::-1] if newest else wanted
     assert all_of(app, status=word, newest=newest, limit=4) == wanted
-    monkeypatch.setattr(pages, "WALK", 3)
+    monkeypatch.setattr(bounded, "SCAN", 3)
     found = all_of(app, status=word, newest=newest, limit=2)
     if word == "done" and newest:  # these pass over the backlog
         found.sort(reverse=True)
@@ -59,7 +58,7 @@ def test_pages_show_every_message_of_a_state_once_in_order(app, word, newest, mo
 
 def test_a_filter_that_no_index_serves_stops_and_says_where_it_goes_on(app, monkeypatch):
     ids = mixed(app)
-    monkeypatch.setattr(pages, "WALK", 7)
+    monkeypatch.setattr(bounded, "SCAN", 7)
     page = app.ops.messages(topic="nothing")
     assert (list(page), page.complete) == ([], False)
     assert page.next_after is not None
@@ -76,7 +75,7 @@ def test_a_filter_that_no_index_serves_stops_and_says_where_it_goes_on(app, monk
 def test_delayed_messages_come_after_the_others_or_by_age(app, monkeypatch):
     late = send(app, "a", delay=7200) + send(app, "b", delay=3600)
     soon = send(app, "c", "d")
-    monkeypatch.setattr(pages, "WALK", 2)
+    monkeypatch.setattr(bounded, "SCAN", 2)
     found = all_of(app, status="new", limit=1)
     if app.tables.dialect.oldest_index:
         assert found == [*soon[::-1], late[1], late[0]]
@@ -104,7 +103,7 @@ def test_done_messages_below_a_backlog_come_before_those_among_it(app, monkeypat
     among = put(app, ("b", DONE))
     put(app, *((f"p{n}", NEW) for n in range(9)))
     assert all_of(app, status="done") == [*among, *below[::-1]]
-    monkeypatch.setattr(pages, "WALK", 4)
+    monkeypatch.setattr(bounded, "SCAN", 4)
     first = app.ops.messages(status="done", limit=2)
     assert [info.msg_id for info in first] == below[:0:-1]
     assert all_of(app, status="done", limit=2) == [*below[::-1], *among]

@@ -25,7 +25,6 @@ from msgworker.queries import (
     remaining,
 )
 from msgworker.queries import counts as overview
-from msgworker.queries.pages import cursor_text
 from msgworker.store import (
     audit,
     cancels,
@@ -49,6 +48,7 @@ from msgworker.store import (
     tries,
 )
 from msgworker.store import send as producing
+from msgworker.store.bounded import cursor_text
 from msgworker.store.cancels import Asked
 from msgworker.store.candidates import Candidate
 from msgworker.store.done import still_mine
@@ -228,23 +228,24 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield remaining.left, {"asked": remaining.Asked(topics=None)}
     yield remaining.left, {"asked": remaining.Asked(topics=None), "most": 2}
     log.rows["count(*) AS count_1 \n"] = [(0,)]
+    every = tuple(State)
     for word in State:
-        yield messages.find, {"status": word}
-    filters = {"topic": "t", "object_id": "o", "error": "e", "since": datetime.now(UTC), "after": 1}
-    yield messages.find, filters
+        yield messages.find, {"wanted": Filter((word,))}
+    filters = {"topic": "t", "object_id": "o", "error": "e", "since": datetime.now(UTC)}
+    yield messages.find, {"wanted": Filter(every, **filters), "after": 1}
     yield messages.show, {"msg_id": 1}
     late = cursor_text([1, ["2026-11-22 10:00:00.000000", 1]])
-    for word in (None, *State):
+    for words in (every, *((word,) for word in State)):
         for newest in (True, False):
-            yield pages.page, {"wanted": pages.Wanted(word), "newest": newest}
-            behind = cursor_text([0, 1, None, None] if word == "done" and newest else [0, 1])
-            chosen = {name: value for name, value in filters.items() if name != "after"}
-            wanted = pages.Wanted(word, **chosen)
+            yield pages.page, {"wanted": Filter(words), "newest": newest}
+            done = words == (State.DONE,) and newest
+            behind = cursor_text([0, 1, None, None] if done else [0, 1])
+            wanted = Filter(words, **filters)
             yield pages.page, {"wanted": wanted, "newest": newest, "after": behind}
-    yield pages.page, {"wanted": pages.Wanted(State.NEW), "after": late}
-    yield pages.page, {"wanted": pages.Wanted(State.DONE), "after": cursor_text([2, 9, 8, 5])}
+    yield pages.page, {"wanted": Filter((State.NEW,)), "after": late}
+    yield pages.page, {"wanted": Filter((State.DONE,)), "after": cursor_text([2, 9, 8, 5])}
     for newest in (True, False):
-        group = pages.Wanted(fingerprint="a" * 16, topic="t")
+        group = Filter((State.FAILED, State.DEAD), fingerprint="a" * 16, topic="t")
         yield pages.page, {"wanted": group, "newest": newest, "after": cursor_text([1])}
     some = log.rows
     log.rows = {"min(w.i)": [(None, 0)], "min(m.i)": [(None, 0)], "AND (": [("o", "o")]} | some

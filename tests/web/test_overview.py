@@ -10,7 +10,7 @@ from msgworker import App
 from msgworker.message import State
 from msgworker.queries.charts import TopicTimes
 from msgworker.queries.counts import TopicInfo
-from msgworker.queries.pages import Capped
+from msgworker.store.bounded import Capped
 from msgworker.web.pages.overview import pace, state_of
 from tests.support.browsing import Browser, Page
 from tests.support.ops import FAILED, NEW, put

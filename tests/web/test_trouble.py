@@ -13,7 +13,7 @@ from msgworker.message import State
 from msgworker.ops import Ops
 from msgworker.queries.charts import TopicTimes
 from msgworker.queries.counts import Overview, TopicInfo
-from msgworker.queries.pages import Capped
+from msgworker.store.bounded import Capped
 from msgworker.store.pauses import Pause
 from msgworker.web.pages.trouble import lines
 from tests.support.browsing import Browser, Page

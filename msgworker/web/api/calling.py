@@ -32,9 +32,8 @@ from msgworker.message import State
 from msgworker.ops import Ops
 from msgworker.ops.results import Progress, Repaired
 from msgworker.payload import decode, shown
-from msgworker.queries.pages import cursor_place, cursor_text
 from msgworker.store.audit import Operation
-from msgworker.store.bounded import Found
+from msgworker.store.bounded import Found, cursor_place, cursor_text
 from msgworker.web.access import client_of
 from msgworker.web.sessions import Role
 from msgworker.web.shown import STATUS

@@ -10,7 +10,7 @@ from msgworker.counted import plural
 from msgworker.message import State
 from msgworker.queries.charts import TopicTimes
 from msgworker.queries.counts import Overview, TopicInfo
-from msgworker.queries.pages import Capped
+from msgworker.store.bounded import Capped
 from msgworker.web import shown
 
 NAMED = 3
