@@ -203,11 +203,11 @@ def test_few_packages_are_needed_and_nothing_runs_when_they_are_installed() -> N
         "h11",
         "jinja2",
         "pydantic",
-        "rich",
         "starlette",
         "tenacity",
         "typing-extensions",
         "uvicorn",
+        "wcwidth",
     }
     assert project["build-system"] == {
         "requires": ["hatchling>=1.27"],

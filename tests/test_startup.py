@@ -22,12 +22,12 @@ PARTS = {
     "pymysql",
     "psycopg",
     "redis",
-    "rich",
     "sqlalchemy.dialects.mysql",
     "sqlalchemy.dialects.oracle",
     "sqlalchemy.dialects.postgresql",
     "sqlalchemy.orm",
     "tenacity",
+    "wcwidth",
 }
 
 

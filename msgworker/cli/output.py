@@ -84,16 +84,38 @@ def when(instant: datetime) -> str:
 _BLANKS = re.compile(r"( +)")
 
 
+def columns_of(text: str) -> int:
+    """The columns of a terminal that a text without control characters takes."""
+    if text.isascii():
+        return len(text)
+    from wcwidth import wcswidth
+
+    return max(0, int(wcswidth(text)))
+
+
+def head(text: str, width: int) -> str:
+    """As much of a text as fits into so many columns."""
+    if text.isascii():
+        return text[:width]
+    from wcwidth import wcwidth
+
+    taken = 0
+    for place, char in enumerate(text):
+        taken += max(0, wcwidth(char))
+        if taken > width:
+            return text[:place]
+    return text
+
+
 def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") -> list[str]:
     """A text in lines of at most `width` columns, broken at blanks; None = in one line.
 
     first, rest: the prefix of the first line, and of the others. The indent of the text itself is
     repeated. A word is broken only if it is longer than a line. Colours do not count as width.
     """
-    from rich.cells import cell_len
 
     def size(part: str) -> int:
-        return cell_len(click.unstyle(part))
+        return columns_of(click.unstyle(part))
 
     if width is None or size(first) + size(text) <= width:
         return [(first + text).rstrip()]
@@ -113,22 +135,10 @@ def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") ->
         line, blank = line + blank + part, ""
         started = True
         while size(line) > width:
-            head = _head(line, width)
-            lines.append(head)
-            line = rest + margin + line[len(head) :]
+            fits = head(line, width) or line[:1]
+            lines.append(fits)
+            line = rest + margin + line[len(fits) :]
     return [one.rstrip() for one in [*lines, line]]
-
-
-def _head(line: str, width: int) -> str:
-    """As much of a line as fits, at least one character of it beyond the margin."""
-    from rich.cells import cell_len
-
-    taken = 0
-    for place, char in enumerate(line):
-        taken += cell_len(char)
-        if taken > width:
-            return line[:place] or line[:1]
-    return line
 
 
 # --- Turns an exception into one line of text and an exit code: `errors.ExitCode`.
@@ -334,10 +344,8 @@ def print_with_name(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) ->
 
 def _natural(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
     """The full width of each column."""
-    from rich.cells import cell_len
-
     return [
-        max(len(column.title), *(cell_len(row[i]) for row in cells), 0)
+        max(len(column.title), *(columns_of(row[i]) for row in cells), 0)
         for i, column in enumerate(columns)
     ]
 
@@ -360,7 +368,7 @@ def print_table(
             if sum(widths) <= left:
                 break
     titles = [column.title for column in columns]
-    print_line(_row(columns, titles, widths, gap=gap, room=room, head=True))
+    print_line(_row(columns, titles, widths, gap=gap, room=room, bold=True))
     for number, row in enumerate(cells):
         print_line(_row(columns, row, widths, gap=gap, room=room))
         if below and below[number]:
@@ -368,11 +376,9 @@ def print_table(
 
 
 def _cut(text: str, width: int) -> str:
-    from rich.cells import cell_len, set_cell_size
-
-    if cell_len(text) <= width:
+    if columns_of(text) <= width:
         return text
-    return set_cell_size(text, width - 1) + "…"
+    return head(text, width - 1) + "…"
 
 
 def fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
@@ -400,23 +406,18 @@ def _row(
     *,
     gap: int,
     room: int | None,
-    head: bool = False,
+    bold: bool = False,
 ) -> str:
     """One line, truncated at the end if it does not fit even with narrow columns."""
-    from rich.cells import cell_len, set_cell_size
-
     parts: list[str] = []
     used = 0
     for column, text, wanted in zip(columns, row, widths, strict=True):
         width = wanted if room is None else min(wanted, room - used)
         if width <= 0:
             break
-        size = cell_len(text)
-        if size > width:
-            text = set_cell_size(text, width - 1) + "…"
-            size = width
-        shown = click.style(text, bold=True) if head else click.style(text, fg=STYLES.get(text))
-        pad = " " * (width - size)
+        text = _cut(text, width)
+        shown = click.style(text, bold=True) if bold else click.style(text, fg=STYLES.get(text))
+        pad = " " * (width - columns_of(text))
         parts.append(pad + shown if column.align == "right" else shown + pad)
         used += width + gap
     return (" " * gap).join(parts).rstrip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from msgworker import App
+from msgworker.cli.logs import screen
 from msgworker.cli.options import as_json, common, message_id, open_app, target
 from msgworker.cli.output import (
     NOTHING_MATCHED,
@@ -160,32 +160,27 @@ def _aside(would: Repaired) -> str:
 
 @contextmanager
 def _watched(total: int | None) -> Iterator[Tell]:
-    """A progress bar on a terminal; if the block is interrupted, print how to continue."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
+    """Progress on a terminal; if the block is interrupted, print how to continue."""
     last: list[Progress] = []
     command = click.get_current_context().info_name
-    bar = Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-    with bar:
-        task = bar.add_task(str(command), total=total)
+    status, of = screen().status, "" if total is None else f" of {total:,}"
 
-        def tell(progress: Progress) -> None:
-            if progress.op_id is None:
-                return
-            last[:] = [progress]
-            bar.update(task, completed=progress.matched)
-
-        try:
-            yield tell
+    def tell(progress: Progress) -> None:
+        if progress.op_id is None:
             return
-        except BaseException:
-            if last:
-                bar.stop()
-                how = f"continue with: msgworker {command} --operation {last[0].op_id}"
-                how = how if command != "release" else "run it again"
-                note(f"interrupted: {last[0].changed:,} changed so far; {how}")
-            raise
+        last[:] = [progress]
+        status(f"{command}: {progress.matched:,}{of}")
+
+    try:
+        yield tell
+    except BaseException:
+        status("")
+        if last:
+            how = f"continue with: msgworker {command} --operation {last[0].op_id}"
+            how = how if command != "release" else "run it again"
+            note(f"interrupted: {last[0].changed:,} changed so far; {how}")
+        raise
+    status("")
 
 
 def nothing_of(app: App, chosen: dict[str, Any]) -> str:

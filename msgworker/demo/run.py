@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,9 +16,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TextIO
 
+import click
 import sqlalchemy as sa
-from rich.console import Console
-from rich.table import Table
 
 from msgworker import App
 from msgworker.config import whole
@@ -127,6 +127,7 @@ STATEMENTS = 100
 WITHOUT_ADDRESS = 7
 CHUNK = 250
 MAX_PROCESSES = 16
+PROVED, BROKEN = click.style("proved", "green"), click.style("BROKEN", "red", bold=True)
 
 
 class Stuck(Exception):
@@ -147,22 +148,21 @@ def run(
     rerun is handled. Nothing stays behind: no process, no file. Raises ConfigError.
     """
     whole("processes", processes, 1, MAX_PROCESSES)
-    console = Console(file=out or sys.stdout, highlight=False)
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="msgworker-demo-") as folder:
         url = f"sqlite:///{Path(folder) / 'demo.db'}"
         app = make_app(url, lease_seconds=LEASE_SECONDS)
         try:
             with Processes(url, LEASE_SECONDS) as fleet:
-                code = _Demo(console, app, fleet, processes, kill).run()
+                code = _Demo(out, app, fleet, processes, kill).run()
             if serve is None:
-                console.print("\nSee such a table in your browser: msgworker demo --web")
+                _tell("\nSee such a table in your browser: msgworker demo --web", out)
             else:
                 with app.worker(threads=2) as worker:
                     worker.start()
                     serve(app)
             return code
         except Stuck as reason:
-            console.print(f"[bold red]BROKEN[/]  {reason}")
+            _tell(f"{BROKEN}  {reason}", out)
             return 1
         finally:
             app.engine.dispose()
@@ -185,13 +185,17 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _tell(text: str, out: TextIO | None) -> None:
+    click.echo(text, out, color=False if os.environ.get("NO_COLOR") else None)
+
+
 class _Demo:
     """One demonstration: the acts, in order."""
 
     def __init__(
-        self, console: Console, app: App, fleet: Processes, processes: int, kill: bool
+        self, out: TextIO | None, app: App, fleet: Processes, processes: int, kill: bool
     ) -> None:
-        self.console = console
+        self.out = out
         self.app = app
         self.fleet = fleet
         self.processes = processes
@@ -329,21 +333,18 @@ class _Demo:
     # ------------------------------------------------------------ report
 
     def say(self, text: str) -> None:
-        self.console.print(text)
+        _tell(text, self.out)
 
     def report(self, seen: Evidence, proofs: list[Proof]) -> None:
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_column()
-        table.add_column(justify="right")
-        for name, value in self.figures(seen):
-            table.add_row(name, value)
-        self.console.print(table)
+        figures = self.figures(seen)
+        names, values = (max(map(len, column)) for column in zip(*figures, strict=True))
+        for name, value in figures:
+            self.say(f"{name:<{names}} {value:>{values}}")
         for reason, count in _reasons(seen.messages).most_common(5):
-            self.console.print(f"  dead: {count} x {reason}", markup=False)
-        self.console.print()
+            self.say(f"  dead: {count} x {reason}")
+        self.say("")
         for proof in proofs:
-            mark = "[green]proved[/]" if proof.holds else "[bold red]BROKEN[/]"
-            self.console.print(f"{mark}  {proof.claim}")
+            self.say(f"{PROVED if proof.holds else BROKEN}  {proof.claim}")
 
     def figures(self, seen: Evidence) -> list[tuple[str, str]]:
         done = [m for m in seen.messages if m.status == Status.DONE]

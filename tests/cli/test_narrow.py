@@ -18,7 +18,7 @@ import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
+from wcwidth import wcswidth
 
 from msgworker.cli import output
 from msgworker.cli.output import wrapped
@@ -93,7 +93,7 @@ def test_no_line_is_wider_than_the_terminal(filled: Cli, terminal: Any, width: i
     terminal(width)
     for command in SINGLE + TABLES:
         shown = filled(*command, "--app", "narrow:app")
-        wide = [line for line in shown.stdout.split("\n") if cell_len(line) > width]
+        wide = [line for line in shown.stdout.split("\n") if wcswidth(line) > width]
         assert wide == [], command
 
 
@@ -120,7 +120,7 @@ def test_the_id_of_an_instance_is_never_cut(
     terminal(width)
     text = click.unstyle(cli("instances", "--app", "narrow:app").stdout)
     assert text.split().count(name) == 1
-    assert max(map(cell_len, text.splitlines())) <= width
+    assert max(map(wcswidth, text.splitlines())) <= width
     assert "live, overdue" in text
     assert "3 minutes" in text
 
@@ -166,7 +166,7 @@ def test_a_real_terminal_of_80_columns_shows_whole_words(filled: Cli, folder: Pa
     os.close(ours)
     assert child.wait(60) == 0
     lines = click.unstyle(read.decode()).replace("\r\n", "\n").split("\n")
-    assert all(cell_len(line) <= 80 for line in lines)
+    assert all(wcswidth(line) <= 80 for line in lines)
     assert LONG in " ".join(" ".join(lines).split())
 
 
@@ -260,7 +260,7 @@ def test_a_wrapped_text_is_the_same_text_in_lines_that_fit(
     text: str, width: int, rest: str
 ) -> None:
     lines = wrapped(text, width, rest=rest)
-    assert all(cell_len(line) <= width for line in lines)
+    assert all(wcswidth(line) <= width for line in lines)
     body = lines[:1] + [line[len(rest) :] for line in lines[1:]]
     assert "".join("".join(body).split()) == "".join(text.split())
 
@@ -286,4 +286,4 @@ def test_what_a_line_is_indented_by_is_repeated() -> None:
 
 
 def test_an_indent_wider_than_the_terminal_does_no_harm() -> None:
-    assert all(cell_len(line) <= 10 for line in wrapped(" " * 50 + "words and words", 10))
+    assert all(wcswidth(line) <= 10 for line in wrapped(" " * 50 + "words and words", 10))

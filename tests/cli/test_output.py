@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
+from wcwidth import wcswidth
 
 from msgworker.cli import logs, output
 from msgworker.cli.logs import Lines
@@ -78,7 +78,7 @@ def test_table_fits_the_terminal(
     print_table(COLUMNS, [(1, text, text), (22, "t", "")])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
-    assert all(cell_len(line) <= width for line in lines)
+    assert all(wcswidth(line) <= width for line in lines)
 
 
 def test_table_is_never_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

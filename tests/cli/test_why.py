@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from rich.cells import cell_len
+from wcwidth import wcswidth
 
 from msgworker.queries.instances import overdue as missed
 from msgworker.store.lease import Lease
@@ -356,7 +356,7 @@ def test_tables_fit_a_terminal_and_let_no_escape_through(
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "\\x1b" in text
-    assert all(cell_len(line) <= width for line in text.split("\n")), text
+    assert all(wcswidth(line) <= width for line in text.split("\n")), text
 
 
 def test_explain_lets_no_escape_through(crm: Cli, folder: Path) -> None:
