@@ -107,10 +107,10 @@ _m(
 )
 _m(
     "S3",
-    "all sessions have one token",
+    "the token of any session will do",
     "web/sessions.py",
-    'return self._signed("form", session.sid)',
-    'return self._signed("form", "")',
+    'return self._signer("form").verify_signature(session.sid, given)',
+    "return len(given) == len(self.form_token(session))",
     "test_the_token_of_another_session_is_refused",
 )
 _m(
@@ -755,8 +755,8 @@ _m(
     "S17",
     "a shell is run",
     "web/__init__.py",
-    'NEEDS = ("starlette", "jinja2")\n',
-    """NEEDS = ("starlette", "jinja2")
+    'NEEDS = ("itsdangerous", "jinja2", "starlette")\n',
+    """NEEDS = ("itsdangerous", "jinja2", "starlette")
 
 
 def run(text: str) -> Any:

@@ -201,6 +201,7 @@ def test_few_packages_are_needed_and_nothing_runs_when_they_are_installed() -> N
         "click",
         "cronsim",
         "h11",
+        "itsdangerous",
         "jinja2",
         "pydantic",
         "starlette",

@@ -43,7 +43,7 @@ from msgworker.errors import ConfigError
 if TYPE_CHECKING:
     from msgworker.web.application import Dashboard
 
-NEEDS = ("starlette", "jinja2")
+NEEDS = ("itsdangerous", "jinja2", "starlette")
 
 
 def make(app: Any, **options: Any) -> Dashboard:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import enum
 import hashlib
-import hmac
-import json
 import os
 import secrets
 import stat
@@ -17,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from itsdangerous import BadData, Signer, URLSafeSerializer
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
@@ -133,6 +131,7 @@ MOST_ENDED = 10_000
 """The most log-outs that are kept of one name; with one more all sessions of that name end that had
 begun before."""
 COOKIE = "msgworker_session"
+SIGNED: Any = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
 
 
 def cookie_of(request: HTTPConnection, name: str) -> str | None:
@@ -181,6 +180,9 @@ class Sessions:
             raise ConfigError("the key of sessions must have at least 32 characters")
         self._key = secrets.token_bytes(32) if key is None else key.encode("utf-8")
         self._given = key is not None
+        self._cookies = URLSafeSerializer(
+            self._key, salt="msgworker session", signer_kwargs=dict(SIGNED)
+        )
         self.seconds = seconds
         self._ended: dict[str, dict[str, float]] = {}
         self._least_until: dict[str, float] = {}
@@ -189,12 +191,12 @@ class Sessions:
         """The name of the cookie: browsers send those of a host to each port of it, so that two
         dashboards there need two names. Processes with one key share their sessions."""
         server = scope.get("server") or ("", None)
-        of = self._signed("name", "")[:8] if self._given else server[1]
+        of = self._signature("name", "")[:8] if self._given else server[1]
         return COOKIE if of is None else f"{COOKIE}_{of}"
 
     def proof_of(self, entry: Entry) -> str:
         """That a session was begun with this token: it ends with the token."""
-        return self._signed("proof", entry.token)[:32]
+        return self._signature("proof", entry.token)
 
     def begin(self, entry: Entry | None = None) -> Session:
         """A new session, of one who has logged in or of none."""
@@ -204,20 +206,14 @@ class Sessions:
     def text_of(self, session: Session) -> str:
         """The value of the cookie."""
         values = [session.sid, session.name, session.proof, session.until]
-        body = base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
-        return f"{body}.{self._signed('session', body)}"
+        return str(self._cookies.dumps(values))
 
     def read(self, text: str | None) -> Session | None:
         """The session of a cookie; None if it is not ours or has expired."""
-        body, _, signature = (text or "").partition(".")
-        if not hmac.compare_digest(
-            signature.encode("utf-8", "replace"), self._signed("session", body).encode()
-        ):
+        try:
+            found = Session(*self._cookies.loads((text or "").encode("utf-8", "replace")))
+        except BadData:
             return None
-        sid, name, proof, until = json.loads(
-            base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
-        )
-        found = Session(sid, name, proof, until)
         return found if self.is_valid(found) else None
 
     def is_valid(self, session: Session) -> bool:
@@ -242,13 +238,13 @@ class Sessions:
 
     def form_token(self, session: Session) -> str:
         """What a form of this session has to carry."""
-        return self._signed("form", session.sid)
+        return self._signature("form", session.sid)
 
     def is_form_token(self, session: Session, given: str) -> bool:
-        return hmac.compare_digest(
-            given.encode("utf-8", "replace"), self.form_token(session).encode()
-        )
+        return self._signer("form").verify_signature(session.sid, given)
 
-    def _signed(self, purpose: str, text: str) -> str:
-        data = f"{purpose}\0{text}".encode("utf-8", "replace")
-        return hmac.new(self._key, data, hashlib.sha256).hexdigest()
+    def _signature(self, purpose: str, text: str) -> str:
+        return self._signer(purpose).get_signature(text).decode()
+
+    def _signer(self, purpose: str) -> Signer:
+        return Signer(self._key, salt=f"msgworker {purpose}", **SIGNED)

@@ -35,7 +35,7 @@ class Browser(TestClient):
 
     def csrf(self, page: str = "/") -> str:
         """The token in the forms of a page."""
-        found = re.search(r'name="csrf" value="([0-9a-f]+)"', self.get(page).text)
+        found = re.search(r'name="csrf" value="([\w-]+)"', self.get(page).text)
         assert found, f"{page} has no form"
         return found[1]
 
