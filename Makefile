@@ -83,10 +83,11 @@ quick: $(VENV)/.dev  ## the inner loop: lint, types, and the unit tests on SQLit
 
 UNITS = tests/instance tests/db tests/config tests/store tests/test_events.py tests/test_message.py tests/test_payload.py tests/test_public_names.py
 
-lint: $(VENV)/.dev  ## format, lint, types
+lint: $(VENV)/.dev  ## format, lint, types, layers of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 check: lint test  ## format, lint, types, tests
 

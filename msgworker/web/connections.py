@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0
@@ -44,6 +47,14 @@ def most_at_once() -> int:
     if soft == resource.RLIM_INFINITY:
         return MOST_AT_ONCE
     return max(16, min(MOST_AT_ONCE, soft - OTHER_FILES))
+
+
+class Server(uvicorn.Server):
+    """Without its handlers of signals, which raise the signal again after an orderly stop."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 class Connection(H11Protocol):

@@ -143,9 +143,9 @@ def configured(dashboard: Dashboard) -> uvicorn.Config:
 def serve(dashboard: Dashboard, listener: socket.socket) -> None:
     """Answer until SIGTERM, SIGINT, SIGHUP or SIGQUIT; then answers under way may take
     STOP_SECONDS. A second signal ends it at once."""
-    import uvicorn
+    from msgworker.web.connections import Server
 
-    server = uvicorn.Server(configured(dashboard))
+    server = Server(configured(dashboard))
 
     async def answer() -> None:
         asyncio.get_running_loop().set_exception_handler(_Telling())
@@ -173,25 +173,19 @@ class _Telling:
 
 @contextmanager
 def _stopping(server: uvicorn.Server, dashboard: Dashboard) -> Iterator[None]:
-    """Ours instead of uvicorn's handlers, which raise the signal again after an orderly stop."""
+    """The first signal stops in order, the second one at once."""
 
     def stop(number: int, _: FrameType | None) -> None:
         server.force_exit = server.should_exit
         server.should_exit = True
         dashboard.site.stopping()
 
-    server.capture_signals = _nothing  # type: ignore[method-assign]
     before = {number: signal.signal(number, stop) for number in asking()}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def address(listener: socket.socket, root_path: str | None) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 OLD = ("SQLAlchemy<2.1",)
-PURE = ("psycopg>=3.2.1", "PyMySQL>=1.1", "oracledb>=2.0")
+PURE = ("psycopg>=3.2.1", "PyMySQL>=1.1,<1.3", "oracledb>=2.0")
 """The drivers without what is compiled of psycopg: it loads the system's libpq."""
-BINARY = ("psycopg[binary]>=3.2.1", "PyMySQL>=1.1", "oracledb>=2.0")
+BINARY = ("psycopg[binary]>=3.2.1", "PyMySQL>=1.1,<1.3", "oracledb>=2.0")
 _CLICK = "click before 8.2 cannot give a test what was written to stderr"
 _CLIENT = "the test client of Starlette 0.40 cannot say where a request comes from"
 _RIGHTS = {
@@ -77,7 +77,7 @@ CELLS = (
     Cell(
         "free-threaded",
         "3.13t",
-        packages=("psycopg>=3.2.1", "PyMySQL>=1.1"),
+        packages=("psycopg>=3.2.1", "PyMySQL>=1.1,<1.3"),
         absent=("oracledb",),
     ),
 )

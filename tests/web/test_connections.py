@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import uvicorn
 
 from msgworker import App
 from msgworker.web import connections, guard, serving
@@ -31,8 +30,7 @@ class Served:
         self.dashboard = dashboard_with(app)
         self.listener = serving.listening("127.0.0.1", 0)
         self.port = self.listener.getsockname()[1]
-        self.server = uvicorn.Server(serving.configured(self.dashboard))
-        self.server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+        self.server = connections.Server(serving.configured(self.dashboard))
         serve = self.server.serve(sockets=[self.listener])
         self.thread = threading.Thread(target=lambda: asyncio.run(serve))
         self.made: list[socket.socket] = []
