@@ -1661,7 +1661,7 @@ MUTANTS = (
     _m(
         "a rerun does not look at keys",
         "ops/repairs.py",
-        'key_taken="without" if force else "skip",',
+        'key_taken="without" if forced else "skip",',
         "key_taken=None,",
         *_on("test_a_rerun_of_a_message_whose_key_is_taken_is_skipped_and_says_by_whom", "sqlite"),
     ),

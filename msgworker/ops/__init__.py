@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from msgworker.ops.cancel import Cancels
 from msgworker.ops.queries import Looks
 from msgworker.ops.records import Locking, Scheduling
+from msgworker.ops.release import Releases
 from msgworker.ops.repairs import Repairs
 from msgworker.ops.upkeep import Upkeep
 
 __all__ = ["Ops"]
 
 
-class Ops(Looks, Repairs, Cancels, Upkeep, Scheduling, Locking):
+class Ops(Looks, Repairs, Releases, Upkeep, Scheduling, Locking):
     """Reads and repairs for operators, in short transactions."""

@@ -24,7 +24,8 @@ from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName
 from msgworker.payload import clean, without_url_secrets
 from msgworker.schedules import Schedule
-from msgworker.store.audit import MAX_ACTOR, MAX_REASON, Operation
+from msgworker.store import purge
+from msgworker.store.audit import MAX_ACTOR, MAX_REASON
 from msgworker.store.items import ItemState
 from msgworker.store.pauses import MAX_TOPIC
 from msgworker.store.selection import Filter
@@ -155,6 +156,13 @@ class Call:
                 return
             with timed(conn, self._seconds, self._seconds):
                 yield conn, tables
+
+    def _before(self, age: float | datetime) -> datetime:
+        """The instant of an age, by the database's clock."""
+        if isinstance(age, datetime):
+            return age
+        with connecting(self._engine) as conn:
+            return purge.cutoff(conn, age)
 
     @property
     def _clock(self) -> Clock:
@@ -335,33 +343,6 @@ def age_of(older_than: Any) -> float | datetime:
             f"older_than must be more than 0 seconds, such as 30d, got {older_than!r:.60}"
         )
     return age
-
-
-def not_both(filters: dict[str, Any]) -> None:
-    """Raise ConfigError if there is a filter beside ids."""
-    given = [name for name, value in filters.items() if value is not None]
-    if given:
-        raise ConfigError(f"give ids or a filter, not both: {', '.join(given)}")
-
-
-def none_of(filters: dict[str, Any]) -> bool:
-    """Whether no filter is given; `up_to` alone chooses nothing."""
-    return all(value is None for name, value in filters.items() if name != "up_to")
-
-
-_NAMES = ("ids", "status", "topic", "object_id", "error", "since", "fingerprint", "up_to")
-
-
-def again(op: Operation, ids: list[int] | None) -> dict[str, Any]:
-    """The selection of an interrupted operation; `ids`: given again."""
-    asked: dict[str, Any] = {name: op.filter.get(name) for name in _NAMES}
-    asked["ids"] = asked["ids"] if ids is None else ids
-    if asked["since"] is not None:
-        asked["since"] = datetime.fromisoformat(asked["since"])
-    if op.kind == "rerun":
-        for name in ("force", "with_successors", "also_done"):
-            asked[name] = bool(op.filter.get(name))
-    return asked
 
 
 def kept(ids: list[int]) -> dict[str, Any]:

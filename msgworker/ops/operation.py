@@ -1,4 +1,4 @@
-"""One operation over many messages, in short transactions that are recorded in the audit.
+"""An operation, recorded in the audit: over many messages in short transactions, or at once.
 
 Each step commits its changes together with its counts, so the counts of an operation are exact
 wherever it is interrupted.
@@ -6,6 +6,7 @@ wherever it is interrupted.
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from msgworker.counted import plural
 from msgworker.db import (
     Trouble,
     connecting,
@@ -28,7 +30,7 @@ from msgworker.db import (
     violates,
     writing,
 )
-from msgworker.errors import MsgworkerError
+from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.instance.settling.until_known import (
     Failures,
     Fate,
@@ -37,16 +39,20 @@ from msgworker.instance.settling.until_known import (
     repeatable,
     until_known,
 )
-from msgworker.ops.call import Who
+from msgworker.ops import call
+from msgworker.ops.call import Call, Who
 from msgworker.ops.results import Progress, Repaired, Skip, Skips, Tell, Why
-from msgworker.schema import rule
-from msgworker.store import audit
+from msgworker.ops.selection import SAMPLE, Counted
+from msgworker.queries import messages
+from msgworker.schema import create, rule
+from msgworker.store import audit, cancels, history, limits
 from msgworker.store.audit import Operation
 from msgworker.store.rows import RowKept
 from msgworker.table import Tables
 from msgworker.table.tables import index_name
 
 T = TypeVar("T")
+W = TypeVar("W", bound="Writing")
 FIRST_SIZE = 100
 LEAST_SIZE = 50
 MOST_SIZE = 1000
@@ -302,11 +308,172 @@ class Bulk:
             op_id=op.op_id,
             matched=op.matched,
             changed=op.changed,
-            skipped=op.skipped,
-            why=self.skips.why,
-            skips=tuple(self.skips.first),
+            **self.skips.told | {"skipped": op.skipped},
         )
 
 
 def _on(part: list[int], work: Callable[[Connection, list[int]], Step], conn: Connection) -> Step:
     return work(conn, part)
+
+
+# --- Shared parts of all writes: the audit tables, dry runs, resuming after an interruption.
+
+
+class Writing(Call):
+    """Helpers of the writes."""
+
+    _actor: str | None = None
+    _source: str | None = None
+    _key: str | None = None
+    _request: str | None = None
+
+    def acting(
+        self: W,
+        *,
+        actor: str | None = None,
+        source: str | None = None,
+        key: str | None = None,
+        request: str | None = None,
+    ) -> W:
+        """The same calls, whose writes are recorded in the audit as of this actor, where the call
+        names none, and from this source, such as "web 10.0.0.7" (at most 200 characters each).
+
+        key: of this request, 1 to 100 letters, digits and any of .:_-. The database takes it once:
+        another write with it raises KeyUsed and does nothing, and `recorded` finds the operation
+        that has it. request: what is asked, such as its digest, for who finds it there (as long).
+        Raises ConfigError.
+        """
+        by = call.who(actor, None, source=source)
+        other = copy.copy(self)
+        other._actor, other._source = None if actor is None else by.actor, by.source
+        other._key = None if key is None else call.key_of(key)
+        other._request = None if request is None else call.key_of(request)
+        return other
+
+    def recorded(self, key: str) -> Operation | None:
+        """The operation that was recorded with this key, see `acting`; None if there is none."""
+        call.key_of(key)
+        self._ready()
+        with self._reading() as (conn, t):
+            return audit.with_key(conn, t, key)
+
+    def operation(self, op_id: int) -> Operation | None:
+        """An operation as it is now, also while it runs; None if there is none of this number."""
+        call.ids_of(op_id)
+        self._ready()
+        with self._reading() as (conn, t):
+            return audit.read(conn, t, op_id)
+
+    def note_sent(
+        self,
+        conn: Connection,
+        msg_id: int,
+        *,
+        topic: str,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> int:
+        """Record in the audit that this message was sent by an operator, in the caller's
+        transaction; return the op_id."""
+        by = self._who(actor, reason)
+        self._ready()
+        t, asked = self._tables, {"ids": [msg_id], "topic": topic}
+        op_id = audit.begin(conn, t, kind="send", **by.fields, asked=asked)
+        audit.end(conn, t, op_id, changed=1, last_id=msg_id)
+        return op_id
+
+    def _at_once(
+        self, kind: str, by: Who, asked: dict[str, Any], act: Callable[[Connection, Tables], bool]
+    ) -> Repaired:
+        """An operation of one step: recorded and done in one transaction."""
+        t = self._tables
+        with writing(self._engine) as conn:
+            op_id = audit.begin(conn, t, kind=kind, **by.fields, asked=asked)
+            did = int(act(conn, t))
+            audit.end(conn, t, op_id, changed=did)
+        return Repaired(kind=kind, op_id=op_id, matched=did, changed=did)
+
+    def _who(
+        self, actor: str | None, reason: str | None, *, needs_reason: str | None = None
+    ) -> Who:
+        given = self._actor if actor is None else actor
+        return call.who(
+            given,
+            reason,
+            source=self._source,
+            key=self._key,
+            request=self._request,
+            needs_reason=needs_reason,
+        )
+
+    def _ready(self) -> None:
+        """Raise SchemaError if the tables of ops are missing."""
+        if not self._tables.missing:
+            return
+        missing = create.missing_tables(self._engine, self._tables)
+        needed = missing - {cancels.NAME, limits.NAME, history.NAME}  # only for who uses them
+        if needed:
+            raise SchemaError(
+                f"table {', '.join(sorted(needed))} is missing, which records operations. "
+                "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
+            )
+        self._found = replace(self._tables, missing=missing)  # created since this App read it
+
+    def _resumed(self, kind: str, op_id: int, asked: dict[str, Any]) -> Operation:
+        """An interrupted operation to continue; raises ConfigError if it does not exist, or had
+        other ids than those given again."""
+        ids = asked.get("ids")
+        if any(value is not None for name, value in asked.items() if name != "ids"):
+            raise ConfigError("operation continues with the original selection; give no other one")
+        self._ready()
+        call.ids_of(op_id)
+        with self._reading() as (conn, t):
+            op = audit.read(conn, t, op_id)
+        if op is None or op.kind != kind:
+            raise ConfigError(f"there is no {kind} of number {op_id}; see `msgworker audit`")
+        if op.finished_at is not None:
+            raise ConfigError(f"{kind} {op_id} is over: {plural(op.changed, 'message')} changed")
+        if ids is None and "ids_count" in op.filter:
+            raise ConfigError(
+                f"{kind} {op_id} was of {op.filter['ids_count']} ids, which were not stored; give "
+                "the same ids again with operation: it continues after those that are done"
+            )
+        again = {} if ids is None else call.kept(ids)
+        if any(op.filter.get(name) != value for name, value in again.items()):
+            raise ConfigError(f"these are not the ids of {kind} {op_id}; give the same ones")
+        return op
+
+    def _bulk(
+        self,
+        kind: str,
+        by: Who,
+        asked: dict[str, Any],
+        op: Operation | None,
+        **pace: Any,
+    ) -> Bulk:
+        """The operation, begun or continued; pace: rate and progress."""
+        if op is not None:
+            return Bulk(self._engine, self._tables, op, **pace)
+        kept = {k: v for k, v in asked.items() if v is not None and v is not False}
+        if kept.get("ids") is not None:
+            kept |= call.kept(kept.pop("ids"))
+        return Bulk.begun(self._engine, self._tables, kind, by, kept, **pace)
+
+    def _told(self, kind: str, would: Counted) -> Repaired:
+        """The result of a dry run, with the first of the messages."""
+        with self._reading() as (conn, t):
+            shown = [messages.show(conn, t, i) for i in would.first[:SAMPLE]]
+            infos = messages.with_endings(conn, t, [info for info in shown if info is not None])
+        return Repaired(
+            kind=kind,
+            matched=would.matched,
+            changed=would.changed,
+            **would.skips.told,
+            dry_run=True,
+            sample=tuple(replace(info, payload=None) for info in infos),
+            done_again=would.done,
+            stay_done=would.stay_done,
+            requested=would.running,
+            complete=would.complete,
+            up_to=would.up_to,
+        )

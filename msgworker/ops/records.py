@@ -18,7 +18,7 @@ from msgworker.coordination.lease import Lease, LockCentre, check_name
 from msgworker.db import writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call
-from msgworker.ops.repairs import Writing
+from msgworker.ops.operation import Writing
 from msgworker.ops.results import Repaired
 from msgworker.queries import messages
 from msgworker.schedules import Schedule, next_times
@@ -81,7 +81,8 @@ class Locking(Writing):
             op_id = self._noted(by, asked | {"locks": place_of(where)})
             did = int(where.release(lease))
         if op_id is not None:
-            self._done(op_id, did)
+            with writing(self._engine) as conn:
+                audit.end(conn, self._tables, op_id, changed=did, skipped=1 - did)
         return Repaired(kind=KIND, op_id=op_id, matched=1, changed=did, skipped=1 - did)
 
     @contextmanager
@@ -102,14 +103,6 @@ class Locking(Writing):
             return None
         with writing(self._engine) as conn:
             return audit.begin(conn, t, kind=KIND, **by.fields, asked=asked)
-
-    def _done(self, op_id: int, did: int) -> None:
-        t = self._tables
-        with writing(self._engine) as conn:
-            op = audit.read(conn, t, op_id)
-            if op is not None:
-                audit.advance(conn, t, op, last_id=None, matched=1, changed=did, skipped=1 - did)
-                audit.finish(conn, t, op_id)
 
 
 # --- List schedules, pause, resume and delete them, and send the message of one now.
@@ -152,6 +145,10 @@ class ScheduleInfo:
 
 class _Changed(Exception):
     """The row is not as it was seen: roll back and look again."""
+
+
+class _Unwanted(Exception):
+    """The row is so already: nothing is done or recorded."""
 
 
 class Scheduling(Writing):
@@ -289,30 +286,23 @@ class Scheduling(Writing):
         if dry_run or not wanted(row):
             would = int(wanted(row))
             return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
-        for _ in range(TRIES):
-            try:
-                return self._changed_once(kind, name, by, act, wanted)
-            except _Changed:  # an instance has just fired it
-                continue
-        raise MsgworkerError(f"schedule {name!r} is changed all the time; try again")
 
-    def _changed_once(
-        self, kind: str, name: str, by: call.Who, act: Act, wanted: Callable[[Stored], bool]
-    ) -> Repaired:
-        t = self._tables
-        with writing(self._engine) as conn:
+        def once(conn: Connection, t: Tables) -> bool:
             row, now = self._named(conn, t, name)
             if not wanted(row):
-                return Repaired(kind=kind)
-            asked = {"schedule": name}
-            op_id = audit.begin(conn, t, kind=kind, **by.fields, asked=asked)
-            op = audit.read(conn, t, op_id)
-            assert op is not None
+                raise _Unwanted
             if not act(conn, t, row, now):
                 raise _Changed
-            audit.advance(conn, t, op, last_id=None, matched=1, changed=1, skipped=0)
-            audit.finish(conn, t, op_id)
-        return Repaired(kind=kind, op_id=op_id, matched=1, changed=1)
+            return True
+
+        for _ in range(TRIES):
+            try:
+                return self._at_once(kind, by, {"schedule": name}, once)
+            except _Changed:  # an instance has just fired it
+                continue
+            except _Unwanted:
+                return Repaired(kind=kind)
+        raise MsgworkerError(f"schedule {name!r} is changed all the time; try again")
 
     def _named(self, conn: Connection, t: Tables, name: Any) -> tuple[Stored, datetime]:
         now, rows = store.look(conn, t)

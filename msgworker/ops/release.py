@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,10 +18,11 @@ from sqlalchemy import Connection
 from msgworker.db import connecting, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
-from msgworker.ops import call, steps
+from msgworker.ops import call
 from msgworker.ops.call import Clock, Who
-from msgworker.ops.operation import Bulk, Step
-from msgworker.ops.results import Skip, Why
+from msgworker.ops.operation import Bulk, Step, Writing
+from msgworker.ops.results import Repaired, Skip, Skips, Tell, Why
+from msgworker.ops.selection import Counted
 from msgworker.queries.instances import Life, instances
 from msgworker.store import audit, change, done, lease, recover
 from msgworker.store.lease import Lease
@@ -173,8 +174,9 @@ def _all_free(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> set[int]:
 # ---------------------------------------------------------------- without an owner
 
 
-def before_of(engine: sa.Engine, t: Tables, older_than: Any, any_age: bool) -> datetime | None:
-    """The instant before which messages without an owner were flagged; raises ConfigError."""
+def age_of(t: Tables, older_than: Any, any_age: bool) -> float | datetime | None:
+    """How long ago messages without an owner were flagged, None = at any time; raises
+    ConfigError."""
     if any_age:
         if older_than is not None:
             raise ConfigError("give older_than or any_age, not both")
@@ -190,7 +192,7 @@ def before_of(engine: sa.Engine, t: Tables, older_than: Any, any_age: bool) -> d
             f"table {t.spec.name} has neither claimed_at nor created_at, so the age of its "
             "messages is unknown; use --any-age (any_age=True) if no consumer works on those at 1"
         )
-    return steps.before_of(engine, age)
+    return age
 
 
 def refuse_owners_unknown(engine: sa.Engine, t: Tables) -> None:
@@ -278,3 +280,87 @@ def end(engine: sa.Engine, t: Tables, held: HeldMessages, me: str | None, *, dro
             lease.drop(conn, t, held.instance_id, taken_by=me)
         else:
             lease.leave(conn, t, held.instance_id, taken_by=me)
+
+
+class Releases(Writing):
+    """Releases; `actor`, `reason` and `dry_run` as in `Repairs`."""
+
+    def release(
+        self,
+        instance: str,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+        progress: Tell | None = None,
+    ) -> Repaired:
+        """Give back the messages of a dead instance, with a try counted for each, as recovery does.
+
+        A live instance needs force: its lease is taken over, and its messages are given back when
+        it can no longer start handlers, which takes as long as its lease; its later writes are
+        refused. Messages locked by other transactions are skipped and left to recovery. Raises
+        MsgworkerError if it is alive or is being recovered.
+        """
+        by = self._who(actor, reason)
+        t = self._tables
+        held = held_by(self._clock, self._engine, t, instance)
+        refuse_living(held, force)
+        if dry_run:
+            return self._told("release", Counted(held.ids, len(held.ids)))
+        self._ready()
+        if held.lease is None and not held.ids:
+            return Repaired(kind="release")
+        asked = {"instance": instance, "force": force, "lived": held.lives}
+        bulk = self._bulk("release", by, asked, None, progress=progress)
+        try:
+            me = take_over(self._engine, t, held)
+        except MsgworkerError:  # another process was faster: end the recorded operation
+            bulk.finish()
+            raise
+        all_free = give_back(bulk, t, held, by)
+        end(self._engine, t, held, me, drop=all_free)
+        bulk.finish()
+        return bulk.result()
+
+    def release_nobody(
+        self,
+        older_than: float | str | timedelta | datetime | None = None,
+        *,
+        any_age: bool = False,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+        progress: Tell | None = None,
+    ) -> Repaired:
+        """Give back messages at 1 without an owner: left by a foreign consumer that no longer runs,
+        or from before the table was adopted.
+
+        A try and a crash are counted for each, as in recovery: it may have killed its process.
+        older_than: seconds, "1h", a timedelta, or an aware datetime in the past; by `claimed_at`,
+        else by `created_at`. Neither records when a foreign consumer flagged a message, only the
+        earliest possible time: a consumer that is only slow is not excluded. Messages with neither
+        are skipped. any_age: of any age, known or not. On a
+        table without `claimed_by` it means every message at 1, and MsgworkerError is raised
+        while an instance is alive. Raises ConfigError for a wrong age.
+        """
+        by = self._who(actor, reason)
+        t = self._tables
+        age = age_of(t, older_than, any_age)
+        before = None if age is None else self._before(age)
+        refuse_owners_unknown(self._engine, t)
+        seen = held_by_nobody(self._engine, t, before)
+        undated = of_unknown_age(self._engine, t, before)
+        left = Skips()
+        left.add(undated)
+        if dry_run:
+            return self._told("release", Counted(seen, len(seen) + left.count, skips=left))
+        self._ready()
+        if not seen:
+            return Repaired(kind="release", matched=left.count, **left.told)
+        asked = {"nobody": True, "before": None if before is None else before.isoformat()}
+        bulk = self._bulk("release", by, asked, None, progress=progress)
+        give_back_nobodys(bulk, self._engine, t, before, by)
+        leave_alone(bulk, undated)
+        bulk.finish()
+        return bulk.result()

@@ -1,240 +1,140 @@
-"""Rerun, discard and release messages: conditional, in short transactions, audited."""
+"""Rerun, discard and cancel messages: conditional, in short transactions, audited."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable
-from dataclasses import replace
-from datetime import datetime, timedelta
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.errors import ConfigError, MsgworkerError, SchemaError
-from msgworker.message import State, StateName
-from msgworker.ops import call, release, steps
-from msgworker.ops.call import Call, Who
-from msgworker.ops.operation import Bulk
-from msgworker.ops.results import Repaired, Skip, Skips, Tell, renamed
-from msgworker.ops.selection import SAMPLE, Choice, Count, Counted
-from msgworker.queries import messages
+from msgworker.errors import ConfigError, TookTooLong
+from msgworker.message import State, StateName, Status
+from msgworker.ops import call
+from msgworker.ops.call import Who
+from msgworker.ops.operation import Bulk, Step, TooMany, Unchanged, Writing
+from msgworker.ops.results import Repaired, Skip, Tell, Why, renamed
+from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection, parts
+from msgworker.queries import order
 from msgworker.schema import create
-from msgworker.store import audit, cancels, change, history, limits, selection
-from msgworker.store.audit import Operation
-
-# --- Shared parts of all writes: the audit tables, dry runs, resuming after an interruption.
+from msgworker.store import audit, cancels, change, selection
+from msgworker.store.change import SeenRow
+from msgworker.table import Tables
 
 LOOK_AHEAD_SECONDS = 20
-W = TypeVar("W", bound="Writing")
+MOST_BEHIND = 10_000
+"""Messages of several objects that one transaction reruns; those of one object, all of them."""
+NOT_DONE = (State.FAILED, State.DEAD)
+V = TypeVar("V")
+Work = Callable[[int, Connection, list[int]], Step]
+"""What one transaction of an operation of this number does with a part of a chunk."""
+
+# --- What may be changed, and how: one declaration for each kind of write.
 
 
-class Writing(Call):
-    """Helpers of the writes."""
-
-    _actor: str | None = None
-    _source: str | None = None
-    _key: str | None = None
-    _request: str | None = None
-
-    def acting(
-        self: W,
-        *,
-        actor: str | None = None,
-        source: str | None = None,
-        key: str | None = None,
-        request: str | None = None,
-    ) -> W:
-        """The same calls, whose writes are recorded in the audit as of this actor, where the call
-        names none, and from this source, such as "web 10.0.0.7" (at most 200 characters each).
-
-        key: of this request, 1 to 100 letters, digits and any of .:_-. The database takes it once:
-        another write with it raises KeyUsed and does nothing, and `recorded` finds the operation
-        that has it. request: what is asked, such as its digest, for who finds it there (as long).
-        Raises ConfigError.
-        """
-        by = call.who(actor, None, source=source)
-        other = copy.copy(self)
-        other._actor, other._source = None if actor is None else by.actor, by.source
-        other._key = None if key is None else call.key_of(key)
-        other._request = None if request is None else call.key_of(request)
-        return other
-
-    def recorded(self, key: str) -> Operation | None:
-        """The operation that was recorded with this key, see `acting`; None if there is none."""
-        call.key_of(key)
-        self._ready()
-        with self._reading() as (conn, t):
-            return audit.with_key(conn, t, key)
-
-    def operation(self, op_id: int) -> Operation | None:
-        """An operation as it is now, also while it runs; None if there is none of this number."""
-        call.ids_of(op_id)
-        self._ready()
-        with self._reading() as (conn, t):
-            return audit.read(conn, t, op_id)
-
-    def note_sent(
-        self,
-        conn: Connection,
-        msg_id: int,
-        *,
-        topic: str,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> int:
-        """Record in the audit that this message was sent by an operator, in the caller's
-        transaction; return the op_id."""
-        by, t = self._who(actor, reason), self._tables
-        self._ready()
-        asked = {"ids": [msg_id], "topic": topic}
-        return audit.begin(conn, t, kind="send", **by.fields, asked=asked, done_to=msg_id)
-
-    def _who(
-        self, actor: str | None, reason: str | None, *, needs_reason: str | None = None
-    ) -> Who:
-        given = self._actor if actor is None else actor
-        return call.who(
-            given,
-            reason,
-            source=self._source,
-            key=self._key,
-            request=self._request,
-            needs_reason=needs_reason,
+def _rerun(asked: Selection) -> Act:
+    if asked.also_done and not asked.with_successors:
+        raise ConfigError(
+            "also_done (--also-done) concerns done messages behind the others; give "
+            "with_successors (--with-successors) too"
         )
-
-    def _ready(self) -> None:
-        """Raise SchemaError if the tables of ops are missing."""
-        if not self._tables.missing:
-            return
-        missing = create.missing_tables(self._engine, self._tables)
-        needed = missing - {cancels.NAME, limits.NAME, history.NAME}  # only for who uses them
-        if needed:
-            raise SchemaError(
-                f"table {', '.join(sorted(needed))} is missing, which records operations. "
-                "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
-            )
-        self._found = replace(self._tables, missing=missing)  # created since this App read it
-
-    def _resumed(self, kind: str, op_id: int, asked: dict[str, Any]) -> Operation:
-        """An interrupted operation to continue; raises ConfigError if it does not exist, or had
-        other ids than those given again."""
-        ids = asked.get("ids")
-        others = [value for name, value in asked.items() if name != "ids"]
-        if any(value is not None and value is not False for value in others):
-            raise ConfigError("operation continues with the original selection; give no other one")
-        self._ready()
-        call.ids_of(op_id)
-        with self._reading() as (conn, t):
-            op = audit.read(conn, t, op_id)
-        if op is None or op.kind != kind:
-            raise ConfigError(f"there is no {kind} of number {op_id}; see `msgworker audit`")
-        if op.finished_at is not None:
-            raise ConfigError(f"{kind} {op_id} is over: {plural(op.changed, 'message')} changed")
-        if ids is None and "ids_count" in op.filter:
-            raise ConfigError(
-                f"{kind} {op_id} was of {op.filter['ids_count']} ids, which were not stored; give "
-                "the same ids again with operation: it continues after those that are done"
-            )
-        again = {} if ids is None else call.kept(ids)
-        if any(op.filter.get(name) != value for name, value in again.items()):
-            raise ConfigError(f"these are not the ids of {kind} {op_id}; give the same ones")
-        return op
-
-    def _bulk(
-        self,
-        kind: str,
-        by: Who,
-        asked: dict[str, Any],
-        op: Operation | None,
-        pace: dict[str, Any],
-    ) -> Bulk:
-        if op is not None:
-            return Bulk(self._engine, self._tables, op, **pace)
-        kept = {k: v for k, v in asked.items() if v is not None and v is not False}
-        if kept.get("ids") is not None:
-            kept |= call.kept(kept.pop("ids"))
-        return Bulk.begun(self._engine, self._tables, kind, by, kept, **pace)
-
-    def _change(
-        self,
-        kind: str,
-        choice: Choice,
-        asked: dict[str, Any],
-        by: Who,
-        op: Operation | None,
-        count: Count,
-        pace: dict[str, Any],
-        act: steps.Change,
-    ) -> Repaired:
-        if count.before(op):
-            timed = replace(choice, clock=self._clock)
-            would = Counted.of(timed, count, None if count.dry_run else pace["progress"])
-            count.check(kind, would.changed, complete=would.complete)
-            if count.dry_run:
-                return self._told(kind, would)
-        self._ready()
-        if pace["rate"] is not None:  # pages that are read ahead must not become stale
-            ahead = int(pace["rate"] * LOOK_AHEAD_SECONDS)
-            choice = replace(choice, chunk_size=max(1, min(choice.chunk_size, ahead)))
-        bulk: Bulk | None = None if op is None else self._bulk(kind, by, asked, op, pace)
-        for chunk in choice.chunks(None if op is None else op.last_id):
-            bulk = bulk or self._bulk(kind, by, asked, None, pace)
-            steps.change_chunk(bulk, choice, chunk, act)
-        if bulk is None:
-            return Repaired(kind=kind)
-        bulk.finish()
-        return bulk.result()
-
-    def _told(self, kind: str, would: Counted) -> Repaired:
-        """The result of a dry run that has counted."""
-        return replace(
-            self._would(kind, would.first, would.matched, []),
-            changed=would.changed,
-            skipped=would.matched - would.changed,
-            why=would.skips.why,
-            skips=tuple(would.skips.first),
-            done_again=would.done,
-            requested=would.running,
-            complete=would.complete,
-            up_to=would.up_to,
-        )
-
-    def _would(self, kind: str, ids: list[int], matched: int, left: list[Skip]) -> Repaired:
-        """The result of a dry run: how many of `ids`, and the first of them."""
-        skips = Skips()
-        skips.add(left)
-        with self._reading() as (conn, t):
-            shown = [messages.show(conn, t, i) for i in ids[:SAMPLE]]
-            infos = messages.with_endings(conn, t, [info for info in shown if info is not None])
-        return Repaired(
-            kind=kind,
-            matched=matched,
-            changed=len(ids),
-            skipped=len(left),
-            dry_run=True,
-            why=skips.why,
-            skips=tuple(skips.first),
-            sample=tuple(replace(info, payload=None) for info in infos),
-        )
-
-    @staticmethod
-    def _nothing(kind: str, left: list[Skip]) -> Repaired:
-        skips = Skips()
-        skips.add(left)
-        return Repaired(
-            kind=kind,
-            matched=len(left),
-            skipped=len(left),
-            why=skips.why,
-            skips=tuple(skips.first),
-        )
+    if asked.status == State.DONE and not asked.force:
+        raise ConfigError("messages that are done are rerun only with --force (force=True)")
+    forced = bool(asked.force)
+    return Act(
+        kind="rerun",
+        may=(*NOT_DONE, State.DONE) if forced else NOT_DONE,
+        statuses=(*NOT_DONE, State.DONE),
+        refused="are not rerun: they have yet to run",
+        chosen=(State.DEAD,),
+        chooses_given_up=asked.error is not None or asked.fingerprint is not None,
+        needs_filter=False,
+        needs_reason=False,
+        change=lambda conn, t, ids, by: change.rerun(conn, t, ids, done_too=forced),
+        in_order=not forced and not asked.with_successors,
+        key_taken="without" if forced else "skip",
+    )
 
 
-# --- Rerun, discard and release messages: conditional, in short transactions, audited.
+def _discard(t: Tables) -> Act:
+    unfinished = (State.NEW, State.FAILED)
+    return Act(
+        kind="discard",
+        may=(*unfinished, State.DEAD),
+        statuses=(*unfinished, State.DEAD),
+        refused="cannot be discarded: running ones belong to an instance, see release",
+        # A dead message that holds nothing back has been given up already.
+        chosen=(*unfinished, State.DEAD) if t.spec.on_dead == "block" else unfinished,
+        chooses_given_up=False,
+        change=_give_up,
+        given_up=False,
+    )
 
-_RERUN = (State.FAILED, State.DEAD)
-_OPEN = (State.NEW, State.FAILED, State.DEAD)
+
+def _give_up(conn: Connection, t: Tables, ids: list[int], by: Who) -> int:
+    text = f"{selection.DISCARDED}{by.actor}: {by.reason}"
+    return change.discard(conn, t, ids, text=text)
+
+
+def _cancel(conn: Connection, t: Tables, part: list[int], by: Who) -> int:
+    """Cancel messages that are locked and recorded."""
+    running = cancels.running(conn, t, part)
+    waiting = [i for i in part if i not in running]
+    text = cancels.text_of(by.actor, by.reason)
+    cancelled = change.cancel(conn, t, waiting, text=text)
+    cancels.drop(conn, t, waiting)
+    owned = {i: (owner, tries) for i, (owner, tries) in running.items() if owner is not None}
+    cancels.add(conn, t, owned, actor=by.actor, reason=by.reason or "")
+    return cancelled + len(owned)
+
+
+def _cannot_cancel(conn: Connection, t: Tables, ids: list[int]) -> dict[int, Skip]:
+    """The running ones among the messages for which no request can be made."""
+    running = cancels.running(conn, t, ids)
+    asked = cancels.read(conn, t, list(running)) if running else []
+    found = {one.request.msg_id for one in asked if not one.over}
+    skips = {}
+    for msg_id, (owner, _) in running.items():
+        if owner is None:
+            skips[msg_id] = Skip(msg_id, Why.FOREIGN)
+        elif not cancels.is_there(t):
+            skips[msg_id] = Skip(msg_id, Why.NO_REQUESTS)
+        elif msg_id in found:
+            skips[msg_id] = Skip(msg_id, Why.REQUESTED)
+    return skips
+
+
+_OPEN = (State.NEW, State.FAILED, State.PROCESSING)
+_CANCEL = Act(
+    kind="cancel",
+    may=_OPEN,
+    statuses=_OPEN,
+    refused="cannot be cancelled: they have ended",
+    chosen=_OPEN,
+    change=_cancel,
+    why={**WHY, State.DONE: Why.TOO_LATE, State.DEAD: Why.TOO_LATE},
+    unfit=_cannot_cancel,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How a write is done; see `Repairs.rerun`."""
+
+    dry_run: bool
+    count_limit: int | None
+    expected_count: int | None
+    actor: str | None
+    reason: str | None
+    rate: float | None
+    operation: int | None
+    progress: Tell | None
 
 
 class Repairs(Writing):
@@ -244,8 +144,6 @@ class Repairs(Writing):
     counts; the audit records what it did. As a number, its result is how many messages it
     changed. Raises ConfigError before anything is done, SchemaError if tables are missing.
     """
-
-    # ------------------------------------------------------------ rerun
 
     @renamed(resume="operation")
     def rerun(
@@ -297,106 +195,13 @@ class Repairs(Writing):
         nothing is changed or counted twice. More than 10,000 ids are not stored: give them again
         with it. progress: called after each transaction.
         """
-        chosen = {
-            "status": status,
-            "topic": topic,
-            "object_id": object_id,
-            "error": error,
-            "since": since,
-            "fingerprint": fingerprint,
-            "up_to": up_to,
-        }
-        asked = {"ids": call.ids_of(ids)} | chosen
-        asked |= {"force": force, "with_successors": with_successors, "also_done": also_done}
-        by = self._who(actor, reason)
-        op = self._resumed("rerun", operation, asked) if operation is not None else None
-        asked = asked if op is None else call.again(op, asked["ids"])
-        choice = self._to_rerun(**asked)
-        count = Count(dry_run, count_limit, expected_count)
-        if not dry_run:
-            self._ready()
-            choice = replace(choice, tables=self._tables)  # with what was created since
-        pace = {"rate": call.rate_of(rate), "progress": progress}
-        if asked["with_successors"]:
-            return self._rerun_objects(choice, asked, by, op, count, pace)
-        done_too = bool(asked["force"])
-
-        def act(conn: Connection, part: list[int]) -> int:
-            return change.rerun(conn, choice.tables, part, done_too=done_too)
-
-        return self._change("rerun", choice, asked, by, op, count, pace, act)
-
-    def _to_rerun(
-        self,
-        ids: list[int] | None,
-        force: bool,
-        with_successors: bool,
-        also_done: bool,
-        status: StateName | State | None,
-        **filters: Any,
-    ) -> Choice:
-        if also_done and not with_successors:
-            raise ConfigError(
-                "also_done (--also-done) concerns done messages behind the others; give "
-                "with_successors (--with-successors) too"
-            )
-        one = call.word(status, (*_RERUN, State.DONE), "are not rerun: they have yet to run")
-        if one is State.DONE and not force:
-            raise ConfigError("messages that are done are rerun only with --force (force=True)")
-        words = (*_RERUN, State.DONE) if force else _RERUN
-        order = not force and not with_successors
-        wanted = None
-        if ids is not None:
-            call.not_both(filters | {"status": status})
-        else:
-            named = filters.get("error") is not None or filters.get("fingerprint") is not None
-            wanted = call.filter_of((one or State.DEAD,), given_up=named, **filters)
-        return Choice(
-            engine=self._engine,
-            tables=self._tables,
-            words=words,
-            ids=ids,
-            wanted=wanted,
-            in_order=order,
-            key_taken="without" if force else "skip",
+        asked = Selection(
+            call.ids_of(ids),
+            *(status, topic, object_id, error, since, fingerprint, up_to),
+            *(force, with_successors, also_done),
         )
-
-    def _rerun_objects(
-        self,
-        choice: Choice,
-        asked: dict[str, Any],
-        by: Who,
-        op: Operation | None,
-        count: Count,
-        pace: dict[str, Any],
-    ) -> Repaired:
-        also_done = bool(asked["also_done"])
-        if count.before(op):
-            timed = replace(choice, clock=self._clock)
-            found = steps.would(timed, also_done=also_done)
-            count.check("rerun", len(found.ids))
-        if count.dry_run:
-            return replace(
-                self._would("rerun", sorted(found.ids), found.matched, []),
-                skipped=found.skips.count,
-                why=found.skips.why,
-                skips=tuple(found.skips.first),
-                done_again=len(found.done),
-                stay_done=found.stay_done,
-                complete=found.complete,
-            )
-        self._ready()
-        bulk: Bulk | None = None if op is None else self._bulk("rerun", by, asked, op, pace)
-        for chunk in choice.chunks(None if op is None else op.last_id):
-            tails = steps.Tails.of(choice, chunk, also_done=also_done)
-            bulk = bulk or self._bulk("rerun", by, asked, None, pace)
-            steps.rerun_with_behind(bulk, choice, chunk, tails, also_done=also_done)
-        if bulk is None:
-            return Repaired(kind="rerun")
-        bulk.finish()
-        return bulk.result()
-
-    # ------------------------------------------------------------ discard
+        how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
+        return self._write("rerun", _rerun, asked, how)
 
     @renamed(resume="operation")
     def discard(
@@ -426,135 +231,310 @@ class Repairs(Writing):
         A reason is required. up_to, count_limit, expected_count, rate, operation, progress: as in
         `rerun`.
         """
-        chosen = {
-            "status": status,
-            "topic": topic,
-            "object_id": object_id,
-            "error": error,
-            "since": since,
-            "fingerprint": fingerprint,
-            "up_to": up_to,
-        }
-        asked = {"ids": call.ids_of(ids)} | chosen
-        op = self._resumed("discard", operation, asked) if operation is not None else None
-        asked = asked if op is None else call.again(op, asked["ids"])
-        if op is not None:
-            by = Who(op.actor, op.reason, op.source)
-        else:
-            by = self._who(actor, reason, needs_reason=None if dry_run else "discard")
-        choice = self._to_discard(**asked)
-        count = Count(dry_run, count_limit, expected_count)
-        pace = {"rate": call.rate_of(rate), "progress": progress}
-        text = f"{selection.DISCARDED}{by.actor}: {by.reason}"
+        filters = (status, topic, object_id, error, since, fingerprint, up_to)
+        how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
+        asked = Selection(call.ids_of(ids), *filters)
+        return self._write("discard", lambda _: _discard(self._tables), asked, how)
 
-        def act(conn: Connection, part: list[int]) -> int:
-            return change.discard(conn, choice.tables, part, text=text)
+    @renamed(resume="operation")
+    def cancel(
+        self,
+        ids: Iterable[int] | int | None = None,
+        *,
+        reason: str | None = None,
+        status: StateName | State | None = None,
+        topic: str | None = None,
+        object_id: Any = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        up_to: int | None = None,
+        dry_run: bool = False,
+        count_limit: int | None = None,
+        expected_count: int | None = None,
+        actor: str | None = None,
+        rate: float | None = None,
+        operation: int | None = None,
+        progress: Tell | None = None,
+    ) -> Repaired:
+        """Cancel messages: dead, with the reason as their last error; their object continues.
 
-        return self._change("discard", choice, asked, by, op, count, pace, act)
+        By ids, or by at least one filter; a filter without a status selects new, failed and running
+        ones. New and failed ones are dead at once. For a running one a request is recorded
+        (`requested` counts them): its instance sets `ctx.cancelled` within a heartbeat, and if the
+        handler then raises or returns, the message is dead; a transaction of the handler is
+        rolled back, an async handler is cancelled. If it ends before that, it was too late; if it
+        fails or is released, it is dead instead of being tried again.
 
-    def _to_discard(
-        self, ids: list[int] | None, status: StateName | State | None, **filters: Any
-    ) -> Choice:
-        one = call.word(
-            status, _OPEN, "cannot be discarded: running ones belong to an instance, see release"
+        Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
+        up_to, count_limit, expected_count, rate, operation, progress: as in `rerun`.
+        """
+        filters = (status, topic, object_id, error, since, fingerprint, up_to)
+        how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
+        asked = Selection(call.ids_of(ids), *filters)
+        if not cancels.is_there(self._tables):  # it may have been created since
+            missing = create.missing_tables(self._engine, self._tables)
+            self._found = replace(self._tables, missing=missing)
+        return self._write("cancel", lambda _: _CANCEL, asked, how)
+
+    def _write(
+        self, kind: str, act_of: Callable[[Selection], Act], asked: Selection, how: _How
+    ) -> Repaired:
+        """Do it, or count what it would change."""
+        op = None
+        if how.operation is not None:
+            op = self._resumed(kind, how.operation, asked.given)
+            asked = asked.again(op)
+        act = act_of(asked)
+        needs = kind if act.needs_reason and not how.dry_run else None
+        by = (
+            Who(op.actor, op.reason) if op else self._who(how.actor, how.reason, needs_reason=needs)
         )
-        wanted = None
-        if ids is not None:
-            call.not_both(filters | {"status": status})
-        else:
-            wanted = call.filter_of(self._given_up_words(one, filters), given_up=False, **filters)
-        return Choice(
+        choice = Choice(
             engine=self._engine,
             tables=self._tables,
-            words=_OPEN,
-            ids=ids,
-            wanted=wanted,
-            given_up=False,
+            act=act,
+            ids=asked.ids,
+            wanted=asked.filter(act),
         )
-
-    def _given_up_words(self, one: State | None, filters: dict[str, Any]) -> tuple[State, ...]:
-        if one is not None:
-            return (one,)
-        if call.none_of(filters):
-            raise ConfigError("discard needs ids or a filter: it does not discard all messages")
-        # A dead message that holds nothing back has been given up already.
-        return _OPEN if self._tables.spec.on_dead == "block" else (State.NEW, State.FAILED)
-
-    # ------------------------------------------------------------ release
-
-    def release(
-        self,
-        instance: str,
-        *,
-        force: bool = False,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-        progress: Tell | None = None,
-    ) -> Repaired:
-        """Give back the messages of a dead instance, with a try counted for each, as recovery does.
-
-        A live instance needs force: its lease is taken over, and its messages are given back when
-        it can no longer start handlers, which takes as long as its lease; its later writes are
-        refused. Messages locked by other transactions are skipped and left to recovery. Raises
-        MsgworkerError if it is alive or is being recovered.
-        """
-        by = self._who(actor, reason)
-        t = self._tables
-        held = release.held_by(self._clock, self._engine, t, instance)
-        release.refuse_living(held, force)
-        if dry_run:
-            return self._would("release", held.ids, len(held.ids), [])
+        count = Count(how.dry_run, how.count_limit, how.expected_count)
+        rate = call.rate_of(how.rate)
+        if count.before(op):
+            timed = replace(choice, clock=self._clock)
+            if asked.with_successors:
+                would = _would_with_successors(timed, also_done=asked.also_done)
+                count.check(kind, would.changed)
+            else:
+                would = Counted.of(timed, count, None if how.dry_run else how.progress)
+                count.check(kind, would.changed, complete=would.complete)
+            if how.dry_run:
+                return self._told(kind, would)
         self._ready()
-        if held.lease is None and not held.ids:
-            return self._nothing("release", [])
-        asked = {"instance": instance, "force": force, "lived": held.lives}
-        bulk = self._bulk("release", by, asked, None, {"progress": progress})
-        try:
-            me = release.take_over(self._engine, t, held)
-        except MsgworkerError:  # another process was faster: end the recorded operation
-            bulk.finish()
-            raise
-        all_free = release.give_back(bulk, t, held, by)
-        release.end(self._engine, t, held, me, drop=all_free)
+        choice = replace(choice, tables=self._tables)  # with what was created since
+        if rate is not None:  # pages that are read ahead must not become stale
+            ahead = max(1, int(rate * LOOK_AHEAD_SECONDS))
+            choice = replace(choice, chunk_size=min(choice.chunk_size, ahead))
+        begin = partial(self._bulk, kind, by, asked.given, op, rate=rate, progress=how.progress)
+        bulk: Bulk | None = None if op is None else begin()
+        for chunk in choice.chunks(None if op is None else op.last_id):
+            if asked.with_successors:
+                work = _with_successors(choice, chunk, also_done=asked.also_done)
+            else:
+                work = _alone(choice, chunk, by)
+            bulk = bulk or begin()
+            bulk.over(chunk.ids, partial(work, bulk.op.op_id))
+        if bulk is None:
+            return Repaired(kind=kind)
         bulk.finish()
-        return bulk.result()
+        done = bulk.result()
+        if State.PROCESSING not in act.may:
+            return done
+        with self._reading() as (conn, t):
+            return replace(done, requested=audit.running_before(conn, t, bulk.op.op_id))
 
-    def release_nobody(
-        self,
-        older_than: float | str | timedelta | datetime | None = None,
-        *,
-        any_age: bool = False,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-        progress: Tell | None = None,
-    ) -> Repaired:
-        """Give back messages at 1 without an owner: left by a foreign consumer that no longer runs,
-        or from before the table was adopted.
 
-        A try and a crash are counted for each, as in recovery: it may have killed its process.
-        older_than: seconds, "1h", a timedelta, or an aware datetime in the past; by `claimed_at`,
-        else by `created_at`. Neither records when a foreign consumer flagged a message, only the
-        earliest possible time: a consumer that is only slow is not excluded. Messages with neither
-        are skipped. any_age: of any age, known or not. On a
-        table without `claimed_by` it means every message at 1, and MsgworkerError is raised
-        while an instance is alive. Raises ConfigError for a wrong age.
-        """
-        by = self._who(actor, reason)
-        t = self._tables
-        before = release.before_of(self._engine, t, older_than, any_age)
-        release.refuse_owners_unknown(self._engine, t)
-        seen = release.held_by_nobody(self._engine, t, before)
-        undated = release.of_unknown_age(self._engine, t, before)
-        if dry_run:
-            return self._would("release", seen, len(seen) + len(undated), undated)
-        self._ready()
-        if not seen:
-            return self._nothing("release", undated)
-        asked = {"nobody": True, "before": None if before is None else before.isoformat()}
-        bulk = self._bulk("release", by, asked, None, {"progress": progress})
-        release.give_back_nobodys(bulk, self._engine, t, before, by)
-        release.leave_alone(bulk, undated)
-        bulk.finish()
-        return bulk.result()
+# --- What a transaction does with the messages of a chunk.
+
+
+def _alone(choice: Choice, chunk: Chunk, by: Who) -> Work:
+    """Change each of them, whatever is behind it."""
+
+    def work(op_id: int, conn: Connection, part: list[int]) -> Step:
+        left = [chunk.skips[i] for i in part if i in chunk.skips]
+        ids, gone = choice.lock(conn, [i for i in part if i not in chunk.skips])
+        late: dict[int, Skip] = {}
+        if chunk.behind is not None and ids:
+            late = choice.overtaken(conn, ids, chunk.behind)
+            ids = [i for i in ids if i not in late]
+        if choice.act.key_taken is not None and (taken := choice.free_keys(conn, ids)):
+            late |= taken
+            ids = [i for i in ids if i not in taken]
+        write = choice.act.change
+        recorded(conn, choice.tables, op_id, ids, lambda c, t, some: write(c, t, some, by))
+        return Step(len(part), len(ids), [*left, *gone, *late.values()])
+
+    return work
+
+
+def recorded(
+    conn: Connection,
+    t: Tables,
+    op_id: int,
+    ids: Sequence[int],
+    act: Callable[[Connection, Tables, list[int]], int],
+) -> None:
+    """Record locked rows, then change them."""
+    for part in parts(t, ids):
+        kept, changed = audit.record(conn, t, op_id, part), act(conn, t, part)
+        if not kept == changed == len(part):
+            raise Unchanged(
+                f"{plural(len(part), 'message')} locked, {kept} recorded and {changed} changed; "
+                "the step was rolled back. Does a trigger change rows of the table?"
+            )
+
+
+# --- Reruns with those behind.
+
+
+@dataclass(slots=True)
+class Tails:
+    """Chosen messages, and what stood behind them when it was read.
+
+    first: of each chosen one, the lowest chosen one of its object. rows: under that one, those of
+    the object behind it, by msg_id; done ones only if they may be rerun. stay_done: how many done
+    ones behind them stay so; complete: those were all counted.
+    """
+
+    first: dict[int, int] = field(default_factory=dict)
+    rows: dict[int, list[SeenRow]] = field(default_factory=dict)
+    stay_done: int = 0
+    complete: bool = True
+
+    @classmethod
+    def of(cls, choice: Choice, chunk: Chunk, *, also_done: bool, counts: bool = False) -> Tails:
+        """Those of a chunk. counts: count those that stay done. The done ones stand in no index of
+        ours: the walk is ended after ORDER_SECONDS, and raises TookTooLong if it has to be known
+        which they are."""
+        found, t = cls(), choice.tables
+        heads = [i for i in chunk.ids if i not in chunk.skips]
+        with choice.clock.reading(choice.engine) as conn:
+            for part in parts(t, heads):
+                choice.clock.check()
+                found.first |= order.lowest(conn, t, part)
+                found.rows |= order.not_done_behind(conn, t, part)
+        named = State.DONE in choice.act.may
+        if also_done or named or counts:
+            try:
+                found._add_done(choice, heads, also_done=also_done, named=named)
+            except TookTooLong as error:
+                if choice.clock.seconds is not None:
+                    raise
+                if also_done or named:
+                    raise TookTooLong(error.seconds, choice.done_by_object(heads)) from error
+                found.complete = False
+        return found
+
+    def _add_done(self, choice: Choice, heads: list[int], *, also_done: bool, named: bool) -> None:
+        t, clock = choice.tables, choice.in_order_seconds
+        with clock.reading(choice.engine) as conn:
+            for part in parts(t, heads):
+                clock.check()
+                lows = sorted({self.first[i] for i in part})
+                for low, rows in order.done_behind(conn, t, lows).items():
+                    again = rows if also_done else _named(conn, choice, rows) if named else []
+                    self.stay_done += len(rows) - len(again)
+                    self.rows[low] = sorted([*self.rows.get(low, []), *again])
+
+    def behind(self, head: int) -> list[SeenRow]:
+        """What stands behind a chosen message."""
+        rows = self.rows.get(self.first[head], [])
+        return rows[bisect_right(rows, head, key=attrgetter("msg_id")) :]
+
+
+def _named(conn: Connection, choice: Choice, rows: list[SeenRow]) -> list[SeenRow]:
+    """Those of the done messages that are chosen themselves."""
+    if choice.ids is not None:
+        have = set(choice.ids)
+        return [row for row in rows if row.msg_id in have]
+    assert choice.wanted is not None
+    ids = [row.msg_id for row in rows]
+    have = set(change.matching(conn, choice.tables, ids, words=(State.DONE,), wanted=choice.wanted))
+    return [row for row in rows if row.msg_id in have]
+
+
+def _would_with_successors(choice: Choice, *, also_done: bool) -> Counted:
+    """What a rerun of the chosen messages with their successors would change now."""
+    t, found = choice.tables, Counted()
+    ids: set[int] = set()
+    done: set[int] = set()
+    for chunk in choice.chunks():
+        tails = Tails.of(choice, chunk, also_done=also_done, counts=True)
+        found.stay_done += tails.stay_done
+        found.complete &= tails.complete
+        heads = list(tails.first)
+        with choice.clock.reading(choice.engine) as conn:
+            running = _by_parts(t, heads, partial(order.runs_later, conn, t))
+            states = _by_parts(t, heads, partial(change.states, conn, t))
+            behind = {row.msg_id for rows in tails.rows.values() for row in rows}
+            away = _by_parts(t, sorted(behind), partial(_discarded, conn, t))
+        for head in heads:
+            if head in ids:
+                continue
+            if head in running:
+                found.skips.add([Skip(head, Why.RUNS_LATER, running[head])])
+                continue
+            rows = [states[head]] if head in states else []
+            rows += [row for row in tails.behind(head) if row.msg_id not in away]
+            over = [row for row in rows if row.status in (Status.FAILED, Status.DONE)]
+            ids.update(row.msg_id for row in over)
+            done.update(row.msg_id for row in over if row.status == Status.DONE)
+        found.skips.add(skip for i, skip in chunk.skips.items() if i not in ids)
+    found.first, found.done = sorted(ids), len(done)
+    found.matched = len(ids) + found.skips.count
+    return found
+
+
+def _by_parts(t: Tables, ids: list[int], look: Callable[[list[int]], dict[int, V]]) -> dict[int, V]:
+    found: dict[int, V] = {}
+    for part in parts(t, ids):
+        found |= look(part)
+    return found
+
+
+def _discarded(conn: Connection, t: Tables, ids: list[int]) -> dict[int, bool]:
+    return dict.fromkeys(change.given_up(conn, t, ids), True)
+
+
+def _with_successors(choice: Choice, chunk: Chunk, *, also_done: bool) -> Work:
+    """Rerun each chosen message of a chunk with those behind it that are not done: those of one
+    object in one transaction, because a worker that saw only a part would run the rest out of
+    order.
+
+    also_done: also the done ones behind it; else only done ones that are chosen themselves.
+    """
+    tails = Tails.of(choice, chunk, also_done=also_done)
+    with_done = also_done or State.DONE in choice.act.may
+
+    def work(op_id: int, conn: Connection, part: list[int]) -> Step:
+        t = choice.tables
+        before = audit.touched(conn, t, op_id, part)  # already rerun behind another one
+        heads, gone = choice.lock(conn, [i for i in part if i in tails.first and i not in before])
+        behind = {head: [row.msg_id for row in tails.behind(head)] for head in heads}
+        if len(part) > 1 and sum(map(len, behind.values())) > MOST_BEHIND:
+            raise TooMany
+        ended = _lock_tail(conn, t, sorted({*heads, *chain(*behind.values())}), heads, with_done)
+        running = order.runs_later(conn, t, heads)
+        skips = [Skip(head, Why.RUNS_LATER, running[head]) for head in heads if head in running]
+        chosen = [head for head in heads if head not in running]
+        again = {i for head in chosen for i in (head, *behind[head]) if i in ended}
+        taken = _by_parts(t, sorted(again), partial(choice.free_keys, conn))
+        ids: set[int] = set()
+        for head in chosen:
+            if head in ids:
+                continue
+            own = {i for i in (head, *behind[head]) if i in again}
+            if cannot := sorted(own & taken.keys()):  # one of them cannot run: none does
+                skips.append(taken.get(head) or taken[cannot[0]])
+            else:
+                ids |= own
+        recorded(conn, t, op_id, sorted(ids), partial(change.rerun, done_too=True))
+        known = ids | before
+        skips += [chunk.skips[i] for i in part if i in chunk.skips and i not in known]
+        skips += [skip for skip in gone if skip.msg_id not in known]
+        return Step(len(ids) + len(skips), len(ids), skips)
+
+    return work
+
+
+def _lock_tail(
+    conn: Connection, t: Tables, ids: list[int], heads: list[int], done_too: bool
+) -> set[int]:
+    """Lock all of them, also new ones, so that none is claimed meanwhile; return those to set to
+    new."""
+    found: set[int] = set()
+    for part in parts(t, ids):
+        change.lock(conn, t, part, words=(State.NEW,))
+        ended = change.lock(conn, t, part, words=(*NOT_DONE, State.DONE) if done_too else NOT_DONE)
+        found.update(ended)
+        found -= change.given_up(conn, t, ended) - set(heads)
+    return found

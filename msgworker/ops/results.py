@@ -196,5 +196,7 @@ class Skips:
         return sum(self.counts.values())
 
     @property
-    def why(self) -> tuple[tuple[Why, int], ...]:
-        return tuple(sorted(self.counts.items(), key=lambda item: (-item[1], item[0])))
+    def told(self) -> dict[str, Any]:
+        """As fields of a result."""
+        why = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
+        return {"skipped": self.count, "why": tuple(why), "skips": tuple(self.first)}

@@ -1,20 +1,22 @@
-"""Which messages a write changes, and how many a dry run counts."""
+"""Which messages a write takes: what is asked for, what it may change, and what it would."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker import db
 from msgworker.config import whole
-from msgworker.errors import SelectionChanged, TookTooLong
-from msgworker.message import State, Status, word_of
-from msgworker.ops.call import ENDLESS, Clock
+from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
+from msgworker.message import State, StateName, Status, word_of
+from msgworker.ops import call
+from msgworker.ops.call import ENDLESS, Clock, Who
 from msgworker.ops.results import Progress, Skip, Skips, Tell, Why
 from msgworker.queries import order
 from msgworker.queries.order import Behind
@@ -50,6 +52,92 @@ _WENT_ON = {
 }
 
 
+def parts(t: Tables, ids: Sequence[int]) -> Iterator[list[int]]:
+    """As many ids as a statement takes, one part after the other."""
+    for start in range(0, len(ids), t.dialect.max_ids):
+        yield list(ids[start : start + t.dialect.max_ids])
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Messages as a caller names them: by ids, or by filters that all hold; and, of a rerun, what
+    happens to the order of their objects. As arguments of the writes of ops."""
+
+    ids: list[int] | None = None
+    status: StateName | State | None = None
+    topic: str | None = None
+    object_id: Any = None
+    error: str | None = None
+    since: datetime | None = None
+    fingerprint: str | None = None
+    up_to: int | None = None
+    force: bool = False
+    with_successors: bool = False
+    also_done: bool = False
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is said of it, as the audit keeps it."""
+        said = ((one, getattr(self, one.name)) for one in fields(self))
+        return {one.name: value for one, value in said if value is not one.default}
+
+    def again(self, op: Operation) -> Selection:
+        """That of an interrupted operation; `ids`: given again."""
+        said = {one.name: op.filter[one.name] for one in fields(self) if one.name in op.filter}
+        if said.get("since") is not None:
+            said["since"] = datetime.fromisoformat(said["since"])
+        return Selection(**(said if self.ids is None else said | {"ids": self.ids}))
+
+    def filter(self, act: Act) -> Filter | None:
+        """Its filter; None with ids. Raises ConfigError if an act does not take that."""
+        one = call.word(self.status, act.statuses, act.refused)
+        given = {name: value for name, value in self.given.items() if name in _FILTERS}
+        if self.ids is not None:
+            if given:
+                raise ConfigError(f"give ids or a filter, not both: {', '.join(given)}")
+            return None
+        if act.needs_filter and given.keys() <= {"up_to"}:
+            raise ConfigError(
+                f"{act.kind} needs ids or a filter: it does not {act.kind} all messages"
+            )
+        given.pop("status", None)
+        words = act.chosen if one is None else (one,)
+        return call.filter_of(words, **given, given_up=act.chooses_given_up)
+
+
+_FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint", "up_to")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """A kind of write: what it may take, and what it writes.
+
+    may: the states that it changes. statuses: those that a filter may name, refused: why it takes
+    no other. chosen: those of a filter that names none; chooses_given_up: with discarded ones.
+    needs_filter: it never takes all messages. needs_reason: it is refused if none is given.
+    change: changes locked and recorded rows in the caller's transaction; returns how many.
+    in_order: skips messages whose later ones have run. given_up: it changes discarded ones.
+    why: why messages in another state are skipped. unfit: says which ones may not be changed for
+    another reason. key_taken: what happens to a message whose unique key another one holds: "skip"
+    it, or it goes on "without" it; None = it needs no key.
+    """
+
+    kind: str
+    may: tuple[State, ...]
+    statuses: tuple[State, ...]
+    refused: str
+    chosen: tuple[State, ...]
+    change: Callable[[Connection, Tables, list[int], Who], int]
+    chooses_given_up: bool = True
+    needs_filter: bool = True
+    needs_reason: bool = True
+    in_order: bool = False
+    given_up: bool = True
+    why: Mapping[State, Why] = field(default_factory=lambda: WHY)
+    unfit: Callable[[Connection, Tables, list[int]], dict[int, Skip]] | None = None
+    key_taken: Literal["skip", "without"] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Messages in order of msg_id. skips: those that are skipped. behind: the messages behind the
@@ -64,26 +152,17 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Messages by id or by filter.
+    """The messages of an act, page by page.
 
-    ids: in order; None = by `wanted`. words: the states that may be changed. in_order: skip
-    messages whose later ones have run. given_up: discarded ones may be changed. unfit: says which
-    ones may not be changed for another reason than their state. key_taken: what happens to a
-    message whose unique key another one holds: "skip" it, or it goes on "without" it; None = it
-    needs no key. clock: the time of all reads of messages that are not locked; each raises
-    TookTooLong when it is up.
+    ids: in order; None = by `wanted`. clock: the time of all reads of messages that are not locked;
+    each raises TookTooLong when it is up.
     """
 
     engine: sa.Engine
     tables: Tables
-    words: tuple[State, ...]
+    act: Act
     ids: list[int] | None = None
     wanted: Filter | None = None
-    in_order: bool = False
-    given_up: bool = True
-    why: Mapping[State, Why] = field(default_factory=lambda: WHY)
-    unfit: Callable[[Connection, list[int]], dict[int, Skip]] | None = None
-    key_taken: Literal["skip", "without"] | None = None
     chunk_size: int = field(default=CHUNK)
     clock: Clock = ENDLESS
 
@@ -114,7 +193,7 @@ class Choice:
                 behind, late = self._late(conn, good, None)
                 taken = self._taken(conn, [i for i in good if i not in late])
         except TookTooLong as error:
-            ends = self.in_order and self.clock.seconds is None
+            ends = self.act.in_order and self.clock.seconds is None
             raise TookTooLong(error.seconds, self._by_object(part) if ends else None) from error
         more = start + len(part) < len(ids)
         return Chunk(part, skips | late | taken, behind, part[-1] if more else None)
@@ -178,7 +257,7 @@ class Choice:
     def _late(
         self, conn: Connection, ids: list[int], wanted: Filter | None
     ) -> tuple[Behind | None, dict[int, Skip]]:
-        if not self.in_order or not ids:
+        if not self.act.in_order or not ids:
             return None, {}
         # In this order: the second read sees messages that end between the two.
         behind = order.behind(conn, self.tables, ids)
@@ -187,7 +266,7 @@ class Choice:
         return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
 
     def _taken(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
-        if self.key_taken != "skip":
+        if self.act.key_taken != "skip":
             return {}
         taken = change.taken(conn, self.tables, ids)
         return {i: Skip(i, Why.KEY_TAKEN, other) for i, other in taken.items()}
@@ -195,7 +274,7 @@ class Choice:
     def free_keys(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
         """Those of the locked messages whose key is taken, unless they go on without it: then it
         is taken from them."""
-        if self.key_taken == "without":
+        if self.act.key_taken == "without":
             change.give_up(conn, self.tables, list(change.taken(conn, self.tables, ids)))
         return self._taken(conn, ids)
 
@@ -208,8 +287,8 @@ class Choice:
         firsts = sorted({behind.first[i] for i in ids if i in behind.first})
         seen = change.states(conn, t, firsts)
         came: dict[int, int] = {}
-        for start in range(0, len(ids), t.dialect.max_ids):
-            came |= order.done_above(conn, t, ids[start : start + t.dialect.max_ids], behind.high)
+        for part in parts(t, ids):
+            came |= order.done_above(conn, t, part, behind.high)
         for i in ids:
             first, last = behind.first.get(i), came.get(i, i)
             why = None if first is None else self._went_on(seen.get(first))
@@ -234,18 +313,17 @@ class Choice:
     def refusals(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
         """Those of the messages that may not be changed in their present state."""
         seen = change.states(conn, self.tables, ids)
-        given_up = set() if self.given_up else change.given_up(conn, self.tables, ids)
+        given_up = set() if self.act.given_up else change.given_up(conn, self.tables, ids)
         whys = {i: Why.GIVEN_UP if i in given_up else self._why(i, seen) for i in ids}
         refused = {i: Skip(i, why) for i, why in whys.items() if why is not None}
         return refused | self._unfit_among(conn, [i for i in ids if i not in refused])
 
     def _unfit_among(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
         found: dict[int, Skip] = {}
-        if self.unfit is not None:
-            size = self.tables.dialect.max_ids
-            for start in range(0, len(ids), size):
+        if self.act.unfit is not None:
+            for part in parts(self.tables, ids):
                 self.clock.check()
-                found |= self.unfit(conn, ids[start : start + size])
+                found |= self.act.unfit(conn, self.tables, part)
         return found
 
     def count_among(self, ids: list[int], status: Status) -> int:
@@ -259,12 +337,12 @@ class Choice:
             return Why.NOT_THERE
         row = seen[msg_id]
         word = word_of(row.status, row.tries, self.tables.spec.max_tries)
-        return None if word in self.words else self.why.get(word, Why.CHANGED)
+        return None if word in self.act.may else self.act.why.get(word, Why.CHANGED)
 
     def lock(self, conn: Connection, ids: list[int]) -> tuple[list[int], list[Skip]]:
         """Lock the messages that still match; and say why the others do not."""
-        locked = change.lock(conn, self.tables, ids, words=self.words, wanted=self.wanted)
-        if not self.given_up and locked:
+        locked = change.lock(conn, self.tables, ids, words=self.act.may, wanted=self.wanted)
+        if not self.act.given_up and locked:
             away = change.given_up(conn, self.tables, locked)
             locked = [i for i in locked if i not in away]
         unfit = self._unfit_among(conn, locked)
@@ -278,6 +356,7 @@ class Choice:
 # --- Dry runs: what a write would change, as far as it was counted.
 
 SAMPLE = 10
+"""Messages that a dry run shows."""
 FIRST_SIZE, LEAST_SIZE = 500, 100
 """Messages of a part, where it is hurried: of the first one, and the least."""
 MOST_FACTOR = 8.0
@@ -343,8 +422,9 @@ class Pace:
 
 @dataclass(slots=True)
 class Counted:
-    """What would be changed. first: ids of the first ones. done, running: how many of them are so,
-    where such messages may be changed. complete: whether nothing is left behind up_to."""
+    """What would be changed. first: ids of the first ones. matched: all that were read. done,
+    running: how many of those to change are so, where such messages may be changed. complete:
+    whether nothing is left behind up_to, and stay_done, the done ones behind them, was counted."""
 
     first: list[int] = field(default_factory=list)
     matched: int = 0
@@ -353,10 +433,11 @@ class Counted:
     skips: Skips = field(default_factory=Skips)
     complete: bool = True
     up_to: int | None = None
+    stay_done: int = 0
 
     @property
     def changed(self) -> int:
-        return self.matched - self.skips.counts.total()
+        return self.matched - self.skips.count
 
     @classmethod
     def of(cls, choice: Choice, count: Count, progress: Tell | None = None) -> Counted:
@@ -394,9 +475,9 @@ class Counted:
         """A chunk, wholly or, if the time ends, not at all."""
         chosen = [i for i in chunk.ids if i not in chunk.skips]
         done = running = 0
-        if State.DONE in choice.words:
+        if State.DONE in choice.act.may:
             done = choice.count_among(chosen, Status.DONE)
-        if State.PROCESSING in choice.words:
+        if State.PROCESSING in choice.act.may:
             running = choice.count_among(chosen, Status.PROCESSING)
         self.matched += len(chunk.ids)
         self.up_to = chunk.ids[-1]

@@ -3,31 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from msgworker.config import HISTORY_SECONDS
-from msgworker.db import writing
+from msgworker.counted import plural
+from msgworker.db import Trouble, connecting, reason_of, trouble, writing
+from msgworker.errors import SchemaError
 from msgworker.message import State
-from msgworker.ops import call, steps
+from msgworker.ops import call
 from msgworker.ops.call import Who
-from msgworker.ops.repairs import Writing
-from msgworker.ops.results import Repaired, Tell, renamed
-from msgworker.ops.selection import SAMPLE
-from msgworker.ops.steps import Old
+from msgworker.ops.operation import Bulk, Step, Unchanged, Writing
+from msgworker.ops.results import Repaired, Skip, Tell, Why, renamed
+from msgworker.ops.selection import CHUNK, SAMPLE, Counted
 from msgworker.queries import audited
 from msgworker.queries.audited import AuditEntry
-from msgworker.store import audit, limits, pauses, purge
+from msgworker.store import history, limits, pauses, purge
 from msgworker.store.bounded import Found
 from msgworker.store.pauses import Pause
+from msgworker.store.purge import Archive
 from msgworker.table import Tables
 
 MAX_AUDIT = 10_000
 Act = Callable[[Connection, Tables], bool]
+
+# --- Purge: delete finished rows older than an instant, in short transactions.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Old:
+    """What to purge: finished before this instant; dead: also dead messages; topic: only this."""
+
+    before: datetime
+    dead: bool = False
+    topic: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"before": self.before, "dead": self.dead, "topic": self.topic}
+
+
+def needs_age(t: Tables) -> None:
+    """Raise SchemaError if the table cannot say how old a message is."""
+    if not purge.has_age(t):
+        raise SchemaError(
+            f"table {t.spec.name} has neither finished_at nor created_at, so the age of its "
+            "messages is unknown. Add one of them, or delete by a rule of your own"
+        )
+
+
+def open_archive(engine: sa.Engine, t: Tables, name: str | None) -> Archive | None:
+    """The archive table, created if necessary; raises SchemaError if it cannot be used."""
+    if name is None:
+        return None
+    try:
+        with connecting(engine) as conn:
+            return purge.open_archive(conn, t, name)
+    except DBAPIError as error:
+        if trouble(error) is Trouble.LOST:
+            raise
+        raise SchemaError(f"the archive table {name} cannot be used: {reason_of(error)}") from error
+
+
+def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive | None) -> None:
+    """Purge all messages that are old enough, by msg_id, from the last step of the operation on."""
+    with connecting(engine) as conn:
+        beside = purge.beside(conn, t)
+
+    def work(conn: Connection, part: list[int]) -> Step:
+        ids = purge.lock(conn, t, part, **old.options)
+        gone = sorted(set(part) - set(ids))
+        if ids:
+            _take_away(conn, t, ids, into, beside)
+        return Step(len(part), len(ids), [Skip(i, Why.CHANGED) for i in gone])
+
+    more = True
+    while more:
+        with connecting(engine) as conn:
+            ids = purge.chunk(conn, t, **old.options, after=bulk.op.last_id, limit=CHUNK)
+        more = len(ids) == CHUNK
+        bulk.over(ids, work)
+
+
+def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
+    """Delete what is older of the history for charts, an hour of it in a transaction. What cannot
+    be deleted now is left to the instances."""
+    more = history.is_there(t)
+    try:
+        while more:
+            with writing(engine) as conn:
+                more = bool(history.forget(conn, t, keep_seconds))
+    except DBAPIError as error:
+        if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
+            raise
+
+
+def _take_away(
+    conn: Connection, t: Tables, ids: list[int], into: Archive | None, beside: list[sa.Table]
+) -> None:
+    kept = len(ids) if into is None else purge.archive(conn, t, into, ids)
+    deleted = purge.delete(conn, t, ids, beside)
+    if not kept == deleted == len(ids):
+        raise Unchanged(
+            f"{plural(len(ids), 'message')} locked, {kept} kept and {deleted} deleted; the step "
+            "was rolled back. Does a trigger change rows of the table?"
+        )
+
+
+# --- What operators do in upkeep.
 
 
 class Upkeep(Writing):
@@ -58,7 +146,7 @@ class Upkeep(Writing):
         `rerun`. The history for charts that is older than `history_seconds` of the App goes too.
         """
         t = self._tables
-        steps.needs_age(t)
+        needs_age(t)
         by = self._who(actor, reason)
         call.filter_of((State.DONE,), topic=topic)
         if archive_to is not None:
@@ -71,17 +159,17 @@ class Upkeep(Writing):
             before = datetime.fromisoformat(str(asked["before"]))
         else:
             op = None
-            before = steps.before_of(self._engine, call.age_of(older_than))
+            before = self._before(call.age_of(older_than))
             asked["before"] = before.isoformat()
         old = Old(before=before, dead=bool(asked["dead"]), topic=asked["topic"])
         if dry_run:
             return self._would_purge(old)
         self._ready()
-        into = steps.open_archive(self._engine, t, asked["archive_to"])
-        pace = {"rate": call.rate_of(rate), "progress": progress}
-        bulk = self._bulk("purge", by, asked, op, pace)
-        steps.purge_all(bulk, self._engine, t, old, into)
-        steps.forget_history(self._engine, self._tables, self._history_seconds or HISTORY_SECONDS)
+        into = open_archive(self._engine, t, asked["archive_to"])
+        pace = call.rate_of(rate)
+        bulk = self._bulk("purge", by, asked, op, rate=pace, progress=progress)
+        purge_all(bulk, self._engine, t, old, into)
+        forget_history(self._engine, self._tables, self._history_seconds or HISTORY_SECONDS)
         bulk.finish()
         return bulk.result()
 
@@ -89,7 +177,7 @@ class Upkeep(Writing):
         with self._reading() as (conn, t):
             count = purge.count(conn, t, **old.options)
             first = purge.chunk(conn, t, **old.options, after=None, limit=SAMPLE)
-        return replace(self._would("purge", first, count, []), changed=count)
+        return self._told("purge", Counted(first, count))
 
     # ------------------------------------------------------------ pause
 
@@ -139,19 +227,10 @@ class Upkeep(Writing):
         return self._recorded(kind, topic, by, act)
 
     def _recorded(self, kind: str, topic: str, by: Who, act: Act) -> Repaired:
-        t = self._tables
         try:
-            with writing(self._engine) as conn:
-                asked = {"topic": topic}
-                op_id = audit.begin(conn, t, kind=kind, **by.fields, asked=asked)
-                op = audit.read(conn, t, op_id)
-                assert op is not None
-                did = int(act(conn, t))
-                audit.advance(conn, t, op, last_id=None, matched=did, changed=did, skipped=0)
-                audit.finish(conn, t, op_id)
+            return self._at_once(kind, by, {"topic": topic}, act)
         except IntegrityError:  # another process pauses it at the same moment
             return Repaired(kind=kind)
-        return Repaired(kind=kind, op_id=op_id, matched=did, changed=did)
 
     def remove_limit(
         self,

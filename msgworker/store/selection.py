@@ -123,21 +123,24 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     if any(value is not None and column is None for value, column in asked):
         return []
     words = set(wanted.words)
-    failed = Walk("failed", (t.failed_rows(c),), t.failed_key(c))
+
+    def failed() -> Walk:
+        return Walk("failed", (t.failed_rows(c),), t.failed_key(c))
+
     if wanted.object_id is not None and not words & {State.DONE, State.UNKNOWN}:
         opened = Walk("object", (bounded.same_object(t, c, wanted.object_id),), c.msg_id)
         if words == {State.DEAD}:
-            return [failed]
-        return [failed, opened] if State.DEAD in words else [opened]
+            return [failed()]
+        return [failed(), opened] if State.DEAD in words else [opened]
     if words <= {State.FAILED, State.DEAD}:
-        return [failed]
+        return [failed()]
     if words == {State.PROCESSING}:
         ids = bounded.running(t)
         return [Walk(None, (c.msg_id.in_(sa.select(ids.c.i)),), c.msg_id, exact=True)]
     if words & {State.DONE, State.UNKNOWN} or not t.dialect.oldest_index:
         return [Walk(None, (), c.msg_id, exact=wanted == Filter(tuple(State)))]
     key = t.oldest_key(c)
-    found = [failed] if State.DEAD in words else []
+    found = [failed()] if State.DEAD in words else []
     found.append(Walk("oldest", (t.oldest_rows(c), key.is_not(None)), key))
     if c.available_at is not None:
         due = (*t.due_rows(c), c.available_at.is_not(None))

@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from tenacity import wait_none
 
 from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
-from msgworker import app as app_module
 from msgworker.ops import operation
-from msgworker.ops import steps as rerunning
+from msgworker.ops import repairs as rerunning
 from msgworker.ops.operation import Bulk
 from msgworker.ops.results import Progress, Why
 from msgworker.store import bounded, selection
@@ -92,7 +91,7 @@ def test_ids_that_are_none(sqlite, ids):
 def test_calls_need_one_connection(app, make_app, table, monkeypatch):
     """Of a user's Engine with a small pool; the steps do not run beside the look, and the rule of
     the table is read again before a step."""
-    monkeypatch.setattr(app_module, "RULE_SECONDS", 0.0)
+    monkeypatch.setattr("msgworker.schema.known.RULE_SECONDS", 0.0)
     args = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 1, "poolclass": sa.QueuePool}
     small = make_app(sa.create_engine(app.engine.url, **args))
     ids = put(app, *[(f"o{i}", FAILED) for i in range(3)])

@@ -490,17 +490,17 @@ def test_of_messages_with_one_key_that_are_rerun_together_one_gets_it(app, table
 
 
 def test_a_key_taken_while_a_rerun_looks_is_seen_by_its_second_look(app, table, monkeypatch):
-    from msgworker.ops import steps
+    from msgworker.ops import repairs
 
     first = dead(app)
-    real, late = steps.recorded, list[Any]()
+    real, late = repairs.recorded, list[Any]()
 
     def recorded(conn: Any, *args: Any) -> None:
         if not late and app.engine.dialect.name != "sqlite":  # there it has the only write lock
             late.append(send(app))
         real(conn, *args)
 
-    monkeypatch.setattr(steps, "recorded", recorded)
+    monkeypatch.setattr(repairs, "recorded", recorded)
     found = app.ops.rerun(ids=[first])
     assert found.changed == (0 if late else 1)
     assert send(app) == (late[0] if late else first)
