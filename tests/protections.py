@@ -500,7 +500,7 @@ _m(
 _m(
     "S9",
     "a cell is a formula",
-    "web/pages/failures.py",
+    "web/pages/messages.py",
     'FORMULA = "=+-@"',
     'FORMULA = "=+-"',
     "test_no_cell_is_a_formula",

@@ -6,27 +6,17 @@ serving      `msgworker web`: the options, checked, and uvicorn
 connections  time limits for clients that send or read slowly
 application  the options of `App.web`, the routes, the guards around them
 guard        what every request passes: headers, hosts, bodies, who it is
-writes       what a write has to show, and the fields of a form
+forms        what a write has to show, the fields of a form, which messages a page is about
 access       who may see and who may act: this machine, tokens, a proxy, a callable
-tokens       tokens, from a file or the environment; roles
-sessions     the cookie of a browser, and the token of its forms
-addresses    the peer of a request, proxies, loopback
-elsewhere    a lock centre that is not the database
-badges       the numbers beside the names of pages
-badged       pages for which they are read
-site         what routes work with: pages, reads in threads with a deadline
-hardships    what goes wrong with reads: the answer, and a line on the Overview
-environment  the templates and their filters
-sharing      what those who ask for the same at the same time get together
-pages        the pages, one file each
-sections     parts of pages that are loaded anew, made once for all viewers
-selecting    which messages a page shows or changes, as it stands in a URL
-refused      what ops refuses or lacks, as a text of a page
+sessions     tokens and roles, the cookie of a browser, the token of its forms
+site         what routes work with: pages, what goes wrong, a lock centre that is elsewhere
+threads      reads in threads with a deadline, and what those who ask at once share
+pages        the pages
+sections     pages with parts that are loaded anew, made once for all viewers
 jobs         writes that pages have asked for, in threads
 api          the JSON API
-live         one poller for all viewers, and the event stream that tells them
-health       whether the process and its database work
-scrape       metrics for Prometheus
+live         one poller for all viewers, the event stream, the numbers beside the names of pages
+health       whether the process and its database work; metrics for Prometheus
 charts       pictures as SVG, from numbers
 shown        how values look: times, ages, numbers, payloads without their secrets
 

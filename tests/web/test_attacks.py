@@ -282,7 +282,6 @@ def test_pages_of_many_tries_instances_and_schedules_are_bounded(
     sqlite_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("msgworker.web.pages.instances.ROWS", 2)
-    monkeypatch.setattr("msgworker.web.pages.schedules.ROWS", 2)
     for number in range(4):
         sqlite_app.every("24h", topic="t", name=f"s{number}")
     assert "2 further schedules are not shown" in browse(sqlite_app).get("/schedules").text

@@ -16,7 +16,7 @@ from msgworker.queries.messages import MessageInfo
 from msgworker.store.items import label
 from msgworker.store.tries import Kind, Try
 from msgworker.web.forms import Selection, id_of
-from msgworker.web.pages.message import timeline
+from msgworker.web.pages.messages import timeline
 from tests.support.browsing import Browser, Page
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, failing, put
 from tests.support.rows import edit, send

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.ops.results import ADVICE, Why
-from msgworker.web.pages.failures import cell, csv_of
 from msgworker.web.pages.jobs import HELP
+from msgworker.web.pages.messages import cell, csv_of
 from tests.support.browsing import Browser
 from tests.support.ops import FAILED, NEW, put
 from tests.support.pages import PLAIN, dangerous, fill, looked, paths

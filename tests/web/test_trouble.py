@@ -15,7 +15,7 @@ from msgworker.queries.charts import TopicTimes
 from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.bounded import Capped
 from msgworker.store.pauses import Pause
-from msgworker.web.pages.trouble import lines
+from msgworker.web.pages.overview import lines
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds
 from tests.support.ops import FAILED, NEW, RUNNING, put

@@ -1,24 +1,13 @@
-"""The pages, one file each, in the order of the navigation.
+"""The pages. Each module has `routes`, and may have `PARTS` that viewers follow.
 
-A page has `routes` and `NAV`: its name in the navigation, and the name of its route; None for a
-page that is reached from another one.
-
-overview   counts, throughput and latency, topics
-trouble    what needs help, of the overview
-messages   a list by filters, and the search box
-message    one message: its tries, its items, what it waits for
-failures   messages that failed for the same reason, as groups
-lanes      objects with what waits behind their head
-instances  who works, with what
-topics     how much there is of each, pauses and limits
-schedules  next ticks, what stops them
-locks      partitions and locks
-audit      who changed what, and why
-system     what doctor finds, sizes of tables, settings with their origins
-jobs       a write that was begun: how far it is, what it did
-changing   rerun, discard and cancel messages
-acting     pause a topic, release an instance, and the like
-login      logging in and out, and the colours
+overview   /, what needs help, /topics
+messages   /messages, one message and its items, /failures, /lanes
+instances  /instances, /schedules, /locks, /system
+audit      /audit: who changed what, and why
+changing   /change: rerun, discard and cancel messages
+acting     /act: pause a topic, release an instance, and the like
+jobs       /jobs: a write that was begun, how far it is, what it did
+login      /login, /logout, /theme
 """
 
 from __future__ import annotations
@@ -28,43 +17,23 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from msgworker.web.live import Part
-from msgworker.web.pages import (
-    acting,
-    audit,
-    changing,
-    failures,
-    instances,
-    jobs,
-    lanes,
-    locks,
-    login,
-    message,
-    messages,
-    overview,
-    schedules,
-    system,
-    topics,
-)
+from msgworker.web.pages import acting, audit, changing, instances, jobs, login, messages, overview
 from msgworker.web.sections import with_badges
 
-PAGES: tuple[Any, ...] = (
-    overview,
-    messages,
-    message,
-    failures,
-    lanes,
-    instances,
-    topics,
-    schedules,
-    locks,
-    audit,
-    system,
-    jobs,
-    changing,
-    acting,
-    login,
-)
-NAV: list[tuple[str, str]] = [page.NAV for page in PAGES if page.NAV is not None]
+PAGES: tuple[Any, ...] = (overview, messages, instances, audit, jobs, changing, acting, login)
+NAV = [
+    ("Overview", "overview"),
+    ("Messages", "messages"),
+    ("Failures", "failures"),
+    ("Lanes", "lanes"),
+    ("Instances", "instances"),
+    ("Topics", "topics"),
+    ("Schedules", "schedules"),
+    ("Locks", "locks"),
+    ("Audit", "audit"),
+    ("System", "system"),
+]
+"""Each page of the navigation, and the name of its route."""
 PARTS: dict[str, Part] = {
     name: part for page in PAGES for name, part in getattr(page, "PARTS", {}).items()
 }

@@ -23,7 +23,6 @@ from msgworker.web.pages.jobs import begun
 from msgworker.web.sessions import Role
 from msgworker.web.site import Site, or_refused, site_of
 
-NAV = None
 MOST_NAME = 255
 Call = Callable[..., Repaired]
 

@@ -14,7 +14,6 @@ from msgworker.queries.audited import AuditEntry
 from msgworker.web.forms import MOST_ID, SPANS, Selection, id_of
 from msgworker.web.site import Refused, or_missing, site_of
 
-NAV = ("Audit", "audit")
 ROWS = 50
 KINDS = (
     "rerun",

@@ -19,7 +19,6 @@ from msgworker.web.pages.jobs import HELP, begun
 from msgworker.web.sessions import Role
 from msgworker.web.site import COUNTED, Refused, Site, or_refused, site_of
 
-NAV = None
 MOST_RATE = 100_000
 MOST_REASON = 1000
 COUNT_SECONDS = 0.1

@@ -1,18 +1,24 @@
-"""Instances: who works, what each has, and when its last heartbeat was."""
+"""Instances and what they work with: schedules, partitions and locks, the system."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from msgworker.coordination.lease import Lease
+from msgworker.queries.counts import Sizes
 from msgworker.queries.instances import InstanceInfo, Life
 from msgworker.web import sections
-from msgworker.web.site import site_of
+from msgworker.web.site import Elsewhere, Refused, Site, or_missing, site_of
 
-NAV = ("Instances", "instances")
 ROWS = 500
 NAMED = 12
 """Topics that a row names."""
@@ -45,4 +51,146 @@ async def instances(request: Request) -> Response:
     return await sections.page(site, request, "instances.html", values)
 
 
-routes = [Route("/instances", instances, name="instances")]
+# --- Schedules: their next ticks, and what stops them.
+
+CATCH_UP = {"last": "the last one is sent", "all": "all are sent", "none": "none is sent"}
+
+
+async def schedules(request: Request) -> Response:
+    site = site_of(request)
+    found = await site.ask(or_missing, site.ops.schedules)
+    there = await site.ask(or_missing, site.ops.can_schedule)
+    return site.render(
+        request, "schedules.html", rows=found, there=there, catch_up=CATCH_UP, most=ROWS
+    )
+
+
+# --- Partitions and locks: who holds which part of the table, and which lock.
+
+SHARDS = 40
+"""Numbers of shards that a row names."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Workers that share a table by partitions: its members, and the shards of each owner."""
+
+    name: str
+    members: set[str] = field(default_factory=set)
+    shards: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def owners(self) -> list[tuple[str, bool, list[int]]]:
+        """Each owner or member, whether it is a member, and its shards."""
+        names = sorted(self.members | set(self.shards))
+        return [(name, name in self.members, sorted(self.shards.get(name, []))) for name in names]
+
+
+def split(held: Iterable[Lease]) -> tuple[list[Group], list[Lease]]:
+    """The locks of partition groups, by group, and the others."""
+    groups: dict[str, Group] = {}
+    others = []
+    for one in held:
+        group, _, rest = one.name.partition(":")
+        kind, _, name = rest.partition(":")
+        if kind == "member" and name:
+            groups.setdefault(group, Group(group)).members.add(name)
+        elif kind == "shard" and name.isdecimal() and len(name) < 10:
+            shards = groups.setdefault(group, Group(group)).shards
+            shards.setdefault(one.owner, []).append(int(name))
+        else:
+            others.append(one)
+    return sorted(groups.values(), key=lambda one: one.name), others
+
+
+def places(found: Iterable[InstanceInfo]) -> list[tuple[str, str]]:
+    """Instances that look at a part of the table, and at which."""
+    told = []
+    for one in found:
+        if one.instance_id is not None and one.scope:
+            text = ", ".join(f"{name} {value}" for name, value in sorted(one.scope.items()))
+            told.append((one.instance_id, text))
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The locks of one centre. title: what it is. act: the kind of write that takes one away.
+    held: None = why they are not known is in `missing`."""
+
+    title: str
+    act: str
+    held: list[Lease] | None
+    missing: Refused | None
+    groups: list[Group]
+    rows: list[Lease]
+
+    @property
+    def left(self) -> int:
+        """How many more locks there are than a page shows."""
+        return max(0, len(self.rows) - ROWS)
+
+
+def kept(title: str, act: str, found: list[Lease] | Refused) -> Kept:
+    """What a page shows of a centre."""
+    if isinstance(found, Refused):
+        return Kept(title, act, None, found, [], [])
+    return Kept(title, act, found, None, *split(found))
+
+
+async def _elsewhere(site: Site, there: Elsewhere) -> list[Lease] | Refused:
+    def read() -> list[Lease]:
+        return site.ops.locks(centre=there.centre())
+
+    try:
+        return await site.ask(read)
+    except HTTPException as error:  # the page shows the locks of the database nevertheless
+        return Refused(error.detail)
+
+
+async def locks(request: Request) -> Response:
+    site, there = site_of(request), site_of(request).elsewhere
+    own = await site.ask(or_missing, partial(site.ops.locks))
+    found = [kept("this database", "release-lock", own)]
+    if there is not None:
+        held = await _elsewhere(site, there)
+        title = there.place or "the lock centre of --locks"
+        found.append(kept(title, "release-lock-elsewhere", held))
+    return site.render(
+        request,
+        "locks.html",
+        centres=found,
+        most=ROWS,
+        places=places(await site.look(site.ops.instances)),
+        named=SHARDS,
+    )
+
+
+# --- System: what doctor finds, sizes of tables, settings with their origins.
+
+
+async def system(request: Request) -> Response:
+    site = site_of(request)
+    findings, sizes = await asyncio.gather(site.look(site.ops.doctor), sizes_of(site))
+    values = site.settings.values
+    return site.render(request, "system.html", findings=findings, sizes=sizes, values=values)
+
+
+async def sizes_of(site: Site) -> Sizes | None:
+    """None where they cannot be had now: a table is missing, or locked for longer than the
+    deadline. What is wrong is among the findings of doctor."""
+    try:
+        found: Sizes = await site.look(site.ops.sizes)
+    except HTTPException as error:
+        if error.status_code != 503:
+            raise
+        return None
+    return found
+
+
+routes = [
+    Route("/instances", instances, name="instances"),
+    Route("/schedules", schedules, name="schedules"),
+    Route("/locks", locks, name="locks"),
+    Route("/system", system, name="system"),
+]

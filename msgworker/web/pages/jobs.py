@@ -16,7 +16,6 @@ from msgworker.web.jobs import Job, TooMany, Work
 from msgworker.web.sessions import Role
 from msgworker.web.site import Site, site_of
 
-NAV = None
 SOON_SECONDS = 1.5
 """How long the answer to a form waits for the write: most have ended by then."""
 LOOK_SECONDS = 0.02

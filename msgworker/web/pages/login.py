@@ -13,7 +13,6 @@ from msgworker.web.access import client_of
 from msgworker.web.sessions import is_secure
 from msgworker.web.site import THEME_COOKIE, THEMES, site_of
 
-NAV = None
 log = logger("msgworker.web")
 
 

@@ -1,22 +1,36 @@
-"""Messages: a list by filters that stand in the URL, and the search box."""
+"""Messages: the list and one of them, groups of those that failed, and lanes of those that wait."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import csv
+import io
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from msgworker.errors import ConfigError
 from msgworker.message import State
+from msgworker.queries.audited import AuditEntry
 from msgworker.queries.counts import Overview
+from msgworker.queries.explain import Explanation
+from msgworker.queries.failures import Failures
+from msgworker.queries.lanes import LaneInfo
+from msgworker.queries.messages import MessageInfo
+from msgworker.store.bounded import Found
+from msgworker.store.items import ItemState
+from msgworker.web import sections, shown
 from msgworker.web.forms import SPANS, Selection, id_of
-from msgworker.web.site import Site, site_of
+from msgworker.web.site import Refused, Site, or_missing, site_of
 
-NAV = ("Messages", "messages")
 ROWS = 50
 MOST_TOPICS = 200
 """Of the suggestions of a form."""
@@ -87,4 +101,248 @@ async def _find(request: Request, site: Site, text: str) -> Response:
     return RedirectResponse(site.url(request, "messages", query), 303)
 
 
-routes = [Route("/messages", messages, name="messages")]
+# --- One message: its state, its tries, its items, what it waits for and what waits for it.
+
+MOST_TRIES = 20
+"""The last of them that the page shows, with their tracebacks."""
+ITEMS = 50
+AUDIT = 50
+MOST_TRACE = 20_000
+DEEPEST = 20
+"""Messages that wait for one another, in an explanation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a message, or will. word: its kind, also its colour."""
+
+    at: datetime
+    word: str
+    text: str = ""
+    coming: bool = False
+
+
+def timeline(info: MessageInfo, audit: Sequence[AuditEntry] = ()) -> list[Event]:
+    """What is known of a message's life, in its order; what is to come is last."""
+    past = sorted(_past(info, audit), key=lambda one: one.at)
+    waits = info.status in (State.NEW, State.FAILED)
+    if waits and info.available_at is not None:
+        word = "retry" if info.status is State.FAILED else "due"
+        past.append(Event(info.available_at, word, coming=True))
+    return past
+
+
+def _past(info: MessageInfo, audit: Sequence[AuditEntry]) -> Iterator[Event]:
+    if info.created_at is not None:
+        yield Event(info.created_at, "inserted")
+    for one in info.tries:
+        if one.started_at is not None:
+            yield Event(one.started_at, "claimed", one.instance or "")
+        yield Event(one.ended_at, one.kind, f"try {one.number}")
+    if info.status is State.PROCESSING and info.claimed_at is not None:
+        yield Event(info.claimed_at, "claimed", info.claimed_by or "")
+    for entry in audit:
+        yield Event(entry.changed_at or entry.started_at, entry.kind, f"by {entry.actor}")
+    if info.cancel is not None:
+        yield Event(info.cancel.requested_at, "cancel requested", f"by {info.cancel.actor}")
+    if info.finished_at is not None and info.status in (State.DONE, State.DEAD):
+        last = max((one.ended_at for one in info.tries), default=info.finished_at)
+        yield Event(max(info.finished_at, last), info.status.value)  # by two clocks
+
+
+def reasons(found: Explanation | None) -> list[Explanation]:
+    """The explanation, then that of the message it waits for, and so on."""
+    told: list[Explanation] = []
+    while found is not None and len(told) < DEEPEST:
+        told.append(found)
+        found = found.behind
+    return told
+
+
+def acts(info: MessageInfo, on_dead: str) -> list[tuple[str, str]]:
+    """What an operator may do with it: the kind of change, and its name."""
+    state, found = info.status, []
+    if state in (State.FAILED, State.DEAD, State.DONE):
+        found.append(("rerun", "Rerun…"))
+    if state in (State.NEW, State.FAILED) or (state is State.DEAD and on_dead == "block"):
+        found.append(("discard", "Discard…"))
+    if state in (State.NEW, State.FAILED, State.PROCESSING):
+        found.append(("cancel", "Cancel…"))
+    return found
+
+
+async def message(request: Request) -> Response:
+    site, ops = site_of(request), site_of(request).ops
+    msg_id = id_of(request.path_params["msg_id"])
+    info = await site.ask(ops.show, msg_id, items=ITEMS)
+    if info is None:
+        raise HTTPException(404, f"there is no message {msg_id} in {site.app.table.name}")
+    spec = await site.ask(lambda: site.app.tables.spec)
+    audit = await site.ask(or_missing, partial(ops.audit, msg_id, limit=AUDIT))
+    wanted = request.query_params.get("payload") == "1"
+    return site.render(
+        request,
+        "message.html",
+        info=info,
+        place=await site.ask(ops.place, msg_id),
+        reasons=reasons(await site.ask(ops.explain, msg_id)),
+        events=timeline(info, () if isinstance(audit, Refused) else audit),
+        audit=audit,
+        max_tries=spec.max_tries,
+        most_tries=MOST_TRIES,
+        acts=acts(info, spec.on_dead),
+        payload=shown.payload(info.payload, site.settings.redact) if wanted else None,
+        most_trace=MOST_TRACE,
+    )
+
+
+async def items(request: Request) -> Response:
+    site, query = site_of(request), request.query_params
+    msg_id = id_of(request.path_params["msg_id"])
+    state: Any = query.get("state") or None  # ops.items refuses other words
+    after = query.get("after")
+    found = await site.ask(site.ops.items, msg_id, state=state, limit=ITEMS, after=after or None)
+    chosen = {"state": state} if state else {}
+    return site.render(
+        request,
+        "items.html",
+        msg_id=msg_id,
+        rows=found,
+        state=state,
+        states=[one.value for one in ItemState],
+        first=chosen if after else None,
+        more=None if found.next_after is None else chosen | {"after": found.next_after},
+    )
+
+
+# --- Failures: messages that failed for the same reason, as groups; also as CSV.
+
+GROUPS = 100
+CSV_ROWS = 500
+COLUMNS = (
+    "fingerprint",
+    "error",
+    "dead",
+    "failing",
+    "topics",
+    "waiting_objects",
+    "first_seen",
+    "last_seen",
+    "sample_id",
+)
+FORMULA = "=+-@"
+"""Spreadsheets read a cell that begins so as a formula, full-width signs and spaces before it
+too."""
+
+
+async def _groups(site: Site, request: Request, rows: int) -> tuple[Selection, Found[Failures]]:
+    given = {k: v for k, v in request.query_params.items() if k in ("topic", "since")}
+    chosen = Selection.of(given)
+    since, topic = chosen.instant(), chosen.topic or None
+    return chosen, await site.ask(site.ops.failures, topic=topic, since=since, limit=rows)
+
+
+async def failures(request: Request) -> Response:
+    site = site_of(request)
+
+    async def values() -> dict[str, Any]:
+        (chosen, found), overview = await asyncio.gather(
+            _groups(site, request, GROUPS), site.overview()
+        )
+        return {
+            "chosen": chosen,
+            "rows": found,
+            "topics": [one.topic for one in overview.topics][:CSV_ROWS],
+            "spans": list(SPANS),
+            "limits": {k: v for k, v in chosen.fixed.query.items() if k == "topic"},
+        }
+
+    return await sections.page(site, request, "failures.html", values)
+
+
+async def as_csv(request: Request) -> Response:
+    site = site_of(request)
+    _, found = await _groups(site, request, CSV_ROWS)
+    headers = {"content-disposition": 'attachment; filename="failures.csv"'}
+    text = csv_of(found, site.without)
+    return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def csv_of(groups: Iterable[Failures], scrub: Any = str) -> str:
+    """The groups as CSV (RFC 4180); no cell is read as a formula."""
+    out = io.StringIO()
+    writer = csv.writer(out, quoting=csv.QUOTE_ALL)
+    writer.writerow(COLUMNS)
+    for one in groups:
+        writer.writerow([cell(scrub(_text(getattr(one, name)))) for name in COLUMNS])
+    return out.getvalue()
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def cell(text: str) -> str:
+    """A text that a spreadsheet shows as it is; numbers stay numbers."""
+    bare = text.removeprefix("-")
+    if bare.isascii() and bare.isdecimal():
+        return text
+    first = unicodedata.normalize("NFKC", text).lstrip()[:1]
+    odd = text[:1].isspace() or not text[:1].isprintable()
+    return f"'{text}" if text and (odd or not first or first in FORMULA) else text
+
+
+# --- Lanes: objects with what runs or failed at their head, and what waits behind it.
+
+LANES = 100
+RANKS = {State.DEAD: 0, State.FAILED: 1, State.UNKNOWN: 2, State.PROCESSING: 3, State.NEW: 4}
+WORDS = {
+    State.DEAD: "blocked",
+    State.FAILED: "retry",
+    State.PROCESSING: "processing",
+    State.NEW: "waiting",
+}
+
+
+def blocked_first(lanes: Iterable[LaneInfo]) -> list[LaneInfo]:
+    """What needs help first, then what retries, then the others; most behind first."""
+    return sorted(lanes, key=lambda one: (RANKS.get(one.head.status, 5), -one.behind))
+
+
+async def lanes(request: Request) -> Response:
+    site, query = site_of(request), request.query_params
+    ops, by_object = site.ops, query.get("by") == "object"
+    after = query.get("after") or None
+
+    async def values() -> dict[str, Any]:
+        if by_object:
+            found = await site.ask(ops.lanes, by="object", limit=LANES, after=after)
+            rows = list(found)
+        else:
+            found = await site.look(ops.lanes, limit=LANES)
+            rows = blocked_first(found)
+        more = {"by": "object", "after": found.next_after}
+        return {
+            "rows": rows,
+            "words": WORDS,
+            "complete": found.complete,
+            "by_object": by_object,
+            "first": {"by": "object"} if after else None,
+            "more": more if by_object and found.next_after else None,
+        }
+
+    return await sections.page(site, request, "lanes.html", values)
+
+
+routes = [
+    Route("/messages", messages, name="messages"),
+    Route("/messages/{msg_id}", message, name="message"),
+    Route("/messages/{msg_id}/items", items, name="items"),
+    Route("/failures", failures, name="failures"),
+    Route("/failures.csv", as_csv, name="failures_csv"),
+    Route("/lanes", lanes, name="lanes"),
+]

@@ -1,9 +1,10 @@
-"""Overview: how much there is, how fast it goes, and who works."""
+"""Overview: how much there is, how fast it goes, who works, and what needs help; and the topics."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -11,14 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from msgworker.counted import plural
 from msgworker.message import State
 from msgworker.queries.charts import WINDOWS, HistoryPoint, TopicTimes
 from msgworker.queries.counts import Overview, TopicInfo
+from msgworker.store.bounded import Capped
+from msgworker.store.pauses import MAX_TOPIC
 from msgworker.web import charts, sections, shown
-from msgworker.web.pages import trouble
 from msgworker.web.site import Site, site_of
 
-NAV = ("Overview", "overview")
 TOPICS = 100
 """The most rows of topics; those with failures come first."""
 
@@ -38,16 +40,16 @@ def row(one: TopicInfo, times: TopicTimes, minutes: int) -> dict[str, Any]:
 
 def state_of(one: TopicInfo, times: TopicTimes) -> list[tuple[str, str]]:
     """Words for what a topic does and what is wrong with it, each with its class."""
-    waits = trouble.waits(one)
+    waiting = waits(one)
     if one.paused is not None:
         found = [("paused", "failed")]
-    elif waits and not one.handlers:
+    elif waiting and not one.handlers:
         found = [("no handler", "dead")]
     elif one.count(State.PROCESSING).count:
         found = [("processing", "processing")]
     else:
-        found = [("waiting", "new") if waits else ("idle", "new")]
-    if waits and trouble.fails(times):
+        found = [("waiting", "new") if waiting else ("idle", "new")]
+    if waiting and fails(times):
         found.append(("every try fails", "dead"))
     if one.count(State.DEAD).count:
         found.append(("dead messages", "dead"))
@@ -128,11 +130,16 @@ def what_matters(site: Site) -> Any:
 PARTS = {"counts": what_matters}
 
 
-async def overview(request: Request) -> Response:
-    site = site_of(request)
+def window_of(request: Request) -> str:
+    """The window that a page asks for; raises HTTPException 400."""
     window = request.query_params.get("window", "1h")
     if window not in WINDOWS:
         raise HTTPException(400, f"window is one of {', '.join(WINDOWS)}")
+    return window
+
+
+async def overview(request: Request) -> Response:
+    site, window = site_of(request), window_of(request)
 
     async def values() -> dict[str, Any]:
         found, history, timings = await asyncio.gather(
@@ -143,7 +150,7 @@ async def overview(request: Request) -> Response:
         times, (minutes, _) = {one.topic: one for one in timings.topics}, WINDOWS[window]
         return {
             "found": found,
-            "trouble": trouble.lines(
+            "trouble": lines(
                 found,
                 times,
                 blocks=site.app.table.on_dead == "block",
@@ -168,4 +175,143 @@ async def overview(request: Request) -> Response:
     return await sections.page(site, request, "overview.html", values)
 
 
-routes = [Route("/", overview, name="overview")]
+# --- What needs help, a line each with the page that helps: the first thing on the Overview.
+#
+# Pure, and from what the Overview has read anyway.
+
+NAMED = 3
+"""Topics that a line names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """word: what it is, in a word or two, and kind: its class. text: what is wrong. route, query:
+    the page to go to."""
+
+    word: str
+    kind: str
+    text: str
+    route: str
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+def lines(
+    found: Overview, times: Mapping[str, TopicTimes], *, blocks: bool, database: str = ""
+) -> list[Line]:
+    """What is wrong now, the worst first. times: of a window, by topic. blocks: whether dead
+    messages hold up their objects. database: what reads of this dashboard met, "" = nothing."""
+    told = []
+    if database:
+        told.append(Line("database", "dead", database, "system"))
+    told += [*_dead(found, blocks), *_instances(found), *_topics(found.topics, times)]
+    return told
+
+
+def _dead(found: Overview, blocks: bool) -> Iterator[Line]:
+    dead = found.count(State.DEAD)
+    if dead.count:
+        yield Line("dead", "dead", f"{_messages(dead)} will not be tried again", "failures")
+        if blocks:
+            text = "dead messages hold up their objects until they are rerun or discarded"
+            yield Line("held up", "dead", text, "lanes")
+    unknown = found.count(State.UNKNOWN)
+    if unknown.count:
+        text = f"{_messages(unknown)} of a status that msgworker does not know"
+        yield Line("unknown", "dead", text, "messages", {"status": "unknown"})
+
+
+def _messages(count: Capped) -> str:
+    return f"{count} message{'' if str(count) == '1' else 's'}"
+
+
+def _instances(found: Overview) -> Iterator[Line]:
+    if found.dead:
+        text = f"{plural(found.dead, 'instance')} ended without giving messages back"
+        yield Line("dead", "dead", text, "instances")
+    if found.silent:
+        text = f"{plural(found.silent, 'instance')} late with a heartbeat, or slow to stop"
+        yield Line("silent", "failed", text, "instances")
+
+
+def _topics(topics: Sequence[TopicInfo], times: Mapping[str, TopicTimes]) -> Iterator[Line]:
+    waiting = [one for one in topics if waits(one)]
+    alone = [one for one in waiting if not one.handlers and one.paused is None]
+    if alone:
+        text = f"messages wait, and no live instance has a handler: {_named(alone)}"
+        yield Line("no handler", "dead", text, *_place(alone, "topics", "new"))
+    fail = [one for one in waiting if fails(times.get(one.topic, TopicTimes(one.topic)))]
+    if fail:
+        text = f"nothing was done, every try failed: {_named(fail)}"
+        yield Line("every try fails", "dead", text, *_place(fail, "failures", "failed"))
+    paused = [one for one in topics if one.paused is not None]
+    if paused:
+        yield Line("paused", "failed", _named(paused), "topics")
+
+
+def waits(one: TopicInfo) -> bool:
+    """Whether messages of it are to run."""
+    return bool(one.count(State.NEW).count or one.count(State.FAILED).count)
+
+
+def fails(times: TopicTimes) -> bool:
+    """Whether tries have failed and none has ended well."""
+    return bool(times.retried + times.dead) and not times.done
+
+
+def _place(topics: Sequence[TopicInfo], route: str, status: str) -> tuple[str, dict[str, str]]:
+    """The messages of a single topic; a page that shows all, for several."""
+    if len(topics) == 1 and topics[0].topic:
+        return "messages", {"status": status, "topic": topics[0].topic}
+    return route, {}
+
+
+def _named(topics: Sequence[TopicInfo]) -> str:
+    names = ", ".join(shown.cut(one.topic, 40) or "(empty)" for one in topics[:NAMED])
+    more = len(topics) - NAMED
+    return f"{names} and {more:,} more" if more > 0 else names
+
+
+# --- Topics: how much of each there is, what holds it back, how long handlers run.
+
+TOPIC_ROWS = 500
+STATES = (State.NEW, State.PROCESSING, State.FAILED, State.DEAD)
+
+
+def held_up(one: TopicInfo) -> str:
+    """Why its messages do not run, "" = nothing is known."""
+    if one.paused is not None:
+        return f"paused by {one.paused.actor}"
+    if not one.handlers and any(one.count(s).count for s in (State.NEW, State.FAILED)):
+        return "no live instance has a handler for it"
+    return (one.limit.why or "") if one.limit is not None else ""
+
+
+async def topics(request: Request) -> Response:
+    site, window = site_of(request), window_of(request)
+
+    async def values() -> dict[str, Any]:
+        overview, timings = await asyncio.gather(
+            site.overview(), site.look_steadily(site.ops.timings, window)
+        )
+        times = {one.topic: one for one in timings.topics}
+        found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))
+        return {
+            "rows": [
+                (one, held_up(one), times.get(one.topic, TopicTimes(one.topic)))
+                for one in found[:TOPIC_ROWS]
+            ],
+            "left": max(0, len(found) - TOPIC_ROWS),
+            "states": STATES,
+            "window": window,
+            "windows": list(WINDOWS),
+            "recorded": timings.recorded,
+            "most": MAX_TOPIC,
+        }
+
+    return await sections.page(site, request, "topics.html", values)
+
+
+routes = [
+    Route("/", overview, name="overview"),
+    Route("/topics", topics, name="topics"),
+]
