@@ -1002,6 +1002,27 @@ MUTANTS = (
     ),
     # --- how far to read ahead, and when to look
     _m(
+        "a drain counts looks that did not begin at the start",
+        "instance/claiming/drain.py",
+        "if self._drain is not None and not look.from_start:",
+        "if self._drain is None and not look.from_start:",
+        "test_a_look_that_did_not_begin_at_the_start_is_made_again_from_there_and_does_not_count",
+    ),
+    _m(
+        "a late id is passed by for longer than two seconds",
+        "instance/claiming/search.py",
+        "rest = min(READ_AGAIN * seconds, LONGEST_FROM_LOW_SECONDS)",
+        "rest = READ_AGAIN * seconds",
+        "test_what_comes_is_found_at_once_and_a_lower_id_within_two_seconds[all-sqlite]",
+    ),
+    _m(
+        "what was given back is not looked for",
+        "instance/claiming/search.py",
+        "self._beginning.lower(msg_id)",
+        "pass",
+        "test_what_we_give_back_ourselves_is_found_by_the_next_look[sqlite-released]",
+    ),
+    _m(
         "a wake does not end the back-off of looks",
         "instance/claiming/drain.py",
         "self._look_at, self._woken = 0.0, True",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from msgworker.instance.claiming import drain
-from msgworker.store import claim, lease, recover
+from msgworker import App
+from msgworker.instance.claiming import drain, search
+from msgworker.store import candidates, claim, lease, recover
 from tests.support.rounds import beat, fetch
-from tests.support.rows import send
+from tests.support.rows import edit, send
 from tests.support.waiting import until
 
 
@@ -153,3 +156,126 @@ def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, m
     finally:
         one.housekeeper.stop()
         one.housekeeper.join()
+
+
+class Held:
+    """As where a snapshot is held: a look from the very start takes `seconds`, by a clock that
+    stands still otherwise; `starts` counts them."""
+
+    def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5) -> None:
+        if not app.tables.dialect.oldest_index:
+            pytest.skip("rows are not looked for by age there")
+        self.app, self.now, self.seconds, self.starts = app, 1000.0, seconds, 0
+        for name in ("oldest", "oldest_among"):
+            read = getattr(candidates, name)
+            monkeypatch.setattr(candidates, name, lambda *a, read=read, **k: self._read(read, a, k))
+        monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.search = search.Search(app.tables, None)
+        edit(app, *send(app, "ended"), status=2)
+
+    def _read(self, read: Any, what: Any, how: Any) -> Any:
+        if how["mark"] == candidates.MIN_ID:
+            self.starts += 1
+            self.now += self.seconds
+        return read(*what, **how)
+
+    def look(self, after: float = 0.0) -> list[int]:
+        self.now += after
+        with self.app.engine.connect() as conn:
+            self.last = self.search.look(conn, want=10, in_hand=0)
+        return [c.msg_id for c in self.last.candidates]
+
+    def in_between(self) -> None:
+        """Until a look does not begin at the very start."""
+        starts = None
+        while starts != self.starts:
+            starts = self.starts
+            self.look(0.5)
+            assert starts is None or starts < 20
+
+
+@pytest.fixture(params=["all", "limited"])
+def held(app, request, monkeypatch) -> Iterator[Held]:
+    one = Held(app, monkeypatch)
+    if request.param == "limited":
+        one.search.but = frozenset(["limited"])
+    return one
+
+
+def test_looks_from_the_start_take_a_twentieth_of_the_time_or_are_two_seconds_apart(held):
+    held.in_between()
+    begun, starts = held.now, held.starts
+    while held.now < begun + 60.0:
+        held.look(0.05)
+    assert held.starts - starts in range(20, 32)  # the pause and the look, and what it rounds up to
+
+
+def test_where_a_look_from_the_start_is_short_nearly_every_look_is_one(app, monkeypatch):
+    held = Held(app, monkeypatch, seconds=0.0005)
+    for _ in range(100):
+        held.look(0.011)
+    assert held.starts == 100
+
+
+def test_what_comes_is_found_at_once_and_a_lower_id_within_two_seconds(held, app, table):
+    late, _ = send(app, "a", "b")
+    table.edit(status=2)
+    held.in_between()
+    (new,) = send(app, "c")
+    starts = held.starts
+    assert held.look(0.01) == [new]
+    assert held.starts == starts
+    edit(app, late, status=0)  # as if it were committed now
+    begun = held.now
+    while late not in held.look(0.05):
+        assert held.now < begun + 2.5  # with the look that was under way
+    assert new in held.look()
+
+
+def test_an_id_that_was_taken_before_another_and_committed_after_it_is_found_at_once(held, app):
+    held.in_between()
+    first, second = send(app, "a", "b")
+    edit(app, first, status=2)  # as if its transaction went on
+    assert held.look(0.01) == [second]
+    edit(app, second, status=2)
+    held.look(2.5)
+    edit(app, first, status=0)
+    starts = held.starts
+    assert held.look(0.01) == [first]
+    assert held.starts == starts
+
+
+def test_a_look_in_between_does_not_say_that_nothing_is_left(held, app):
+    held.in_between()
+    assert held.last.saw_all
+    assert not held.last.from_start
+    assert held.look(3.0) == []
+    assert held.last.from_start
+    held.search.forget(start=False)
+    held.look()
+    assert not held.last.from_start
+    held.search.forget()
+    held.look()
+    assert held.last.complete
+    assert held.last.from_start
+
+
+@pytest.mark.parametrize("how", ["released", "swept", "recovered"])
+def test_what_we_give_back_ourselves_is_found_by_the_next_look(one, app, table, monkeypatch, how):
+    held = Held(app, monkeypatch)
+    one.finder.search = held.search
+    msg_id, last = send(app, None, None)
+    edit(app, last, status=2)
+    if how == "released":
+        assert fetch(one) == 1
+    else:
+        owner = "dead" if how == "recovered" else one.runtime.identity.id
+        edit(app, msg_id, status=1, claimed_by=owner)
+    held.in_between()
+    starts = held.starts
+    if how == "released":
+        one.settler.give_back(one.lanes.take_back())
+    else:
+        beat(one)
+    assert [c.msg_id for c in one.finder.look(1, 0).candidates] == [msg_id]
+    assert held.starts == starts

@@ -337,6 +337,17 @@ def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
     assert one.due() == ["t"]
 
 
+def test_a_topic_without_messages_is_asked_again_where_the_look_did_not_begin_at_the_start(app):
+    limited(app, max_running=1)
+    runtime = runtime_of(app)
+    runtime.hold(frozenset(), {"t": Limit(1)})
+    one = LimitPoller(runtime, threads=1)
+    one.looked("t", search.Look(complete=True, from_start=False))
+    assert one.starts_in() == 0.0  # a drain does not end
+    one.looked("t", search.Look(complete=True))
+    assert one.starts_in() is None
+
+
 def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, monkeypatch):
     limited(sqlite_app, max_running=1)
     with sqlite_app.engine.begin() as conn:

@@ -69,6 +69,18 @@ def test_a_round_over_the_objects_that_found_nothing_counts_as_a_look_at_everyth
     assert [nothing(one, Look(round_over=True)) for _ in range(4)] == TO_THE_END
 
 
+def test_a_look_that_did_not_begin_at_the_start_is_made_again_from_there_and_does_not_count() -> (
+    None
+):
+    one, part = end(), Look(complete=True, from_start=False)
+    assert [nothing(one, look) for look in (part, WHOLE, part, WHOLE, part, WHOLE, WHOLE)] == [
+        *(FRESH, FRESH, FRESH, A, FRESH),
+        *(FRESH, ASK),
+    ]
+    runs = end(drain=False)
+    assert [nothing(runs, part) for _ in range(5)] == [FRESH, *[A] * 4]
+
+
 @pytest.mark.parametrize("how", ["claimed", "in flight"])
 @pytest.mark.parametrize("after", range(1, 4))
 def test_work_makes_the_end_begin_anew(how: str, after: int) -> None:

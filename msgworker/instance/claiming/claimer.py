@@ -363,6 +363,7 @@ class Claimer:
         ids = [msg_id for msg_id in rows if msg_id not in known]
         released = release(runtime, link, ids, me=me)
         if released:
+            runtime.in_flight.given_back.append(min(ids))
             text = "messages flagged by us without a lane, now released: %d"
             runtime.log.warning(text, released)
 

@@ -222,6 +222,8 @@ class DrainEnd:
         elif not seen.settled:
             self._empty_looks = 0
         elif look.complete or (look.round_over and not look.candidates):
+            if self._drain is not None and not look.from_start:
+                return Next.LOOK_AFRESH
             return self._saw_everything(seen)
         return Next.AGAIN
 

@@ -120,11 +120,10 @@ class Finder:
         self.places: dict[int, Any] = {}
         self._covered = False
 
-    def forget(self) -> None:
-        """Forget earlier looks before the next one."""
-        self.search.forget()
-        for search in self._limited.values():
-            search.forget()
+    def forget(self, *, start: bool = True) -> None:
+        """Forget earlier looks before the next one. start: see `Search.forget`."""
+        for search in self._searches():
+            search.forget(start=start)
 
     def refused(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: skip their objects for a while."""
@@ -132,9 +131,12 @@ class Finder:
 
     def pass_over(self, candidate: Candidate) -> None:
         """Skip this message for a while."""
-        self.search.pass_over(candidate)
-        for search in self._limited.values():
+        for search in self._searches():
             search.pass_over(candidate)
+
+    def _searches(self) -> Iterator[Search]:
+        yield self.search
+        yield from self._limited.values()
 
     @property
     def settled(self) -> bool:
@@ -198,6 +200,11 @@ class Finder:
 
     def _look_by(self, search: Search, room: int, held: int) -> Look:
         runtime = self._runtime
+        given_back = runtime.in_flight.given_back
+        while given_back:
+            msg_id = given_back.popleft()
+            for one in self._searches():
+                one.waits_again(msg_id)
         objects, ids = runtime.in_flight.running_under_lost_ids(runtime.identity.is_ours)
         if runtime.refusals:
             refused_objects, refused_ids = runtime.refusals.waiting()

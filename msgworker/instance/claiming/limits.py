@@ -47,12 +47,14 @@ class Waits(enum.Enum):
 @dataclass(slots=True)
 class _Topic:
     """look_at: when to try again; not_before: not earlier than that, whatever wakes us; both on the
-    clock. token_at: when the next token comes."""
+    clock. token_at: when the next token comes. sure: the look that found nothing was one from the
+    very start."""
 
     waits: Waits = Waits.NO
     look_at: float = 0.0
     not_before: float = 0.0
     token_at: float = 0.0
+    sure: bool = True
     pause: float = FIRST_PAUSE_SECONDS
 
     def again(self, now: float, waits: Waits, seconds: float = 0.0) -> None:
@@ -127,7 +129,7 @@ class LimitPoller:
         longest = self._runtime.settings.poll_seconds
         waits = Waits.NOTHING if look.saw_all else Waits.NO
         of.again(now, waits, max(rest, min(longest, of.longer())))
-        of.not_before = now + rest
+        of.not_before, of.sure = now + rest, look.from_start
 
     def woken(self) -> None:
         """There may be messages now."""
@@ -153,7 +155,7 @@ class LimitPoller:
         will, unless another instance ends one."""
         now, ahead = self._clock(), list[float]()
         for of in map(self._of, self._handled()):
-            if of.waits in (Waits.NO, Waits.LOCK):
+            if of.waits in (Waits.NO, Waits.LOCK) or (of.waits is Waits.NOTHING and not of.sure):
                 return 0.0
             if of.waits is Waits.TOKEN:
                 ahead.append(max(0.0, of.token_at - now))

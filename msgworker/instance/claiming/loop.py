@@ -264,7 +264,7 @@ class Draining:
         if then is Next.GO_ROUND:
             self._finder.go_round()
         if then in (Next.SWEEP, Next.LOOK_AFRESH, Next.GO_ROUND):
-            self._finder.forget()
+            self._finder.forget(start=self._drain is not None)
             self._permits.forget()
         return then is Next.OVER
 

@@ -5,7 +5,8 @@ Candidates are only hints; store/claim.flag decides. So state that is kept betwe
 harm, and is forgotten every second.
 
 urgent  rows with a priority, the highest first (choice.py)
-window  the oldest open rows from a low-water mark on; the first row of each object is its head
+window  the oldest open rows from a low-water mark on; the first row of each object is its head.
+        In front of them stand rows that have ended, see `Beginning`
 due     rows whose instant has come: retries and delayed messages
 ring    when the window is full of rows that cannot go: one step per object from a moving cursor
         (ring.py), then by row for messages without an object
@@ -14,7 +15,7 @@ ring    when the window is full of rows that cannot go: one step per object from
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +51,8 @@ class Look:
 
     candidates: heads by priority, oldest first, at most as many as wanted.
     quarantined: a message that must run alone (promise P6), if one was seen.
-    complete: everything was read.
+    complete: everything was read; from_start: also what may stand in front of where looks begin in
+    between, see `Beginning`.
     round_over: a whole round over the objects has ended, perhaps with lost races.
     seconds: how long it took. places: by msg_id, the part of its slice.
     of_others: how many candidates are in the shares of other instances.
@@ -60,6 +62,7 @@ class Look:
     quarantined: Candidate | None = None
     complete: bool = False
     round_over: bool = False
+    from_start: bool = True
     seconds: float = 0.0
     places: dict[int, Any] = field(default_factory=dict)
     of_others: int = 0
@@ -68,6 +71,57 @@ class Look:
     def saw_all(self) -> bool:
         """Whether there was nothing to claim beside what it has found."""
         return self.complete or self.round_over
+
+
+LONGEST_FROM_LOW_SECONDS = 2.0
+SHORT_SECONDS = 0.1
+"""For so long an id that is committed late may be passed by, in any case."""
+
+
+class Beginning:
+    """Where a look by age begins, so that what has ended costs little.
+
+    The entries of such rows stay in front in the index until the database has cleaned up, which it
+    cannot while a snapshot is held. So a look from the very start is made when READ_AGAIN times
+    what the last one took has gone by since it, LONGEST_FROM_LOW_SECONDS at most: on a table
+    without such entries, nearly always. The others begin at `low`: the oldest open row, or, if that
+    comes first, behind what was the newest row a second before the last look from the start. What
+    is committed with a lower id waits for the next one from the start. Nothing is taken for a sign
+    of such entries, so on a busy machine, too, that is the longest wait.
+    """
+
+    def __init__(self) -> None:
+        self.low = MIN_ID
+        self._due_at = 0.0
+        self._behind = MIN_ID
+        self._newest, self._newest_at = MIN_ID, 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether to look from the very start."""
+        return now >= self._due_at
+
+    def due(self) -> None:
+        """Look from the very start the next time."""
+        self._due_at = 0.0
+
+    def lower(self, msg_id: int) -> None:
+        """Look at this message the next time."""
+        self.low = min(self.low, msg_id)
+
+    def looked(
+        self, now: float, seconds: float, first: int | None, newest: Callable[[], int]
+    ) -> None:
+        """After a look from the very start that took so long. first: the lowest id that it has
+        found, `MIN_ID` if it did not come to one, None = there was none. newest: reads the highest
+        id of the table."""
+        rest = min(READ_AGAIN * seconds, LONGEST_FROM_LOW_SECONDS)
+        self._due_at = now + rest
+        if rest < SHORT_SECONDS:
+            self.low = self._behind = self._newest = MIN_ID
+            return
+        if now - self._newest_at >= FORGET_SECONDS:
+            self._behind, self._newest, self._newest_at = self._newest, newest(), now
+        self.low = self._behind if first is None else min(self._behind, first)
 
 
 class Search:
@@ -90,6 +144,8 @@ class Search:
         self.busy = False
         self.unknown_topics: dict[str, int] = {}
         self._mark = MIN_ID
+        self._beginning, self._beginning_among = Beginning(), Beginning()
+        self._from_start = self._from_start_among = True
         self._at = MIN_ID
         self._end: int | None = None
         self._ends: tuple[int | None, int | None] = (None, None)
@@ -143,6 +199,7 @@ class Search:
             others = max(want - len(pick.own), choice.owed(want, self._overtaken))
             enough, whole = ranked + others, others > 0
         complete = round_over = self._passing = False
+        self._from_start = True
         if whole and self.tables.dialect.oldest_index:
             complete = self._look_window(conn, pick, want, in_hand, enough) and due_complete
         if whole and len(pick.own) < enough and not complete and not self._passing:
@@ -164,10 +221,11 @@ class Search:
             else:
                 round_over = self._look_ring_among(conn, pick, enough, those)
             complete = round_over and self._ring.clean
+            self._from_start = True
         found, self._overtaken = pick.chosen(want, self._overtaken, whole=whole)
         self.idle = not found and pick.quarantined is None
         seconds = time.monotonic() - now
-        look = Look(found, pick.quarantined, complete, round_over, seconds)
+        look = Look(found, pick.quarantined, complete, round_over, self._from_start, seconds)
         look.of_others = pick.of_others
         return look
 
@@ -193,10 +251,21 @@ class Search:
         """Skip this message until `forget`."""
         self._passed_over.add(candidate.msg_id)
 
-    def forget(self) -> None:
-        """Look at everything afresh the next time."""
+    def forget(self, *, start: bool = True) -> None:
+        """Look at everything afresh the next time; start: from the very start, see `Beginning`."""
         self._forget_at = self._read_again_at = self._ring_at = 0.0
+        if start:
+            self._beginning.due()
+            self._beginning_among.due()
         self._ring.forget()
+
+    def waits_again(self, msg_id: int) -> None:
+        """This message was given back by us, and those behind it perhaps."""
+        if not self.tables.dialect.oldest_index:
+            return
+        self._mark, self._at = min(self._mark, msg_id), min(self._at, msg_id)
+        self._beginning.lower(msg_id)
+        self._beginning_among.lower(msg_id)
 
     def _forget(self, now: float) -> None:
         self._forget_at = now + FORGET_SECONDS
@@ -265,9 +334,16 @@ class Search:
         those = self._those
         if those is not None:
             return self._look_window_among(conn, pick, size, enough, those)
-        started = time.perf_counter()
-        rows = candidates.oldest(conn, self.tables, mark=self._mark, limit=size)
-        slow = time.perf_counter() - started > 0.004 + 4e-6 * len(rows)
+        started, beginning = time.monotonic(), self._beginning
+        due = beginning.is_due(started)
+        mark = MIN_ID if due else max(self._mark, beginning.low)
+        rows = candidates.oldest(conn, self.tables, mark=mark, limit=size)
+        seconds = time.monotonic() - started
+        slow = seconds > 0.004 + 4e-6 * len(rows)
+        self._mark, self._from_start = mark, mark == MIN_ID
+        if self._from_start:
+            first = rows[0].msg_id if rows else None
+            beginning.looked(started + seconds, seconds, first, lambda: self._newest(conn))
         pick.offer_all(rows)
         whole = len(rows) < size
         short = not whole and len(pick.own) < enough
@@ -277,7 +353,7 @@ class Search:
             # Index entries of finished rows make the low end slow until they are cleaned up; then
             # the mark may pass rows that cannot run now. They are read again after `forget`.
             first_free = next((r.msg_id for r in rows if pick.could_go(r)), rows[0].msg_id)
-            self._mark = max(self._mark, first_free) if slow else rows[0].msg_id
+            self._mark = max(mark, first_free) if slow else rows[0].msg_id
         if len(pick.own) < enough and not whole:
             self._width = min(8, self._width * 2)
         else:
@@ -306,7 +382,15 @@ class Search:
         if by_age and self._at < self._end_is_known(conn):
             ahead = self._look_behind_end(conn, pick, size, those)
         first, count, whole, begun_at = 0, 0, False, time.monotonic()
-        at = self._at
+        beginning = self._beginning_among
+        due = not by_age or beginning.is_due(begun_at)
+        if due and beginning.low > MIN_ID and begun_at >= self._read_again_at:
+            self._at = MIN_ID
+        at = self._at if due else max(self._at, beginning.low)
+        from_start = at == MIN_ID
+        if from_start or at == beginning.low:  # else it goes on from where the last look came to
+            self._from_start_among = from_start
+        self._from_start = self._from_start_among
         for _ in range(MOST_STEPS):
             begun = time.monotonic()
             step = self._step(conn, pick, those, mark=at, limit=size - count)
@@ -325,6 +409,10 @@ class Search:
                 break
         else:
             self._passing = len(pick.own) < enough
+        if by_age and from_start:
+            now = time.monotonic()
+            lowest = first if count else None if whole else MIN_ID
+            beginning.looked(now, now - begun_at, lowest, lambda: self._newest(conn))
         self._at = first if count else at
         if whole and by_age:
             self._end = self._at
@@ -336,10 +424,13 @@ class Search:
         self._width = min(8, self._width * 2) if few else max(1, self._width - 1)
         return whole
 
+    def _newest(self, conn: Connection) -> int:
+        return candidates.newest(conn, self.tables)
+
     def _end_is_known(self, conn: Connection) -> int:
         """The place behind which rows are read first; at first the newest row there is."""
         if self._end is None:
-            self._end = candidates.newest(conn, self.tables) + 1
+            self._end = self._newest(conn) + 1
             if not self.tables.dialect.oldest_index:  # the ring may be past what came just now
                 self._end -= PAGE
             self._ends = (self._end, self._end)

@@ -163,9 +163,11 @@ class InFlight:
     cancels: requests of operators by message; replaced by the housekeeper, read by all.
     blocked: objects whose head could not be flagged recently; written by the search; a settle
     removes its own.
+    given_back: messages that wait again since we have written that, the lowest of some; added by
+    who has, removed by the fetcher before a look.
     """
 
-    __slots__ = ("blocked", "cancels", "lanes", "running", "unsure")
+    __slots__ = ("blocked", "cancels", "given_back", "lanes", "running", "unsure")
 
     def __init__(self) -> None:
         self.lanes: set[Lane] = set()
@@ -173,6 +175,7 @@ class InFlight:
         self.unsure: deque[Lane] = deque()
         self.blocked: set[Any] = set()
         self.cancels: dict[int, Cancel] = {}
+        self.given_back: deque[int] = deque()
 
     def held(self) -> ObjectsAndIds:
         """The objects and ids of all lanes.

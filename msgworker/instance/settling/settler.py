@@ -329,6 +329,7 @@ class Settler:
     def _tell(self, lane: Lane, result: Result, written: list[Row], ran: list[Ran]) -> None:
         """Emit the event of a written outcome."""
         runtime, row, me, outcome = self._runtime, lane.row, lane.owner, result.outcome
+        runtime.in_flight.given_back.append(row.msg_id)
         raised, result.raised = result.raised, None
         error = result.error or ""
         times = (lane.started_at, lane.ran_seconds)
