@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from msgworker.counted import plural
 from msgworker.message import State
-from msgworker.queries.charts import WINDOWS, HistoryPoint, TopicTimes
+from msgworker.queries.charts import WINDOWS, HistoryPoint, TopicTimes, Window
 from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.bounded import Capped
 from msgworker.store.pauses import MAX_TOPIC
@@ -130,7 +130,7 @@ def what_matters(site: Site) -> Any:
 PARTS = {"counts": what_matters}
 
 
-def window_of(request: Request) -> str:
+def window_of(request: Request) -> Window:
     """The window that a page asks for; raises HTTPException 400."""
     window = request.query_params.get("window", "1h")
     if window not in WINDOWS:
