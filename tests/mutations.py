@@ -1911,14 +1911,14 @@ MUTANTS = (
     _m(
         "each refused write is an outage",
         "db/failover.py",
-        "    if name in _READ_ONLY or _is_standby(name, raw):\n",
+        "    if database.refusal_is_of_standby or _is_standby(database, raw):\n",
         "    if True:\n",
         "test_what_a_standby_refuses_is_an_outage_and_other_refusals_are_not",
     ),
     _m(
         "an administrator works on a replica",
         "db/failover.py",
-        "    if conn.dialect.name in _READ_ONLY:\n",
+        "    if database.may_be_standby(raw) and _is_standby(database, raw):\n",
         "    if False:\n",
         "test_what_a_replica_refuses_is_an_outage",
     ),
@@ -1952,7 +1952,7 @@ MUTANTS = (
     ),
     _m(
         "an old primary of MariaDB is worked on",
-        "db/failover.py",
+        "db/mysql_servers.py",
         "        return found.server in self._writers and not found.has_of(seen)\n",
         "        return False\n",
         "test_who_lacks_the_whole_reign_of_its_heir_is_old",

@@ -559,7 +559,7 @@ _m(
 _m(
     "S11",
     "a name without quotes",
-    "db/drivers.py",
+    "db/postgresql.py",
     "{conn.dialect.identifier_preparer.quote(channel)}",
     "{channel}",
     "test_no_value_stands_in_a_text_of_sql",

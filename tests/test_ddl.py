@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable
-from msgworker.db import DATABASES, NAMES, compiler_for
+from msgworker.db import DATABASES, NAMES
 from msgworker.db.catalogue import OTHER_SCHEMAS
 from msgworker.schema import additions
 from msgworker.table import tables_for
@@ -150,7 +150,7 @@ MYSQL_REFUSES = {
 )
 def test_an_added_created_at_leaves_the_rows_that_are_there_without_a_value(name, set_default):
     message = tables_for(MessageTable("t"), DATABASES[name]).message
-    sql = compiler_for(name)
+    sql = DATABASES[name].compiler()
     add, *rest = additions.add_with_default_for_new(sql, message, message.c.created_at)
     assert "created_at" in add
     assert "DEFAULT" not in add

@@ -55,6 +55,7 @@ IMPORTS = {
     "msgworker/__init__.py": "public names",
     "msgworker/cli/group.py": "commands",
     "msgworker/cli/options.py": "the App that the command line names",
+    "msgworker/db/database.py": "the databases that are supported",
 }
 """Who imports by a name that is not written there, and what it is the name of."""
 

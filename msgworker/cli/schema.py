@@ -29,7 +29,7 @@ from msgworker.cli.output import (
     visible,
 )
 from msgworker.counted import plural
-from msgworker.db import MOST_PARTITIONS, NAMES, UNPARTITIONED, masked, owner_rights
+from msgworker.db import DATABASES, MOST_PARTITIONS, NAMES, masked, of
 from msgworker.doctor import Finding, Severity
 from msgworker.errors import SchemaError
 from msgworker.schema import additions
@@ -80,7 +80,7 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 @click.pass_context
 def ddl(ctx: click.Context, /, dialect: str, partitions: int | None, **given: Any) -> None:
     """Print the script that creates the schema, for a DBA. Connects to nothing."""
-    if partitions and (why := UNPARTITIONED.get(dialect)):
+    if partitions and (why := DATABASES[dialect].unpartitioned):
         raise Usage(f"--partitions is for PostgreSQL: {why}")
     ref = app_ref_of(given)
     conf = configure(ctx, given)
@@ -146,7 +146,7 @@ def db(
         for step in plan.left:
             click.echo(f"-- left, see --message-table: {visible(step.makes)}")
     else:
-        _told(plan, look, owner_rights(app.engine))
+        _told(plan, look, of(app.engine).owner_rights)
     return code
 
 

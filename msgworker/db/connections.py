@@ -16,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.attempts import attempt
-from msgworker.db.database import Database, Trouble, of
+from msgworker.db.database import Database, Trouble, of, of_dialect
 from msgworker.db.drivers import odd_texts
 from msgworker.db.errors import (
     is_denied,
@@ -33,25 +33,6 @@ from msgworker.db.types import AnyText
 from msgworker.errors import DatabaseUnavailable, SchemaError
 
 _ANY_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")
-
-
-@contextmanager
-def past_snapshot(conn: sa.Connection) -> Iterator[None]:
-    """Locking reads and writes of the block see what was committed after the snapshot of the
-    transaction, where the database knows such: MariaDB from 11.6 on would end it (1020)."""
-    version = conn.dialect.server_version_info or ()
-    if not getattr(conn.dialect, "is_mariadb", False) or version < (11, 6):
-        yield
-        return
-    conn.exec_driver_sql(
-        "SET @msgworker_isolated = @@SESSION.innodb_snapshot_isolation, "
-        "SESSION innodb_snapshot_isolation = OFF"
-    )
-    try:
-        yield
-    finally:
-        if not (conn.closed or conn.invalidated):
-            conn.exec_driver_sql("SET SESSION innodb_snapshot_isolation = @msgworker_isolated")
 
 
 @contextmanager
@@ -121,7 +102,7 @@ def _converts(kind: TypeEngine[Any], dialect: sa.Dialect, way: str, *column_type
     if isinstance(own, sa.ARRAY):  # it copies the list
         return _converts(own.item_type, dialect, way, *column_type)
     if isinstance(own, AnyText):
-        return dialect.name == "sqlite"
+        return of_dialect(dialect).odd_texts
     if isinstance(own, sa.Numeric) and column_type:
         return True  # by the type that the driver names with the row
     return getattr(own, way)(dialect, *column_type) is not None
@@ -216,9 +197,8 @@ def change_text_for(conn: sa.Connection, change: Any) -> ChangeText | None:
     one, which took longer than everything else that is done for a row.
     """
     dialect = conn.dialect
-    by_itself = dialect.name in ("mysql", "mariadb") and dialect.paramstyle == "pyformat"
-    in_one = dialect.name == "sqlite" and dialect.paramstyle == "qmark"
-    if not (by_itself or in_one) or conn.get_execution_options().get("schema_translate_map"):
+    inlines = dialect.paramstyle == of_dialect(dialect).inlined_lists
+    if not inlines or conn.get_execution_options().get("schema_translate_map"):
         return None
     compiled = change.compile(dialect=dialect)
     binds = {name: bind for bind, name in compiled.bind_names.items()}
@@ -227,7 +207,7 @@ def change_text_for(conn: sa.Connection, change: Any) -> ChangeText | None:
     kinds = {name: bind.type.dialect_impl(dialect) for name, bind in binds.items()}
     ways = {name: kind.bind_processor(dialect) for name, kind in kinds.items() if name not in lists}
     converted = tuple((name, way) for name, way in ways.items() if way is not None)
-    order = tuple(compiled.positiontup or ()) if in_one else ()
+    order = tuple(compiled.positiontup or ()) if dialect.positional else ()
     return ChangeText(str(compiled), fixed, lists, order, converted)
 
 
@@ -369,8 +349,8 @@ def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
     try:
         conn = connected(engine).execution_options(isolation_level="AUTOCOMMIT")
         try:
-            if engine.dialect.name == "sqlite":  # the file is read at the first statement only
-                conn.exec_driver_sql("PRAGMA schema_version")
+            if probe := of(conn).probe:
+                conn.exec_driver_sql(probe)
         except BaseException:
             conn.close()
             raise

@@ -2,9 +2,10 @@
 
 Everything that depends on which database it is, is an attribute or a method of `Database`: what it
 can do, what its errors mean, what a thing is called in its SQL. Here stand the defaults; a module
-such as `postgresql` has what is otherwise there, and is imported when such a database is used. All
-that is the same for all databases is in the other modules of `db`, which ask a Database where it is
-not.
+such as `postgresql` has what is otherwise there, and is imported when such a database is used. What
+is the same for all is in the other modules of `db`, which ask a Database for the rest.
+
+One file, because it is the list that one who adds a database goes through.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from __future__ import annotations
 import copy
 import enum
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, Self
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
 
 
 class Home(NamedTuple):
@@ -77,7 +83,44 @@ def is_of_a_driver(error: BaseException | None) -> bool:
     return type(error).__module__.partition(".")[0] in _OF_DRIVERS
 
 
-# --- What a Database answers.
+# --- What a Database is told, and what it answers.
+
+HIDDEN = "msgworker_hidden"
+"""Key in Column.info: hide this generated column from SELECT * and INSERT without columns."""
+MOST_PARTITIONS = 128
+"""Each statement that looks for a message by its id looks into all of them."""
+LOCK_SECONDS = 5
+"""So long a change of a table waits for those who use it; all others wait behind it meanwhile."""
+COPYING = "writers wait while the table is copied"
+AN_INSTANT = "others wait for an instant"
+BUILDING = "writers wait while the index is built"
+NOBODY = "no program waits"
+OWN_CLOCK = re.compile(r"\b(now|current_timestamp|localtimestamp|localtime|sysdate|systimestamp)\b")
+"""In the default of a column."""
+
+
+class Described(Protocol):
+    """A column in the catalogue of the database."""
+
+    @property
+    def kind(self) -> Any: ...
+    @property
+    def nullable(self) -> bool: ...
+    @property
+    def default(self) -> str | None: ...
+
+
+def default_of(column: sa.Column[Any]) -> str:
+    """What stands behind DEFAULT; "" = it has none."""
+    default = getattr(column.server_default, "arg", None)
+    if default is None:
+        return ""
+    return str(default) if isinstance(default, sa.TextClause) else f"'{default}'"
+
+
+def is_concurrent(statement: str) -> bool:
+    """Whether a statement runs in no transaction."""
+    return " INDEX CONCURRENTLY " in statement
 
 
 class Trouble(enum.Enum):
@@ -283,3 +326,448 @@ class Database:
 
     def in_transaction(self, conn: sa.Connection, seconds: float) -> None:
         """What is set in the transaction itself."""
+
+    # --- Time in SQL. `instant` and the like are SQL themselves, UTC without a zone if not said.
+
+    session_offset: str
+    """A query: by how many seconds a default of the database's own clock differs from UTC."""
+
+    def now(self) -> str:
+        """The clock; the same value for all rows of a statement."""
+        raise NotImplementedError
+
+    def now_ms(self) -> str:
+        """The clock as whole milliseconds since 1970."""
+        raise NotImplementedError
+
+    def now_plus(self, seconds: str) -> str:
+        """The clock plus seconds, which may be a fraction, and negative."""
+        raise NotImplementedError
+
+    def seconds_passed(self, instant: str) -> str:
+        """Seconds from an instant until now; NULL or infinite for an invalid one."""
+        raise NotImplementedError
+
+    def step_of(self, instant: str, seconds: str) -> str:
+        """Which step of so many seconds since 1970 an instant is in."""
+        raise NotImplementedError
+
+    def text_of(self, instant: str) -> str:
+        """An instant in a form that a driver can always read."""
+        raise NotImplementedError
+
+    def of_text(self, text: str) -> str:
+        """The inverse."""
+        return text
+
+    def of_plain_text(self, text: str) -> str:
+        """The same, of a column without a zone where instants have one."""
+        return self.of_text(text)
+
+    def real(self, instant: str) -> str:
+        """The instant if it is of the years 1 to 9999, else NULL."""
+        # a day less at both ends, for all time zones
+        return f"CASE WHEN {instant} BETWEEN '0001-01-02' AND '9999-12-30' THEN {instant} END"
+
+    literal_instants = True
+    """`TIMESTAMP '...'` is an instant."""
+
+    def moved(self, time: str, seconds: str) -> str:
+        """A time plus seconds."""
+        raise NotImplementedError
+
+    def with_zone(self, instant: str) -> str:
+        """An instant as a column keeps it that has a zone, or the session's; see `instant_form`."""
+        return instant
+
+    def unzoned(self, time: str) -> str:
+        """The inverse."""
+        return time
+
+    def plain(self, instant: str) -> str:
+        """An instant as a time without a zone, where instants have one."""
+        return instant
+
+    def aware(self, time: str) -> str:
+        """The inverse."""
+        return time
+
+    def epoch(self, instant: str) -> str:
+        """Seconds since 1970 of an instant."""
+        raise NotImplementedError
+
+    def kept_epoch(self, time: str) -> str:
+        """The same of a column that the session has its zone for."""
+        raise NotImplementedError
+
+    def session_now(self) -> str:
+        """The clock, for such a column."""
+        raise NotImplementedError
+
+    def session_low(self, instant: str) -> str:
+        """A time of the session before which no instant of such a column is later than this one."""
+        raise NotImplementedError
+
+    # --- How columns keep instants and texts.
+
+    zoned_instants = False
+    """Instants have a zone, in our own columns too."""
+    text_instants = False
+    """They are texts."""
+    odd_texts = False
+    """A column of texts also holds bytes that are no text."""
+    casts_json = False
+    """A JSON text must be cast for a column of JSON."""
+
+    def instant_type(self, *, zoned: bool) -> TypeEngine[Any]:
+        """The type of our columns of instants."""
+        return sa.DateTime(timezone=zoned)
+
+    def instant_form(self, kind: TypeEngine[Any] | None, zone: str) -> tuple[str, str]:
+        """Zone and form in which a column of this type keeps instants, see `UtcDateTime`, in a
+        table of this zone; None = one of our own tables."""
+        return zone, ""
+
+    def instant_limits(
+        self, kind: TypeEngine[Any], version: tuple[Any, ...]
+    ) -> tuple[datetime, datetime] | None:
+        """The first and the last instant of a column of this type that a session of any zone can
+        write; None = those of Python. version: of the server."""
+        return None
+
+    def zone_is_lost(self, kind: TypeEngine[Any]) -> bool:
+        """Whether the instants of a column depend on the time zone of the session."""
+        return False
+
+    def created_default(self, zone: str, offset: int | None) -> str:
+        """DEFAULT of created_at in a column of ours: the time of this zone, whatever that of the
+        session. offset: of the zone in seconds; None = its clocks change. Then, where the server
+        need not know the zone, it is that of the session or of the host."""
+        raise NotImplementedError
+
+    def is_local_default(self, form: str, default: str) -> bool:
+        """Whether a default is the time of the session, or of the host. form: of the column.
+        default: in lower case."""
+        return form == "" and "utc" not in default and OWN_CLOCK.search(default) is not None
+
+    def key_type(self, length: int) -> TypeEngine[Any]:
+        """The type of texts that are compared byte by byte, of at most so many characters."""
+        return sa.String(length)
+
+    def key_like(self, kind: TypeEngine[Any], length: int) -> TypeEngine[str]:
+        """The type of a generated column for texts of a column of type `kind`, with the same
+        collation."""
+        raise NotImplementedError
+
+    def recollated(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """A text column in the form of our keys; columns of different collations cannot be
+        compared."""
+        return column
+
+    def whole_id_type(self) -> TypeEngine[Any]:
+        """The type by which an id of a NUMERIC column is read."""
+        return sa.BigInteger()
+
+    def long_text_type(self) -> TypeEngine[Any] | None:
+        """Text of any length, where TEXT has an end."""
+        return None
+
+    def bytewise(self, text: str) -> str:
+        """A text that is compared byte by byte, whatever its collation."""
+        return text
+
+    def beginning(self, text: str, length: int) -> str:
+        """The first characters of a text."""
+        return f"substr({text}, 1, {length + 1})"
+
+    def place_of(self, text: str, part: str) -> str:
+        """Where a text begins in another one, from 1 on; 0 = it is not there."""
+        return f"instr({text}, {part})"
+
+    def given_back(self, text: str) -> str:
+        """A parameter that was read as a text."""
+        return text
+
+    # --- DDL. `sql` is SQLAlchemy's dialect of the connection, or of `compiler`; `table` is the
+    # quoted name; [] or () = there is no such statement.
+
+    driver: str
+    """The driver that is taken where a URL names none, as in `postgresql+psycopg`."""
+    unpartitioned: str = ""
+    """Why no script has partitions."""
+    multi_column_alter = False
+    """One ALTER TABLE should add several columns, because each may copy the table."""
+    retypes_values = False
+    """`alter_type` changes a column that has values."""
+    owner_rights: str
+    """What a login needs that creates and changes the tables."""
+
+    def compiler(self) -> sa.Dialect:
+        """A dialect of SQLAlchemy to print DDL without a connection."""
+        return make_url(f"{self.driver}://").get_dialect()()
+
+    def own_table_options(self) -> dict[str, Any]:
+        """Options of CREATE TABLE for our own tables."""
+        return {}
+
+    def table_options(self, by: str | None = None) -> dict[str, Any]:
+        """The same for the message table. by: the column by whose hash it is partitioned."""
+        return self.own_table_options()
+
+    def partitions_of(self, sql: sa.Dialect, table: sa.Table, count: int) -> list[str]:
+        """The statements that create the partitions of a table, by hash."""
+        raise NotImplementedError
+
+    def identity(self, *, always: bool = False) -> tuple[Any, ...]:
+        """The generator of msg_id, where the type does not imply it. always: no INSERT brings its
+        own ids, as far as that can be said."""
+        return ()
+
+    def takes_default(self, column: sa.Column[Any]) -> bool:
+        """Whether a column may be added with its default to a table with rows."""
+        return True
+
+    def add_column(self, column: str) -> str:
+        """The ADD clause of ALTER TABLE; `column` is its name and type."""
+        return f"ADD COLUMN {column}"
+
+    def alter_type(
+        self,
+        sql: sa.Dialect,
+        table: str,
+        column: sa.Column[Any],
+        *,
+        zone: str | None = None,
+        number: bool = False,
+        counts: bool = False,
+    ) -> list[str]:
+        """Statements that give a column the type, default and nullability of `column`.
+
+        zone: it holds instants as the local time of this zone. number: it holds numbers; instants
+        are then seconds since 1970. counts: the database generates its values.
+        """
+        return []
+
+    def can_alter_type(
+        self, kind: TypeEngine[Any], to: TypeEngine[Any], *, generated: bool
+    ) -> bool:
+        """Whether `alter_type` can change a column of type `kind`: a generated column cannot be
+        converted."""
+        return not generated
+
+    def check_calls(self, check: str, column: str) -> bool:
+        """Whether a CHECK passes the column to a function, which may accept only its old type: then
+        the type cannot be changed while the CHECK exists."""
+        return False
+
+    def drop_not_null(
+        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
+    ) -> list[str]:
+        """Statements that make a column of type `kind` nullable, with NULL as its default."""
+        return []
+
+    def set_not_null(
+        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
+    ) -> list[str]:
+        """Statements that make a column of type `kind` NOT NULL; rows with NULL refuse them."""
+        return []
+
+    def drop_generated(self, sql: sa.Dialect, table: str, column: str) -> list[str]:
+        """Statements that turn a generated column into an ordinary one with its values."""
+        return []
+
+    def set_default(
+        self, sql: sa.Dialect, table: str, column: str, default: str
+    ) -> tuple[str, ...]:
+        """The statement that gives a column another default."""
+        quoted = sql.identifier_preparer.quote(column)
+        return (f"ALTER TABLE {table} ALTER COLUMN {quoted} SET DEFAULT {default}",)
+
+    def drop_check(
+        self, sql: sa.Dialect, table: str, name: str, column: Described | None
+    ) -> tuple[str, ...]:
+        """The statement that drops a CHECK; () if it has no name. column: the one of the same name,
+        if there is one."""
+        if not name:
+            return ()
+        return (f"ALTER TABLE {table} DROP CONSTRAINT {sql.identifier_preparer.quote(name)}",)
+
+    def drop_layout(self, table: str, layout: str) -> str:
+        """The statement that turns a table with a `layout` (see Rule) into a plain one with all
+        that it holds; "" if there is none."""
+        return ""
+
+    def drop_index(self, sql: sa.Dialect, index: str, table: sa.Table) -> str:
+        """The statement that drops an index of this table, and no other of its name in another
+        schema: an index is in the schema of its table."""
+        quote = sql.identifier_preparer
+        schema = "" if table.schema is None else f"{quote.quote_schema(table.schema)}."
+        return f"DROP INDEX {schema}{quote.quote(index)}"
+
+    # --- DDL that lets others work on the tables meanwhile, as far as the database can.
+
+    def with_lock_limit(self, statement: str) -> tuple[str, ...]:
+        """The statements, of one transaction, that run an ALTER TABLE which gives up if it does not
+        get its lock within LOCK_SECONDS."""
+        return (statement,)
+
+    def wait_of_columns(self, *, stored: bool) -> str:
+        """Who waits while columns are added; stored: they are computed for every row."""
+        return AN_INSTANT
+
+    def index_online(self, statement: str) -> tuple[str, str]:
+        """A CREATE INDEX on a table that is in use, and who waits for it."""
+        return statement, BUILDING
+
+    def drop_unfinished(self, sql: sa.Dialect, table: sa.Table, index: str) -> str:
+        """The statement that drops an index whose creation was interrupted, and no other: neither
+        one that is being built nor one that is good."""
+        raise NotImplementedError
+
+    @contextmanager
+    def in_turn(self, engine: sa.Engine, what: str) -> Iterator[None]:
+        """Only one program at a time is in the block, where statements of two could hinder each
+        other. It waits."""
+        yield
+
+    # --- URLs, drivers and engines.
+
+    family: str
+    """The name that those share to which one driver may lead."""
+    extra: str = ""
+    """The extra of our package with its driver; "" = none is needed."""
+    port: int | None = None
+    """That of a server, where a URL names none."""
+    is_file = False
+    """The database is a file: a URL names no host and no user."""
+    driver_options: dict[str, dict[str, Any]] = {}  # noqa: RUF012
+    """By driver: options of a connection, mostly timeouts for a network that does not answer, which
+    most drivers have not."""
+    checked_drivers: tuple[str, ...] = ()
+    """Drivers that raise a TypeError for an option that they do not know."""
+    autocommit_flag = False
+    """Autocommit is an attribute of the driver's connection, and setting it sends nothing."""
+    inlined_lists: str = ""
+    """The parameter style of a driver to which it is cheaper to write ids into a statement than to
+    give them as values."""
+    probe: str = ""
+    """A statement without which a connection says nothing of the state of its database."""
+    set_up_statement: str = ""
+    """A setting that is stored in the database itself."""
+
+    def check_url(self, url: URL) -> None:
+        """Raise ConfigError for a URL that cannot work."""
+
+    def plain_url(self, url: URL) -> URL:
+        """The URL without what makes no other database of it."""
+        return url.set(host=(url.host or "").lower(), port=url.port or self.port)
+
+    def another_file(self, url: URL, other: URL) -> str:
+        """Why the other URL certainly names another database; "" if that is unknown."""
+        return ""
+
+    def file_path(self, url: URL) -> str:
+        """The absolute path of a database that is a file; "" = it is none that can be watched."""
+        return ""
+
+    def missing_driver(self, url: URL) -> tuple[str, str]:
+        """Our driver, and the extra with it, for who has not that of the URL."""
+        return self.driver, self.extra
+
+    def connect_options(self, url: URL) -> dict[str, Any]:
+        """Options for the driver of a URL that we open; those in the URL have precedence."""
+        given = self.driver_options.get(url.get_driver_name(), {})
+        return {name: value for name, value in given.items() if name not in url.query}
+
+    def create_options(self, url: URL) -> tuple[URL, dict[str, Any]]:
+        """The URL and the options with which an engine of our own is created."""
+        return url, {"pool_pre_ping": True, "connect_args": self.connect_options(url)}
+
+    def created(self, engine: sa.Engine) -> None:
+        """Prepare an engine that was just created with these."""
+
+    def prepare(self, engine: sa.Engine, *, given: bool) -> None:
+        """Prepare ours, of which no session is set. given: its pool is that of a user's Engine."""
+
+    def prepare_beside(self, own: sa.Engine, engine: sa.Engine) -> None:
+        """Prepare an engine of ours beside another one."""
+
+    def sessions(self, driver: str) -> tuple[Callable[[sa.Connection], None], ...]:
+        """What is done when a connection is taken from a pool of ours."""
+        return ()
+
+    def known(self, engine: sa.Engine) -> Database:
+        """With what differs between servers of this kind; connects if that must be asked."""
+        return self
+
+    def place(self, conn: sa.Connection, table: str) -> list[str]:
+        """To which server, database and table a name leads on this connection, as the server says;
+        [] = it does not."""
+        return []
+
+    def set_up(self, engine: sa.Engine) -> None:
+        """Set what is stored in the database itself. Raises DatabaseUnavailable."""
+
+    def lending(self, conn: sa.Connection) -> AbstractContextManager[None]:
+        """The block runs user code on this thread in the transaction of `conn`."""
+        return nullcontext()
+
+    def past_snapshot(self, conn: sa.Connection) -> AbstractContextManager[None]:
+        """Locking reads and writes of the block see what was committed after the snapshot of the
+        transaction, where a server would end that for it."""
+        return nullcontext()
+
+    def can_block(self, conn: sa.Connection) -> bool:
+        """Whether `block_of` can be sent."""
+        return False
+
+    def block_of(
+        self, conn: sa.Connection, lock: sa.Select[Any], changes: Mapping[str, sa.Update]
+    ) -> sa.TextClause:
+        """A locking query, then UPDATEs, in one round trip; where there are `blocks`."""
+        raise NotImplementedError
+
+    def send_block(
+        self, conn: sa.Connection, block: sa.TextClause, params: dict[str, Any]
+    ) -> Sequence[int]:
+        """Send a block of `block_of`; returns the number of rows of each UPDATE."""
+        raise NotImplementedError
+
+    def refuses_block(self, conn: sa.Connection, error: DBAPIError) -> bool:
+        """Whether the error says that a block was not understood. Nothing of it was done then; its
+        statements may be good without it."""
+        return False
+
+    def listen(self, conn: sa.Connection, channel: str) -> None:
+        """Listen to a channel on this connection."""
+        raise NotImplementedError
+
+    def wait_for_notice(self, conn: sa.Connection, seconds: float) -> bool:
+        """Wait for a notification; True if one arrived. Several at once count as one."""
+        raise NotImplementedError
+
+    def wake(self, conn: sa.Connection, channel: str) -> None:
+        """Wake up listeners at commit; the database sends one notification per transaction at
+        most."""
+        raise NotImplementedError
+
+    # --- Failovers, see failover.py.
+
+    standby: str = ""
+    """What the server is called that takes no writes until it is promoted."""
+    standby_query: str = ""
+    """Whether it is one."""
+    refusal_is_of_standby = False
+    """An error of `refuses_writes` says so already."""
+
+    def may_be_standby(self, raw: Any) -> bool:
+        """Whether a server must be asked. raw: the driver's connection."""
+        return False
+
+    def other_servers(self, conn: sa.Connection) -> list[Callable[[], Any]]:
+        """Calls that connect to the other servers that the URL names, to ask them only."""
+        return []
+
+    def new_past(self) -> Any:
+        """A `failover.Past`; None = nothing is known of the past of its servers."""
+        return None

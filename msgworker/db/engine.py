@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import os
 import re
 import weakref
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,38 +16,12 @@ from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
-from msgworker.db.connections import connecting, doubt_sessions, watch_sessions
-from msgworker.db.database import DATABASES, NAMES, Database, of_dialect
-from msgworker.db.drivers import (
-    ISOLATION,
-    _any_text,
-    _connect_pymysql,
-    _end_plainly,
-    _iso_dates,
-    _note_number,
-    connect_defaults,
-)
-from msgworker.db.failover import ROLLED_BACK, notice_standby
-from msgworker.db.hosts import Hosts, named_hosts
-from msgworker.db.oracle import _fetch_at_once, _pad_lists
-from msgworker.db.poolers import notice_pooler, told_of_pooler
-from msgworker.db.sqlite import (
-    SQLITE_LEAST,
-    _begin_immediate,
-    _busy_timeout,
-    _hinting_compiler,
-    _own_file,
-    _sync_fully,
-)
+from msgworker.db.connections import doubt_sessions, watch_sessions
+from msgworker.db.database import DATABASES, NAMES, Database, of, of_dialect
+from msgworker.db.drivers import ISOLATION
+from msgworker.db.failover import ROLLED_BACK
 from msgworker.errors import ConfigError
 
-_DRIVERS = {
-    "postgresql": ("postgresql+psycopg", "postgresql"),
-    "mysql": ("mysql+pymysql", "mysql"),
-    "mariadb": ("mariadb+pymysql", "mysql"),
-    "oracle": ("oracle+oracledb", "oracle"),
-}
-_PORTS = {"postgresql": 5432, "mysql": 3306, "oracle": 1521}
 _ASYNC = re.compile(r"\+(asyncpg|aiosqlite|aiomysql|asyncmy|psycopg_async|oracledb_async)\b")
 
 
@@ -75,28 +47,17 @@ def parse_url(url: object) -> URL:
         raise ConfigError(f"database {backend!r} is not supported; use one of: {', '.join(NAMES)}")
     if parsed.port is not None and not 1 <= parsed.port <= 65_535:
         raise ConfigError(f"port must be 1 to 65535, got {parsed.port}")
+    database = DATABASES[backend]
     rest = [parsed.host or "", *parsed.query]
-    if backend != "sqlite":
+    if not database.is_file:
         rest.append(parsed.database or "")
     if any("@" in part for part in rest):  # this may be half of a password
         raise ConfigError(
             "the database url holds an @ behind the host: the password is not escaped; "
             "build the url with sqlalchemy.URL.create"
         )
-    if backend == "sqlite" and any((parsed.username, parsed.password, parsed.host, parsed.port)):
-        raise ConfigError(
-            "the url of a SQLite database names a host or a user, but it is a file: write three "
-            'slashes before a relative path, such as "sqlite:///messages.db", and four before an '
-            "absolute one"
-        )
-    if backend == "sqlite" and _in_memory(parsed):
-        raise ConfigError(
-            "an in-memory SQLite database belongs to one connection, a worker needs several; "
-            'use a file, such as "sqlite:///messages.db"'
-        )
-    if "+" not in text and backend in _DRIVERS:
-        parsed = parsed.set(drivername=_DRIVERS[backend][0])
-    return parsed
+    database.check_url(parsed)
+    return parsed if "+" in text else parsed.set(drivername=database.driver)
 
 
 def same_database(one: str | URL, other: str | URL) -> bool:
@@ -114,107 +75,44 @@ def other_than(engine: sa.Engine, other: sa.Engine) -> str:
     if other.url == engine.url:
         return ""
     ours, theirs = engine.dialect.name, other.dialect.name
-    if {ours, theirs} - {"mysql", "mariadb"} and ours != theirs:
+    if DATABASES[ours].family != DATABASES[theirs].family:
         return f"is of {theirs}, but the App's database is {ours}"
-    files = [url.database or "" for url in (engine.url, other.url)]
-    if ours != "sqlite" or any(file.startswith("file:") for file in files):
-        return ""
-    mine, given = (os.path.realpath(file) for file in files)
-    return "" if mine == given else f"is of the file {given}, but the App's is {mine}"
+    return of(engine).another_file(engine.url, other.url)
 
 
 def place_of(conn: sa.Connection, table: str, schema: str | None) -> tuple[str, ...] | None:
     """To which server, database and table of it a name leads on this connection, as the server
     says; None if it does not. Two connections for which it is the same lead to one table. In a
     transaction of the caller, which an error leaves as it was."""
-    name, query = conn.dialect.name, _PLACES.get(conn.dialect.name)
-    if query is None:
-        return None
     quote = conn.dialect.identifier_preparer.quote
     full = ".".join(quote(part) for part in (schema, table) if part is not None)
     within = conn.in_transaction()
     try:
         with conn.begin_nested() if within else nullcontext():
-            params = {"full": full} if ":full" in query else {}
-            found = [str(value) for value in conn.execute(sa.text(query), params).one()]
-            if name in ("mysql", "mariadb"):
-                cluster = conn.exec_driver_sql(_CLUSTER).first()
-                if cluster is not None and cluster[1]:  # which of its nodes does not matter
-                    found = [str(cluster[1]), found[-1]]
+            found = of(conn).place(conn, full)
     except sa.exc.DBAPIError:
         if not within:
             conn.rollback()
         return None
-    if conn.dialect.name == "sqlite":
-        found = [os.path.realpath(found[0])] if found[0] else []
     return (*found, *(() if schema is None else (schema,)), table) if found else None
 
 
-_OF_MYSQL = "SELECT @@hostname, @@port, @@datadir, @@server_id, DATABASE()"
-_PLACES = {
-    "postgresql": "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), "
-    "current_database(), CAST(to_regclass(:full) AS oid)",
-    "mysql": _OF_MYSQL,
-    "mariadb": _OF_MYSQL,
-    "sqlite": "SELECT file FROM pragma_database_list WHERE name = 'main'",
-    "oracle": "SELECT SYS_CONTEXT('USERENV', 'DB_UNIQUE_NAME'), "
-    "SYS_CONTEXT('USERENV', 'CON_NAME'), SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA') FROM dual",
-}
-_CLUSTER = "SHOW STATUS LIKE 'wsrep_cluster_state_uuid'"
-
-
 def _plainly(url: URL) -> URL:
-    url = told_of_pooler(url)[0]
-    backend = url.get_backend_name().replace("mariadb", "mysql")
-    url = url.set(drivername=f"{backend}+{url.get_driver_name()}")
-    if backend == "sqlite":
-        # A name such as file:x.db?uri=true is interpreted by the driver.
-        path = url.database or ""
-        return url if path.startswith("file:") else url.set(database=os.path.realpath(path))
-    port = url.port or _PORTS.get(backend)
-    return url.set(host=(url.host or "").lower(), port=port)
-
-
-def _in_memory(url: URL) -> bool:
-    name = url.database or ""
-    return not name or ":memory:" in name or url.query.get("mode") == "memory"
+    database = DATABASES[url.get_backend_name()]
+    return database.plain_url(url.set(drivername=f"{database.family}+{url.get_driver_name()}"))
 
 
 def _plain(drivername: str) -> str:
-    backend = drivername.split("+")[0]
-    return _DRIVERS.get(backend, (backend,))[0]
+    name = drivername.split("+")[0]
+    return DATABASES[name].driver if name in NAMES else name
 
 
 def dialect_of(engine: sa.Engine) -> Database:
     """The capabilities of an engine's database; connects once to distinguish MariaDB and MySQL."""
     name = engine.dialect.name
-    if name in ("mysql", "mariadb"):
-        if getattr(engine.dialect, "server_version_info", None) is None:
-            with connecting(engine):
-                pass
-        name = "mariadb" if getattr(engine.dialect, "is_mariadb", False) else "mysql"
     if name not in NAMES:
         raise ConfigError(f"database {name!r} is not supported; use one of: {', '.join(NAMES)}")
-    known = DATABASES[name]
-    if name not in _SEVERAL_WRITERS:
-        return known
-    if engine.pool not in _certifies:
-        variable, value = _SEVERAL_WRITERS[name]
-        with connecting(engine) as conn:
-            asked = sa.text("SHOW VARIABLES LIKE :variable")
-            found = conn.execute(asked, {"variable": variable}).first()
-        _certifies[engine.pool] = found is not None and str(found[1]) == value
-    return known.having(certifies=True) if _certifies[engine.pool] else known
-
-
-_certifies: weakref.WeakKeyDictionary[sa.Pool, bool] = weakref.WeakKeyDictionary()
-"""The pools of connections to a MariaDB or a MySQL, and whether it is one of several servers that
-take writes."""
-_SEVERAL_WRITERS = {
-    "mariadb": ("wsrep_on", "ON"),
-    "mysql": ("group_replication_single_primary_mode", "OFF"),
-}
-"""The variable that says so, and its value then."""
+    return of(engine).known(engine)
 
 
 def server_of(engine: sa.Engine) -> dict[str, str | int]:
@@ -248,29 +146,12 @@ def open_engine(source: object) -> sa.Engine:
             f"the driver of {engine.url.drivername} does not count the rows that an UPDATE changed,"
             " by which a claim is decided; use another driver"
         )
-    if engine.dialect.name == "sqlite":
-        found: tuple[int, ...] = getattr(engine.dialect.dbapi, "sqlite_version_info", SQLITE_LEAST)
-        if found < SQLITE_LEAST:
-            raise ConfigError(
-                f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed"
-            )
-        engine = _ours(engine, given)
-        event.listen(engine, "begin", _begin_immediate)
-        if not given:
-            engine.dialect.statement_compiler = _hinting_compiler()
-            _set_sessions(engine, engine)
-        return engine
-    engine = _ours(engine, given, isolation_level=ISOLATION)
-    if engine.dialect.name in ("postgresql", "mysql", "mariadb"):
-        notice_standby(engine)
-    event.listen(engine, "handle_error", _note_rollback)
-    if engine.dialect.name == "postgresql":
-        notice_pooler(engine)
-    if engine.dialect.driver == "mysqldb":
-        event.listen(engine, "engine_connect", _note_number)
-    if engine.dialect.name == "oracle":
-        event.listen(engine, "before_execute", _pad_lists, retval=True)
-        event.listen(engine, "before_cursor_execute", _fetch_at_once)
+    database = of(engine)
+    options = {} if database.one_writer else {"isolation_level": ISOLATION}
+    engine = _ours(engine, given, **options)
+    database.prepare(engine, given=given)
+    if not database.one_writer:  # else a deadlock, or a lost connection, is of no transaction
+        event.listen(engine, "handle_error", _note_rollback)
     if not given:
         _set_sessions(engine, engine)
     return engine
@@ -290,17 +171,30 @@ def _ours(engine: sa.Engine, given: bool, **options: Any) -> sa.Engine:
 def _set_sessions(own: sa.Engine, engine: sa.Engine) -> None:
     """Set what our statements need in the sessions of `own`, whose pool is ours, unless that is
     done by `engine`, whose events it has."""
-    for listener in _SESSIONS.get(own.dialect.name, ()) + _SESSIONS.get(own.driver, ()):
+    for listener in of(own).sessions(own.driver):
         if not event.contains(engine, "engine_connect", listener):
             event.listen(own, "engine_connect", listener)
 
 
-_SESSIONS: dict[str, tuple[Callable[[sa.Connection], None], ...]] = {
-    "sqlite": (_busy_timeout,),
-    "postgresql": (_iso_dates,),
-    "pymysql": (_any_text,),
-}
-"""By database or by driver."""
+class DatabaseFile:
+    """The present file of a database. path: absolute; "" if there is none to watch."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.path = of(engine).file_path(engine.url)
+        self._was = self._is()
+
+    def is_another(self) -> bool:
+        """Whether it was deleted or replaced since: open connections still use the old file."""
+        return self._was is not None and self._is() != self._was
+
+    def _is(self) -> tuple[int, int] | None:
+        if not self.path:
+            return None
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 class Beside(OptionEngine):
@@ -334,11 +228,7 @@ def beside(engine: sa.Engine, *, lends: bool = False) -> sa.Engine:
     if isinstance(pool, sa.QueuePool) and not lends:
         pool._max_overflow = -1  # it has no public name; what is idle has the size of the pool
     own = Beside(engine, pool)
-    if engine.dialect.name == "sqlite" and not _writes_hints(engine):
-        own.dialect = copy.copy(engine.dialect)
-        own.dialect.statement_compiler = _hinting_compiler()
-        learned = engine.dialect
-        event.listen(own, "engine_connect", lambda conn: _know_as_much(conn.dialect, learned))
+    of(engine).prepare_beside(own, engine)
     _set_sessions(own, engine)
     if lends:
         watch_sessions(own)
@@ -363,42 +253,15 @@ def _root_of(engine: sa.Engine) -> sa.Engine:
     return engine
 
 
-def _writes_hints(engine: sa.Engine) -> bool:
-    return engine.dialect.statement_compiler is _hinting_compiler()
-
-
-def _know_as_much(copied: sa.Dialect, learned: sa.Dialect) -> None:
-    # What a dialect learns at its first connection, its copy does not.
-    for name, value in vars(learned).items():
-        vars(copied).setdefault(name, value)
-
-
 def _create(url: URL) -> sa.Engine:
-    args: dict[str, Any] = {"hide_parameters": True, "pool_size": 0}  # 0: as many as are needed
-    if url.get_backend_name() == "sqlite":
-        args["connect_args"] = {"timeout": 60, "check_same_thread": False}
-        args["poolclass"] = sa.QueuePool
-    else:
-        url, args["execution_options"], threshold = told_of_pooler(url)
-        hosts = named_hosts(url) if url.get_backend_name() in ("mysql", "mariadb") else []
-        args["pool_pre_ping"] = True
-        args["connect_args"] = connect_defaults(url) | threshold
+    database = DATABASES[url.get_backend_name()]
+    url, args = database.create_options(url)
+    args |= {"hide_parameters": True, "pool_size": 0}  # 0: as many as are needed
     try:
         engine = sa.create_engine(url, **args)
-        if url.get_driver_name() in ("pymysql", "oracledb"):
+        if url.get_driver_name() in database.checked_drivers:
             _check_options(engine)
-        if url.get_driver_name() == "pymysql":
-            connect: Any = _connect_pymysql
-            if hosts:
-                turns = Hosts(hosts, _connect_pymysql)
-                event.listen(engine, "checkout", turns.checkout)
-                connect = turns.connect
-            event.listen(engine, "do_connect", connect)
-        elif engine.dialect.name in ("mysql", "mariadb"):
-            event.listen(engine, "connect", lambda raw, _: _end_plainly(raw), insert=True)
-        if url.get_backend_name() == "sqlite":
-            event.listen(engine, "do_connect", _own_file)
-            event.listen(engine, "connect", _sync_fully)
+        database.created(engine)
         _forked.add(engine)
         return engine
     except ConfigError:
@@ -408,9 +271,7 @@ def _create(url: URL) -> sa.Engine:
     except NoSuchModuleError as error:
         raise ConfigError(f"no such driver: {url.drivername}") from error
     except ImportError as error:
-        ours, extra = _DRIVERS.get(url.get_backend_name(), ("", ""))
-        if url.drivername == "oracle+cx_oracle":
-            ours, extra = url.drivername, "cx-oracle"
+        ours, extra = database.missing_driver(url)
         change = "" if url.drivername == ours else f"change the url to {ours}://... and "
         raise ConfigError(
             f"the driver of {url.drivername} is not installed ({error.name}); "

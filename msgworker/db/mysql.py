@@ -1,16 +1,60 @@
-"""MySQL and MariaDB: what they share, and the few points in which they differ."""
+"""MySQL and MariaDB: what they share, and the few points in which they differ.
+
+One file, because all that is special about a database is looked for in one place.
+"""
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterator
+import socket
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.dialects import mysql
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateColumn
+from sqlalchemy.sql.compiler import DDLCompiler
+from sqlalchemy.types import TypeEngine
 
-from msgworker.db.database import Database, Trouble
+from msgworker.db.connections import connecting
+from msgworker.db.database import (
+    AN_INSTANT,
+    COPYING,
+    HIDDEN,
+    LOCK_SECONDS,
+    Database,
+    Described,
+    Trouble,
+    default_of,
+    of,
+)
+from msgworker.db.drivers import (
+    CONNECT_SECONDS,
+    PROGRAM,
+    READ_SECONDS,
+    WRITE_SECONDS,
+    note_number,
+    odd_texts,
+)
 from msgworker.db.errors import code_of, is_lost_by_its_text
+from msgworker.db.failover import notice_standby
+from msgworker.db.mysql_servers import OTHERS, Hosts, Reigns, named_hosts
+from msgworker.db.types import KeyText
+from msgworker.errors import ConfigError
+
+_WAITS: dict[str, Any] = {
+    "connect_timeout": CONNECT_SECONDS,
+    "read_timeout": READ_SECONDS,
+    "write_timeout": WRITE_SECONDS,
+}
 
 
 class MySQL(Database):
@@ -95,12 +139,14 @@ class MySQL(Database):
     @contextmanager
     def deadline(self, conn: sa.Connection, seconds: float) -> Iterator[None]:
         name, value = self._read_limit(seconds)
-        conn.exec_driver_sql(f"SET @msgworker_kept = @@SESSION.{name}, SESSION {name} = {value}")
+        begin = f"SET @msgworker_kept = @@SESSION.{name}, SESSION {name} = {value}"
+        end = f"SET SESSION {name} = @msgworker_kept"
+        conn.exec_driver_sql(begin)
         try:
             yield
         finally:
             if not (conn.closed or conn.invalidated):
-                conn.exec_driver_sql(f"SET SESSION {name} = @msgworker_kept")
+                conn.exec_driver_sql(end)
 
     @contextmanager
     def before_transaction(self, conn: sa.Connection, seconds: float) -> Iterator[None]:
@@ -129,6 +175,268 @@ class MySQL(Database):
         waits = ("innodb_lock_wait_timeout", "lock_wait_timeout")
         return dict.fromkeys(waits, str(max(1, round(seconds))))
 
+    # --- Time.
+
+    session_offset = "SELECT TIMESTAMPDIFF(SECOND, utc_timestamp(), now())"
+
+    def now(self) -> str:
+        return "utc_timestamp(6)"
+
+    def now_ms(self) -> str:
+        return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000)"
+
+    def now_plus(self, seconds: str) -> str:
+        return f"(utc_timestamp(6) + INTERVAL ROUND({seconds} * 1000000) MICROSECOND)"
+
+    def seconds_passed(self, instant: str) -> str:
+        return f"(TIMESTAMPDIFF(MICROSECOND, {instant}, utc_timestamp(6)) / 1000000.0)"
+
+    def step_of(self, instant: str, seconds: str) -> str:
+        return f"(TIMESTAMPDIFF(SECOND, '1970-01-01 00:00:00', {instant}) DIV {seconds})"
+
+    def text_of(self, instant: str) -> str:
+        return f"CAST({instant} AS CHAR)"
+
+    def moved(self, time: str, seconds: str) -> str:
+        return f"({time} + INTERVAL {seconds} SECOND)"
+
+    def with_zone(self, instant: str) -> str:
+        # Of a session's time that comes twice in a year the server may take the first for the
+        # second: then as much later as it would be too early.
+        epoch = self.epoch(instant)
+        early = f"GREATEST(0, {epoch} - UNIX_TIMESTAMP(FROM_UNIXTIME({epoch})))"
+        return f"FROM_UNIXTIME({epoch} + {early})"
+
+    def unzoned(self, time: str) -> str:
+        epoch = f"NULLIF(UNIX_TIMESTAMP({time}), 0)"
+        return f"(TIMESTAMP '1970-01-01 00:00:00' + INTERVAL {epoch} SECOND)"
+
+    def epoch(self, instant: str) -> str:
+        return f"(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', {instant}) * 0.000001)"
+
+    def kept_epoch(self, time: str) -> str:
+        return f"UNIX_TIMESTAMP({time})"
+
+    def session_now(self) -> str:
+        return "CURRENT_TIMESTAMP(6)"
+
+    def session_low(self, instant: str) -> str:
+        epoch = self.epoch(instant)
+        here, next_hour = f"FROM_UNIXTIME({epoch})", f"FROM_UNIXTIME({epoch} + 3600)"
+        return f"({here} - INTERVAL ({here} = {next_hour}) HOUR)"
+
+    # --- Columns.
+
+    def instant_type(self, *, zoned: bool) -> TypeEngine[Any]:
+        return mysql.DATETIME(fsp=6)
+
+    def instant_form(self, kind: TypeEngine[Any] | None, zone: str) -> tuple[str, str]:
+        return ("UTC", "session") if isinstance(kind, sa.TIMESTAMP) else (zone, "")
+
+    def instant_limits(
+        self, kind: TypeEngine[Any], version: tuple[Any, ...]
+    ) -> tuple[datetime, datetime] | None:
+        if not isinstance(kind, sa.TIMESTAMP):
+            return None
+        return datetime(1970, 1, 2, tzinfo=UTC), datetime(2038, 1, 18, tzinfo=UTC)
+
+    def created_default(self, zone: str, offset: int | None) -> str:
+        if offset is None:
+            return "CURRENT_TIMESTAMP(6)"
+        return f"(utc_timestamp(6) + INTERVAL {offset} SECOND)" if offset else "(utc_timestamp(6))"
+
+    def key_type(self, length: int) -> TypeEngine[Any]:
+        # nopad: with the older padded collations 'a' and 'a ' were one object.
+        return mysql.VARCHAR(length, charset="utf8mb4", collation=self.key_collation)
+
+    def key_like(self, kind: TypeEngine[Any], length: int) -> TypeEngine[str]:
+        if isinstance(kind, KeyText):
+            return KeyText(length)
+        charset, collation = (getattr(kind, name, None) for name in ("charset", "collation"))
+        return mysql.VARCHAR(length, charset=charset, collation=collation)
+
+    def recollated(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        kept = getattr(column.type, "collation", None)
+        if kept == self.key_collation or isinstance(column.type, KeyText):
+            return column
+        return sa.collate(sa.cast(column, mysql.CHAR(charset="utf8mb4")), str(self.key_collation))
+
+    def long_text_type(self) -> TypeEngine[Any] | None:
+        return mysql.LONGTEXT()
+
+    def bytewise(self, text: str) -> str:
+        return f"(CONVERT({text} USING utf8mb4) COLLATE {self.key_collation})"
+
+    # --- DDL.
+
+    driver = "mysql+pymysql"
+    unpartitioned = (
+        "each unique key needs the partition key in it: a primary key with the object takes no "
+        "message without one"
+    )
+    multi_column_alter = True
+    retypes_values = True
+    owner_rights = "CREATE, ALTER, INDEX, SELECT, INSERT and UPDATE on the tables"
+
+    def own_table_options(self) -> dict[str, Any]:
+        # a storage engine with transactions
+        options = {"engine": "InnoDB", "default_charset": "utf8mb4"}
+        return {f"{prefix}_{k}": v for prefix in ("mysql", "mariadb") for k, v in options.items()}
+
+    def alter_type(
+        self,
+        sql: sa.Dialect,
+        table: str,
+        column: sa.Column[Any],
+        *,
+        zone: str | None = None,
+        number: bool = False,
+        counts: bool = False,
+    ) -> list[str]:
+        quoted, kind = sql.identifier_preparer.quote(column.name), column.type.compile(dialect=sql)
+        default = default_of(column)
+        set_default = f" DEFAULT {default}" if default else ""
+        null = " NULL" if column.nullable else " NOT NULL"
+        null += " AUTO_INCREMENT" if counts else ""
+        alter = f"ALTER TABLE {table} MODIFY {quoted} {kind}{set_default}{null}"
+        if not set_default or column.nullable:
+            return [alter]
+        # The type first: the old type may refuse the default.
+        fill = f"UPDATE {table} SET {quoted} = {default} WHERE {quoted} IS NULL"
+        return [f"ALTER TABLE {table} MODIFY {quoted} {kind} NULL", fill, alter]
+
+    def can_alter_type(
+        self, kind: TypeEngine[Any], to: TypeEngine[Any], *, generated: bool
+    ) -> bool:
+        if generated or isinstance(kind, sa.types.NullType):
+            return False
+        only_to_text = kind.__visit_name__.upper() in ("UUID", "INET4", "INET6")
+        return not only_to_text or isinstance(to, sa.String)
+
+    def drop_not_null(
+        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
+    ) -> list[str]:
+        return self._modify(sql, table, column, kind, "NULL")
+
+    def set_not_null(
+        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
+    ) -> list[str]:
+        return self._modify(sql, table, column, kind, "NOT NULL")
+
+    @staticmethod
+    def _modify(
+        sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any], rest: str
+    ) -> list[str]:
+        if isinstance(kind, sa.types.NullType):  # its type cannot be written
+            return []
+        quoted = sql.identifier_preparer.quote(column)
+        return [f"ALTER TABLE {table} MODIFY {quoted} {kind.compile(dialect=sql)} {rest}"]
+
+    def drop_check(
+        self, sql: sa.Dialect, table: str, name: str, column: Described | None
+    ) -> tuple[str, ...]:
+        if not name or column is None:
+            return super().drop_check(sql, table, name, column)
+        # On MariaDB the CHECK of a column has its name, and goes with a MODIFY.
+        default = "" if column.default is None else f"DEFAULT {column.default} "
+        null = "NULL" if column.nullable else "NOT NULL"
+        return tuple(self._modify(sql, table, name, column.kind, f"{default}{null}"))
+
+    def drop_layout(self, table: str, layout: str) -> str:
+        return f"ALTER TABLE {table} REMOVE PARTITIONING" if layout == "partitions" else ""
+
+    def drop_index(self, sql: sa.Dialect, index: str, table: sa.Table) -> str:
+        quote = sql.identifier_preparer
+        return f"DROP INDEX {quote.quote(index)} ON {quote.format_table(table)}"
+
+    def wait_of_columns(self, *, stored: bool) -> str:
+        return COPYING if stored else AN_INSTANT
+
+    def index_online(self, statement: str) -> tuple[str, str]:
+        return statement, AN_INSTANT
+
+    # --- The engine.
+
+    family = "mysql"
+    extra = "mysql"
+    port = 3306
+    driver_options = {  # noqa: RUF012
+        "pymysql": _WAITS | {"program_name": PROGRAM},
+        "mysqldb": _WAITS,
+        "mariadbconnector": _WAITS,
+    }
+    checked_drivers = ("pymysql",)
+    inlined_lists = "pyformat"
+    several_writers = ("group_replication_single_primary_mode", "OFF")
+    """The variable that says that all servers of a cluster take writes, and its value then."""
+
+    def connect_options(self, url: URL) -> dict[str, Any]:
+        found = super().connect_options(url)
+        if url.get_driver_name() in ("pymysql", "mysqldb"):  # the third one has no other
+            found["charset"] = "utf8mb4"
+        return found
+
+    def create_options(self, url: URL) -> tuple[URL, dict[str, Any]]:
+        named_hosts(url)  # raises ConfigError
+        return super().create_options(url)
+
+    def created(self, engine: sa.Engine) -> None:
+        if engine.driver != "pymysql":
+            event.listen(engine, "connect", lambda raw, _: _end_plainly(raw), insert=True)
+            return
+        connect: Any = _connect_pymysql
+        if hosts := named_hosts(engine.url):
+            turns = Hosts(hosts, _connect_pymysql)
+            event.listen(engine, "checkout", turns.checkout)
+            connect = turns.connect
+        event.listen(engine, "do_connect", connect)
+
+    def prepare(self, engine: sa.Engine, *, given: bool) -> None:
+        notice_standby(engine)
+        if engine.driver == "mysqldb":
+            event.listen(engine, "engine_connect", note_number)
+
+    def sessions(self, driver: str) -> tuple[Callable[[sa.Connection], None], ...]:
+        return (_any_text,) if driver == "pymysql" else ()
+
+    def known(self, engine: sa.Engine) -> Database:
+        if engine.dialect.server_version_info is None:  # what tells MariaDB and MySQL apart
+            with connecting(engine):
+                pass
+        database: Any = of(engine)
+        if engine.pool not in _certifies:
+            variable, value = database.several_writers
+            with connecting(engine) as conn:
+                asked = sa.text("SHOW VARIABLES LIKE :variable")
+                found = conn.execute(asked, {"variable": variable}).first()
+            _certifies[engine.pool] = found is not None and str(found[1]) == value
+        made: Database = database.having(certifies=True) if _certifies[engine.pool] else database
+        return made
+
+    def place(self, conn: sa.Connection, table: str) -> list[str]:
+        query = "SELECT @@hostname, @@port, @@datadir, @@server_id, DATABASE()"
+        found = [str(value) for value in conn.execute(sa.text(query)).one()]
+        cluster = conn.exec_driver_sql("SHOW STATUS LIKE 'wsrep_cluster_state_uuid'").first()
+        if cluster is not None and cluster[1]:  # which of its nodes does not matter
+            return [str(cluster[1]), found[-1]]
+        return found
+
+    # --- Failovers.
+
+    standby = "read-only, as a standby is"
+    # What it is besides, a login without further rights cannot ask.
+    standby_query = "SELECT @@global.read_only"
+    refusal_is_of_standby = True
+
+    def may_be_standby(self, raw: Any) -> bool:
+        return True
+
+    def other_servers(self, conn: sa.Connection) -> list[Callable[[], Any]]:
+        return list(conn.info.get(OTHERS, ()))
+
+    def new_past(self) -> Reigns:
+        return Reigns()
+
 
 class MariaDB(MySQL):
     """MariaDB 10.6 and later, also Galera."""
@@ -140,6 +448,21 @@ class MariaDB(MySQL):
     settles_at_once = 2
     # After a crash of the server InnoDB may take an index on a virtual column as corrupted.
     stored_columns = True
+    driver = "mariadb+pymysql"
+
+    def instant_limits(
+        self, kind: TypeEngine[Any], version: tuple[Any, ...]
+    ) -> tuple[datetime, datetime] | None:
+        found = super().instant_limits(kind, version)
+        if found is None or version < (11, 5):
+            return found
+        return found[0], datetime(2106, 2, 6, tzinfo=UTC)
+
+    def with_lock_limit(self, statement: str) -> tuple[str, ...]:
+        return (f"SET STATEMENT lock_wait_timeout={LOCK_SECONDS} FOR {statement}",)
+
+    def index_online(self, statement: str) -> tuple[str, str]:
+        return f"{statement} ALGORITHM=INPLACE LOCK=NONE", AN_INSTANT
 
     def returns_ids(self, version: tuple[Any, ...]) -> bool:
         return version >= (10, 5)
@@ -149,6 +472,23 @@ class MariaDB(MySQL):
 
     def _limits(self, seconds: float) -> dict[str, str]:
         return {"max_statement_time": f"{seconds:.3f}"}
+
+    several_writers = ("wsrep_on", "ON")
+
+    @contextmanager
+    def past_snapshot(self, conn: sa.Connection) -> Iterator[None]:
+        if (conn.dialect.server_version_info or ()) < (11, 6):
+            yield
+            return
+        conn.exec_driver_sql(
+            "SET @msgworker_isolated = @@SESSION.innodb_snapshot_isolation, "
+            "SESSION innodb_snapshot_isolation = OFF"
+        )
+        try:
+            yield
+        finally:
+            if not (conn.closed or conn.invalidated):
+                conn.exec_driver_sql("SET SESSION innodb_snapshot_isolation = @msgworker_isolated")
 
 
 _TROUBLES = {
@@ -191,3 +531,100 @@ _TROUBLES = {
 }
 _TOO_LARGE = re.compile(r"[Gg]ot error (5|90)\b")
 """At COMMIT on Galera: the transaction changes more than wsrep_max_ws_size; it always will."""
+
+
+@compiles(CreateColumn, "mysql", "mariadb")
+def _create_column(element: CreateColumn, compiler: DDLCompiler, **kw: Any) -> str:
+    text = compiler.visit_create_column(element, **kw)  # type: ignore[no-untyped-call]
+    return f"{text} INVISIBLE" if element.element.info.get(HIDDEN) else text
+
+
+_certifies: weakref.WeakKeyDictionary[sa.Pool, bool] = weakref.WeakKeyDictionary()
+"""The pools of connections, and whether they are to one of several servers that take writes."""
+
+
+def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, Any]) -> Any:
+    # Its connect_timeout is for the socket only: if a server, or a proxy, accepts and stays
+    # silent, the driver waits as long as for the answer to a query.
+    args = cparams | {"defer_connect": True}
+    asks_for_tls = any(name.startswith("ssl") or name == "read_default_file" for name in cparams)
+    context = None if cargs or asks_for_tls else _preferred_tls(dialect.dbapi)
+    if context is None:
+        conn = _with_its_files(dialect.dbapi, cargs, args)
+    else:
+        conn = dialect.dbapi.connect(**args, ssl_disabled=True)
+        conn.ssl, conn.ctx = True, context
+    limit, conn._read_timeout = conn._read_timeout, cparams.get("connect_timeout", CONNECT_SECONDS)
+    conn.connect()
+    _end_plainly(conn)
+    conn._read_timeout = limit
+    conn._sock.settimeout(limit)
+    if conn._sock.family != getattr(socket, "AF_UNIX", None):
+        for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, name):  # PyMySQL switches keepalive itself on
+                conn._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return conn
+
+
+def _with_its_files(driver: Any, cargs: Any, args: dict[str, Any]) -> Any:
+    """A connection of PyMySQL that is not made yet, but has read the files that its options name.
+    What stands in them is not shown."""
+    import configparser  # PyMySQL has imported it
+
+    try:
+        return driver.connect(*cargs, **args)
+    except (OSError, configparser.Error) as error:
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None)
+        raise ConfigError(
+            "a file that an option of the database url names (ssl_ca, ssl_cert, ssl_key, "
+            f"read_default_file) cannot be read: {why or type(error).__name__}"
+        ) from None
+
+
+_PLAIN = ("NO_CHAIN", 2**64 - 1)
+
+
+def _end_plainly(conn: Any) -> None:
+    """Reset settings by which a server, or an `init_command`, makes COMMIT end the session or begin
+    another transaction (completion_type), or limits the rows of queries (sql_select_limit)."""
+    with conn.cursor() as cursor:
+        cursor.execute("SELECT @@completion_type, @@sql_select_limit")
+        if tuple(cursor.fetchone()) != _PLAIN:
+            cursor.execute("SET SESSION completion_type = %s, sql_select_limit = %s", _PLAIN)
+
+
+@cache
+def _preferred_tls(dbapi: Any) -> Any:
+    """The TLS context that PyMySQL would create for each connection without TLS options. It reads
+    all certificates of the system, which takes ten times as long as connecting. None if not
+    needed."""
+    made = dbapi.connect(defer_connect=True)
+    return made.ctx if made.ssl and hasattr(made, "_ssl_required") else None
+
+
+_ANY_UTF8 = "msgworker_any_utf8"
+
+
+def _decode(data: Any, errors: str = "strict") -> tuple[str, int]:
+    try:
+        return codecs.utf_8_decode(data, errors, True)
+    except UnicodeDecodeError:
+        odd_texts.met = True
+        return codecs.utf_8_decode(data, "surrogateescape", True)
+
+
+def _encode(text: str, errors: str = "strict") -> tuple[bytes, int]:
+    return codecs.utf_8_encode(text, "surrogateescape")
+
+
+@codecs.register
+def _any_utf8(name: str) -> codecs.CodecInfo | None:
+    return codecs.CodecInfo(_encode, _decode, name=name) if name == _ANY_UTF8 else None
+
+
+def _any_text(conn: sa.Connection) -> None:
+    # MariaDB stores half surrogates, on which PyMySQL fails in the middle of an answer: the
+    # connection is then unusable.
+    raw: Any = conn.connection.driver_connection
+    if getattr(raw, "encoding", None) == "utf8":
+        raw.encoding = _ANY_UTF8

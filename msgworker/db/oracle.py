@@ -10,9 +10,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.dialects import oracle
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
 
-from msgworker.db.database import Database, Trouble
+from msgworker.db.database import Database, Trouble, default_of
+from msgworker.db.drivers import CONNECT_SECONDS
 from msgworker.db.errors import is_lost_by_its_text
 
 
@@ -76,6 +81,222 @@ class Oracle(Database):
                 raw.call_timeout = before
 
     before_transaction = deadline
+
+    # --- Time.
+
+    session_offset = (
+        "SELECT EXTRACT(TIMEZONE_HOUR FROM SYSTIMESTAMP) * 3600"
+        " + EXTRACT(TIMEZONE_MINUTE FROM SYSTIMESTAMP) * 60 FROM DUAL"
+    )
+
+    def now(self) -> str:
+        # SYSTIMESTAMP is the server's clock; CURRENT_TIMESTAMP would be in the session's time zone.
+        return "CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)"
+
+    def now_ms(self) -> str:
+        since = "(SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')"
+        parts = {"DAY": 86_400_000, "HOUR": 3_600_000, "MINUTE": 60_000}
+        whole = " + ".join(f"EXTRACT({part} FROM {since}) * {ms}" for part, ms in parts.items())
+        return f"({whole} + FLOOR(EXTRACT(SECOND FROM {since}) * 1000))"
+
+    def now_plus(self, seconds: str) -> str:
+        return f"({self.now()} + NUMTODSINTERVAL({seconds}, 'SECOND'))"
+
+    def seconds_passed(self, instant: str) -> str:
+        # Of an interval: a difference of DATEs would have whole seconds only.
+        return f"({_seconds_of(f'({self.now()} - CAST({instant} AS TIMESTAMP))')})"
+
+    def step_of(self, instant: str, seconds: str) -> str:
+        since = f"({instant} - TIMESTAMP '1970-01-01 00:00:00')"
+        return f"FLOOR(({_seconds_of(since)}) / {seconds})"
+
+    def text_of(self, instant: str) -> str:
+        return f"TO_CHAR(CAST({instant} AS TIMESTAMP), {_INSTANT_FORMAT})"
+
+    def of_text(self, text: str) -> str:
+        return f"TO_TIMESTAMP({text}, {_INSTANT_FORMAT})"
+
+    def real(self, instant: str) -> str:
+        return instant
+
+    def moved(self, time: str, seconds: str) -> str:
+        return f"({time} + NUMTODSINTERVAL({seconds}, 'SECOND'))"
+
+    def with_zone(self, instant: str) -> str:
+        return f"FROM_TZ({instant}, 'UTC')"
+
+    def unzoned(self, time: str) -> str:
+        return f"SYS_EXTRACT_UTC({time})"
+
+    # --- Columns.
+
+    def instant_type(self, *, zoned: bool) -> TypeEngine[Any]:
+        return oracle.TIMESTAMP()  # DateTime would be DATE: whole seconds
+
+    def instant_form(self, kind: TypeEngine[Any] | None, zone: str) -> tuple[str, str]:
+        has_zone = isinstance(kind, sa.DateTime) and (
+            kind.timezone or getattr(kind, "local_timezone", False)
+        )
+        return ("UTC", "zoned") if has_zone else (zone, "")
+
+    def created_default(self, zone: str, offset: int | None) -> str:
+        if offset is None:
+            return f"(CAST(SYSTIMESTAMP AT TIME ZONE '{zone}' AS TIMESTAMP))"
+        utc = "SYS_EXTRACT_UTC(SYSTIMESTAMP)"
+        return f"({utc} + NUMTODSINTERVAL({offset}, 'SECOND'))" if offset else utc
+
+    def whole_id_type(self) -> TypeEngine[Any]:
+        number: Any = oracle.NUMBER  # else its driver would fail on a fraction
+        made: TypeEngine[Any] = number(asdecimal=True)
+        return made
+
+    # --- DDL.
+
+    driver = "oracle+oracledb"
+    unpartitioned = (
+        "indexes are over all partitions there, and stay as they are: add PARTITION BY HASH to the "
+        "CREATE TABLE of the script (docs/project/oracle.md)"
+    )
+    owner_rights = "CREATE TABLE and a quota, and to own the tables"
+
+    def compiler(self) -> sa.Dialect:
+        made = super().compiler()
+        made.server_version_info = (19,)
+        return made
+
+    def identity(self, *, always: bool = False) -> tuple[Any, ...]:
+        # ORDER: else each node of a RAC uses its own range of ids, so that a message inserted
+        # later on another node may get a lower one. On a single node it costs nothing.
+        return (sa.Identity(always=False, cache=100, **_ORDER),)
+
+    def add_column(self, column: str) -> str:
+        return f"ADD ({column})"
+
+    def alter_type(
+        self,
+        sql: sa.Dialect,
+        table: str,
+        column: sa.Column[Any],
+        *,
+        zone: str | None = None,
+        number: bool = False,
+        counts: bool = False,
+    ) -> list[str]:
+        kind, default = column.type.compile(dialect=sql), default_of(column)
+        rest = (f" DEFAULT {default}" if default else "") + (
+            " NULL" if column.nullable else " NOT NULL"
+        )
+        return self._modify(sql, table, column.name, f"{kind}{rest}")
+
+    def drop_not_null(
+        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
+    ) -> list[str]:
+        return self._modify(sql, table, column, "DEFAULT NULL NULL")
+
+    def set_not_null(
+        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
+    ) -> list[str]:
+        if isinstance(kind, sa.types.NullType):
+            return []
+        return self._modify(sql, table, column, "NOT NULL")
+
+    def set_default(
+        self, sql: sa.Dialect, table: str, column: str, default: str
+    ) -> tuple[str, ...]:
+        return tuple(self._modify(sql, table, column, f"DEFAULT {default}"))
+
+    @staticmethod
+    def _modify(sql: sa.Dialect, table: str, column: str, rest: str) -> list[str]:
+        return [f"ALTER TABLE {table} MODIFY ({sql.identifier_preparer.quote(column)} {rest})"]
+
+    # --- The engine.
+
+    family = "oracle"
+    extra = "oracle"
+    port = 1521
+    driver_options = {  # noqa: RUF012
+        "oracledb": {
+            "tcp_connect_timeout": CONNECT_SECONDS,
+            "expire_time": 1,  # minutes
+            "stmtcachesize": 100,  # statements that the driver keeps open; by default 20
+        }
+    }
+    checked_drivers = ("oracledb",)
+    autocommit_flag = True
+
+    def missing_driver(self, url: URL) -> tuple[str, str]:
+        if url.drivername == "oracle+cx_oracle":
+            return url.drivername, "cx-oracle"
+        return super().missing_driver(url)
+
+    def prepare(self, engine: sa.Engine, *, given: bool) -> None:
+        event.listen(engine, "before_execute", _pad_lists, retval=True)
+        event.listen(engine, "before_cursor_execute", _fetch_at_once)
+
+    def place(self, conn: sa.Connection, table: str) -> list[str]:
+        query = (
+            "SELECT SYS_CONTEXT('USERENV', 'DB_UNIQUE_NAME'), "
+            "SYS_CONTEXT('USERENV', 'CON_NAME'), SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA') FROM dual"
+        )
+        return [str(value) for value in conn.execute(sa.text(query)).one()]
+
+    # --- Blocks of PL/SQL.
+
+    def can_block(self, conn: sa.Connection) -> bool:
+        # Not where schemas are translated, which would not be in its names; and not once the
+        # database has refused one.
+        translated = conn.get_execution_options().get("schema_translate_map")
+        return not translated and conn.dialect not in _refused
+
+    def block_of(
+        self, conn: sa.Connection, lock: sa.Select[Any], changes: Mapping[str, sa.Update]
+    ) -> sa.TextClause:
+        # An anonymous block, in which each statement begins when the one before it has ended. Rows
+        # are locked when their cursor is opened, not as they are fetched. The number of rows of
+        # each UPDATE comes back as the parameter of its name. Of parameters without a name only one
+        # statement may have any.
+        binds: dict[str, sa.BindParameter[Any]] = {}
+
+        def compiled(statement: Any) -> str:
+            made = statement.compile(dialect=conn.dialect)
+            for bind, name in made.bind_names.items():
+                value = {} if bind.required else {"value": bind.value}
+                binds[name] = sa.bindparam(name, type_=bind.type, expanding=bind.expanding, **value)
+            names = "|".join(made.bind_names.values())
+            # Another colon is one of a literal.
+            return _LIST.sub(r":\1", re.sub(rf":(?!(?:{names})\b)", r"\:", str(made)))
+
+        compiled_changes = "; ".join(
+            f"{compiled(change)}; :{name} := SQL%ROWCOUNT" for name, change in changes.items()
+        )
+        counts = [sa.outparam(name, sa.Integer()) for name in changes]
+        return sa.text(
+            f"DECLARE CURSOR mw_rows IS {compiled(lock)}; "
+            f"BEGIN OPEN mw_rows; CLOSE mw_rows; {compiled_changes}; END;"
+        ).bindparams(*binds.values(), *counts)
+
+    def send_block(
+        self, conn: sa.Connection, block: sa.TextClause, params: dict[str, Any]
+    ) -> Sequence[int]:
+        found: Any = conn.execute(block, params)
+        return list(found.out_parameters.values())
+
+    def refuses_block(self, conn: sa.Connection, error: DBAPIError) -> bool:
+        # As where PL/SQL takes a column for a word of its own.
+        refused = bool(re.match(r"ORA-0*6550\b", str(error.orig)))
+        if refused:
+            _refused.add(conn.dialect)
+        return refused
+
+
+_INSTANT_FORMAT = "'SYYYY-MM-DD HH24:MI:SS.FF6'"
+# SQLAlchemy 2.1 uses another name.
+_ORDER: dict[str, Any] = {"oracle_order" if hasattr(sa.Identity, "argument_for") else "order": True}
+
+
+def _seconds_of(interval: str) -> str:
+    parts = {"DAY": 86_400, "HOUR": 3_600, "MINUTE": 60, "SECOND": 1}
+    return " + ".join(f"EXTRACT({part} FROM {interval}) * {size}" for part, size in parts.items())
 
 
 def _code(text: str) -> int | None:
@@ -159,54 +380,3 @@ _LIST = re.compile(r"\(__\[POSTCOMPILE_(\w+)\]\)")
 
 _refused: weakref.WeakSet[sa.Dialect] = weakref.WeakSet()
 """Of the engines whose database has refused a block."""
-
-
-def can_block(conn: sa.Connection) -> bool:
-    """Whether `block_of` can be sent: not where schemas are translated, which would not be in its
-    names; and not once the database has refused one."""
-    translated = conn.get_execution_options().get("schema_translate_map")
-    return not translated and conn.dialect not in _refused
-
-
-def block_of(
-    conn: sa.Connection, lock: sa.Select[Any], changes: Mapping[str, sa.Update]
-) -> sa.TextClause:
-    """A locking query, then UPDATEs, in one round trip: an anonymous block of PL/SQL, in which
-    each statement begins when the one before it has ended. Rows are locked when their cursor is
-    opened, not as they are fetched. The number of rows of each UPDATE comes back as the parameter
-    of its name. Of parameters without a name only one statement may have any.
-    """
-    binds: dict[str, sa.BindParameter[Any]] = {}
-
-    def compiled(statement: Any) -> str:
-        made = statement.compile(dialect=conn.dialect)
-        for bind, name in made.bind_names.items():
-            value = {} if bind.required else {"value": bind.value}
-            binds[name] = sa.bindparam(name, type_=bind.type, expanding=bind.expanding, **value)
-        names = "|".join(made.bind_names.values())
-        # Another colon is one of a literal.
-        return _LIST.sub(r":\1", re.sub(rf":(?!(?:{names})\b)", r"\:", str(made)))
-
-    compiled_changes = "; ".join(
-        f"{compiled(change)}; :{name} := SQL%ROWCOUNT" for name, change in changes.items()
-    )
-    counts = [sa.outparam(name, sa.Integer()) for name in changes]
-    return sa.text(
-        f"DECLARE CURSOR mw_rows IS {compiled(lock)}; "
-        f"BEGIN OPEN mw_rows; CLOSE mw_rows; {compiled_changes}; END;"
-    ).bindparams(*binds.values(), *counts)
-
-
-def send_block(conn: sa.Connection, block: sa.TextClause, params: dict[str, Any]) -> Sequence[int]:
-    """Send a block of `block_of`; returns the number of rows of each UPDATE."""
-    found: Any = conn.execute(block, params)
-    return list(found.out_parameters.values())
-
-
-def refuses_block(conn: sa.Connection, error: DBAPIError) -> bool:
-    """Whether the error says that a block was not understood, as where PL/SQL takes a column for a
-    word of its own. Nothing of it was done then; its statements may be good without it."""
-    refused = bool(re.match(r"ORA-0*6550\b", str(error.orig)))
-    if refused:
-        _refused.add(conn.dialect)
-    return refused

@@ -1,18 +1,44 @@
-"""PostgreSQL."""
+"""PostgreSQL. One file, because all that is special about a database is looked for in one place."""
 
 from __future__ import annotations
 
+import re
+import selectors
 import threading
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.sql.compiler import DDLCompiler
+from sqlalchemy.types import TypeEngine
 
-from msgworker.db.database import Database, Trouble
+from msgworker.db.connections import unavailable
+from msgworker.db.database import LOCK_SECONDS, NOBODY, Database, Trouble, default_of
+from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM
+from msgworker.db.engine import beside
 from msgworker.db.errors import code_of, is_lost_by_its_text
-from msgworker.db.poolers import is_of_a_pooler, shares_sessions
+from msgworker.db.failover import PATIENCE_SECONDS, notice_standby
+from msgworker.db.poolers import is_of_a_pooler, notice_pooler, shares_sessions, told_of_pooler
+from msgworker.db.types import KeyText
+
+_LIBPQ: dict[str, int | str] = {
+    "fallback_application_name": PROGRAM,
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,  # milliseconds: for data that was never acknowledged
+}
 
 
 class PostgreSQL(Database):
@@ -104,16 +130,301 @@ class PostgreSQL(Database):
             return
         told = "current_setting('statement_timeout')"
         change = f"set_config('statement_timeout', '{max(1, round(seconds * 1000))}', false)"
-        kept = conn.exec_driver_sql(f"SELECT {told}, {change}").scalar_one()
+        begin = f"SELECT {told}, {change}"
+        end = f"SET statement_timeout = '{conn.exec_driver_sql(begin).scalar_one()}'"
         try:
             yield
         finally:
             if not (conn.closed or conn.invalidated):
-                conn.exec_driver_sql(f"SET statement_timeout = '{kept}'")
+                conn.exec_driver_sql(end)
 
     def in_transaction(self, conn: sa.Connection, seconds: float) -> None:
         # of this transaction: a pooler may be between
         conn.exec_driver_sql(f"SET LOCAL statement_timeout = {int(max(1, seconds * 1000))}")
+
+    # --- Time.
+
+    session_offset = "SELECT CAST(extract(timezone FROM statement_timestamp()) AS INTEGER)"
+
+    def now(self) -> str:
+        # now() is constant in a transaction, which a transactional handler may keep open for long.
+        return "statement_timestamp()"
+
+    def now_ms(self) -> str:
+        return "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
+
+    def now_plus(self, seconds: str) -> str:
+        return f"(statement_timestamp() + make_interval(secs => {seconds}))"
+
+    def seconds_passed(self, instant: str) -> str:
+        # Not the seconds of their difference: before version 17 there is none to an infinite one.
+        past = f"CAST(extract(epoch FROM {instant}) AS float8)"
+        return f"(CAST(extract(epoch FROM statement_timestamp()) AS float8) - {past})"
+
+    def step_of(self, instant: str, seconds: str) -> str:
+        return f"CAST(floor(CAST(extract(epoch FROM {instant}) AS float8) / {seconds}) AS BIGINT)"
+
+    def text_of(self, instant: str) -> str:
+        return f"CAST({instant} AS TEXT)"
+
+    def of_text(self, text: str) -> str:
+        return f"CAST({text} AS TIMESTAMP WITH TIME ZONE)"
+
+    def of_plain_text(self, text: str) -> str:
+        return f"CAST({text} AS TIMESTAMP WITHOUT TIME ZONE)"
+
+    def moved(self, time: str, seconds: str) -> str:
+        return f"({time} + make_interval(secs => {seconds}))"
+
+    def plain(self, instant: str) -> str:
+        return f"({instant} AT TIME ZONE 'UTC')"
+
+    def aware(self, time: str) -> str:
+        return self.plain(time)
+
+    # --- Columns.
+
+    zoned_instants = True
+    casts_json = True
+
+    def instant_form(self, kind: TypeEngine[Any] | None, zone: str) -> tuple[str, str]:
+        return (
+            (zone, "plain") if isinstance(kind, sa.DateTime) and not kind.timezone else ("UTC", "")
+        )
+
+    def zone_is_lost(self, kind: TypeEngine[Any]) -> bool:
+        return not getattr(kind, "timezone", True)
+
+    def created_default(self, zone: str, offset: int | None) -> str:
+        return "now()"  # the column has a zone of its own
+
+    def is_local_default(self, form: str, default: str) -> bool:
+        return form == "plain" and super().is_local_default("", default)
+
+    def key_type(self, length: int) -> TypeEngine[Any]:
+        return sa.String(length, collation="C")
+
+    def bytewise(self, text: str) -> str:
+        return f'(CAST({text} AS TEXT) COLLATE "C")'
+
+    def beginning(self, text: str, length: int) -> str:
+        return f"substr(CAST({text} AS TEXT), 1, {length + 1})"
+
+    def place_of(self, text: str, part: str) -> str:
+        return f"strpos({text}, {part})"
+
+    # --- DDL.
+
+    driver = "postgresql+psycopg"
+    retypes_values = True
+    owner_rights = "CREATE on the schema, and to own the tables"
+
+    def table_options(self, by: str | None = None) -> dict[str, Any]:
+        if by is not None:
+            quoted = self.compiler().identifier_preparer.quote(by)
+            return {"postgresql_partition_by": f"HASH ({quoted})"}
+        if not _KNOWS_WITH:
+            sa.Table.argument_for("postgresql", "with", None)
+        return {"postgresql_with": ROOM}
+
+    def partitions_of(self, sql: sa.Dialect, table: sa.Table, count: int) -> list[str]:
+        quote = sql.identifier_preparer
+        schema = "" if table.schema is None else f"{quote.quote_schema(table.schema)}."
+        room = ", ".join(f"{name} = {value}" for name, value in ROOM.items())
+        return [
+            f"CREATE TABLE {schema}{quote.quote(f'{table.name}_p{n}')} PARTITION OF "
+            f"{quote.format_table(table)}\n  FOR VALUES WITH (MODULUS {count}, REMAINDER {n}) "
+            f"WITH ({room})"
+            for n in range(count)
+        ]
+
+    def identity(self, *, always: bool = False) -> tuple[Any, ...]:
+        # BY DEFAULT (always=False): a restore or a copy may bring its own ids.
+        return (sa.Identity(always=always),)
+
+    def alter_type(
+        self,
+        sql: sa.Dialect,
+        table: str,
+        column: sa.Column[Any],
+        *,
+        zone: str | None = None,
+        number: bool = False,
+        counts: bool = False,
+    ) -> list[str]:
+        quoted, kind = sql.identifier_preparer.quote(column.name), column.type.compile(dialect=sql)
+        # Via text, to which every type can be cast: values that do not convert are refused, and so
+        # are texts that are too long, which a cast to a length would cut.
+        using = f"{quoted}::text"
+        if not isinstance(column.type, sa.String | sa.Text | KeyText):
+            using += f"::{kind}"
+        if isinstance(column.type, sa.Integer):
+            using = f"{quoted}::text::numeric::{kind}"
+        if number and not isinstance(column.type, sa.Integer):
+            using = f"to_timestamp({quoted})"
+        if zone is not None:
+            using = f"{quoted} AT TIME ZONE '{zone}'"
+        default = default_of(column)
+        parts = [f"ALTER COLUMN {quoted} DROP DEFAULT"]
+        parts.append(f"ALTER COLUMN {quoted} TYPE {kind} USING {using}")
+        parts += [f"ALTER COLUMN {quoted} SET DEFAULT {default}"] if default else []
+        parts += [f"ALTER COLUMN {quoted} DROP NOT NULL"] if column.nullable else []
+        return [f"ALTER TABLE {table} {', '.join(parts)}"]
+
+    def check_calls(self, check: str, column: str) -> bool:
+        return re.search(rf'\w\s*\(+"?{re.escape(column)}"?\b', check) is not None
+
+    def drop_not_null(
+        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
+    ) -> list[str]:
+        quoted = sql.identifier_preparer.quote(column)
+        changes = f"ALTER COLUMN {quoted} DROP NOT NULL, ALTER COLUMN {quoted} DROP DEFAULT"
+        return [f"ALTER TABLE {table} {changes}"]
+
+    def set_not_null(
+        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
+    ) -> list[str]:
+        if isinstance(kind, sa.types.NullType):
+            return []
+        quoted = sql.identifier_preparer.quote(column)
+        return [f"ALTER TABLE {table} ALTER COLUMN {quoted} SET NOT NULL"]
+
+    def drop_generated(self, sql: sa.Dialect, table: str, column: str) -> list[str]:
+        quoted = sql.identifier_preparer.quote(column)
+        kinds = ("EXPRESSION", "IDENTITY")
+        parts = (f"ALTER COLUMN {quoted} DROP {kind} IF EXISTS" for kind in kinds)
+        return [f"ALTER TABLE {table} {', '.join(parts)}"]
+
+    def with_lock_limit(self, statement: str) -> tuple[str, ...]:
+        return f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'", statement
+
+    def index_online(self, statement: str) -> tuple[str, str]:
+        text = re.sub(r"^CREATE (UNIQUE )?INDEX ", r"CREATE \1INDEX CONCURRENTLY ", statement)
+        return text, f"{NOBODY}; it waits for transactions that are open"
+
+    def drop_unfinished(self, sql: sa.Dialect, table: sa.Table, index: str) -> str:
+        quote = sql.identifier_preparer
+        on = quote.format_table(table)
+        name = quote.quote(index)
+        name = name if table.schema is None else f"{quote.quote_schema(table.schema)}.{name}"
+        text = name.replace("'", "''")
+        return (
+            f"DO $$ BEGIN PERFORM set_config('lock_timeout', '{LOCK_SECONDS}s', true); "
+            f"LOCK TABLE {on} IN SHARE UPDATE EXCLUSIVE MODE NOWAIT; "
+            f"IF EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass('{text}') "
+            f"AND NOT (indisvalid AND indisready)) THEN DROP INDEX {name}; END IF; END $$"
+        )
+
+    @contextmanager
+    def in_turn(self, engine: sa.Engine, what: str) -> Iterator[None]:
+        # Two that build an index on a table end in a deadlock.
+        own = beside(engine)
+        try:
+            with own.connect() as conn, conn.begin():
+                # The building of an index waits for all snapshots that are older. So it looks again
+                # and again instead of waiting in a statement, and the SET ends the snapshot of the
+                # SELECT.
+                key = zlib.crc32(what.encode()) - 2**31
+                taken = False
+                while not taken:
+                    taken = bool(conn.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(key))))
+                    conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+                    time.sleep(0 if taken else _LOOK_SECONDS)
+                yield
+        except DBAPIError as error:
+            raise unavailable(engine, error) from error
+        finally:
+            own.dispose()
+
+    # --- The engine.
+
+    family = "postgresql"
+    extra = "postgresql"
+    port = 5432
+    driver_options = dict.fromkeys(("psycopg", "psycopg2"), _LIBPQ)
+    autocommit_flag = True
+
+    def plain_url(self, url: URL) -> URL:
+        return super().plain_url(told_of_pooler(url)[0])
+
+    def create_options(self, url: URL) -> tuple[URL, dict[str, Any]]:
+        url, options, arguments = told_of_pooler(url)
+        url, args = super().create_options(url)
+        args["connect_args"] |= arguments
+        return url, args | {"execution_options": options}
+
+    def prepare(self, engine: sa.Engine, *, given: bool) -> None:
+        notice_standby(engine)
+        notice_pooler(engine)
+
+    def sessions(self, driver: str) -> tuple[Callable[[sa.Connection], None], ...]:
+        return (_iso_dates,)
+
+    def place(self, conn: sa.Connection, table: str) -> list[str]:
+        query = (
+            "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), "
+            "current_database(), CAST(to_regclass(:full) AS oid)"
+        )
+        return [str(value) for value in conn.execute(sa.text(query), {"full": table}).one()]
+
+    def listen(self, conn: sa.Connection, channel: str) -> None:
+        conn.exec_driver_sql(f"LISTEN {conn.dialect.identifier_preparer.quote(channel)}")
+
+    def wait_for_notice(self, conn: sa.Connection, seconds: float) -> bool:
+        driver: Any = conn.connection.driver_connection
+        if callable(driver.notifies):
+            return any(True for _ in driver.notifies(timeout=seconds, stop_after=1))
+        driver.poll()  # psycopg2: what came with the answers to statements
+        if not driver.notifies:
+            with selectors.DefaultSelector() as ready:
+                ready.register(driver.fileno(), selectors.EVENT_READ)
+                ready.select(seconds)
+            driver.poll()
+        came = bool(driver.notifies)
+        driver.notifies.clear()
+        return came
+
+    def wake(self, conn: sa.Connection, channel: str) -> None:
+        conn.execute(sa.select(sa.func.pg_notify(channel, "")))
+
+    # --- Failovers.
+
+    standby = "a standby"
+    standby_query = "SELECT pg_catalog.pg_is_in_recovery()"
+
+    def may_be_standby(self, raw: Any) -> bool:
+        # What a connection was told when it was opened (version 14 and later) is only a hint: a
+        # pooler repeats what it was told itself, perhaps before a promotion. The server is asked.
+        ask = getattr(getattr(raw, "info", None), "parameter_status", None)
+        try:
+            return ask is not None and ask("in_hot_standby") == "on"
+        except Exception:  # the connection is closed
+            return False
+
+    def other_servers(self, conn: sa.Connection) -> list[Callable[[], Any]]:
+        named = conn.dialect.create_connect_args(conn.engine.url)[1]
+        hosts = str(named.get("host", "")).split(",")
+        if len(hosts) == 1:
+            return []
+        ports = str(named.get("port", "")).split(",")
+        ports = ports if len(ports) == len(hosts) else ports * len(hosts)
+        info: Any = getattr(conn.connection.driver_connection, "info", None)
+        given = _parameters(info)
+        if not given:
+            return []
+        given |= {"target_session_attrs": "any", "connect_timeout": PATIENCE_SECONDS}
+        given.pop("hostaddr", None)
+        connect = conn.dialect.loaded_dbapi.connect
+
+        def way(host: str, port: str) -> Callable[[], Any]:
+            return lambda: connect(**{**given, "host": host, "port": port})
+
+        used = info.host, str(info.port)
+        servers = [(host, port or "5432") for host, port in zip(hosts, ports, strict=True)]
+        return [way(host, port) for host, port in servers if (host, port) != used]
+
+    def new_past(self) -> Timelines:
+        return Timelines()
 
 
 _TROUBLES = {
@@ -141,6 +452,12 @@ _CLASSES = {  # the first two characters of a code that is not listed above
     "53": Trouble.LOST,  # no connection, memory or disk space left
     "58": Trouble.LOST,  # trouble of the operating system
 }
+ROOM = {"fillfactor": 90}
+"""Room in each page for new versions of rows."""
+_LOOK_SECONDS = 0.5
+"""Between two tries to be in turn."""
+_KNOWS_WITH = not sa.__version__.startswith("2.0.")
+"""Whether SQLAlchemy has the storage parameters of a table."""
 _CANCEL_SECONDS = 0.1
 """Between two cancels of what is still running, through a pooler."""
 
@@ -165,3 +482,114 @@ def _cancelling(conn: sa.Connection, seconds: float) -> Iterator[None]:
     finally:
         ended.set()
         watching.join()
+
+
+if not _KNOWS_WITH:
+
+    @compiles(CreateTable, "postgresql")
+    def _create_table(element: CreateTable, compiler: DDLCompiler, **kw: Any) -> str:
+        text: str = compiler.visit_create_table(element, **kw)  # type: ignore[no-untyped-call]
+        given = element.element.dialect_options["postgresql"].get("with") or {}
+        if not given:
+            return text
+        settings = ", ".join(f"{name} = {value}" for name, value in given.items())
+        return f"{text.rstrip()}\n WITH ({settings})\n\n"
+
+
+def _iso_dates(conn: sa.Connection) -> None:
+    # psycopg reads instants in the ISO style only; roles, databases and URLs may set another. The
+    # driver already knows the style from the server, so this needs no statement.
+    raw: Any = conn.connection.driver_connection
+    told = getattr(getattr(raw, "pgconn", None), "parameter_status", lambda _: None)(b"DateStyle")
+    if told is not None and not told.startswith(b"ISO"):
+        raw.execute("SET datestyle TO ISO")
+        raw.commit()
+
+
+def _parameters(info: Any) -> dict[str, Any]:
+    """What libpq was given for the connection in use: by psycopg 3, or psycopg2; of another driver
+    nothing."""
+    try:
+        ask = getattr(info, "get_parameters", None)
+        given = dict(info.dsn_parameters if ask is None else ask())
+        return given | ({"password": info.password} if info.password else {})
+    except Exception:  # the connection is closed, or there is no such thing
+        return {}
+
+
+# --- The timelines of PostgreSQL: each promotion of a standby begins a new one, with a higher
+# number; the old primary stays on the older one.
+
+_ASK_TIMELINE = (
+    "SELECT s.system_identifier, CASE WHEN pg_catalog.pg_is_in_recovery() THEN NULL"
+    " ELSE pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()) END"
+    " FROM pg_catalog.pg_control_system() s"
+)
+"""A name of a WAL file begins with the timeline that is written to, in eight hexadecimal digits."""
+_ASK_OTHER = (
+    "SELECT s.system_identifier, c.timeline_id"
+    " FROM pg_catalog.pg_control_system() s, pg_catalog.pg_control_checkpoint() c"
+)
+"""That of its last checkpoint, also of a standby; it may be on a newer one by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """cluster: the identifier that a primary and its standbys share."""
+
+    cluster: int
+    number: int
+
+
+class Timelines:
+    """The newest one that was seen."""
+
+    def __init__(self) -> None:
+        self.tells = True
+        self._newest: Timeline | None = None
+
+    def ask(self, cursor: Any) -> Timeline | None:
+        cursor.execute(_ASK_TIMELINE)
+        cluster, file = cursor.fetchone()
+        return None if file is None else Timeline(int(cluster), int(file[:8], 16))
+
+    def is_untold(self, error: Exception) -> bool:
+        # A missing right, function, table or schema; not supported.
+        return code_of(error)[1] in ("42501", "42883", "42P01", "0A000", "3F000")
+
+    def is_old(self, found: Timeline) -> bool:
+        seen = self._newest
+        # A database with another identifier, as after a restore, is another database.
+        return seen is not None and seen.cluster == found.cluster and found.number < seen.number
+
+    def sees(self, found: Timeline) -> bool:
+        newer = self._newest is not None and self._newest != found
+        self._newest = found
+        return newer
+
+    def ask_other(self, cursor: Any) -> Timeline | None:
+        found = self.ask(cursor)
+        if found is None:
+            cursor.execute(_ASK_OTHER)
+            found = Timeline(*(int(one) for one in cursor.fetchone()))
+        return found
+
+    def hears(self, found: Timeline) -> None:
+        seen = self._newest
+        if seen is None or (seen.cluster == found.cluster and seen.number < found.number):
+            self._newest = found
+
+    def is_settled(self) -> bool:
+        return True
+
+    def words(self, found: Timeline) -> str | None:
+        if found.number == 1:
+            return None
+        return f"on timeline {found.number}; a primary that it replaced has a lower one"
+
+    def words_of_old(self, found: Timeline) -> str:
+        newest = found.number if self._newest is None else self._newest.number
+        return (
+            f"the server is on timeline {found.number}, but there is timeline {newest} of the same "
+            "database"
+        )

@@ -12,7 +12,6 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from msgworker.db.database import Trouble
 from msgworker.db.errors import is_overtime, trouble
-from msgworker.db.sqlite import DATABASE_SET_UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ SERVER_SETTINGS: dict[str, tuple[ServerSetting, ...]] = {
             "journal_mode",
             ("wal",),
             "readers and the writer wait for each other",
-            DATABASE_SET_UP["sqlite"],
+            "PRAGMA journal_mode=WAL",
         ),
     ),
     "oracle": (),

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy import event
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
+from sqlalchemy.engine import URL
+from sqlalchemy.types import TypeEngine
 
 from msgworker.db.attempts import attempt
 from msgworker.db.connections import connecting, is_ours_alone
-from msgworker.db.database import Database, Trouble
-from msgworker.errors import HandlerMisuse
+from msgworker.db.database import Database, Described, Trouble, default_of
+from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.logs import logger
 
 log = logger("msgworker.dialects")
-SQLITE_LEAST = (3, 38, 0)
+_LEAST = (3, 38, 0)
 
 
 class SQLite(Database):
@@ -54,8 +58,6 @@ class SQLite(Database):
         column: sa.ColumnElement[Any],
         where: sa.ColumnElement[bool],
     ) -> sa.Insert:
-        from sqlalchemy.dialects import sqlite
-
         given = sqlite.insert(table).values(values)
         return given.on_conflict_do_nothing(index_elements=[column], index_where=where)
 
@@ -83,6 +85,194 @@ class SQLite(Database):
 
     before_transaction = deadline
 
+    # --- Time: a text.
+
+    session_offset = (
+        "SELECT CAST(strftime('%s', 'now', 'localtime') AS INTEGER) "
+        "- CAST(strftime('%s', 'now') AS INTEGER)"
+    )
+
+    def now(self) -> str:
+        return "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+
+    def now_ms(self) -> str:
+        # Rounded: a double has a Julian day to 40 microseconds, perhaps just below a millisecond.
+        return "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+
+    def now_plus(self, seconds: str) -> str:
+        return f"strftime('%Y-%m-%d %H:%M:%f', 'now', {seconds} || ' seconds')"
+
+    def seconds_passed(self, instant: str) -> str:
+        return f"((julianday('now') - julianday({instant})) * 86400.0)"
+
+    def step_of(self, instant: str, seconds: str) -> str:
+        return f"(CAST(strftime('%s', {instant}) AS INTEGER) / {seconds})"
+
+    def text_of(self, instant: str) -> str:
+        return instant
+
+    def real(self, instant: str) -> str:
+        # julianday() also accepts 'now' and numbers
+        looks = f"{instant} GLOB '[0-9][0-9][0-9][0-9]-*' AND julianday({instant}) IS NOT NULL"
+        return f"CASE WHEN {looks} THEN {instant} END"
+
+    literal_instants = False
+
+    def moved(self, time: str, seconds: str) -> str:
+        return f"strftime('%Y-%m-%d %H:%M:%f', {time}, ({seconds}) || ' seconds')"
+
+    # --- Columns.
+
+    text_instants = True
+    odd_texts = True
+
+    def instant_type(self, *, zoned: bool) -> TypeEngine[Any]:
+        return sa.Text()
+
+    def created_default(self, zone: str, offset: int | None) -> str:
+        by = ", 'localtime'" if offset is None else f", '{offset} seconds'" if offset else ""
+        return f"(strftime('%Y-%m-%d %H:%M:%f', 'now'{by}))"
+
+    def is_local_default(self, form: str, default: str) -> bool:
+        return "localtime" in default and super().is_local_default(form, default)
+
+    def key_type(self, length: int) -> TypeEngine[Any]:
+        return sa.Text()
+
+    def bytewise(self, text: str) -> str:
+        return f"({text} COLLATE BINARY)"
+
+    def beginning(self, text: str, length: int) -> str:
+        # In bytes, since characters are counted up to a NUL there; and each value is loaded once,
+        # since it is loaded whole.
+        most = 4 * length + 4
+        whole = f"CAST(substr(CAST({text} AS BLOB), 1, {most}) AS TEXT)"
+        part = f"substr({text}, 1, {most})"
+        return (
+            f"(CASE typeof({text}) WHEN 'text' THEN {whole} WHEN 'blob' THEN {part} "
+            f"ELSE {text} END)"
+        )
+
+    def given_back(self, text: str) -> str:
+        return f"CAST({text} AS TEXT)"
+
+    # --- DDL: of a table that is there little can be changed.
+
+    driver = "sqlite"
+    unpartitioned = "SQLite has no partitions"
+    owner_rights = "to write the file and its directory"
+
+    def table_options(self, by: str | None = None) -> dict[str, Any]:
+        return {"sqlite_autoincrement": True}  # else the id of a deleted last row is reused
+
+    def takes_default(self, column: sa.Column[Any]) -> bool:
+        return "(" not in default_of(column)
+
+    def set_default(
+        self, sql: sa.Dialect, table: str, column: str, default: str
+    ) -> tuple[str, ...]:
+        return ()
+
+    def drop_check(
+        self, sql: sa.Dialect, table: str, name: str, column: Described | None
+    ) -> tuple[str, ...]:
+        return ()
+
+    # --- The engine.
+
+    family = "sqlite"
+    is_file = True
+    inlined_lists = "qmark"
+    probe = "PRAGMA schema_version"  # the file is read at the first statement only
+    # Readers and the writer do not wait for each other.
+    set_up_statement = "PRAGMA journal_mode=WAL"
+
+    def check_url(self, url: URL) -> None:
+        if any((url.username, url.password, url.host, url.port)):
+            raise ConfigError(
+                "the url of a SQLite database names a host or a user, but it is a file: write "
+                'three slashes before a relative path, such as "sqlite:///messages.db", and four '
+                "before an absolute one"
+            )
+        name = url.database or ""
+        if not name or ":memory:" in name or url.query.get("mode") == "memory":
+            raise ConfigError(
+                "an in-memory SQLite database belongs to one connection, a worker needs several; "
+                'use a file, such as "sqlite:///messages.db"'
+            )
+
+    def plain_url(self, url: URL) -> URL:
+        # A name such as file:x.db?uri=true is interpreted by the driver.
+        path = url.database or ""
+        return url if path.startswith("file:") else url.set(database=os.path.realpath(path))
+
+    def another_file(self, url: URL, other: URL) -> str:
+        files = [one.database or "" for one in (url, other)]
+        if any(file.startswith("file:") for file in files):
+            return ""
+        mine, given = (os.path.realpath(file) for file in files)
+        return "" if mine == given else f"is of the file {given}, but the App's is {mine}"
+
+    def file_path(self, url: URL) -> str:
+        name = url.database or ""
+        return "" if name.startswith("file:") else os.path.abspath(name)
+
+    def create_options(self, url: URL) -> tuple[URL, dict[str, Any]]:
+        options = {"timeout": 60, "check_same_thread": False}
+        return url, {"connect_args": options, "poolclass": sa.QueuePool}
+
+    def created(self, engine: sa.Engine) -> None:
+        event.listen(engine, "do_connect", _own_file)
+        event.listen(engine, "connect", _sync_fully)
+
+    def prepare(self, engine: sa.Engine, *, given: bool) -> None:
+        found: tuple[int, ...] = getattr(engine.dialect.dbapi, "sqlite_version_info", _LEAST)
+        if found < _LEAST:
+            raise ConfigError(
+                f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed"
+            )
+        event.listen(engine, "begin", _begin_immediate)
+        if not given:
+            engine.dialect.statement_compiler = HintingCompiler
+
+    def prepare_beside(self, own: sa.Engine, engine: sa.Engine) -> None:
+        if engine.dialect.statement_compiler is HintingCompiler:
+            return
+        own.dialect = copy.copy(engine.dialect)
+        own.dialect.statement_compiler = HintingCompiler
+        learned = engine.dialect
+        event.listen(own, "engine_connect", lambda conn: _know_as_much(conn.dialect, learned))
+
+    def sessions(self, driver: str) -> tuple[Callable[[sa.Connection], None], ...]:
+        return (_busy_timeout,)
+
+    def place(self, conn: sa.Connection, table: str) -> list[str]:
+        query = "SELECT file FROM pragma_database_list WHERE name = 'main'"
+        file = str(conn.scalar(sa.text(query)))
+        return [os.path.realpath(file)] if file else []
+
+    def set_up(self, engine: sa.Engine) -> None:
+        kind = network_mount(engine.url.database or "", _mounts())
+        if kind:
+            log.warning(
+                "the database file is on a network mount (%s): SQLite needs locks and "
+                "shared memory that such mounts do not give; use a local disk",
+                kind,
+            )
+        with connecting(engine) as conn:
+            conn.exec_driver_sql(self.set_up_statement)
+
+    @contextmanager
+    def lending(self, conn: sa.Connection) -> Iterator[None]:
+        # Another transaction of this thread would wait for this one until both time out, and block
+        # all other threads of the instance.
+        before = getattr(_lent, "url", None)
+        _lent.url = conn.engine.url
+        try:
+            yield
+        finally:
+            _lent.url = before
+
 
 _TROUBLES = (
     ("unique constraint", Trouble.RACE),
@@ -99,17 +289,17 @@ _STEPS = 1_000
 """The time is looked at after so many steps of SQLite's virtual machine."""
 
 
-@cache
-def _hinting_compiler() -> type[SQLCompiler]:
-    from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
+class HintingCompiler(SQLiteCompiler):
+    """SQLAlchemy's compiler, with hints (INDEXED BY) written out."""
 
-    class HintingCompiler(SQLiteCompiler):
-        """SQLAlchemy's compiler, with hints (INDEXED BY) written out."""
+    def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
+        return text
 
-        def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
-            return text
 
-    return HintingCompiler
+def _know_as_much(copied: sa.Dialect, learned: sa.Dialect) -> None:
+    # What a dialect learns at its first connection, its copy does not.
+    for name, value in vars(learned).items():
+        vars(copied).setdefault(name, value)
 
 
 def _begin_immediate(conn: sa.Connection) -> None:
@@ -127,19 +317,6 @@ def _begin_immediate(conn: sa.Connection) -> None:
 
 
 _lent = threading.local()
-
-
-@contextmanager
-def lending(conn: sa.Connection) -> Iterator[None]:
-    """The block runs user code on this thread in the transaction of `conn`. On SQLite another
-    transaction of this thread would wait for it until both time out, and block all other threads of
-    the instance."""
-    before = getattr(_lent, "url", None)
-    _lent.url = conn.engine.url if conn.dialect.name == "sqlite" else None
-    try:
-        yield
-    finally:
-        _lent.url = before
 
 
 BUSY_SECONDS = 60.0
@@ -180,29 +357,6 @@ def _own_file(_dialect: Any, _record: Any, args: Any, options: Any) -> None:
             os.close(os.open(args[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
-class DatabaseFile:
-    """The present file of a database. path: absolute; "" if there is none to watch."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        name = engine.url.database or ""
-        is_file = engine.dialect.name == "sqlite" and not name.startswith("file:")
-        self.path = os.path.abspath(name) if is_file else ""
-        self._was = self._is()
-
-    def is_another(self) -> bool:
-        """Whether it was deleted or replaced since: open connections still use the old file."""
-        return self._was is not None and self._is() != self._was
-
-    def _is(self) -> tuple[int, int] | None:
-        if not self.path:
-            return None
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
-
-
 def _sync_fully(raw: Any, _record: Any) -> None:
     # The default of nearly all builds of SQLite; with less, the last commits could be lost after a
     # power cut.
@@ -224,24 +378,6 @@ def _busy_timeout(conn: sa.Connection) -> None:
 WAL_BYTES = 64 * 1024 * 1024
 """To which the file of the log is cut back once it has been copied: a reader that was open for long
 lets it grow, and SQLite leaves it as large as it was."""
-DATABASE_SET_UP = {"sqlite": "PRAGMA journal_mode=WAL"}
-"""Settings stored in the database itself: readers and the writer do not wait for each other."""
-
-
-def set_up_database(engine: sa.Engine) -> None:
-    """Run DATABASE_SET_UP; warn of a file that is not on a local disk. Raises
-    DatabaseUnavailable."""
-    statement = DATABASE_SET_UP.get(engine.dialect.name)
-    if statement is not None:
-        kind = network_mount(engine.url.database or "", _mounts())
-        if kind:
-            log.warning(
-                "the database file is on a network mount (%s): SQLite needs locks and "
-                "shared memory that such mounts do not give; use a local disk",
-                kind,
-            )
-        with connecting(engine) as conn:
-            conn.exec_driver_sql(statement)
 
 
 def network_mount(path: str, mounts: str) -> str | None:

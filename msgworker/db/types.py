@@ -12,8 +12,22 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from msgworker.db.database import DATABASES
+from msgworker.db.database import DATABASES, Database, of_dialect
 from msgworker.payload import BEGINNING
+
+
+class OfDatabase(FunctionElement[Any]):
+    """An expression that each database writes in its own way. way: the method of `Database` that
+    writes it."""
+
+    inherit_cache = True
+    way: str
+
+
+@compiles(OfDatabase)
+def _written(element: OfDatabase, compiler: SQLCompiler, **kw: Any) -> str:
+    parts = (str(compiler.process(clause, **kw)) for clause in element.clauses)
+    return str(getattr(of_dialect(compiler.dialect), element.way)(*parts))
 
 
 class KeyText(TypeDecorator[str]):
@@ -24,22 +38,7 @@ class KeyText(TypeDecorator[str]):
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
         length = self.impl_instance.length  # type: ignore[attr-defined]
-        if dialect.name == "sqlite":
-            return dialect.type_descriptor(sa.Text())
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(sa.String(length, collation="C"))
-        if dialect.name in ("mysql", "mariadb"):
-            from sqlalchemy.dialects import mysql
-
-            # nopad: with the older padded collations 'a' and 'a ' were one object.
-            nopad = DATABASES["mariadb" if _is_mariadb(dialect) else "mysql"].key_collation
-            kind = mysql.VARCHAR(length, charset="utf8mb4", collation=nopad)
-            return dialect.type_descriptor(kind)
-        return dialect.type_descriptor(sa.String(length))
-
-
-def _is_mariadb(dialect: sa.Dialect) -> bool:
-    return dialect.name == "mariadb" or bool(getattr(dialect, "is_mariadb", False))
+        return dialect.type_descriptor(of_dialect(dialect).key_type(length))
 
 
 class WholeId(TypeDecorator[int]):
@@ -50,12 +49,7 @@ class WholeId(TypeDecorator[int]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
-        if dialect.name == "oracle":  # its driver would fail on a fraction
-            from sqlalchemy.dialects import oracle
-
-            number: Any = oracle.NUMBER
-            return dialect.type_descriptor(number(asdecimal=True))
-        return dialect.type_descriptor(sa.BigInteger())
+        return dialect.type_descriptor(of_dialect(dialect).whole_id_type())
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> int | None:
         return whole_number(value)
@@ -95,7 +89,7 @@ class AnyText(TypeDecorator[str]):
         return _given_back(bindvalue)
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
-        if dialect.name != "sqlite" or not isinstance(value, str):
+        if not isinstance(value, str) or not DATABASES[dialect.name].odd_texts:
             return value
         try:
             value.encode()
@@ -104,19 +98,10 @@ class AnyText(TypeDecorator[str]):
         return value
 
 
-class _given_back(FunctionElement[str]):
+class _given_back(OfDatabase):
     inherit_cache = True
+    way = "given_back"
     type = sa.String()
-
-
-@compiles(_given_back)
-def _as_it_is(element: _given_back, compiler: SQLCompiler, **kw: Any) -> str:
-    return str(compiler.process(element.clauses, **kw))
-
-
-@compiles(_given_back, "sqlite")
-def _as_text(element: _given_back, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"CAST({compiler.process(element.clauses, **kw)} AS TEXT)"
 
 
 class AnyId(TypeDecorator[Any]):
@@ -131,63 +116,28 @@ class AnyId(TypeDecorator[Any]):
         return str(value) if isinstance(value, UUID) else value
 
 
-def key_like(kind: TypeEngine[Any], length: int) -> TypeEngine[str]:
-    """The type of a generated column for texts of a column of type `kind`, with the same
-    collation."""
-    if isinstance(kind, KeyText):
-        return KeyText(length)
-    from sqlalchemy.dialects import mysql
-
-    charset, collation = (getattr(kind, name, None) for name in ("charset", "collation"))
-    return mysql.VARCHAR(length, charset=charset, collation=collation)
-
-
-def recollated(column: sa.ColumnElement[Any], collation: str) -> sa.ColumnElement[Any]:
-    """A text column in the form of our keys; columns of different collations cannot be compared."""
-    kept = getattr(column.type, "collation", None)
-    if kept == collation or isinstance(column.type, KeyText):
-        return column
-    from sqlalchemy.dialects import mysql
-
-    return sa.collate(sa.cast(column, mysql.CHAR(charset="utf8mb4")), collation)
-
-
 def key_text(length: int) -> TypeEngine[str]:
     """A column type for keys of at most `length` characters; see KeyText."""
     return KeyText(length)
 
 
-class bytewise(FunctionElement[str]):
+class bytewise(OfDatabase):
     """A text that is compared byte by byte, whatever the collation of its column: for conditions
     and for GROUP BY."""
 
     inherit_cache = True
+    way = "bytewise"
     type = sa.String()
-
-
-@compiles(bytewise)
-def _bytewise_elsewhere(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str:
-    return str(compiler.process(element.clauses, **kw))
-
-
-@compiles(bytewise, "postgresql")
-def _bytewise_postgresql(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str:
-    return f'(CAST({compiler.process(element.clauses, **kw)} AS TEXT) COLLATE "C")'
-
-
-@compiles(bytewise, "sqlite")
-def _bytewise_sqlite(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"({compiler.process(element.clauses, **kw)} COLLATE BINARY)"
-
-
-@compiles(bytewise, "mysql", "mariadb")
-def _bytewise_mysql(element: bytewise, compiler: SQLCompiler, **kw: Any) -> str:
-    kept = DATABASES["mariadb" if _is_mariadb(compiler.dialect) else "mysql"].key_collation
-    return f"(CONVERT({compiler.process(element.clauses, **kw)} USING utf8mb4) COLLATE {kept})"
 
 
 class _beginning(FunctionElement[Any]):
     inherit_cache = True
+
+
+@compiles(_beginning)
+def _written_beginning(element: _beginning, compiler: SQLCompiler, **kw: Any) -> str:
+    text = str(compiler.process(element.clauses, **kw))
+    return of_dialect(compiler.dialect).beginning(text, BEGINNING)
 
 
 def beginning(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -205,41 +155,12 @@ def beginning(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return found
 
 
-@compiles(_beginning)
-def _substr(element: _beginning, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"substr({compiler.process(element.clauses, **kw)}, 1, {BEGINNING + 1})"
-
-
-@compiles(_beginning, "postgresql")
-def _substr_postgresql(element: _beginning, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"substr(CAST({compiler.process(element.clauses, **kw)} AS TEXT), 1, {BEGINNING + 1})"
-
-
-@compiles(_beginning, "sqlite")
-def _substr_sqlite(element: _beginning, compiler: SQLCompiler, **kw: Any) -> str:
-    # In bytes, since characters are counted up to a NUL there; and each value is loaded once, since
-    # it is loaded whole.
-    text, most = compiler.process(element.clauses, **kw), 4 * BEGINNING + 4
-    whole = f"CAST(substr(CAST({text} AS BLOB), 1, {most}) AS TEXT)"
-    part = f"substr({text}, 1, {most})"
-    return f"(CASE typeof({text}) WHEN 'text' THEN {whole} WHEN 'blob' THEN {part} ELSE {text} END)"
-
-
-class _place_of(FunctionElement[int]):
+class _place_of(OfDatabase):
     """Where a text begins in another one, from 1 on; 0 = it is not there."""
 
     inherit_cache = True
+    way = "place_of"
     type = sa.Integer()
-
-
-@compiles(_place_of)
-def _instr(element: _place_of, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"instr({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(_place_of, "postgresql")
-def _strpos(element: _place_of, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"strpos({compiler.process(element.clauses, **kw)})"
 
 
 def same_text(column: sa.ColumnElement[Any], value: Any) -> sa.ColumnElement[bool]:
@@ -284,11 +205,8 @@ class LongText(TypeDecorator[str]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
-        if dialect.name in ("mysql", "mariadb"):
-            from sqlalchemy.dialects import mysql
-
-            return dialect.type_descriptor(mysql.LONGTEXT())
-        return self.impl_instance
+        kind = of_dialect(dialect).long_text_type()
+        return self.impl_instance if kind is None else dialect.type_descriptor(kind)
 
 
 class Utf8(TypeDecorator[str]):
@@ -316,15 +234,14 @@ def text_length(column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
     return sa.func.length(column, type_=sa.BigInteger())
 
 
-def json_text(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def json_text(
+    database: Database, name: str, column: sa.ColumnElement[Any]
+) -> sa.ColumnElement[Any]:
     """A parameter that is already JSON text, for a column that may have a JSON type, which would
     encode it again."""
     if isinstance(column.type, sa.LargeBinary | sa.BINARY | sa.VARBINARY):
         return sa.bindparam(name, type_=Utf8())
     if not isinstance(column.type, sa.JSON):
         return sa.bindparam(name)
-    from sqlalchemy.dialects import postgresql
-
     text = sa.bindparam(name, type_=sa.Text())
-    takes_text = not isinstance(column.type, postgresql.JSON)
-    return text if takes_text else sa.cast(text, column.type)
+    return sa.cast(text, column.type) if database.casts_json else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -17,8 +16,6 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker.db.clock import (
     UtcDateTime,
-    _clause,
-    epoch_of,
     kind_of,
     now,
     now_plus,
@@ -29,6 +26,8 @@ from msgworker.db.clock import (
     text_of,
     with_zone,
 )
+from msgworker.db.database import Database, of_dialect
+from msgworker.db.types import OfDatabase
 from msgworker.ticks import zone_of
 
 # --- The offsets of time zones and their changes, as Python knows them; pure.
@@ -153,50 +152,57 @@ class _moved(FunctionElement[datetime]):
         super().__init__(time, by)
 
 
-class _plain(FunctionElement[datetime]):
+class _plain(OfDatabase):
     """A UTC instant as a time without a zone, or (`_aware`) the other way round, where the types
     of the database differ."""
 
     inherit_cache = True
+    way = "plain"
     type = UtcDateTime(form="plain")
 
 
-class _aware(FunctionElement[datetime]):
+class _aware(OfDatabase):
     inherit_cache = True
+    way = "aware"
     type = UtcDateTime()
 
 
-class _unzoned(FunctionElement[datetime]):
+class _unzoned(OfDatabase):
     """The contrary of `with_zone`."""
 
     inherit_cache = True
+    way = "unzoned"
     type = UtcDateTime()
 
 
-class _epoch(FunctionElement[float]):
+class _epoch(OfDatabase):
     """Seconds since 1970 of a UTC instant, or (`_kept_epoch`) of one of a column that the session
     has its zone for."""
 
     inherit_cache = True
+    way = "epoch"
     type = sa.Float()
 
 
 class _kept_epoch(_epoch):
     inherit_cache = True
+    way = "kept_epoch"
 
 
-class _session_now(FunctionElement[datetime]):
+class _session_now(OfDatabase):
     """The clock, for a column that the session has its zone for: also in a repeated hour exact, if
     it is written as it is."""
 
     inherit_cache = True
+    way = "session_now"
     type = UtcDateTime(form="session")
 
 
-class _session_low(FunctionElement[datetime]):
+class _session_low(OfDatabase):
     """A time of the session before which no instant of a column is later than a UTC instant."""
 
     inherit_cache = True
+    way = "session_low"
     type = UtcDateTime(form="session")
 
 
@@ -294,132 +300,27 @@ def written(value: Any, kind: TypeEngine[Any]) -> Any:
     return traverse(value, {}, replace) if found is None else found
 
 
-SESSION_OFFSET = {
-    "postgresql": "SELECT CAST(extract(timezone FROM statement_timestamp()) AS INTEGER)",
-    "mysql": "SELECT TIMESTAMPDIFF(SECOND, utc_timestamp(), now())",
-    "mariadb": "SELECT TIMESTAMPDIFF(SECOND, utc_timestamp(), now())",
-    "sqlite": "SELECT CAST(strftime('%s', 'now', 'localtime') AS INTEGER) "
-    "- CAST(strftime('%s', 'now') AS INTEGER)",
-    "oracle": "SELECT EXTRACT(TIMEZONE_HOUR FROM SYSTIMESTAMP) * 3600"
-    " + EXTRACT(TIMEZONE_MINUTE FROM SYSTIMESTAMP) * 60 FROM DUAL",
-}
-"""By how many seconds a default of the database's own clock differs from UTC."""
-_OWN_CLOCK = re.compile(
-    r"\b(now|current_timestamp|localtimestamp|localtime|sysdate|systimestamp)\b"
-)
-
-
-def is_own_clock(name: str, kind: UtcDateTime, default: str | None) -> bool:
-    """Whether the default of a column without a zone is the time of the session, or of the host."""
-    text, form = (default or "").lower(), "plain" if name == "postgresql" else ""
-    if kind.form != form or "utc" in text or not _OWN_CLOCK.search(text):
-        return False
-    return name != "sqlite" or "localtime" in text
-
-
 def offset_now(zone: str) -> int:
     """By how many seconds the clocks of a zone differ from UTC."""
     return offset_at(zone_of(zone), datetime.now(UTC).replace(tzinfo=None))
 
 
-def created_default(name: str, zone: str = "UTC") -> sa.TextClause:
+def created_default(database: Database, zone: str = "UTC") -> sa.TextClause:
     """DEFAULT of created_at in a column of ours: the time of this zone, whatever that of the
-    session. Where clocks change and the server need not know the zone it is that of the session
-    (MariaDB, MySQL) or of the host (SQLite)."""
+    session, as far as `Database.created_default` can say it."""
     offsets = offsets_of(zone)
-    by = offsets.by_instant[0][1]
-    if not offsets.fixed:
-        plain = {"sqlite": "(strftime('%Y-%m-%d %H:%M:%f', 'now', 'localtime'))"}
-        plain["oracle"] = f"(CAST(SYSTIMESTAMP AT TIME ZONE '{zone}' AS TIMESTAMP))"
-        other = "CURRENT_TIMESTAMP(6)"
-    elif by == 0:
-        plain = {"sqlite": "(strftime('%Y-%m-%d %H:%M:%f', 'now'))"}
-        plain["oracle"] = "SYS_EXTRACT_UTC(SYSTIMESTAMP)"
-        other = "(utc_timestamp(6))"
-    else:
-        plain = {"sqlite": f"(strftime('%Y-%m-%d %H:%M:%f', 'now', '{by} seconds'))"}
-        plain["oracle"] = f"(SYS_EXTRACT_UTC(SYSTIMESTAMP) + NUMTODSINTERVAL({by}, 'SECOND'))"
-        other = f"(utc_timestamp(6) + INTERVAL {by} SECOND)"
-    plain["postgresql"] = "now()"  # the column has a zone of its own
-    return sa.text(plain.get(name, other))
+    return sa.text(
+        database.created_default(zone, offsets.by_instant[0][1] if offsets.fixed else None)
+    )
 
 
-def _seconds(element: _moved, compiler: SQLCompiler, typed: bool, **kw: Any) -> tuple[str, str]:
-    """The time, and how many seconds are added to it."""
+@compiles(_moved)
+def _written_moved(element: _moved, compiler: SQLCompiler, **kw: Any) -> str:
+    database = of_dialect(compiler.dialect)
     time, by = (str(compiler.process(clause, **kw)) for clause in element.clauses)
     *pieces, (_, rest) = element.pieces
     if not pieces:
-        return time, str(rest)
-    word = "TIMESTAMP " if typed else ""
+        return database.moved(time, str(rest))
+    word = "TIMESTAMP " if database.literal_instants else ""
     when = " ".join(f"WHEN {by} < {word}'{end}' THEN {offset}" for end, offset in pieces)
-    return time, f"CASE {when} ELSE {rest} END"
-
-
-@compiles(_moved, "postgresql")
-def _moved_postgresql(element: _moved, compiler: SQLCompiler, **kw: Any) -> str:
-    time, seconds = _seconds(element, compiler, True, **kw)
-    return f"({time} + make_interval(secs => {seconds}))"
-
-
-@compiles(_moved, "sqlite")
-def _moved_sqlite(element: _moved, compiler: SQLCompiler, **kw: Any) -> str:
-    time, seconds = _seconds(element, compiler, False, **kw)
-    return f"strftime('%Y-%m-%d %H:%M:%f', {time}, ({seconds}) || ' seconds')"
-
-
-@compiles(_moved, "mysql", "mariadb")
-def _moved_mysql(element: _moved, compiler: SQLCompiler, **kw: Any) -> str:
-    time, seconds = _seconds(element, compiler, True, **kw)
-    return f"({time} + INTERVAL {seconds} SECOND)"
-
-
-@compiles(_moved, "oracle")
-def _moved_oracle(element: _moved, compiler: SQLCompiler, **kw: Any) -> str:
-    time, seconds = _seconds(element, compiler, True, **kw)
-    return f"({time} + NUMTODSINTERVAL({seconds}, 'SECOND'))"
-
-
-@compiles(_plain)
-@compiles(_aware)
-@compiles(_unzoned)
-def _same(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
-    return _clause(element, compiler, **kw)
-
-
-@compiles(_plain, "postgresql")
-@compiles(_aware, "postgresql")
-def _at_utc(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
-    return f"({_clause(element, compiler, **kw)} AT TIME ZONE 'UTC')"
-
-
-@compiles(_unzoned, "oracle")
-def _unzoned_oracle(element: _unzoned, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"SYS_EXTRACT_UTC({_clause(element, compiler, **kw)})"
-
-
-@compiles(_unzoned, "mysql", "mariadb")
-def _unzoned_mysql(element: _unzoned, compiler: SQLCompiler, **kw: Any) -> str:
-    epoch = f"NULLIF(UNIX_TIMESTAMP({_clause(element, compiler, **kw)}), 0)"
-    return f"(TIMESTAMP '1970-01-01 00:00:00' + INTERVAL {epoch} SECOND)"
-
-
-@compiles(_epoch, "mysql", "mariadb")
-def _epoch_mysql(element: _epoch, compiler: SQLCompiler, **kw: Any) -> str:
-    return epoch_of(_clause(element, compiler, **kw))
-
-
-@compiles(_kept_epoch, "mysql", "mariadb")
-def _kept_epoch_mysql(element: _kept_epoch, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"UNIX_TIMESTAMP({_clause(element, compiler, **kw)})"
-
-
-@compiles(_session_now, "mysql", "mariadb")
-def _now_of_session(element: _session_now, compiler: SQLCompiler, **kw: Any) -> str:
-    return "CURRENT_TIMESTAMP(6)"
-
-
-@compiles(_session_low, "mysql", "mariadb")
-def _low_of_session(element: _session_low, compiler: SQLCompiler, **kw: Any) -> str:
-    epoch = epoch_of(_clause(element, compiler, **kw))
-    here, next_hour = f"FROM_UNIXTIME({epoch})", f"FROM_UNIXTIME({epoch} + 3600)"
-    return f"({here} - INTERVAL ({here} = {next_hour}) HOUR)"
+    return database.moved(time, f"CASE {when} ELSE {rest} END")

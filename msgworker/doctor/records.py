@@ -78,7 +78,7 @@ def _left_by(p: Patient, t: Tables, other: Rule) -> Finding:
     names = [str(index.name) for index in additions.ordered_indexes(theirs.message)]
     old = [name for name in names if name not in ours and name in (t.indexes or ())]
     table = p.table_name(t.message)
-    mend = [db.dropping_index(p.conn.dialect, name, t.message) for name in old]
+    mend = [p.dialect.drop_index(p.conn.dialect, name, t.message) for name in old]
     made = [c.name for c in theirs.message.c if additions.is_generated(c)]
     mend += [
         f"ALTER TABLE {table} DROP COLUMN {p.conn.dialect.identifier_preparer.quote(name)}"

@@ -336,10 +336,12 @@ def local_times(p: Patient) -> list[Finding]:
         for role, column in p.as_is.columns.items()
         if role in requirements.INSTANTS
         and t.has(role)
-        and db.is_own_clock(p.dialect.name, db.kind_of(getattr(c, role)), column.default)
+        and p.dialect.is_local_default(
+            db.kind_of(getattr(c, role)).form, (column.default or "").lower()
+        )
     ]
     if own:
-        here = int(p.conn.exec_driver_sql(db.SESSION_OFFSET[p.dialect.name]).scalar_one())
+        here = int(p.conn.exec_driver_sql(p.dialect.session_offset).scalar_one())
         if here != db.offset_now(zone):
             text = (
                 f"the default of column {', '.join(own)} is the database's own time "

@@ -371,10 +371,10 @@ def guard(p: Patient) -> list[Finding]:
     ours = {str(i.name).lower(): i for i in table.indexes}
     for bad in sorted(broken & set(ours)):
         text = f"index {bad} was not finished: it promises nothing"
-        drop = db.dropping_unfinished(p.conn, table, str(ours[bad].name))
+        drop = p.dialect.drop_unfinished(p.conn.dialect, table, str(ours[bad].name))
         found.append(needed("indexes", text, drop, p.sql(CreateIndex(ours[bad]))))
     if db.index_is_unique(p.conn, table, name) is False:
-        drop = db.dropping_index(p.conn.dialect, name, table)
+        drop = p.dialect.drop_index(p.conn.dialect, name, table)
         text = f"the guard index {name} is not unique: {WHY['guard']}"
         found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))
     return found

@@ -31,8 +31,8 @@ from msgworker.db import (
     is_time_limit,
     lacks_memory,
     led_elsewhere,
-    lending,
     no_connection_left,
+    of,
     reason_of,
     refuse_standby,
     rolled_back,
@@ -108,7 +108,7 @@ def lent(conn: Connection, stage: TransactionProgress, whose: str) -> Iterator[N
     rolled_back(conn)
     led_elsewhere(conn)
     try:
-        with lending(conn):
+        with of(conn).lending(conn):
             yield
     except BaseException as error:
         # The code may have hidden the reason, or got a follow-up error of SQLAlchemy.

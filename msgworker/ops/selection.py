@@ -11,7 +11,6 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker import db
 from msgworker.config import whole
 from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
 from msgworker.message import State, StateName, Status, word_of
@@ -220,7 +219,7 @@ class Choice:
 
     def _index_advice(self, ids: list[int], what: str, forced: str) -> str:
         t = self.tables
-        quote = db.compiler_for(t.dialect.name).identifier_preparer
+        quote = t.dialect.compiler().identifier_preparer
         object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
         one = len(ids) == 1
         left = f"message {ids[0]} was" if one else f"messages {ids[0]} to {ids[-1]} were"

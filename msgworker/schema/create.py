@@ -74,7 +74,7 @@ def create(
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
     check_names(spec, dialect)
-    db.set_up_database(engine)
+    db.of(engine).set_up(engine)
     made: list[str] = []
     before: set[str] = set()
     with connecting(engine) as conn:
@@ -125,7 +125,7 @@ def _add_later_columns(engine: Engine, spec: MessageTable, dialect: Database) ->
 
 def create_locks(engine: Engine, t: Tables) -> list[str]:
     """Create the table of locks alone, where it is missing; the names of what was created."""
-    db.set_up_database(engine)
+    db.of(engine).set_up(engine)
     table = locks.table(t)
     new = ensure_table(engine, table)
     made = [table.name] if new else ensure_columns(engine, table, table.c)

@@ -155,7 +155,7 @@ def faults(live: Live) -> list[Fault]:
 
 def _stays_generated(live: Live, role: str, column: Column) -> bool:
     written = column.generated and role not in MAY_BE_GENERATED
-    return written and not db.storing(live.sql, live.name, column.name)
+    return written and not live.dialect.drop_generated(live.sql, live.name, column.name)
 
 
 def needed(live: Live) -> list[Fault]:
@@ -296,7 +296,7 @@ def not_unique(conn: Connection, live: Live) -> Fault:
 
 def _layouts(live: Live) -> Iterator[Fault]:
     for layout in live.layouts:
-        mend = db.plain_layout(live.sql, live.name, layout)
+        mend = live.dialect.drop_layout(live.name, layout)
         mends = (mend,) if mend else ()
         yield Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", mends)
 
@@ -454,7 +454,7 @@ def _keys(live: Live) -> Iterator[Fault]:
     elif not column.nullable or column.default not in (None, "NULL"):
         has = "takes no NULL" if not column.nullable else f"has the default {column.default}"
         text = f"column {name} (unique_key) {has}, but messages without a key need NULL"
-        mend = db.taking_null(live.sql, live.name, name, column.kind)
+        mend = live.dialect.drop_not_null(live.sql, live.name, name, column.kind)
         yield Fault("types", True, text, tuple(mend), "unique_key")
 
 
@@ -490,7 +490,7 @@ def _instants(live: Live) -> Iterator[Fault]:
         name, kind = column.name, column.kind
         problem, is_needed = "", True
         if isinstance(kind, sa.DateTime | sa.TIMESTAMP | UtcDateTime):
-            if db.zone_is_lost(live.sql, kind):
+            if live.dialect.zone_is_lost(kind):
                 zone = live.spec.time_zone
                 problem = f"column {name} has no time zone: it is read as the time of {zone}"
                 is_needed = False
@@ -536,7 +536,7 @@ def _ids(live: Live) -> Iterator[Fault]:
         yield _typed(live, "object_id", column, text)
     if column.changes:
         text = f"column {column.name} (object_id) changes whenever its row is updated"
-        mend = db.taking_null(live.sql, live.name, column.name, column.kind)
+        mend = live.dialect.drop_not_null(live.sql, live.name, column.name, column.kind)
         yield Fault("columns", True, text, tuple(mend))
     room = db.key_room(live.dialect, column.kind)
     length = getattr(column.kind, "length", None)
@@ -550,7 +550,7 @@ def _nulls(live: Live) -> Iterator[Fault]:
         column = live.columns.get(role)
         if column is None or column.nullable:
             continue
-        mend = db.taking_null(live.sql, live.name, column.name, column.kind)
+        mend = live.dialect.drop_not_null(live.sql, live.name, column.name, column.kind)
         text = f"column {column.name} must take NULL"
         yield Fault("columns", True, *_with_way_out(live, role, text, mend))
 
@@ -560,7 +560,7 @@ def _generated(live: Live) -> Iterator[Fault]:
     for role, column in live.columns.items():
         if column.generated and role not in MAY_BE_GENERATED:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
-            plain = db.storing(live.sql, live.name, column.name)
+            plain = live.dialect.drop_generated(live.sql, live.name, column.name)
             is_needed = role not in ("created_at", "headers")
             yield Fault("columns", is_needed, *_with_way_out(live, role, text, plain))
     if live.dialect.case_index != "column":
@@ -591,7 +591,7 @@ def _defaults(live: Live) -> Iterator[Fault]:
     )
     if plain != "NULL":
         text = f"column {column.name} (status) has the default {plain}: such rows are not new"
-    mend = db.setting_default(live.sql, live.name, column.name, "0")
+    mend = live.dialect.set_default(live.sql, live.name, column.name, "0")
     yield Fault("columns", False, text, mend)
 
 
@@ -600,7 +600,7 @@ def _checks(live: Live) -> Iterator[Fault]:
         what = f"CHECK {check.name} ({check.text})".replace("CHECK  ", "CHECK ")
         text = f"{what} does not take {', '.join(ROWS[name] for name in check.refuses)}"
         column = live.all.get(check.name)
-        mend = db.dropping_check(live.sql, live.name, check.name, column)
+        mend = live.dialect.drop_check(live.sql, live.name, check.name, column)
         if not mend:
             text += f". {REMAKE}" if live.dialect.loose_types else ""
         yield Fault("checks", True, text, mend)
@@ -694,7 +694,7 @@ def _dry_runs(conn: Connection, live: Live) -> dict[str, DryRun]:
 
 
 def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
-    if not db.retypes_values(live.sql):
+    if not live.dialect.retypes_values:
         return DryRun()
     column = live.columns[role]
     at = (conn, live.name, column.name)
@@ -745,18 +745,20 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     instant = role in INSTANTS and isinstance(kind, sa.DateTime)
     number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
     generated = column.generated and role in MAY_BE_GENERATED
-    if not db.can_retype(live.sql, kind, ours.type, generated=generated):
+    if not live.dialect.can_alter_type(kind, ours.type, generated=generated):
         return ()
-    plain = db.storing(live.sql, live.name, column.name) if column.generated else ()
+    plain = (
+        live.dialect.drop_generated(live.sql, live.name, column.name) if column.generated else ()
+    )
     zone = live.spec.time_zone if instant else None
     options: dict[str, Any] = {"zone": zone, "number": number, "counts": counts}
     dropped = (
         statement
         for name, text in live.rules
-        if db.check_calls(live.sql, text, column.name)  # made for values of the old type
-        for statement in db.dropping_check(live.sql, live.name, name, None)
+        if live.dialect.check_calls(text, column.name)  # made for values of the old type
+        for statement in live.dialect.drop_check(live.sql, live.name, name, None)
     )
-    return (*plain, *dropped, *db.retyping(live.sql, live.name, ours, **options))
+    return (*plain, *dropped, *live.dialect.alter_type(live.sql, live.name, ours, **options))
 
 
 def _with_way_out(
@@ -771,7 +773,7 @@ def _with_way_out(
     ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]]
     kind = ours.type.compile(dialect=live.sql)
     quoted = live.sql.identifier_preparer.quote(new)
-    add = f"ALTER TABLE {live.name} {db.adding(live.sql.name, f'{quoted} {kind}')}"
+    add = f"ALTER TABLE {live.name} {live.dialect.add_column(f'{quoted} {kind}')}"
     return (
         f'{text}. {REMAKE}, or add a column ({add}) and name it: MessageTable({role}="{new}")',
         (),

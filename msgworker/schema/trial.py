@@ -219,7 +219,7 @@ def _without_id(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault |
     text = f"a message that is sent gets no id: column {ids.name} (msg_id) stays NULL, and the "
     text += "message is never handled"
     text += f"; {plural(others, 'row', 'has', 'have')} none" if others > 0 else ""
-    mend = () if others > 0 else db.refusing_null(live.sql, live.name, ids.name, ids.kind)
+    mend = () if others > 0 else live.dialect.set_not_null(live.sql, live.name, ids.name, ids.kind)
     if live.dialect.loose_types:
         text += ". Create the table again, with INTEGER PRIMARY KEY, or with NOT NULL if all who "
         text += "insert bring an id"

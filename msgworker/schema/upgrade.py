@@ -135,8 +135,8 @@ def run(
             return plan(looking, spec, dialect, message_table=message_table)
 
     if conn is None:
-        db.set_up_database(engine)
-    with db.in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):
+        db.of(engine).set_up(engine)
+    with db.of(engine).in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):
         first = now = look()
         attempts = 0
         last: Step | None = None
@@ -201,7 +201,7 @@ def _refused(
     if kind is Trouble.AGAIN:
         why += f". Table {step.table} is in use by long transactions; run this again"
     if kind is Trouble.REFUSED:
-        why += f". The login needs {db.owner_rights(engine)}"
+        why += f". The login needs {db.of(engine).owner_rights}"
     return SchemaError(why)
 
 
@@ -276,7 +276,7 @@ def _adding(
     roles: dict[str, str] | None = None,
 ) -> Iterator[Step]:
     """Columns that are missing: in one statement where each may copy the table."""
-    parts = [columns] if db.adds_many(conn.dialect.name) else [[c] for c in columns]
+    parts = [columns] if db.of(conn).multi_column_alter else [[c] for c in columns]
     for part in filter(None, parts):
         text = _one_line(add_columns(conn.dialect, table, part))
         lacking = tuple(f"{short}.{(roles or {}).get(c.name, c.name)}" for c in part)
@@ -285,8 +285,8 @@ def _adding(
         yield Step(
             max(map(version_of, lacking)),
             f"column {names} of {table.name}",
-            db.changing_table(conn.dialect, text),
-            db.wait_of_columns(conn.dialect, stored=stored),
+            db.of(conn).with_lock_limit(text),
+            db.of(conn).wait_of_columns(stored=stored),
             table.name,
             lacking,
         )
@@ -303,13 +303,13 @@ def _indexing(conn: Connection, t: Tables, table: sa.Table, short: str) -> Itera
         lacking = (f"{short}:{suffix(index)}",)
         version = version_of(lacking[0])
         if name.lower() in unfinished:
-            drop = db.dropping_unfinished(conn, table, name)
+            drop = db.of(conn).drop_unfinished(conn.dialect, table, name)
             what = f"no unfinished index {name}"
             yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
         text, waits = _text(conn, CreateIndex(index)), db.BUILDING
         # PostgreSQL builds no index over partitions beside others.
         if not (t.dialect.partitioned and table is t.message):
-            text, waits = db.indexing_online(conn.dialect, text)
+            text, waits = db.of(conn).index_online(text)
         yield Step(version, f"index {name}", (text,), waits, table.name, lacking)
 
 

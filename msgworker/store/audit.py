@@ -75,7 +75,7 @@ def operations(t: Tables) -> sa.Table:
             sa.Column(
                 "op_id",
                 db.big_id(),
-                *db.identity(t.dialect.name),
+                *t.dialect.identity(),
                 primary_key=True,
                 autoincrement=True,
             ),
@@ -93,7 +93,7 @@ def operations(t: Tables) -> sa.Table:
             sa.Column("skipped", sa.BigInteger(), nullable=False, server_default=zero),
             sa.Column("request_key", db.key_text(MAX_KEY)),
             schema=t.spec.schema,
-            **db.engine_options(t.dialect.name),
+            **t.dialect.own_table_options(),
         )
         sa.Index("msgworker_operation_key", made.c.request_key, unique=True)
         return made
@@ -116,7 +116,7 @@ def lines(t: Tables) -> sa.Table:
             sa.Column("was_claimed_by", db.plain_text(MAX_WAS_OWNER)),
             sa.Column("was_error", db.plain_text(MAX_WAS_ERROR)),
             schema=t.spec.schema,
-            **db.engine_options(t.dialect.name),
+            **t.dialect.own_table_options(),
         )
 
     return t.built("audit_table", build)

@@ -88,7 +88,7 @@ def table(t: Tables) -> sa.Table:
             sa.Column("seen_owner", db.plain_text(LONGEST_ID), nullable=False),
             sa.Column("seen_tries", sa.SmallInteger(), nullable=False),
             schema=t.spec.schema,
-            **db.engine_options(t.dialect.name),
+            **t.dialect.own_table_options(),
         )
 
     return t.built("cancel_table", build)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import block_of, can_block, now, refuses_block, send_block, text_kind
+from msgworker.db import now, text_kind
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store.rows import (
     ME,
@@ -321,7 +321,7 @@ class NotTogether(FlagMissing):
 def fits(conn: Connection, t: Tables, batch: Sequence[Settlement]) -> bool:
     """Whether a batch of messages that are done can be written so: where rows have owners, whose
     tries need not be asked for, and not in several statements."""
-    able = t.orders_updates or (t.dialect.blocks and can_block(conn))
+    able = t.orders_updates or (t.dialect.blocks and t.dialect.can_block(conn))
     return able and t.has("claimed_by") and 2 * len(batch) <= t.dialect.max_ids
 
 
@@ -370,16 +370,16 @@ def _in_block(
         if nexts:
             moved = sa.update(t.message).where(_one_of(c, "mw_nexts"), *may_follow(t, c))
             changes["mw_moved"] = moved.values(flagged_values(t))
-        return block_of(conn, locking(t), changes)
+        return t.dialect.block_of(conn, locking(t), changes)
 
     params |= {"mw_heads": heads}
     if nexts:
         params |= {"mw_nexts": nexts + nexts[-1:] * (len(heads) - len(nexts))}
     try:
         block = t.built(("block", bool(nexts), *text_kind(conn)), build)
-        return sum(send_block(conn, block, params))
+        return sum(t.dialect.send_block(conn, block, params))
     except DBAPIError as error:
-        if refuses_block(conn, error):
+        if t.dialect.refuses_block(conn, error):
             raise NotTogether from error
         raise
 

@@ -75,7 +75,7 @@ def table(t: Tables) -> sa.Table:
             sa.Column("topic", db.key_text(MAX_TOPIC), primary_key=True),
             *(number(name) for name in NUMBERS),
             schema=t.spec.schema,
-            **db.engine_options(t.dialect.name),
+            **t.dialect.own_table_options(),
         )
 
     return t.built("history_table", build)

@@ -51,7 +51,7 @@ def table(t: Tables) -> sa.Table:
             sa.Column("declared_by", db.plain_text(64), nullable=False),
             sa.Column("declared_at", UtcDateTime(), nullable=False),
             schema=t.spec.schema,
-            **db.engine_options(t.dialect.name),
+            **t.dialect.own_table_options(),
         )
 
     return t.built("limit_table", build)

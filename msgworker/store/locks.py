@@ -51,7 +51,7 @@ def table(t: Tables) -> sa.Table:
             sa.Column("since_ms", sa.BigInteger(), nullable=False, server_default=zero),
             sa.Column("expires_ms", sa.BigInteger(), nullable=False, server_default=zero),
             schema=t.spec.schema,
-            **db.engine_options(t.dialect.name),
+            **t.dialect.own_table_options(),
         )
         sa.Index(f"{NAME}_owner", made.c.owner)
         return made

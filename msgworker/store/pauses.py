@@ -42,7 +42,7 @@ def table(t: Tables) -> sa.Table:
             sa.Column("reason", db.plain_text(MAX_REASON)),
             sa.Column("paused_at", UtcDateTime(), nullable=False),
             schema=t.spec.schema,
-            **db.engine_options(t.dialect.name),
+            **t.dialect.own_table_options(),
         )
 
     return t.built("pause_table", build)

@@ -164,7 +164,7 @@ def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
     live = sa.Table(t.message.name, sa.MetaData(), schema=t.message.schema, autoload_with=conn)
     wanted = [c for c in live.c if c.computed is None]
     if not sa.inspect(conn).has_table(spec.bare_name, schema=schema):
-        options = db.engine_options(t.dialect.name)
+        options = t.dialect.own_table_options()
         ids = t.names["msg_id"] if t.dialect.partitioned else ""  # which have no key there
         copies = [_copied(c, c.primary_key or c.name == ids) for c in wanted]
         made = sa.Table(spec.bare_name, sa.MetaData(), *copies, schema=schema, **options)

@@ -86,7 +86,7 @@ def table(t: Tables) -> sa.Table:
             sa.Column("declared_by", db.plain_text(64)),
             sa.Column("declared_at", UtcDateTime()),
             schema=t.spec.schema,
-            **db.engine_options(t.dialect.name),
+            **t.dialect.own_table_options(),
         )
 
     return t.built("schedule_table", build)

@@ -141,7 +141,7 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
         query = sa.select(*columns).where(*holds(t, c, bindparam("mw_key", type_=AnyText())))
         return query.with_for_update(read=True) if latest else query
 
-    with db.past_snapshot(conn) if latest else nullcontext():
+    with t.dialect.past_snapshot(conn) if latest else nullcontext():
         found = conn.execute(t.built(("key_holder", latest), build), {"mw_key": key}).first()
     return None if found is None else Holder(found[0], found[1], found[2], found[3] == 1)
 
@@ -197,7 +197,7 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
     used = {"b_payload", "b_priority", "b_delay", "b_at", "b_headers"} & names
     params = {name: row[name] for name in used}
     params |= {"mw_id": found.msg_id, "mw_key": row["b_unique_key"]}
-    with db.past_snapshot(conn):
+    with t.dialect.past_snapshot(conn):
         done = conn.execute(t.built(("replace", frozenset(used)), build), params)
     return bool(done.rowcount)
 
@@ -216,7 +216,7 @@ def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:
         without = {t.names["unique_key"]: sa.null()}
         return sa.update(t.message).where(*same, counts(c)).values(without)
 
-    with db.past_snapshot(conn):
+    with t.dialect.past_snapshot(conn):
         conn.execute(t.built("key_given_up", build), {"mw_id": found.msg_id, "mw_key": key})
 
 
@@ -393,10 +393,10 @@ def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
         roles["scheduled_for"] = bindparam("b_scheduled_for", type_=kind_of(t.cols().scheduled_for))
     payload = t.cols().payload
     if "b_payload" in keys and payload is not None:
-        roles["payload"] = db.json_text("b_payload", payload)
+        roles["payload"] = db.json_text(t.dialect, "b_payload", payload)
     headers = t.cols().headers
     if "b_headers" in keys and headers is not None:
-        roles["headers"] = db.json_text("b_headers", headers)
+        roles["headers"] = db.json_text(t.dialect, "b_headers", headers)
     return roles
 
 
@@ -408,4 +408,4 @@ def channel(spec: MessageTable) -> str:
 
 def notify(conn: Connection, channel: str) -> None:
     """Wake up listeners at commit; the database sends one notification per transaction at most."""
-    conn.execute(sa.select(sa.func.pg_notify(channel, "")))
+    db.of(conn).wake(conn, channel)

@@ -120,7 +120,7 @@ def lease_table(spec: MessageTable, dialect: Database, metadata: sa.MetaData) ->
         sa.Column("in_hand", sa.Integer(), nullable=False, server_default=sa.text("0")),
         sa.Column("serves", db.long_text()),
         schema=spec.schema,
-        **db.engine_options(dialect.name),
+        **dialect.own_table_options(),
     )
 
 
@@ -139,7 +139,7 @@ def item_table(spec: MessageTable, dialect: Database, metadata: sa.MetaData) -> 
         sa.Column("finished_at", UtcDateTime()),
         sa.Column("total", sa.Integer(), info={ADDED: "the number of items left is unknown"}),
         schema=spec.schema,
-        **db.engine_options(dialect.name),
+        **dialect.own_table_options(),
     )
 
 
@@ -163,7 +163,7 @@ def try_table(spec: MessageTable, dialect: Database, metadata: sa.MetaData) -> s
             info={ADDED: "tries are stored without their tracebacks"},
         ),
         schema=spec.schema,
-        **db.engine_options(dialect.name),
+        **dialect.own_table_options(),
     )
     sa.Index("msgworker_try_group", table.c.table_name, table.c.fingerprint, table.c.msg_id)
     return table
@@ -270,9 +270,9 @@ def _message_table(
 ) -> sa.Table:
     def instant(role: str) -> UtcDateTime:
         there = live.get(names.get(role, ""))
-        return db.kept_as(there, dialect.name, spec.time_zone)
+        return db.kept_as(there, dialect, spec.time_zone)
 
-    created = db.created_default(dialect.name, spec.time_zone)
+    created = db.created_default(dialect, spec.time_zone)
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "msg_id": (db.big_id(), {"primary_key": True, "autoincrement": True}),
         "topic": (db.plain_text(100), {"nullable": False, "server_default": DEFAULT_TOPIC}),
@@ -320,15 +320,13 @@ def _message_table(
                 sa.Column(
                     names[role],
                     kind,
-                    *db.identity(dialect.name, always=dialect.partitioned),
+                    *dialect.identity(always=dialect.partitioned),
                     **options,
                 )
             )
         else:
             columns.append(sa.Column(names[role], kind, **options))
-    options = db.table_options(
-        dialect.name, names.get("object_id") if dialect.partitioned else None
-    )
+    options = dialect.table_options(names.get("object_id") if dialect.partitioned else None)
     table = sa.Table(spec.bare_name, metadata, *columns, schema=spec.schema, **options)
     if dialect.partitioned:  # the ids are unique, but no constraint can say so
         table.primary_key.ddl_if(callable_=lambda *_, **__: False)

@@ -191,7 +191,7 @@ class CaseIndexes(Tables):
         if not isinstance(c.object_id.type, sa.String | KeyText):
             return sa.cast(c.object_id, sa.String(MAX_OBJECT_ID))
         key = self._text_key(c.object_id)
-        return db.recollated(key, self.key_collation) if self.key_collation else key
+        return self.dialect.recollated(key) if self.key_collation else key
 
     def _text_key(self, object_id: ColumnElement[Any]) -> ColumnElement[Any]:
         return object_id
@@ -261,7 +261,7 @@ class GeneratedColumns(CaseIndexes):
         own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
         room = db.key_room(t.dialect, kind if own else KeyText())
         length = length if room is None else min(length, room)
-        key = db.key_like(kind, length) if own else db.key_text(length)
+        key = self.dialect.key_like(kind, length) if own else db.key_text(length)
         wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
             OPEN_OBJECT + t.spec.rule: (self._open_case(plain), key)
         }

@@ -311,7 +311,7 @@ class Tables(ABC):
             return query
         hint = self.dialect.index_hint.format(index)
         if source is self.message:  # Oracle ignores a hint that names the schema
-            quote = db.compiler_for(self.dialect.name).identifier_preparer.quote
+            quote = self.dialect.compiler().identifier_preparer.quote
             name = quote(self.message.name).replace("%", "%%")  # SQLAlchemy formats the hint
             hint = hint.replace("%(name)s", name)
         return query.with_hint(source, hint)

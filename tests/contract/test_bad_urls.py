@@ -172,7 +172,7 @@ def test_a_sqlite_file_that_is_not_a_database(tmp_path):
 
 
 def test_a_sqlite_file_on_a_network_mount_is_warned_of(tmp_path):
-    from msgworker.db import network_mount
+    from msgworker.db.sqlite import network_mount
 
     mounts = (
         "/dev/vda / ext4 rw 0 0\nsrv:/x /mnt/share nfs4 rw 0 0\nsrv:/y /mnt/a\\040b cifs rw 0 0\n"

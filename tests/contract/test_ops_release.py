@@ -428,4 +428,4 @@ def let_ages_be_unknown(app: App) -> None:
     if app.engine.dialect.name == "sqlite":
         run(app, f"ALTER TABLE {name} DROP COLUMN created_at")
         run(app, f"ALTER TABLE {name} ADD COLUMN created_at TEXT")
-    run(app, *db.taking_null(app.engine.dialect, name, "created_at", kind))
+    run(app, *db.of(app.engine).drop_not_null(app.engine.dialect, name, "created_at", kind))

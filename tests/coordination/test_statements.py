@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import db
-from msgworker.db import DATABASES, NAMES, compiler_for, now_ms
+from msgworker.db import DATABASES, NAMES, now_ms
 from msgworker.store import locks
 from msgworker.table import MessageTable, tables_for
 from tests.oracle_lint import lint
@@ -52,7 +52,7 @@ def statements(name: str) -> list[str]:
     locks.renew_all(of, t, "me", ttl_ms=1)
     locks.held(of, t, "x")
     locks.holder(of, t, "x")
-    return [str(s.compile(dialect=compiler_for(name))) for s in conn.statements]
+    return [str(s.compile(dialect=DATABASES[name].compiler())) for s in conn.statements]
 
 
 @pytest.mark.parametrize("name", NAMES)

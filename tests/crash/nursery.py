@@ -177,7 +177,7 @@ def main() -> int:
     import psycopg  # noqa: F401 - imported once, for all
     import pymysql
 
-    from msgworker.db.drivers import _preferred_tls
+    from msgworker.db.mysql import _preferred_tls
     from tests.crash import consumer
     from tests.oracle import standins
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.db.failover import Log, Reigns
+from msgworker.db.mysql_servers import Log, Reigns
 
 A, B, C = 1, 2, 3
 

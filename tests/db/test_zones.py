@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, oracle
 
 from msgworker.db import (
+    DATABASES,
     UtcDateTime,
-    compiler_for,
     created_default,
     has_come,
     instant_of,
@@ -60,7 +60,7 @@ def kind_on(name: str, zone: str) -> tuple[UtcDateTime, sa.types.TypeEngine[Any]
         "postgresql": sa.DateTime(timezone=False),
         "sqlite": sa.Text(),
     }.get(name, mysql.DATETIME(fsp=6))
-    return kept_as(there, name, zone), there
+    return kept_as(there, DATABASES[name], zone), there
 
 
 @pytest.fixture(params=ZONES)
@@ -136,25 +136,28 @@ def test_the_database_s_clock_counts_for_local_times(zone: str, local: Any) -> N
 def test_a_case_of_the_clock_is_written_in_the_zone_too() -> None:
     kind = UtcDateTime("Asia/Shanghai")
     value = sa.case((sa.column("dead") == 1, now()))
-    text = str(written(value, kind).compile(dialect=compiler_for("mariadb")))
+    compiler = DATABASES["mariadb"].compiler()
+    text = str(written(value, kind).compile(dialect=compiler))
     assert "utc_timestamp(6) + INTERVAL 28800 SECOND" in text
-    twice = str(written(written(value, kind), kind).compile(dialect=compiler_for("mariadb")))
+    twice = str(
+        written(written(value, kind), kind).compile(dialect=DATABASES["mariadb"].compiler())
+    )
     assert text == twice
     assert text.count("INTERVAL") == 1
 
 
 @pytest.mark.parametrize("name", ["mariadb", "oracle", "sqlite"])
 def test_the_default_of_our_own_column_is_in_the_zone(name: str) -> None:
-    assert "28800" in str(created_default(name, "Asia/Shanghai"))
-    assert "28800" not in str(created_default(name))
+    assert "28800" in str(created_default(DATABASES[name], "Asia/Shanghai"))
+    assert "28800" not in str(created_default(DATABASES[name]))
 
 
 def test_oracle_compares_columns_with_and_without_a_zone() -> None:
-    compiler = compiler_for("oracle")
+    compiler = DATABASES["oracle"].compiler()
     clock = "CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)"
 
     def due(there: Any, zone: str) -> str:
-        column = sa.column("a", kept_as(there, "oracle", zone))
+        column = sa.column("a", kept_as(there, DATABASES["oracle"], zone))
         return str(has_come(column, now()).compile(dialect=compiler))
 
     assert due(oracle.TIMESTAMP(), "UTC") == f"a <= {clock}"
@@ -218,7 +221,7 @@ def test_a_timestamp_is_right_whatever_the_zone_of_the_session(
 ) -> None:
     """No error in the hour that is left out, and exact but in the second of two equal hours: there
     an instant that is computed may be kept as much later as they are long."""
-    kind = kept_as(mysql.TIMESTAMP(fsp=6), "mariadb", "Asia/Shanghai")
+    kind = kept_as(mysql.TIMESTAMP(fsp=6), DATABASES["mariadb"], "Asia/Shanghai")
     table = sa.Table("ticked", sa.MetaData(), sa.Column("id", sa.Integer), sa.Column("at", kind))
     column, key = table.c.at, table.c.id
     offsets = [timedelta(minutes=25 * n) for n in range(-6, 7)]

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.db import block_of, can_block
+from msgworker.db import of
 from msgworker.message import Settled, Settlement
 from msgworker.store import settle
 from tests.conftest import _ready
@@ -82,7 +82,7 @@ def test_a_block_says_what_its_statements_say() -> None:
     change = sa.update(T).where(T.c.i > 5, T.c.x != sa.bindparam("mw_x"))
     change = change.values(x=sa.literal_column("'12:mw_x:b'"))
     with Log().engine().connect() as conn:
-        block = block_of(conn, lock.with_for_update(), {"mw_n": change})
+        block = of(conn).block_of(conn, lock.with_for_update(), {"mw_n": change})
         said = block.compile(dialect=conn.dialect)
     assert " ".join(str(said).split()) == (
         "DECLARE CURSOR mw_rows IS SELECT t.i FROM t WHERE t.i IN (__[POSTCOMPILE_mw_ids])"
@@ -94,5 +94,5 @@ def test_a_block_says_what_its_statements_say() -> None:
 
 def test_no_block_is_sent_where_schemas_are_translated() -> None:
     with Log().engine().connect() as conn:
-        assert can_block(conn)
-        assert not can_block(conn.execution_options(schema_translate_map={None: "crm"}))
+        assert of(conn).can_block(conn)
+        assert not of(conn).can_block(conn.execution_options(schema_translate_map={None: "crm"}))

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
 from msgworker import MessageTable
-from msgworker.db import DATABASES, NAMES, compiler_for
+from msgworker.db import DATABASES, NAMES
 from msgworker.schema import requirements
 from msgworker.schema.requirements import Check, Column, Live
 from msgworker.table import tables_for
@@ -20,7 +20,7 @@ def described(name: str, **spec: Any) -> Live:
     """Our own table as the database `name` would describe it."""
     table = MessageTable(**spec)
     message = tables_for(table, DATABASES[name]).message
-    sql = compiler_for(name)
+    sql = DATABASES[name].compiler()
     columns = {
         role: Column(
             column,

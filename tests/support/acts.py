@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker.db import compiler_for
+from msgworker.db import DATABASES
 from msgworker.limit import Limit
 from msgworker.message import Outcome, Settlement, State
 from msgworker.queries import (
@@ -67,7 +67,7 @@ class Compiled:
     rowcount = 1
 
     def __init__(self, name: str) -> None:
-        self.dialect = compiler_for(name)
+        self.dialect = DATABASES[name].compiler()
         self.rows: dict[str, list[tuple[Any, ...]]] = {}
         self.sent: list[str] = []
 

@@ -12,7 +12,7 @@ from math import ceil
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.db import listen, shares_sessions, wait_for_notice
+from msgworker.db import of, shares_sessions
 from msgworker.errors import SchemaError
 from msgworker.events import Looked
 from msgworker.instance.claiming.capacity import Contention, LaneLimit
@@ -545,10 +545,10 @@ class Listener(Role):
 
     def _wait(self, conn: Connection, channel: str) -> bool:
         if not self._listening:
-            listen(conn, channel)
+            of(conn).listen(conn, channel)
             self._listening = True
             self._heard()  # for messages sent before we listened
-        return wait_for_notice(conn, LISTEN_SECONDS)
+        return of(conn).wait_for_notice(conn, LISTEN_SECONDS)
 
     def pause_seconds(self, did: int) -> float:
         return DEAF_SECONDS if self._is_deaf else 0.0
