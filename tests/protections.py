@@ -124,9 +124,9 @@ _m(
 _m(
     "S3",
     "a look does what it tells of",
-    "web/pages/acting.py",
-    "act.call(site.ops)(name, **forced, **placed(site, act), dry_run=True)",
-    'act.call(site.app.ops)(name, **forced, **placed(site, act), reason="x")',
+    "web/pages/changing.py",
+    "getattr(site.ops, act.ops)(name, **asked, dry_run=True)",
+    'getattr(site.app.ops, act.ops)(name, **asked, reason="x")',
     "test_looking_never_writes",
 )
 _m(

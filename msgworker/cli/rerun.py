@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -270,38 +271,56 @@ def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
 # --- `rerun`, `discard` and `cancel`: count, ask for confirmation, then change.
 
 
-@click.command("rerun")
-@chooses
-@click.option("--dead", is_flag=True, help="All dead messages: --status dead.")
-@click.option("--force", is_flag=True, help="Also done ones, and ones that run out of order.")
-@click.option(
-    "--with-successors",
-    is_flag=True,
-    help="Also failed and dead ones behind them, in order; done ones stay done.",
-)
-@click.option(
-    "--also-done", is_flag=True, help="With --with-successors: also done ones behind them."
-)
-@long_work
-@writes
-@target
-@as_json
-@common
-@click.pass_context
-def rerun(
+def changes(kind: str, *more: Callable[[Any], Any]) -> Callable[[Any], click.Command]:
+    """A command that writes on messages, by id or by filter; more: options of its own."""
+
+    def decorate(fn: Any) -> click.Command:
+        command: Any = click.pass_context(fn)
+        for option in (common, as_json, target, writes, long_work, *reversed(more), chooses):
+            command = option(command)
+        return click.command(kind)(command)
+
+    return decorate
+
+
+def change(
     ctx: click.Context,
-    /,
-    dead: bool,
-    force: bool,
-    with_successors: bool,
-    also_done: bool,
-    dry_run: bool,
-    yes: bool,
-    actor: str | None,
-    reason: str | None,
+    kind: str,
+    word: str,
+    question: str,
+    *,
     as_json: bool,
-    **given: Any,
+    given: dict[str, Any],
+    **options: Any,
 ) -> int:
+    """Count, ask, do it and tell it; word: "discarded". options: of the call of ops."""
+    chosen = choice_of(given)
+    written = {name: given.pop(name) for name in ("dry_run", "yes", "actor", "reason")}
+    begins = kind != "rerun" and not written["dry_run"] and chosen["operation"] is None
+    if begins and not (written["reason"] or "").strip():
+        raise Usage("--reason is required; it is kept in the audit")
+    app = open_app(ctx, given)
+    write = getattr(app.ops, kind)
+    done = carry_out(app, write, question=question, **options, **written, **chosen)
+    named = len(chosen["ids"] or ())
+    why = partial(nothing_of, app, chosen)
+    return tell_result(done, word=word, verb=kind, json=as_json, named=named, nothing=why)
+
+
+@changes(
+    "rerun",
+    click.option("--dead", is_flag=True, help="All dead messages: --status dead."),
+    click.option("--force", is_flag=True, help="Also done ones, and ones that run out of order."),
+    click.option(
+        "--with-successors",
+        is_flag=True,
+        help="Also failed and dead ones behind them, in order; done ones stay done.",
+    ),
+    click.option(
+        "--also-done", is_flag=True, help="With --with-successors: also done ones behind them."
+    ),
+)
+def rerun(ctx: click.Context, /, dead: bool, as_json: bool, **given: Any) -> int:
     """Try failed and dead messages again, with their tries set to 0.
 
     By id, or by filter: dead ones, if no --status is given. New and running messages are skipped.
@@ -313,124 +332,26 @@ def rerun(
         raise Usage("--dead means --status dead; give one of them")
     if dead:
         given["status"] = "dead"
-    chosen = choice_of(given)
-    app = open_app(ctx, given)
-    done = carry_out(
-        app,
-        app.ops.rerun,
-        question="Set {} to new?",
-        dry_run=dry_run,
-        yes=yes,
-        force=force,
-        with_successors=with_successors,
-        also_done=also_done,
-        actor=actor,
-        reason=reason,
-        **chosen,
-    )
-    named = len(chosen["ids"] or ())
-    return tell_result(
-        done,
-        word="rerun",
-        verb="rerun",
-        json=as_json,
-        named=named,
-        nothing=lambda: nothing_of(app, chosen),
-    )
+    order = {name: given.pop(name) for name in ("force", "with_successors", "also_done")}
+    return change(ctx, "rerun", "rerun", "Set {} to new?", as_json=as_json, given=given, **order)
 
 
-@click.command("discard")
-@chooses
-@long_work
-@writes
-@target
-@as_json
-@common
-@click.pass_context
-def discard(
-    ctx: click.Context,
-    /,
-    dry_run: bool,
-    yes: bool,
-    actor: str | None,
-    reason: str | None,
-    as_json: bool,
-    **given: Any,
-) -> int:
+@changes("discard")
+def discard(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     """Give up messages: dead, with the --reason as their last error; their object continues.
 
     By id, or by filter: unfinished ones, if no --status is given. Running ones are skipped:
     see `release`. A discarded message can be rerun by its id.
     """
-    chosen = choice_of(given)
-    if not dry_run and chosen["operation"] is None and not (reason or "").strip():
-        raise Usage("--reason is required; it is kept in the audit")
-    app = open_app(ctx, given)
-    done = carry_out(
-        app,
-        app.ops.discard,
-        question="Give up {}?",
-        dry_run=dry_run,
-        yes=yes,
-        actor=actor,
-        reason=reason,
-        **chosen,
-    )
-    named = len(chosen["ids"] or ())
-    return tell_result(
-        done,
-        word="discarded",
-        verb="discard",
-        json=as_json,
-        named=named,
-        nothing=lambda: nothing_of(app, chosen),
-    )
+    return change(ctx, "discard", "discarded", "Give up {}?", as_json=as_json, given=given)
 
 
-@click.command("cancel")
-@chooses
-@long_work
-@writes
-@target
-@as_json
-@common
-@click.pass_context
-def cancel(
-    ctx: click.Context,
-    /,
-    dry_run: bool,
-    yes: bool,
-    actor: str | None,
-    reason: str | None,
-    as_json: bool,
-    **given: Any,
-) -> int:
+@changes("cancel")
+def cancel(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     """Cancel messages: dead, with the --reason as their last error; their object continues.
 
     By id, or by filter: new, failed and running ones, if no --status is given. For a running one a
     request is recorded, which its instance sees within a heartbeat: its handler sees ctx.cancelled,
     and the message is dead when the handler raises or returns.
     """
-    chosen = choice_of(given)
-    if not dry_run and chosen["operation"] is None and not (reason or "").strip():
-        raise Usage("--reason is required; it is kept in the audit")
-    app = open_app(ctx, given)
-    done = carry_out(
-        app,
-        app.ops.cancel,
-        question="Cancel {}?",
-        dry_run=dry_run,
-        yes=yes,
-        actor=actor,
-        reason=reason,
-        **chosen,
-    )
-    named = len(chosen["ids"] or ())
-    return tell_result(
-        done,
-        word="cancelled",
-        verb="cancel",
-        json=as_json,
-        named=named,
-        nothing=lambda: nothing_of(app, chosen),
-    )
+    return change(ctx, "cancel", "cancelled", "Cancel {}?", as_json=as_json, given=given)

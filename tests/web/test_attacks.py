@@ -13,9 +13,9 @@ from msgworker import App, __version__
 from msgworker.doctor import inspection
 from msgworker.web import application, shown
 from msgworker.web.api import ENDPOINTS
-from msgworker.web.pages.acting import ACTS
 from msgworker.web.sessions import Role
 from msgworker.web.shown import Redaction
+from msgworker.web.writes import ACTS
 from tests.support.ops import FAILED, put
 from tests.support.rows import send
 from tests.support.web import HERE, SESSION, TOKEN, Browser, Page, browse, dashboard_with

@@ -22,10 +22,9 @@ from msgworker.store import history, selection
 from msgworker.store.history import Counts, Minute
 from msgworker.web.jobs import Jobs, TooMany
 from msgworker.web.pages import changing
-from msgworker.web.pages.acting import ACTS
-from msgworker.web.pages.changing import CHANGES
 from msgworker.web.site import MOST_COUNTS
 from msgworker.web.threads import Watch
+from msgworker.web.writes import ACTS, CHANGES
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, audited, many_dead, put

@@ -270,6 +270,19 @@ class Endpoint:
         return Route(self.path, answer, methods=[self.method], name=self.name)
 
 
+def endpoint_of(
+    handler: Callable[[Call], Awaitable[Any]],
+    method: str,
+    path: str,
+    name: str,
+    says: str,
+    **more: Any,
+) -> Endpoint:
+    """The endpoint of a write of `web.writes`."""
+    handler.__name__, handler.__doc__ = name, says
+    return Endpoint(method, path, handler, Repaired, **more)
+
+
 class Page:
     """A page of a list: its rows as JSON takes them, and the cursor of the next."""
 

@@ -28,11 +28,13 @@ from msgworker.web.api.calling import (
     Selection,
     Why,
     Wrong,
+    endpoint_of,
     part_of,
 )
 from msgworker.web.api.operations import lasting
 from msgworker.web.sessions import Role
 from msgworker.web.site import COUNTED, Site
+from msgworker.web.writes import CHANGES, Change
 
 
 class Filter(calling.Paging):
@@ -209,21 +211,6 @@ async def send_message(call: Call) -> Sent:
     return await call.site.ask(_sent, call)
 
 
-async def rerun_message(call: Call) -> Repaired | Progress:
-    """Try one message again."""
-    return await _on_one(call, "rerun")
-
-
-async def skip_message(call: Call) -> Repaired | Progress:
-    """Discard one message: dead, with the reason as its error; its object continues."""
-    return await _on_one(call, "discard")
-
-
-async def cancel_message(call: Call) -> Repaired | Progress:
-    """Cancel one message, also a running one."""
-    return await _on_one(call, "cancel")
-
-
 async def _on_one(call: Call, kind: str) -> Repaired | Progress:
     msg_id = call.number("msg_id", "message")
     _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
@@ -232,21 +219,6 @@ async def _on_one(call: Call, kind: str) -> Repaired | Progress:
         return await _counted(call, kind, ids=[msg_id], **given)
     done: Repaired = await call.site.ask(getattr(call.acting, kind), [msg_id], **given)
     return done
-
-
-async def rerun_messages(call: Call) -> Repaired | Progress:
-    """Try many messages again, by ids or by filters."""
-    return await _on_many(call, "rerun")
-
-
-async def skip_messages(call: Call) -> Repaired | Progress:
-    """Discard many messages, by ids or by filters."""
-    return await _on_many(call, "discard")
-
-
-async def cancel_messages(call: Call) -> Repaired | Progress:
-    """Cancel many messages, by ids or by filters."""
-    return await _on_many(call, "cancel")
 
 
 async def _on_many(call: Call, kind: str) -> Repaired | Progress:
@@ -273,7 +245,23 @@ async def _counted(call: Call, kind: str, **asked: Any) -> Repaired:
 
 _ONE: dict[str, Any] = {"paths": {"msg_id": "the id of a message"}, "tag": "messages"}
 _WRITE: dict[str, Any] = {"role": Role.OPERATOR, "tag": "messages"}
-_ON_ONE = _WRITE | _ONE
+
+
+def _endpoint(change: Change, many: bool) -> Endpoint:
+    """The endpoint of a change, on one message or on many."""
+    word, again = change.word, bool(change.orders)
+    path = f"/{word}" if many else f"/messages/{{msg_id}}/{word}"
+    name = f"{word}_messages" if many else f"{word}_message"
+    body: type[Asked] = (ManyAgain if again else Many) if many else (Again if again else Why)
+
+    async def handler(call: Call) -> Repaired | Progress:
+        return await (_on_many if many else _on_one)(call, change.ops)
+
+    about = {"tag": "messages"} if many else _ONE
+    says = change.says[many]
+    return endpoint_of(handler, "POST", path, name, says, role=change.role, body=body, **about)
+
+
 ENDPOINTS = [
     Endpoint(
         "GET", "/messages", list_messages, MessageInfo, query=Filter, page=True, tag="messages"
@@ -293,10 +281,5 @@ ENDPOINTS = [
         "GET", "/messages/{msg_id}/items", list_items, ItemInfo, query=Items, page=True, **_ONE
     ),
     Endpoint("GET", "/messages/{msg_id}/explain", explain_message, Explanation, **_ONE),
-    Endpoint("POST", "/messages/{msg_id}/rerun", rerun_message, Repaired, body=Again, **_ON_ONE),
-    Endpoint("POST", "/messages/{msg_id}/skip", skip_message, Repaired, body=Why, **_ON_ONE),
-    Endpoint("POST", "/messages/{msg_id}/cancel", cancel_message, Repaired, body=Why, **_ON_ONE),
-    Endpoint("POST", "/rerun", rerun_messages, Repaired, body=ManyAgain, **_WRITE),
-    Endpoint("POST", "/skip", skip_messages, Repaired, body=Many, **_WRITE),
-    Endpoint("POST", "/cancel", cancel_messages, Repaired, body=Many, **_WRITE),
+    *(_endpoint(change, many) for many in (False, True) for change in CHANGES.values()),
 ]

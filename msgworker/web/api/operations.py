@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
@@ -17,10 +18,19 @@ from msgworker.ops.results import Progress, Repaired, Tell
 from msgworker.queries.instances import InstanceInfo
 from msgworker.queries.remaining import TopicLimit
 from msgworker.web import shown
-from msgworker.web.api.calling import Call, Endpoint, Page, Part, Why, part_of, plain
+from msgworker.web.api.calling import (
+    Call,
+    Endpoint,
+    Page,
+    Part,
+    Why,
+    endpoint_of,
+    part_of,
+    plain,
+)
 from msgworker.web.jobs import Job, TooMany
-from msgworker.web.sessions import Role
 from msgworker.web.threads import AFTER
+from msgworker.web.writes import ACTS, placed
 
 # --- Writes that may last, such as a throttled rerun: a job, for which the request waits a while.
 
@@ -101,18 +111,6 @@ async def list_instances(call: Call) -> Page:
     return part_of(call, found, lambda one: one.instance_id)
 
 
-async def release_instance(call: Call) -> Repaired | Progress:
-    """Give back the messages of a dead instance; of a live one with force, which takes as long as
-    its lease."""
-    given = call.body.model_dump()
-    write = call.acting.release
-    if given["dry_run"]:
-        return await call.site.ask(write, call.path("instance"), **given)
-    name = call.path("instance")
-    title = f"release of {shown.cut(name, 60)}, by the API"
-    return await lasting(call, title, lambda tell: write(name, **given, progress=tell))
-
-
 async def list_schedules(call: Call) -> Page:
     """Schedules with their next times; payloads are not shown."""
     found = await call.site.look(call.ops.schedules)
@@ -125,45 +123,10 @@ def _schedule(one: ScheduleInfo) -> dict[str, Any]:
     return told | {"payload": None}
 
 
-async def pause_schedule(call: Call) -> Repaired:
-    """Let a schedule not fire from now on."""
-    return await _on_schedule(call, call.acting.pause_schedule)
-
-
-async def resume_schedule(call: Call) -> Repaired:
-    """Let a paused schedule fire again."""
-    return await _on_schedule(call, call.acting.resume_schedule)
-
-
-async def run_schedule_now(call: Call) -> Repaired:
-    """Send the message of a schedule now; its ticks do not change."""
-    return await _on_schedule(call, call.acting.run_now)
-
-
-async def delete_schedule(call: Call) -> Repaired:
-    """Delete a schedule from the table; its messages stay."""
-    return await _on_schedule(call, call.acting.delete_schedule)
-
-
-async def _on_schedule(call: Call, write: Any) -> Repaired:
-    name = call.path("name")
-    if all(one.name != name for one in await call.site.ask(call.ops.schedules)):
-        raise HTTPException(404, f"there is no schedule {shown.cut(name, 60)!r}; see /schedules")
-    done: Repaired = await call.site.ask(write, name, **call.body.model_dump())
-    return done
-
-
 async def list_limits(call: Call) -> Page:
     """The topics with max_running or rate, and what is used of them."""
     found = await call.site.look(call.ops.limits)
     return part_of(call, found, lambda one: one.topic)
-
-
-async def delete_limit(call: Call) -> Repaired:
-    """Forget the limits of a topic, until an instance declares them again."""
-    return await call.site.ask(
-        call.acting.remove_limit, call.path("topic"), **call.body.model_dump()
-    )
 
 
 class Locks(Part):
@@ -178,12 +141,6 @@ class ReleaseLock(Release):
     centre: Literal["database", "other"] = "database"
 
 
-def _placed(call: Call, centre: str) -> dict[str, Any]:
-    """The argument that says where locks are; may wait for the lock centre."""
-    there = call.site.elsewhere
-    return {"centre": there.centre()} if centre == "other" and there is not None else {}
-
-
 def _known(call: Call, centre: str) -> None:
     if centre == "other" and call.site.elsewhere is None:
         raise HTTPException(404, "the dashboard knows no other lock centre: start it with --locks")
@@ -195,74 +152,59 @@ async def list_locks(call: Call) -> Page:
     _known(call, where)
 
     def read() -> list[Lease]:
-        return call.ops.locks(**_placed(call, where))
+        return call.ops.locks(**placed(call.site, where == "other"))
 
     found = await call.site.ask(read)
     rows = [Lock(one.name, one.owner, one.token, one.age, one.ttl) for one in found]
     return part_of(call, rows, lambda one: one.name)
 
 
-async def release_lock(call: Call) -> Repaired:
-    """Take a lock away from its holder; needs force."""
-    given = call.body.model_dump()
-    where = given.pop("centre")
-    _known(call, where)
-    acting, name = call.acting, call.path("name")
+def write_of(kind: str) -> Endpoint:
+    """The endpoint of a write about one thing."""
+    act = ACTS[kind]
+    method, path, name = act.api.split()
+    part = path[path.index("{") + 1 : path.index(":")]
 
-    def release() -> Repaired:
-        return acting.release_lock(name, **given, **_placed(call, where))
+    async def handler(call: Call) -> Repaired | Progress:
+        about, given = call.path(part), call.body.model_dump()
+        where = given.pop("centre", "database")
+        _known(call, where)
+        if act.what == "schedule":
+            await _has_schedule(call, about)
+        acting = getattr(call.acting, act.ops)
+        write = partial(acting, about, **given)
+        if act.told and not given["dry_run"]:
+            title = f"{act.kind} of {shown.cut(about, 60)}, by the API"
+            return await lasting(call, title, lambda tell: write(progress=tell))
 
-    return await call.site.ask(release)
+        def act_now() -> Repaired:
+            done: Repaired = write(**placed(call.site, where == "other"))
+            return done
+
+        return await call.site.ask(act_now)
+
+    named = "the id of an instance" if act.what == "instance" else f"the name of a {act.what}"
+    body = ReleaseLock if act.what == "lock" else Release if act.force else Why
+    about = {"paths": {part: named}, "tag": path.split("/")[1]}
+    return endpoint_of(handler, method, path, name, act.says, role=act.role, body=body, **about)
 
 
-_SCHEDULE: dict[str, Any] = {
-    "paths": {"name": "the name of a schedule"},
-    "tag": "schedules",
-    "role": Role.OPERATOR,
-    "body": Why,
-}
-_ADMIN: dict[str, Any] = {"role": Role.ADMIN}
+async def _has_schedule(call: Call, name: str) -> None:
+    if all(one.name != name for one in await call.site.ask(call.ops.schedules)):
+        raise HTTPException(404, f"there is no schedule {shown.cut(name, 60)!r}; see /schedules")
+
+
 ENDPOINTS = [
     Endpoint(
         "GET", "/instances", list_instances, InstanceInfo, query=Part, page=True, tag="instances"
     ),
-    Endpoint(
-        "POST",
-        "/instances/{instance:path}/release",
-        release_instance,
-        Repaired,
-        body=Release,
-        paths={"instance": "the id of an instance"},
-        tag="instances",
-        role=Role.OPERATOR,
-    ),
+    write_of("release"),
     Endpoint(
         "GET", "/schedules", list_schedules, ScheduleInfo, query=Part, page=True, tag="schedules"
     ),
-    Endpoint("POST", "/schedules/{name:path}/pause", pause_schedule, Repaired, **_SCHEDULE),
-    Endpoint("POST", "/schedules/{name:path}/resume", resume_schedule, Repaired, **_SCHEDULE),
-    Endpoint("POST", "/schedules/{name:path}/run-now", run_schedule_now, Repaired, **_SCHEDULE),
-    Endpoint("DELETE", "/schedules/{name:path}", delete_schedule, Repaired, **(_SCHEDULE | _ADMIN)),
+    *(write_of(f"{verb}-schedule") for verb in ("pause", "resume", "run", "delete")),
     Endpoint("GET", "/limits", list_limits, TopicLimit, query=Part, page=True, tag="limits"),
-    Endpoint(
-        "DELETE",
-        "/limits/{topic:path}",
-        delete_limit,
-        Repaired,
-        body=Why,
-        paths={"topic": "the name of a topic"},
-        tag="limits",
-        **_ADMIN,
-    ),
+    write_of("remove-limit"),
     Endpoint("GET", "/locks", list_locks, Lock, query=Locks, page=True, tag="locks"),
-    Endpoint(
-        "POST",
-        "/locks/{name:path}/release",
-        release_lock,
-        Repaired,
-        body=ReleaseLock,
-        paths={"name": "the name of a lock"},
-        tag="locks",
-        **_ADMIN,
-    ),
+    write_of("release-lock"),
 ]

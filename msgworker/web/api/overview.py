@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from starlette.exceptions import HTTPException
 
-from msgworker.ops.results import Repaired
 from msgworker.queries.audited import AuditEntry
 from msgworker.queries.charts import History, Timings
 from msgworker.queries.counts import Overview, Sizes, TopicInfo
@@ -27,10 +26,9 @@ from msgworker.web.api.calling import (
     Page,
     Part,
     Topic,
-    Why,
     part_of,
 )
-from msgworker.web.sessions import Role
+from msgworker.web.api.operations import write_of
 
 
 class Span(Asked):
@@ -75,20 +73,6 @@ async def get_sizes(call: Call) -> Sizes:
     """The bytes of the tables and of their indexes; null = unknown."""
     found: Sizes = await call.site.look(call.ops.sizes)
     return found
-
-
-async def pause_topic(call: Call) -> Repaired:
-    """Stop handlers of a topic from starting."""
-    return await call.site.ask(call.acting.pause, call.path("topic"), **call.body.model_dump())
-
-
-async def resume_topic(call: Call) -> Repaired:
-    """Resume a paused topic."""
-    return await call.site.ask(call.acting.resume, call.path("topic"), **call.body.model_dump())
-
-
-_TOPIC: dict[str, Any] = {"paths": {"topic": "the name of a topic"}, "tag": "topics"}
-_WRITE: dict[str, Any] = {"role": Role.OPERATOR, "body": Why} | _TOPIC
 
 
 # --- Groups of failures, and objects that wait.
@@ -151,8 +135,7 @@ ENDPOINTS: list[Endpoint] = [
     Endpoint("GET", "/metrics/series", get_series, History, query=Window, tag="overview"),
     Endpoint("GET", "/metrics/topics", get_timings, Timings, query=Span, tag="topics"),
     Endpoint("GET", "/sizes", get_sizes, Sizes, tag="overview"),
-    Endpoint("POST", "/topics/{topic:path}/pause", pause_topic, Repaired, **_WRITE),
-    Endpoint("POST", "/topics/{topic:path}/resume", resume_topic, Repaired, **_WRITE),
+    *(write_of(f"{verb}-topic") for verb in ("pause", "resume")),
     Endpoint("GET", "/failures", list_failures, Failures, query=Groups, page=True, tag="failures"),
     Endpoint("GET", "/lanes", list_lanes, LaneInfo, query=Lanes, page=True, tag="lanes"),
     Endpoint("GET", "/audit", list_audit, AuditEntry, query=Entries, page=True, tag="audit"),

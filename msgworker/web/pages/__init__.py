@@ -4,8 +4,7 @@ overview   /, what needs help, /topics
 messages   /messages, one message and its items, /failures, /lanes
 instances  /instances, /schedules, /locks, /system
 audit      /audit: who changed what, and why
-changing   /change: rerun, discard and cancel messages
-acting     /act: pause a topic, release an instance, and the like
+changing   /change: rerun, discard and cancel messages; /act: pause a topic, and the like
 jobs       /jobs: a write that was begun, how far it is, what it did
 login      /login, /logout, /theme
 """
@@ -17,10 +16,10 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from msgworker.web.live import Part
-from msgworker.web.pages import acting, audit, changing, instances, jobs, login, messages, overview
+from msgworker.web.pages import audit, changing, instances, jobs, login, messages, overview
 from msgworker.web.sections import with_badges
 
-PAGES: tuple[Any, ...] = (overview, messages, instances, audit, jobs, changing, acting, login)
+PAGES: tuple[Any, ...] = (overview, messages, instances, audit, jobs, changing, login)
 NAV = [
     ("Overview", "overview"),
     ("Messages", "messages"),

@@ -1,10 +1,10 @@
-"""Rerun, discard and cancel: a page that counts and tells first, then the write itself."""
+"""Writes: a page that tells, and counts, what one would do, then the write itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,76 +16,33 @@ from msgworker.ops.results import Repaired, Tell
 from msgworker.web import forms
 from msgworker.web.forms import Selection, id_of, whole
 from msgworker.web.pages.jobs import HELP, begun
-from msgworker.web.sessions import Role
 from msgworker.web.site import COUNTED, Refused, Site, or_refused, site_of
+from msgworker.web.writes import ACTS, CHANGES, Act, Change, placed
 
 MOST_RATE = 100_000
 MOST_REASON = 1000
+MOST_NAME = 255
 COUNT_SECONDS = 0.1
 """The page of a dry run counts for so long, unless it is asked to count on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A kind of write. text: what it does. orders: what it can do about the order of an object:
-    value, name and arguments of ops."""
-
-    kind: str
-    verb: str
-    text: str
-    orders: tuple[tuple[str, str, dict[str, bool]], ...] = ()
+def reason_of(form: Mapping[str, str]) -> str:
+    """The reason of a write; raises ConfigError."""
+    reason = form.get("reason", "").strip()
+    if not 0 < len(reason) <= MOST_REASON:
+        raise ConfigError(f"a reason of 1 to {MOST_REASON:,} characters is needed; it is audited")
+    return reason
 
 
-CHANGES = {
-    one.kind: one
-    for one in (
-        Change(
-            "rerun",
-            "Rerun",
-            "Failed and dead messages are tried again, with their tries set to 0: each has all its "
-            "tries again. Items of a fan-out that are done stay done: only the others run.",
-            (
-                ("", "skip messages of which a later one has run already", {}),
-                (
-                    "successors",
-                    "run them, and then in order the failed and dead messages behind them",
-                    {"with_successors": True},
-                ),
-                (
-                    "also_done",
-                    "run them, and then in order all messages behind them, also those that are "
-                    "done: their handlers run again",
-                    {"with_successors": True, "also_done": True},
-                ),
-                (
-                    "force",
-                    "run them out of order (force), also done ones of this selection and those "
-                    "whose unique key is taken",
-                    {"force": True},
-                ),
-            ),
-        ),
-        Change(
-            "discard",
-            "Discard",
-            "New, failed and dead messages are given up: dead, with the reason as their error. "
-            "Their objects continue with what is behind them.",
-        ),
-        Change(
-            "cancel",
-            "Cancel",
-            "New and failed messages are dead at once. Running ones are asked to end: their "
-            "instance sees that within a heartbeat.",
-        ),
-    )
-}
+# --- Rerun, discard and cancel.
 
 
 def change_of(request: Request) -> Change:
-    """The kind of change of the path; raises HTTPException 404."""
+    """The change of the path, for whom the viewer has the role; raises HTTPException."""
     found = CHANGES.get(request.path_params["kind"])
     if found is None:
         raise HTTPException(404)
+    site_of(request).need(request, found.role)
     return found
 
 
@@ -110,15 +67,13 @@ def chosen_of(given: Mapping[str, str]) -> Selection:
 
 async def confirm(request: Request) -> Response:
     site, change = site_of(request), change_of(request)
-    site.need(request, Role.OPERATOR)
     chosen = chosen_of(request.query_params)
     order, options = options_of(change, request.query_params)
     counts_on = request.query_params.get("count") == "on"
     ops = site.ops if counts_on else site.ops.within(site.settings.deadline, counting=COUNT_SECONDS)
-    call = getattr(ops, change.kind)
-    would: Repaired | Refused
-    dry = partial(call, **chosen.asked, **options, dry_run=True, count_limit=COUNTED)
-    would = await site.count(or_refused, dry)
+    asked = chosen.asked | options | {"dry_run": True, "count_limit": COUNTED}
+    dry: Callable[[], Repaired] = partial(getattr(ops, change.ops), **asked)
+    would: Repaired | Refused = await site.count(or_refused, dry)
     return site.render(
         request,
         "change.html",
@@ -138,16 +93,13 @@ async def confirm(request: Request) -> Response:
 
 async def write(request: Request) -> Response:
     site, change = site_of(request), change_of(request)
-    site.need(request, Role.OPERATOR)
     form = forms.form_of(request)
     chosen = chosen_of(form)
     _, options = options_of(change, form)
-    reason = form.get("reason", "").strip()
-    if not 0 < len(reason) <= MOST_REASON:
-        raise ConfigError(f"a reason of 1 to {MOST_REASON:,} characters is needed; it is audited")
+    reason = reason_of(form)
     rate = whole(form, "rate", 0, 1, MOST_RATE) or None
     extent = extent_of(form)
-    call = getattr(site.acting(request), change.kind)
+    call = getattr(site.acting(request), change.ops)
     asked = chosen.asked | options | extent
 
     def work(tell: Tell) -> Repaired:
@@ -190,7 +142,79 @@ def back(site: Site, request: Request, chosen: Selection) -> tuple[str, str]:
     return site.url(request, "messages", chosen.query), "Messages of this selection"
 
 
+# --- A topic, an instance, a schedule, a lock.
+
+
+def act_of(request: Request) -> Act:
+    """The act of the path, for whom the viewer has the role; raises HTTPException."""
+    found = ACTS.get(request.path_params["kind"])
+    if found is None:
+        raise HTTPException(404)
+    site = site_of(request)
+    site.need(request, found.role)
+    if found.elsewhere and site.elsewhere is None:
+        raise HTTPException(404)
+    return found
+
+
+def name_of(text: str) -> str:
+    """The name of a thing; raises ConfigError."""
+    if not 0 < len(text) <= MOST_NAME:
+        raise ConfigError(f"a name has 1 to {MOST_NAME} characters")
+    return text
+
+
+def forcing(act: Act, given: Any) -> dict[str, bool]:
+    """The argument that allows more."""
+    return {"force": True} if act.force and given.get("force") == "1" else {}
+
+
+async def confirm_act(request: Request) -> Response:
+    site, act = site_of(request), act_of(request)
+    name = name_of(request.query_params.get("name", ""))
+    forced = forcing(act, request.query_params)
+
+    def call() -> Repaired:
+        asked = forced | placed(site, act.elsewhere)
+        found: Repaired = getattr(site.ops, act.ops)(name, **asked, dry_run=True)
+        return found
+
+    would = await site.ask(or_refused, call)
+    return site.render(
+        request,
+        "act.html",
+        act=act,
+        name=name,
+        forced=bool(forced),
+        would=would,
+        most_reason=MOST_REASON,
+    )
+
+
+async def do_act(request: Request) -> Response:
+    site, act = site_of(request), act_of(request)
+    form = forms.form_of(request)
+    name, forced = name_of(form.get("name", "")), forcing(act, form)
+    reason, call = reason_of(form), getattr(site.acting(request), act.ops)
+
+    def work(tell: Tell) -> Repaired:
+        more = {"progress": tell} if act.told else {}
+        asked = forced | placed(site, act.elsewhere) | more
+        found: Repaired = call(name, **asked, reason=reason)
+        return found
+
+    return await begun(
+        request,
+        work,
+        title=f"{act.verb} {act.what} {name}",
+        back=site.url(request, act.page),
+        back_text=act.page.capitalize(),
+    )
+
+
 routes = [
     Route("/change/{kind}", confirm, methods=["GET"], name="change"),
     Route("/change/{kind}", write, methods=["POST"]),
+    Route("/act/{kind}", confirm_act, methods=["GET"], name="act"),
+    Route("/act/{kind}", do_act, methods=["POST"]),
 ]

@@ -1,0 +1,234 @@
+"""The writes of the dashboard, as its pages and its JSON API both offer them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from msgworker.web.sessions import Role
+from msgworker.web.site import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A write. kind: in the path of its page. ops: the function of ops. text: what it does."""
+
+    kind: str
+    ops: str
+    verb: str
+    text: str
+    role: Role = Role.OPERATOR
+
+
+# --- On messages, by id or by filter.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change(Write):
+    """A write on messages. word: in the paths and names of its endpoints, on one message and on
+    many; says: what these say of themselves. orders: what it can do about the order of an object:
+    value, name and arguments of ops."""
+
+    word: str
+    says: tuple[str, str]
+    orders: tuple[tuple[str, str, dict[str, bool]], ...] = ()
+
+
+_ORDERS: tuple[tuple[str, str, dict[str, bool]], ...] = (
+    ("", "skip messages of which a later one has run already", {}),
+    (
+        "successors",
+        "run them, and then in order the failed and dead messages behind them",
+        {"with_successors": True},
+    ),
+    (
+        "also_done",
+        "run them, and then in order all messages behind them, also those that are "
+        "done: their handlers run again",
+        {"with_successors": True, "also_done": True},
+    ),
+    (
+        "force",
+        "run them out of order (force), also done ones of this selection and those "
+        "whose unique key is taken",
+        {"force": True},
+    ),
+)
+CHANGES = {
+    one.kind: one
+    for one in (
+        Change(
+            kind="rerun",
+            ops="rerun",
+            verb="Rerun",
+            text="Failed and dead messages are tried again, with their tries set to 0: each has "
+            "all its tries again. Items of a fan-out that are done stay done: only the others run.",
+            word="rerun",
+            says=(
+                "Try one message again.",
+                "Try many messages again, by ids or by filters.",
+            ),
+            orders=_ORDERS,
+        ),
+        Change(
+            kind="discard",
+            ops="discard",
+            verb="Discard",
+            text="New, failed and dead messages are given up: dead, with the reason as their "
+            "error. Their objects continue with what is behind them.",
+            word="skip",
+            says=(
+                "Discard one message: dead, with the reason as its error; its object continues.",
+                "Discard many messages, by ids or by filters.",
+            ),
+        ),
+        Change(
+            kind="cancel",
+            ops="cancel",
+            verb="Cancel",
+            text="New and failed messages are dead at once. Running ones are asked to end: their "
+            "instance sees that within a heartbeat.",
+            word="cancel",
+            says=(
+                "Cancel one message, also a running one.",
+                "Cancel many messages, by ids or by filters.",
+            ),
+        ),
+    )
+}
+
+# --- About one thing that is no message: a topic, an instance, a schedule, a lock.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act(Write):
+    """A write about one thing. what: the word before its name. page: the route to go back to.
+    api: method, path and name of its endpoint; says: what that says of itself.
+    force: what a box says that allows more, "" = there is none. told: whether the call tells its
+    progress. elsewhere: whether it is about a lock that is not in the database."""
+
+    what: str
+    page: str
+    api: str
+    says: str
+    force: str = ""
+    told: bool = False
+    elsewhere: bool = False
+
+
+ACTS = {
+    one.kind: one
+    for one in (
+        Act(
+            kind="pause-topic",
+            ops="pause",
+            verb="Pause",
+            what="topic",
+            text="Its handlers do not start from the next heartbeat of each instance on. Those "
+            "that run go on to their end. Messages behind one of this topic wait too.",
+            page="topics",
+            api="POST /topics/{topic:path}/pause pause_topic",
+            says="Stop handlers of a topic from starting.",
+        ),
+        Act(
+            kind="resume-topic",
+            ops="resume",
+            verb="Resume",
+            what="topic",
+            text="Its handlers start again.",
+            page="topics",
+            api="POST /topics/{topic:path}/resume resume_topic",
+            says="Resume a paused topic.",
+        ),
+        Act(
+            kind="remove-limit",
+            ops="remove_limit",
+            role=Role.ADMIN,
+            verb="Remove the limits of",
+            what="topic",
+            text="Its max_running and rate are forgotten, for a topic whose handlers declare none "
+            "any more. An instance whose handler does declares them again.",
+            page="topics",
+            api="DELETE /limits/{topic:path} delete_limit",
+            says="Forget the limits of a topic, until an instance declares them again.",
+        ),
+        Act(
+            kind="release",
+            ops="release",
+            verb="Release",
+            what="instance",
+            text="Its messages are given back, and a try is counted for each. Do this if its "
+            "process is gone for good and others must not wait for its lease to end.",
+            page="instances",
+            force="it is alive: take its lease over, which takes as long as the lease (force)",
+            told=True,
+            api="POST /instances/{instance:path}/release release_instance",
+            says="Give back the messages of a dead instance; of a live one with force, which "
+            "takes as long as its lease.",
+        ),
+        Act(
+            kind="pause-schedule",
+            ops="pause_schedule",
+            verb="Pause",
+            what="schedule",
+            text="It does not fire from now on. Messages that it has sent are handled.",
+            page="schedules",
+            api="POST /schedules/{name:path}/pause pause_schedule",
+            says="Let a schedule not fire from now on.",
+        ),
+        Act(
+            kind="resume-schedule",
+            ops="resume_schedule",
+            verb="Resume",
+            what="schedule",
+            text="It fires again, from its next tick on. Those of the pause are left out.",
+            page="schedules",
+            api="POST /schedules/{name:path}/resume resume_schedule",
+            says="Let a paused schedule fire again.",
+        ),
+        Act(
+            kind="run-schedule",
+            ops="run_now",
+            verb="Run now",
+            what="schedule",
+            text="Its message is sent now. Its ticks do not change.",
+            page="schedules",
+            api="POST /schedules/{name:path}/run-now run_schedule_now",
+            says="Send the message of a schedule now; its ticks do not change.",
+        ),
+        Act(
+            kind="delete-schedule",
+            ops="delete_schedule",
+            role=Role.ADMIN,
+            verb="Delete",
+            what="schedule",
+            text="It is deleted from the table; its messages stay. A program that still declares "
+            "it writes it again at its next start.",
+            page="schedules",
+            api="DELETE /schedules/{name:path} delete_schedule",
+            says="Delete a schedule from the table; its messages stay.",
+        ),
+        Act(
+            kind="release-lock",
+            ops="release_lock",
+            role=Role.ADMIN,
+            verb="Take away",
+            what="lock",
+            text="Its holder notices at its next renewal, and may work beside the next holder "
+            "until then. A lock whose holder has died ends by itself.",
+            page="locks",
+            force="it is held: take it away nevertheless (force)",
+            api="POST /locks/{name:path}/release release_lock",
+            says="Take a lock away from its holder; needs force.",
+        ),
+    )
+}
+ACTS["release-lock-elsewhere"] = replace(
+    ACTS["release-lock"], kind="release-lock-elsewhere", elsewhere=True, api=""
+)
+
+
+def placed(site: Site, elsewhere: bool) -> dict[str, Any]:
+    """The argument that says where a lock is; may wait for the lock centre."""
+    there = site.elsewhere
+    return {"centre": there.centre()} if elsewhere and there is not None else {}
