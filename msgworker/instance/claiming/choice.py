@@ -250,9 +250,9 @@ class HeadChooser:
         free = row.status == 0 or (row.status == -1 and row.tries < self._max_tries)
         return free and bool(row.due) and self._handled(row.topic)
 
-    def is_of_others(self, row: Candidate) -> bool:
-        """Whether messages of its topic are not claimed here, or not now."""
-        name, topics = topic_of(row.topic), self._search.topics
+    def is_of_others(self, topic: str | None) -> bool:
+        """Whether messages of a topic are not claimed here, or not now."""
+        name, topics = topic_of(topic), self._search.topics
         if name in self._search.paused:
             return True
         if topics is None or name in topics:

@@ -15,8 +15,10 @@ ring    when the window is full of rows that cannot go: one step per object from
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection
@@ -363,7 +365,9 @@ class Search:
     def _is_crowded(self, pick: HeadChooser, rows: Sequence[Candidate]) -> bool:
         """Whether most rows are of topics that are not looked for: the others are then read by
         topic, for a while."""
-        by_topic = self.tables.has("topic") and 2 * sum(map(pick.is_of_others, rows)) > len(rows)
+        topics = Counter(map(attrgetter("topic"), rows)) if self.tables.has("topic") else {}
+        others = sum(many for topic, many in topics.items() if pick.is_of_others(topic))
+        by_topic = 2 * others > len(rows)
         self._crowded = self._crowded or by_topic
         return by_topic
 

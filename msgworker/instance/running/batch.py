@@ -321,12 +321,10 @@ class BatchCaller:
         runtime, lanes, handler = self._runtime, batch.lanes, batch.handler
         first, now = lanes[0], time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
-        running = Execution(
-            *(first.row, first.owner, now, until, handler.timeout_action == "restart"),
-            part=first.part,
-            beside=[(lane.row, lane.part) for lane in lanes[1:]],
-            shared=not batch.is_single,
-        )
+        fatal = handler.timeout_action == "restart"
+        running = Execution(first.row, first.owner, now, until, fatal, first.part)
+        running.beside = [(lane.row, lane.part) for lane in lanes[1:]]
+        running.shared = not batch.is_single
         ident = threading.get_ident()
         runtime.in_flight.running[ident] = running
         try:

@@ -57,8 +57,8 @@ from msgworker.instance.settling.until_known import Failures, Fate, until_known
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Runtime, facts, tell_of_limit
 from msgworker.instance.usercode import call_user, carried, end_if_forked, free_memory
-from msgworker.message import Message, Outcome, Settled, filled, topic_of
-from msgworker.payload import clean, quoted
+from msgworker.message import DEFAULT_TOPIC, Message, Outcome, Settled, filled, topic_of
+from msgworker.payload import clean, decode, quoted
 from msgworker.store import done, recover, schedules
 from msgworker.store import settle as store
 from msgworker.store.rows import Row, with_payload
@@ -328,36 +328,24 @@ class Caller:
         has_ticks = runtime.tables.has("scheduled_for")
         self._tick_of = self._read_tick if has_ticks else None
 
-    def handle(self, lane: Lane) -> None:
-        """Run the current message of a lane; leaves the outcome in `lane.result`."""
-        runtime, row = self._runtime, lane.row
-        if row.flaw is not None and row.odd is not None:
-            lane.result = Result(Outcome.DEAD, f"the row cannot be read: {row.odd}")
+    def handle(self, lane: Lane, loaded: Row | None = None) -> None:
+        """Run the current message of a lane; leaves the outcome in `lane.result`. loaded: its row
+        with the payload, where that was not read ahead."""
+        runtime, row = self._runtime, lane.row if loaded is None else loaded
+        if row.flaw is not None and loaded is None:
+            self._handle_flawed(lane)
             return
-        topic = topic_of(row.topic)
+        topic = DEFAULT_TOPIC if row.topic is None else row.topic
         handler = runtime.registry.get(topic)
         if handler is None:  # unregistered meanwhile: release it
             lane.result = Result(Outcome.RELEASED)
             return
-        if row.flaw is None:
-            self._handle(lane, row, topic, handler)
-            return
-        try:  # it may wait: before anything is noted of the handler, or asked of our lease
-            row = self.loaded(row, lane.owner)
-            if runtime.registry.tells:  # its payload is sent with its outcome
-                lane.row = row
-            self._handle(lane, row, topic, handler)
-        except NotRead:
-            lane.result = Result(Outcome.RELEASED)
-        finally:
-            self.budget.give_back()
-
-    def _handle(self, lane: Lane, row: Row, topic: str, handler: Handler) -> None:
-        runtime, now = self._runtime, time.monotonic()
+        now = time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
         fatal = handler.timeout_action == "restart"
-        running = Execution(row, lane.owner, now, until, fatal, part=lane.part)
-        ident, by_thread = threading.get_ident(), runtime.in_flight.running
+        running = Execution(row, lane.owner, now, until, fatal, lane.part)
+        in_flight = runtime.in_flight
+        ident, by_thread = threading.get_ident(), in_flight.running
         by_thread[ident] = running
         # Checked after the handler is noted in `running`, which the fetcher reads: if our id was
         # lost since this thread took the lane, the message may have been claimed again, even by us.
@@ -366,7 +354,7 @@ class Caller:
             lane.result = Result(Outcome.RELEASED)
             return
         # Also after it is noted: the housekeeper writes `cancels`, then tells those that run.
-        if runtime.in_flight.cancels and (request := runtime.in_flight.cancelled(row)) is not None:
+        if in_flight.cancels and (request := in_flight.cancelled(row)) is not None:
             by_thread.pop(ident, None)
             lane.result = cancelled(request)
             return
@@ -386,14 +374,31 @@ class Caller:
             by_thread.pop(ident, None)
         if lane.settled is not None:
             result = DONE
-        elif (
-            runtime.in_flight.cancels and (request := runtime.in_flight.cancelled(row)) is not None
-        ):
+        elif in_flight.cancels and (request := in_flight.cancelled(row)) is not None:
             result = cancelled(request)
         elif until is not None or result is not DONE:
             result = self.judge.late(result, handler, running, row)
             result = self.judge.written(result, handler, row)
         lane.result = result
+
+    def _handle_flawed(self, lane: Lane) -> None:
+        """A row that cannot be handled, or whose payload is still to be read."""
+        runtime, row = self._runtime, lane.row
+        if row.odd is not None:
+            lane.result = Result(Outcome.DEAD, f"the row cannot be read: {row.odd}")
+            return
+        if runtime.registry.get(topic_of(row.topic)) is None:
+            lane.result = Result(Outcome.RELEASED)
+            return
+        try:  # it may wait: before anything is noted of the handler, or asked of our lease
+            row = self.loaded(row, lane.owner)
+            if runtime.registry.tells:  # its payload is sent with its outcome
+                lane.row = row
+            Caller.handle(self, lane, row)  # without what a subclass puts round it once more
+        except NotRead:
+            lane.result = Result(Outcome.RELEASED)
+        finally:
+            self.budget.give_back()
 
     def loaded(self, row: Row, owner: str) -> Row:
         """The row with its payload, if that was not read ahead; it counts for the budget until the
@@ -425,7 +430,9 @@ class Caller:
             row.msg_id,
             row.object_id,
             topic,
-            payload_of(row.payload, None if row.flaw is None else row.oversize, handler),
+            payload_of(row.payload, None if row.flaw is None else row.oversize, handler)
+            if handler.payload_type is not None or row.flaw is not None
+            else decode(row.payload),
             row.tries,
             None if row.created_at is None else partial(self._created_at, row),
             self._runtime.tables.spec.name,
@@ -473,7 +480,8 @@ class Caller:
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Execution) -> Result:
         attempt = lane.row.tries + 1
         if not handler.takes_context:  # who cannot ask for anything gets nothing made
-            return self.judge.returned(self.call(handler, running, msg), handler, attempt)
+            value = self.call(handler, running, msg)
+            return DONE if value is None else self.judge.returned(value, handler, attempt)
         fans = FanOuts(self._runtime, running, self.judge.secrets)
         try:
             context = Context(msg, lane.owner, attempt, running, fans=fans, runtime=self._runtime)

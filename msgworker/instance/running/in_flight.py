@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -43,7 +42,7 @@ class Lane:
         self.owner = owner
         self.rows = list(rows)
         first = self.rows[0]
-        self.row = self.head = first if isinstance(first, Row) else Row(*first)
+        self.row = self.head = first if type(first) is Row else Row(*first)
         self.part: Any = None
         self.place = 0
         self.width = 1
@@ -89,7 +88,6 @@ class Lane:
         self.started_at = 0.0
 
 
-@dataclass(slots=True)
 class Execution:
     """A running handler: its lane, since when (monotonic), and its deadline.
 
@@ -100,21 +98,27 @@ class Execution:
     once. stopped: that was done at the end of the grace time.
     """
 
-    row: Row
-    owner: str
-    since: float
-    until: float | None
-    fatal: bool = False
-    stuck: bool = False
-    cancelled: bool = False
-    reported: bool = False
-    part: Any = None
+    stuck = cancelled = reported = shared = stopped = False
     beside: Sequence[tuple[Row, Any]] = ()
     called: int | None = None
-    shared: bool = False
     cancel_reason: str | None = None
     end_task: Callable[[], None] | None = None
-    stopped: bool = False
+
+    def __init__(
+        self,
+        row: Row,
+        owner: str,
+        since: float,
+        until: float | None,
+        fatal: bool = False,
+        part: Any = None,
+    ) -> None:
+        self.row = row
+        self.owner = owner
+        self.since = since
+        self.until = until
+        self.fatal = fatal
+        self.part = part
 
     def cancel_for(self, reason: str) -> None:
         """An operator cancels the message."""

@@ -168,9 +168,9 @@ class Lanes:
 
     def took(self, seconds: float, lanes: int = 1) -> None:
         """Record how long a handler has run for each of so many lanes."""
-        self._ended += lanes
+        self._ended = ended = self._ended + lanes
         mean = seconds if self.mean_seconds is None else self.mean_seconds
-        share = min(1.0, lanes * max(NEWEST_SHARE, 1 / self._ended))
+        share = lanes / ended if ended * NEWEST_SHARE < 1 else min(1.0, lanes * NEWEST_SHARE)
         self.mean_seconds = mean + (seconds - mean) * share
 
     def close(self) -> None:

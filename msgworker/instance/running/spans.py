@@ -78,9 +78,9 @@ class TracedCaller(Caller):
         self._of_thread.now = begun = _Try(rows)
         return begun
 
-    def handle(self, lane: Lane) -> None:
+    def handle(self, lane: Lane, loaded: Row | None = None) -> None:
         now, began = self.begin([lane.row]), time.time_ns()
-        super().handle(lane)
+        super().handle(lane, loaded)
         if now.span is not None:
             self.end(now, now.span, lane.result)
         elif lane.result is not None:

@@ -35,6 +35,8 @@ LEAST_BESIDE = 50
 SHARE_BESIDE = 0.4
 """A settle beside another one takes so many lanes at least, and this share of all in flight: small
 statements would cost more than the wait for the other."""
+ASK_SECONDS = 0.0005
+"""While settles are under way, handler threads ask so often whether another one is worth it."""
 LONG_SECONDS = 0.1
 """Behind a settle that takes longer than this, any number is worth a statement."""
 LEAST_DOUBT_SHARE = 0.1
@@ -62,6 +64,7 @@ class Settler:
         self._on_progress = on_progress
         self._renew_now = renew_now
         self._finished: deque[Lane] = deque()
+        self._asks_at = 0.0  # monotonic; written by any thread, a hint
         self.thread = SettleThread(runtime, self.flush)
         most = runtime.tables.dialect.settles_at_once
         self.writers = [Writer(runtime, spare=i > 0, on_leaving=on_progress) for i in range(most)]
@@ -84,10 +87,14 @@ class Settler:
     def add(self, lane: Lane, nothing_waits: bool) -> None:
         """Take a finished lane from a handler thread, and settle if it is time."""
         self._finished.append(lane)
-        since = lane.finished_at - self._finished_since()
-        now = nothing_waits or len(self._finished) >= BATCH
-        if now or (since > GATHER_SECONDS and not self._left_to_its_thread(lane)):
+        if nothing_waits:
             self.flush(takes_one=True)
+        elif lane.finished_at >= self._asks_at:  # rarely: the usual way of a message ends here
+            gathered = self._finished_since() + GATHER_SECONDS
+            if lane.finished_at < gathered and len(self._finished) < BATCH:
+                self._asks_at = gathered
+            elif not self._left_to_its_thread(lane):
+                self.flush(takes_one=True)
 
     def _left_to_its_thread(self, lane: Lane) -> bool:
         # Nothing is to be written for a lane that its transactional handler has settled.
@@ -97,7 +104,7 @@ class Settler:
         try:
             return self._finished[0].finished_at
         except IndexError:  # another thread was faster
-            return float("inf")
+            return float("-inf")
 
     def flush(self, *, takes_one: bool = False) -> None:
         """Settle all finished lanes, unless they are left to a thread that is settling."""
@@ -129,6 +136,7 @@ class Settler:
         for writer in self.writers:  # asked for each message: a loop is the cheapest way
             busy += writer.since is not None
         if busy and (busy == len(self.writers) or not self._worth_a_settle()):
+            self._asks_at = time.monotonic() + ASK_SECONDS
             return None
         for writer in self.writers:
             if writer.may_open and writer.lock.acquire(blocking=False):
@@ -188,11 +196,12 @@ class Settler:
 
     def _take(self) -> list[Lane]:
         batch: list[Lane] = []
-        while len(batch) < BATCH:
-            try:
+        try:
+            for _ in range(BATCH):
                 batch.append(self._finished.popleft())
-            except IndexError:
-                break
+        except IndexError:
+            pass
+        self._asks_at = 0.0
         return batch
 
     # ------------------------------------------------------------ one batch
