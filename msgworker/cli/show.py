@@ -37,8 +37,8 @@ from msgworker.config import YEAR_SECONDS, seconds
 from msgworker.counted import plural
 from msgworker.message import State, topic_of
 from msgworker.queries.counts import Count, Exact
+from msgworker.queries.instances import TopicLimit
 from msgworker.queries.messages import How, MessageInfo
-from msgworker.queries.remaining import TopicLimit
 from msgworker.store.bounded import Found
 from msgworker.store.items import ItemInfo, Items
 from msgworker.store.tries import Try

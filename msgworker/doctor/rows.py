@@ -17,7 +17,7 @@ from msgworker.db import Trouble, WholeId, folded, is_overtime, seconds_since, t
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
 from msgworker.message import Status
 from msgworker.queries import remaining
-from msgworker.queries.instances import InstanceInfo, Life, instances
+from msgworker.queries.instances import InstanceInfo, Life, instances, live
 from msgworker.schema import additions, create, describe, requirements
 from msgworker.store import audit, bounded
 from msgworker.store.recover import flagged_at, giving_back
@@ -49,7 +49,7 @@ def held(p: Patient) -> list[Finding]:
 
 def _found(p: Patient, t: Tables) -> Iterator[Finding]:
     who = instances(p.conn, t)
-    lives = any(one.life is Life.LIVE and one.other_table is None for one in who)
+    lives = bool(live(who))
     yield from _of_nobody(p, t, lives)
     if not any(one.works for one in who):
         yield from _of_the_dead(who)
@@ -237,9 +237,8 @@ def refused(p: Patient) -> list[Finding]:
             raise
         return []  # the lease table is not as it should be, which others tell
     reasons: dict[str, str] = {}
-    for one in known:
-        if one.life is Life.LIVE and one.other_table is None:
-            reasons |= one.refused
+    for one in live(known):
+        reasons |= one.refused
     if not reasons:
         return []
     shown = ", ".join(sorted(reasons, key=int)[:10])

@@ -28,16 +28,14 @@ from msgworker.queries import (
     lanes,
     messages,
     pages,
-    remaining,
 )
 from msgworker.queries.charts import WINDOWS, History, Timings, Window
 from msgworker.queries.counts import Count, Overview, Sizes
 from msgworker.queries.explain import Explanation
 from msgworker.queries.failures import Failures
-from msgworker.queries.instances import InstanceInfo
+from msgworker.queries.instances import InstanceInfo, TopicLimit
 from msgworker.queries.lanes import LaneInfo, LanePlace
 from msgworker.queries.messages import MessageInfo
-from msgworker.queries.remaining import TopicLimit
 from msgworker.schema import describe, rule
 from msgworker.store import cancels
 from msgworker.store import items as fanned
@@ -252,7 +250,7 @@ class Looks(Call):
         """The topics with max_running or rate, by name: what runs, who has it, and when the next
         may start."""
         with self._reading() as (conn, t):
-            return remaining.topics(conn, t)
+            return instances.topics(conn, t)
 
     def history(self, window: Window = "1h", *, topic: str | None = None) -> History:
         """What instances did in the last hour by minute ("1h"), in 6 hours by 5 minutes ("6h"), or

@@ -8,7 +8,7 @@ order      the messages behind a message
 explain    why a message does not run, or how it ended
 remaining  what a drain has left
 failures   failed messages by error
-instances  instances, their messages and slices
+instances  instances, their messages and slices; limits of topics
 charts     the history
 audited    what operators did
 """

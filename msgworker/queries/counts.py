@@ -16,9 +16,7 @@ from msgworker import db
 from msgworker.db import beginning, bytewise, real_instant, seconds_since
 from msgworker.message import State, Status, topic_of, word_of
 from msgworker.payload import shown, told
-from msgworker.queries import remaining
-from msgworker.queries.instances import InstanceInfo, Life, instances
-from msgworker.queries.remaining import TopicLimit
+from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
 from msgworker.schema import additions
 from msgworker.store import bounded, pauses, purge
 from msgworker.store.bounded import Capped
@@ -300,7 +298,7 @@ def _topics(
     ages: Mapping[str, float],
 ) -> tuple[TopicInfo, ...]:
     paused = {one.topic: one for one in pauses.read_all(conn, t)}
-    limit = {one.topic: one for one in remaining.topics(conn, t)}
+    limit = {one.topic: one for one in topics(conn, t)}
     handled = {name for one in who if one.works for name in one.topics or ()}
     names = {*of_topic, *paused, *limit, *handled, *_newest(conn, t)}
     return tuple(

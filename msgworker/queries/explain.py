@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -13,12 +13,20 @@ from sqlalchemy import Connection
 
 from msgworker.counted import plural
 from msgworker.message import State, in_quarantine, topic_of
-from msgworker.queries import instances as scopes
-from msgworker.queries import messages, remaining
-from msgworker.queries.instances import UNKNOWN, InstanceInfo, Life, Started, instances
+from msgworker.queries import messages
+from msgworker.queries.instances import (
+    UNKNOWN,
+    Holder,
+    InstanceInfo,
+    Life,
+    Started,
+    World,
+    part_of,
+    why_not,
+)
 from msgworker.queries.messages import MessageInfo
 from msgworker.schema.rule import Rule
-from msgworker.store import cancels, items, pauses, purge, ranked, schedules, send
+from msgworker.store import cancels, items, purge, ranked, schedules, send
 from msgworker.store.cancels import Request
 from msgworker.store.items import Items
 from msgworker.store.recover import giving_back
@@ -81,7 +89,7 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
     info = messages.show(conn, t, msg_id)
     if info is None:
         return None
-    found = _explain(conn, t, info, instances(conn, t), pauses.topics(conn, t))
+    found = _explain(conn, t, info, World.read(conn, t))
     if info.unique_key is not None and "unique_key" not in info.odd:
         found = replace(found, text=found.text + send.told(conn, t, msg_id, info.unique_key))
     if info.scheduled_for is not None:
@@ -107,19 +115,18 @@ def _explain(
     conn: Connection,
     t: Tables,
     info: MessageInfo,
-    who: Sequence[InstanceInfo],
-    paused: Collection[str],
+    world: World,
 ) -> Explanation:
     if info.status in (State.DONE, State.DEAD, State.UNKNOWN):
         return _ended(t, messages.with_endings(conn, t, [info])[0])
     if info.status is State.PROCESSING:
-        return _running(t, info, who)
+        return _running(t, info, world)
     other = _in_front(conn, t, info)
     if other is not None:
-        behind = _explain(conn, t, other, who, paused)
+        behind = _explain(conn, t, other, world)
         return Explanation(info, Reason.BEHIND, _behind_text(info, other), behind=behind)
     late = _not_due(conn, t, info)
-    return late or _unclaimed(conn, t, info, who, paused)
+    return late or _unclaimed(conn, t, info, world)
 
 
 def _ended(t: Tables, info: MessageInfo) -> Explanation:
@@ -138,8 +145,9 @@ def _ended(t: Tables, info: MessageInfo) -> Explanation:
     return Explanation(info, Reason.DEAD, f"{text}; a rerun tries it again", since=info.finished_at)
 
 
-def _running(t: Tables, info: MessageInfo, who: Sequence[InstanceInfo]) -> Explanation:
-    if info.claimed_by is None:
+def _running(t: Tables, info: MessageInfo, world: World) -> Explanation:
+    held, holder = world.holder(info.claimed_by)
+    if held is Holder.NOBODY:
         text = (
             "a foreign consumer has flagged it, without a name, and only that consumer can end it"
             if t.has("claimed_by")
@@ -149,13 +157,12 @@ def _running(t: Tables, info: MessageInfo, who: Sequence[InstanceInfo]) -> Expla
         text += "" if dated else "; since when is not known"
         text += f"; if that one is gone, {giving_back(dated=dated)} gives it back"
         return Explanation(info, Reason.RUNNING_FOREIGN, text, since=info.claimed_at)
-    holder = next((one for one in who if one.instance_id == info.claimed_by), None)
     told = UNKNOWN if holder is None else holder.started(info)
-    if holder is not None and holder.life is Life.LIVE:
-        text = _held_text(info, holder, told) + _overdue_text(holder, who)
-        text = _stopped_text(holder, who) if holder.stopped else text
+    if holder is not None and held is not Holder.DEAD:
+        text = _held_text(info, holder, told) + _overdue_text(holder, world.who)
+        text = _stopped_text(holder, world.who) if holder.stopped else text
         return _claimed(info, Reason.RUNNING, text, holder, told)
-    alive = any(one.life is Life.LIVE and not one.stopped for one in who)
+    alive = any(one.life is Life.LIVE and not one.stopped for one in world.who)
     how = (
         "it has no lease" if holder is None else f"its lease has run out{_last_sign(holder, told)}"
     )
@@ -298,26 +305,24 @@ def _unclaimed(
     conn: Connection,
     t: Tables,
     info: MessageInfo,
-    who: Sequence[InstanceInfo],
-    paused: Collection[str],
+    world: World,
 ) -> Explanation:
     topic = topic_of(info.topic)
-    if topic in paused:
+    if topic in world.paused:
         return Explanation(info, Reason.PAUSED, f"topic {topic} is paused")
-    live = [one for one in who if one.works]
+    live, able = world.works, world.handling(topic)
     if not live:
         return Explanation(
             info, Reason.NO_INSTANCE, "no instance lives that works on this table; start one"
         )
-    if not any(one.handles(topic) for one in live):
+    if not able:
         text = f"none of the {len(live)} live instances has a handler for topic {topic}"
         return Explanation(info, Reason.NO_HANDLER, text)
-    able = [one for one in live if one.handles(topic)]
     if all(one.scope for one in able):
-        unseen = scopes.why_not(able, *scopes.part_of(conn, t, info.msg_id))
+        unseen = why_not(able, *part_of(conn, t, info.msg_id))
         if unseen:
             return Explanation(info, Reason.NOBODY_LOOKS, unseen)
-    if (why := remaining.waiting(conn, t).get(topic)) is not None:
+    if (why := world.full.get(topic)) is not None:
         return Explanation(info, Reason.LIMITED, f"it waits for {why}")
     for one in live:
         if why := one.refused.get(str(info.msg_id)):

@@ -1,10 +1,11 @@
-"""Instances, their messages and their slices: leases beside the flagged rows."""
+"""What messages wait for beside their own rows: instances, their slices, limits and pauses."""
 
 from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -12,11 +13,19 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.db import beginning, bytewise, real_instant, whole_number
+from msgworker.db import (
+    beginning,
+    bytewise,
+    now_ms,
+    real_instant,
+    whole_number,
+)
+from msgworker.limit import Limit
 from msgworker.payload import shown, told
 from msgworker.queries.messages import MessageInfo
-from msgworker.store import bounded, lease
-from msgworker.store.recover import running_rows
+from msgworker.store import bounded, lease, limits, pauses
+from msgworker.store.limits import Free
+from msgworker.store.recover import FOREIGN, running_rows
 from msgworker.table import Tables
 
 # --- Instances and their messages: leases beside the flagged rows.
@@ -362,3 +371,134 @@ def served(conn: Connection, t: Tables) -> set[str]:
         for one in instances(conn, t)
         if one.life is Life.LIVE and one.other_table is None and "flag" in one.scope
     }
+
+
+# --- The limits of topics, for operators: who holds the permits, when the next token comes.
+
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimit:
+    """The limits of a topic, and what is used of them now.
+
+    max_running: None = any number. running: messages at 1, also those of dead instances that are
+    not recovered yet. holders: how many of them each instance has. rate: "20/s", None = any; burst,
+    tokens: how many may start at once, after a pause and now; None without a rate. next_seconds:
+    until the next token, 0 = there is one. declared_by: the instance that has recorded it.
+    declared_at: when.
+    """
+
+    topic: str
+    max_running: int | None
+    running: int
+    holders: Mapping[str, int]
+    rate: str | None
+    burst: int | None
+    tokens: int | None
+    next_seconds: float | None
+    declared_by: str
+    declared_at: datetime
+
+    @property
+    def why(self) -> str | None:
+        """Why no message of the topic can start now; None if one can."""
+        if self.max_running is not None and self.running >= self.max_running:
+            most = sorted(self.holders.items(), key=lambda one: -one[1])
+            named = ", ".join(f"{name} ({count})" for name, count in most[:MOST_NAMED])
+            more = ", ..." if len(most) > MOST_NAMED else ""
+            text = f"a permit of {self.topic}: {self.running} of {self.max_running} running"
+            return f"{text}, held by {named}{more}"
+        if self.tokens == 0:
+            wait = f"the next in {self.next_seconds or 0.0:.3g} s"
+            return f"a token of {self.topic}: its rate is {self.rate}, {wait}"
+        return None
+
+
+def topics(conn: Connection, t: Tables) -> list[TopicLimit]:
+    """The limited topics, by name."""
+    if limits.NAME in t.missing or not t.has("topic"):
+        return []
+    c = limits.table(t).c
+    columns = (c.topic, c.full_us, c.declared_by, c.declared_at, now_ms())
+    query = sa.select(*columns).where(c.table_name == t.spec.bare_name).order_by(c.topic)
+    recorded = limits.read_all(conn, t)
+    if not recorded:
+        return []
+    everywhere = limits.all_holders(conn, t)
+    found = []
+    for topic, full_us, by, at, ms in conn.execute(query).all():
+        if topic in recorded:
+            limit = recorded[topic].limit
+            held = everywhere.get(topic, Counter())
+            free = Free(limit, sum(held.values()), int(full_us), int(ms) * 1000)
+            found.append(_limited(topic, limit, free, held, by, at))
+    return found
+
+
+def _limited(
+    topic: str, limit: Limit, free: Free, held: Mapping[Any, int], by: str, at: datetime
+) -> TopicLimit:
+    has_rate = limit.starts > 0
+    return TopicLimit(
+        topic=topic,
+        max_running=limit.max_running,
+        running=free.running,
+        holders={FOREIGN if who is None else shown(who): n for who, n in held.items()},
+        rate=limit.rate,
+        burst=limit.burst if has_rate else None,
+        tokens=free.tokens if has_rate else None,
+        next_seconds=free.next_in if has_rate else None,
+        declared_by=by,
+        declared_at=at,
+    )
+
+
+def waiting(conn: Connection, t: Tables) -> dict[str, str]:
+    """The topics of which no message can start now because of their limits, and why."""
+    return {one.topic: one.why for one in topics(conn, t) if one.why is not None}
+
+
+# --- What messages wait for, beside their own rows. All that tells why one waits asks this.
+
+
+class Holder(enum.Enum):
+    """Who has a running message."""
+
+    LIVE = enum.auto()
+    SILENT = enum.auto()  # its lease has not ended, but it may be dead
+    DEAD = enum.auto()  # its lease has ended, or it has none
+    NOBODY = enum.auto()  # it is at 1 without an owner, or the table does not say whose it is
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """who: the instances. paused: topics. full: topics of which no message can start now because of
+    their limits, and why."""
+
+    who: Sequence[InstanceInfo]
+    paused: Collection[str]
+    full: Mapping[str, str]
+
+    @classmethod
+    def read(cls, conn: Connection, t: Tables) -> World:
+        """As it is now."""
+        return cls(instances(conn, t), pauses.topics(conn, t), waiting(conn, t))
+
+    @property
+    def works(self) -> list[InstanceInfo]:
+        """The instances that work on this table."""
+        return [one for one in self.who if one.works]
+
+    def handling(self, topic: str) -> list[InstanceInfo]:
+        """Those that have a handler for a topic."""
+        return [one for one in self.who if one.handles(topic)]
+
+    def holder(self, owner: str | None) -> tuple[Holder, InstanceInfo | None]:
+        """Who has a running message with this `claimed_by`."""
+        if owner is None:
+            return Holder.NOBODY, None
+        one = next((one for one in self.who if one.instance_id == owner), None)
+        if one is None or one.life is not Life.LIVE:
+            return Holder.DEAD, one
+        return Holder.SILENT if one.silent else Holder.LIVE, one

@@ -21,7 +21,7 @@ from msgworker.db import AnyId, AnyText, beginning
 from msgworker.errors import ConfigError
 from msgworker.message import State, topic_of
 from msgworker.payload import BEGINNING, is_text, told
-from msgworker.queries import messages, remaining
+from msgworker.queries import instances, messages
 from msgworker.queries.instances import UNKNOWN, Started, leased
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import bounded
@@ -174,7 +174,7 @@ def _one_of_each(found: Iterable[Any]) -> list[int]:
 def _infos(conn: Connection, t: Tables, heads: Mapping[int, int]) -> list[LaneInfo]:
     """The objects of these heads, with how many messages each has, in this order."""
     infos = messages.by_ids(conn, t, list(heads))
-    started, full = _started(conn, t, infos.values()), remaining.waiting(conn, t)
+    started, full = _started(conn, t, infos.values()), instances.waiting(conn, t)
     return [
         LaneInfo(
             infos[head].object_id,

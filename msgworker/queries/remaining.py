@@ -3,115 +3,22 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam
 
-from msgworker.db import beginning, bytewise, fetch, now_ms, real_instant, seconds_since
-from msgworker.limit import Limit
+from msgworker.db import beginning, bytewise, fetch, real_instant, seconds_since
 from msgworker.message import Status, topic_of
 from msgworker.payload import shown
 from msgworker.queries import messages
-from msgworker.queries.instances import InstanceInfo, Life, instances
-from msgworker.store import limits, pauses
-from msgworker.store.limits import Free
-from msgworker.store.recover import FOREIGN, giving_back, undated
+from msgworker.queries.instances import Holder, InstanceInfo, Life, World
+from msgworker.store.recover import giving_back, undated
 from msgworker.table import Cols, Slice, Tables
 
-# --- The limits of topics, for operators: who holds the permits, when the next token comes.
-
-MOST_NAMED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class TopicLimit:
-    """The limits of a topic, and what is used of them now.
-
-    max_running: None = any number. running: messages at 1, also those of dead instances that are
-    not recovered yet. holders: how many of them each instance has. rate: "20/s", None = any; burst,
-    tokens: how many may start at once, after a pause and now; None without a rate. next_seconds:
-    until the next token, 0 = there is one. declared_by: the instance that has recorded it.
-    declared_at: when.
-    """
-
-    topic: str
-    max_running: int | None
-    running: int
-    holders: Mapping[str, int]
-    rate: str | None
-    burst: int | None
-    tokens: int | None
-    next_seconds: float | None
-    declared_by: str
-    declared_at: datetime
-
-    @property
-    def why(self) -> str | None:
-        """Why no message of the topic can start now; None if one can."""
-        if self.max_running is not None and self.running >= self.max_running:
-            most = sorted(self.holders.items(), key=lambda one: -one[1])
-            named = ", ".join(f"{name} ({count})" for name, count in most[:MOST_NAMED])
-            more = ", ..." if len(most) > MOST_NAMED else ""
-            text = f"a permit of {self.topic}: {self.running} of {self.max_running} running"
-            return f"{text}, held by {named}{more}"
-        if self.tokens == 0:
-            wait = f"the next in {self.next_seconds or 0.0:.3g} s"
-            return f"a token of {self.topic}: its rate is {self.rate}, {wait}"
-        return None
-
-
-def topics(conn: Connection, t: Tables) -> list[TopicLimit]:
-    """The limited topics, by name."""
-    if limits.NAME in t.missing or not t.has("topic"):
-        return []
-    c = limits.table(t).c
-    columns = (c.topic, c.full_us, c.declared_by, c.declared_at, now_ms())
-    query = sa.select(*columns).where(c.table_name == t.spec.bare_name).order_by(c.topic)
-    recorded = limits.read_all(conn, t)
-    if not recorded:
-        return []
-    everywhere = limits.all_holders(conn, t)
-    found = []
-    for topic, full_us, by, at, ms in conn.execute(query).all():
-        if topic in recorded:
-            limit = recorded[topic].limit
-            held = everywhere.get(topic, Counter())
-            free = Free(limit, sum(held.values()), int(full_us), int(ms) * 1000)
-            found.append(_told(topic, limit, free, held, by, at))
-    return found
-
-
-def _told(
-    topic: str, limit: Limit, free: Free, held: Mapping[Any, int], by: str, at: datetime
-) -> TopicLimit:
-    has_rate = limit.starts > 0
-    return TopicLimit(
-        topic=topic,
-        max_running=limit.max_running,
-        running=free.running,
-        holders={FOREIGN if who is None else shown(who): n for who, n in held.items()},
-        rate=limit.rate,
-        burst=limit.burst if has_rate else None,
-        tokens=free.tokens if has_rate else None,
-        next_seconds=free.next_in if has_rate else None,
-        declared_by=by,
-        declared_at=at,
-    )
-
-
-def waiting(conn: Connection, t: Tables) -> dict[str, str]:
-    """The topics of which no message can start now because of their limits, and why."""
-    return {one.topic: one.why for one in topics(conn, t) if one.why is not None}
-
-
-# --- What is left unfinished, by what it waits for.
-#
 # A message waits for what holds its object: the running message if there is one, else the head.
 
 ONE: ColumnElement[int] = sa.literal_column("1")
@@ -183,9 +90,8 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     total = messages.unfinished(conn, t)
     if total == 0:
         return Left()
-    paused, full = pauses.topics(conn, t), waiting(conn, t)
-    others = [one for one in instances(conn, t) if one.instance_id not in asked.me]
-    leases = {one.instance_id: one for one in others if one.life is Life.LIVE}
+    world = World.read(conn, t)
+    world = replace(world, who=[one for one in world.who if one.instance_id not in asked.me])
     holders: dict[str | None, InstanceInfo] = {}
     cut = total > most
     role = None if asked.within is None else asked.within.role
@@ -200,12 +106,12 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     due_heads = 0
     for one in groups:
         topic = topic_of(one.topic)
-        waits = _waits(t, one, topic, asked, paused, others)
-        waits = Waits.LIMITED if waits is Waits.DUE and topic in full else waits
+        waits = _waits(t, one, topic, asked, world)
         by[waits] += int(one.number)
         due_heads += int(one.heads) if waits is Waits.DUE else 0
-        if one.owner in leases:
-            holders[one.owner] = leases[one.owner]
+        holder = world.holder(one.owner)[1]
+        if holder is not None and holder.life is Life.LIVE:
+            holders[one.owner] = holder
         known = examples.get(waits)
         if one.head is not None and (known is None or _better(one, known)):
             examples[waits] = Example(int(one.head), topic, _name(one.owner))
@@ -249,16 +155,9 @@ def _better(one: _Group, known: Example) -> bool:
     return (one.owner is not None, one.head or 0) < (known.claimed_by is not None, known.msg_id)
 
 
-def _waits(
-    t: Tables,
-    one: _Group,
-    topic: str,
-    asked: Asked,
-    paused: Collection[str],
-    others: Collection[InstanceInfo],
-) -> Waits:
+def _waits(t: Tables, one: _Group, topic: str, asked: Asked, world: World) -> Waits:
     if one.status == Status.PROCESSING:
-        return _held(t, one.owner, asked, others)
+        return _held(t, one.owner, asked, world)
     if not one.tries_left:
         return Waits.DEAD
     if not one.here:
@@ -266,23 +165,26 @@ def _waits(
     if not one.due and one.status == Status.NEW:
         return Waits.LATER
     if asked.topics is not None and topic not in asked.topics:
-        if any(other.handles(topic) for other in others):
+        if world.handling(topic):
             return Waits.ELSEWHERE
         return Waits.OTHER_TOPICS if asked.chosen else Waits.NO_HANDLER
-    if topic in paused:
+    if topic in world.paused:
         return Waits.PAUSED
-    return Waits.DUE if one.due else Waits.RETRY
+    if not one.due:
+        return Waits.RETRY
+    return Waits.LIMITED if topic in world.full else Waits.DUE
 
 
-def _held(t: Tables, owner: str | None, asked: Asked, others: Collection[InstanceInfo]) -> Waits:
+def _held(t: Tables, owner: str | None, asked: Asked, world: World) -> Waits:
+    """world: without those that ask."""
     if owner in asked.me:  # a handler has outlived the grace time
         return Waits.DUE
     if owner is None and t.has("claimed_by"):
         return Waits.NOBODY
-    if any(one.instance_id == owner and one.silent for one in others):
+    if world.holder(owner)[0] is Holder.SILENT:
         return Waits.SILENT
     # A live instance has it, or gives it back when its owner is dead.
-    return Waits.ELSEWHERE if any(one.works for one in others) else Waits.NOBODY
+    return Waits.ELSEWHERE if world.works else Waits.NOBODY
 
 
 # ---------------------------------------------------------------- the statement

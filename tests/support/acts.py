@@ -161,7 +161,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         for there in (None, limits.Recorded(numbers, 1, "x")):
             yield limits.declare, {"topic": "a", "limit": numbers, "seen": there, "me": "me"}
         yield limits.remove, {"topic": "a"}
-        yield remaining.topics, {}
+        yield instances.topics, {}
     waits = {"linger": 5.0, "retry_linger": 300.0}
     yield ranked.due_in, {"topics": None, "paused": (), **waits}
     yield ranked.due_in, {"topics": ["a", "b"], "paused": ["b"], **waits}

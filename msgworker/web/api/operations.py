@@ -15,8 +15,7 @@ from starlette.exceptions import HTTPException
 from msgworker.coordination.lease import Lease
 from msgworker.ops.records import ScheduleInfo
 from msgworker.ops.results import Progress, Repaired, Tell
-from msgworker.queries.instances import InstanceInfo
-from msgworker.queries.remaining import TopicLimit
+from msgworker.queries.instances import InstanceInfo, TopicLimit
 from msgworker.web import shown
 from msgworker.web.api.calling import (
     Call,
