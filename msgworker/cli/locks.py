@@ -1,7 +1,11 @@
-"""`locks`: list locks, and take one away from its holder."""
+"""`locks`, `partitions` and `deal`: who holds what, and who takes which part of the table."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -9,7 +13,9 @@ import click
 from msgworker import App
 from msgworker.cli.group import Invocation
 from msgworker.cli.options import (
+    FLAGS,
     app_from,
+    app_option,
     app_ref_of,
     as_json,
     common,
@@ -18,8 +24,23 @@ from msgworker.cli.options import (
     import_app,
     target,
 )
-from msgworker.cli.output import Column, NothingMatched, Usage, age, print_json, print_table, safe
+from msgworker.cli.output import (
+    Column,
+    NothingMatched,
+    Usage,
+    age,
+    note,
+    print_json,
+    print_table,
+    safe,
+)
+from msgworker.config import Configuration
+from msgworker.coordination import Dealer, Everywhere, Instance, LockCentre, Partitions, Segments
 from msgworker.coordination.centres import DATABASE, open_centre, secrets_of_centre
+from msgworker.counted import plural
+from msgworker.errors import ConfigError
+from msgworker.instance.claiming.scope import Scope
+from msgworker.instance.stop import Beside, Signals, StopRequest, end_by
 
 
 @click.command("locks")
@@ -114,3 +135,153 @@ def _list(found: list[dict[str, Any]], as_json: bool) -> None:
             for o in found
         ]
         print_table(columns, rows)
+
+
+# --- `partitions` and `deal`; and the scope of `run` and `drain`.
+
+KINDS = "everywhere, instance:FLAG, partitions:SHARDS or segments"
+SHARDS = 64
+TICK_SECONDS = 0.2
+
+
+@contextmanager
+def scoped(conf: Configuration, app: App) -> Iterator[Scope | None]:
+    """The scope of the configuration, with its locks open; None = everywhere."""
+    kind, _, rest = conf["scope"].strip().partition(":")
+    place = f"scope ({conf.origins['scope']})"
+    if kind == "everywhere" and not rest:
+        yield None
+    elif kind == "instance":
+        yield Instance(rest)
+    elif kind == "partitions":
+        shards = _shards(rest, place)
+        with _locks(conf, app) as locks:
+            yield Partitions(locks, shards=shards)
+    elif kind == "segments" and not rest:
+        if not conf["segments"]:
+            raise ConfigError(
+                f"{place} needs [scope] segments, the name of each lock and its shards: "
+                'segments = {"order:segment:0" = [0, 1], "order:segment:1" = [2, 3]}'
+            )
+        with _locks(conf, app) as locks:
+            yield Segments(locks, conf["segments"], on_outage=conf["on_outage"])
+    else:
+        raise ConfigError(f"{place} must be {KINDS}; got {conf['scope']!r:.80}")
+
+
+def check_scope(conf: Configuration, app: App) -> None:
+    """Raise ConfigError for an impossible scope."""
+    with scoped(conf, app) as scope:
+        (scope or Everywhere()).check(app.table)
+
+
+def keep_secrets(ctx: click.Context, conf: Configuration) -> None:
+    """Keep the password of the locks out of all output."""
+    call = ctx.find_object(Invocation)
+    if call is not None:
+        call.secrets |= secrets_of_centre(conf.locks)
+
+
+def _shards(text: str, place: str) -> int:
+    if not text:
+        return SHARDS
+    if not text.isdecimal():
+        raise ConfigError(f"{place}: partitions:SHARDS takes a whole number, got {text!r:.40}")
+    return int(text)
+
+
+@contextmanager
+def _locks(conf: Configuration, app: App) -> Iterator[LockCentre]:
+    locks = open_centre(conf.locks, app.engine, schema=app.table.schema)
+    try:
+        yield locks
+    finally:
+        locks.close()
+
+
+def _opened(ctx: click.Context, given: dict[str, Any]) -> tuple[App, Configuration]:
+    ref = app_ref_of(given)
+    conf = configure(ctx, given)
+    keep_secrets(ctx, conf)
+    return (app_from(conf, ctx) if ref is None else import_app(ref, ctx)), conf
+
+
+@click.command("partitions")
+@app_option
+@flags(*FLAGS, "scope", "locks")
+@as_json
+@common
+@click.pass_context
+def partitions(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+    """Show the current (CUR) and the next (REQ) owner of each shard.
+
+    The number of shards is that of --scope partitions:SHARDS, by default 64.
+    """
+    app, conf = _opened(ctx, given)
+    kind, _, rest = conf["scope"].strip().partition(":")
+    if kind not in ("partitions", "everywhere"):
+        raise Usage(f"the scope is {conf['scope']}; give --scope partitions:SHARDS")
+    shards = _shards(rest if kind == "partitions" else "", f"scope ({conf.origins['scope']})")
+    with _locks(conf, app) as locks:
+        scope = Partitions(locks, shards=shards)
+        found = scope.status(app.table)
+        members, _ = scope.view(app.table)
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    columns = [Column("SHARD", "right"), Column("CUR", share=1), Column("REQ", share=1)]
+    print_table(columns, [[one.shard, one.cur or "-", one.req or "-"] for one in found])
+    counts = Counter(one.cur for one in found if one.cur)
+    lost = len(found) - sum(counts.values())
+    moving = sum(one.req is not None and one.cur is not None for one in found)
+    free = f"{plural(lost, 'shard')} without an owner"
+    note(f"{plural(len(members), 'member')}; {free}, {moving} to move")
+    if not members:
+        raise NothingMatched("no instance works with partitions of this table now")
+
+
+@click.command("deal")
+@click.argument("flag", nargs=-1, required=True)
+@click.option(
+    "--size", default=3, show_default=True, help="How many messages a flag gets in a row."
+)
+@click.option("--once", is_flag=True, help="Deal the existing messages, then end.")
+@app_option
+@flags(*FLAGS, "locks")
+@as_json
+@common
+@click.pass_context
+def deal(
+    ctx: click.Context,
+    /,
+    flag: tuple[str, ...],
+    size: int,
+    once: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Deal messages to FLAGs, a few at a time, until a signal arrives.
+
+    An object with an unfinished message keeps its flag. Messages of an instance that no longer
+    exists are dealt again. Only one dealer deals at a time; others stand by.
+    """
+    app, conf = _opened(ctx, given)
+    with _locks(conf, app) as locks:
+        dealer = Dealer(app, list(flag), size=size, locks=locks)
+        if once:
+            count = dealer.deal_once()
+            print_json({"dealt": count}) if as_json else click.echo(
+                f"dealt {plural(count, 'message')}"
+            )
+            return
+        asked = StopRequest()
+        asked.begun = True
+        with Signals(asked):
+            work = Beside(dealer.run)
+            while work.goes_on(TICK_SECONDS) and not asked.in_order:
+                pass
+            dealer.stop()
+            while work.goes_on(TICK_SECONDS):
+                if asked.at_once is not None:
+                    end_by(asked.at_once)
+            work.result()

@@ -16,6 +16,7 @@ import click
 from msgworker import App, Report, Worker, db
 from msgworker.app import table_from
 from msgworker.cli.group import Invocation
+from msgworker.cli.locks import check_scope, keep_secrets, scoped
 from msgworker.cli.logs import StatusLine
 from msgworker.cli.options import (
     CONFIG_FILE,
@@ -30,7 +31,6 @@ from msgworker.cli.options import (
     settings_of,
 )
 from msgworker.cli.output import print_json
-from msgworker.cli.partitions import check_scope, keep_secrets, scoped
 from msgworker.cli.processes import Fleet, Parent
 from msgworker.config import SETTINGS, Configuration, flag_of
 from msgworker.errors import ConfigError
