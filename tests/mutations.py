@@ -2007,11 +2007,4 @@ MUTANTS = (
         "test_a_dry_run_that_stops_at_its_limit_does_not_take_a_part_for_another_number"
         "[sqlite-discard]",
     ),
-    _m(
-        "what costs much is polled as often",
-        "web/live.py",
-        "rest = took / SHARE - ",
-        "rest = took - ",
-        "test_what_costs_much_is_polled_less_often[True]",
-    ),
 )

@@ -279,14 +279,6 @@ _m(
     "self._unread = None",
     "test_who_does_not_read_the_answer_is_left",
 )
-_m(
-    "S4",
-    "any number of streams",
-    "web/live.py",
-    "        if len(self._streams) >= MOST_STREAMS:",
-    "        if len(self._streams) < 0:",
-    "test_no_more_streams_than_there_are_places_for_begin_at_once",
-)
 
 # ---------------------------------------------------------------- S5 closed by default
 
@@ -391,14 +383,6 @@ _m(
             return self.viewer(request.query_params["token"], "token")
         if scheme.lower() == "bearer":""",
     "test_a_token_in_the_url_is_no_token",
-)
-_m(
-    "S6",
-    "streams go on behind the end of a session",
-    "web/live.py",
-    "        while not self.stopped and stream.admitted():",
-    "        while not self.stopped:",
-    "test_the_end_of_a_session_ends_its_streams",
 )
 
 # ---------------------------------------------------------------- S7 names
@@ -626,14 +610,6 @@ _m(
     "rows = [plain(one, site.without) for one in found.rows]",
     "rows = [plain(one) for one in found.rows]",
     "test_no_answer_shows_a_secret",
-)
-_m(
-    "S13",
-    "a refusal repeats what was asked for",
-    "web/live.py",
-    """raise HTTPException(400, f"parts to follow are {', '.join(sorted(self._parts))}")""",
-    'raise HTTPException(400, f"there is no {wanted}")',
-    "test_no_event_stream_shows_a_secret",
 )
 _m(
     "S13",

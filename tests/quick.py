@@ -77,7 +77,6 @@ QUICK = {
     "test_a_thousand_odd_values_break_no_page": NONE,
     "test_no_page_shows_a_secret": "sqlite",
     "test_no_answer_shows_a_secret": "postgresql",
-    "test_no_event_stream_shows_a_secret": "sqlite",
     "test_no_write_says_a_secret_again": "postgresql",
     "test_no_refusal_says_a_secret_again": "sqlite",
     "test_no_command_shows_a_secret": "postgresql",
@@ -90,7 +89,7 @@ QUICK = {
     "test_everything_that_acts_is_seen_on_a_phone_under_a_low_header": NONE,
     "test_odd_values_make_no_page_wider_than_a_phone": NONE,
     "test_a_group_is_rerun_by_the_keyboard_alone": NONE,
-    "test_a_page_without_an_event_stream_is_loaded_anew_by_itself": NONE,
+    "test_what_changes_is_loaded_anew_by_itself": NONE,
     # bench
     "test_a_tiny_run_finds_no_fault": NONE,
     "test_a_tiny_run_measures_rates_and_counts": NONE,

@@ -9,13 +9,12 @@ guard        what every request passes: headers, hosts, bodies, who it is
 forms        what a write has to show, the fields of a form, which messages a page is about
 access       who may see and who may act: this machine, tokens, a proxy, a callable
 sessions     tokens and roles, the cookie of a browser, the token of its forms
-site         what routes work with: pages, what goes wrong, a lock centre that is elsewhere
+site         what routes work with: pages, the numbers beside their names, what goes wrong
 threads      reads in threads with a deadline, and what those who ask at once share
 pages        the pages
 sections     pages with parts that are loaded anew, made once for all viewers
 jobs         writes that pages have asked for, in threads
 api          the JSON API
-live         one poller for all viewers, the event stream, the numbers beside the names of pages
 health       whether the process and its database work; metrics for Prometheus
 charts       pictures as SVG, from numbers
 shown        how values look: times, ages, numbers, payloads without their secrets

@@ -20,7 +20,7 @@ from msgworker.config import Settings
 from msgworker.coordination.lease import LockCentre
 from msgworker.errors import ConfigError
 from msgworker.table import MessageTable
-from msgworker.web import access, api, forms, guard, health, live, pages, shown
+from msgworker.web import access, api, forms, guard, health, pages, shown
 from msgworker.web.access import Asking, Door, Local
 from msgworker.web.sessions import Role, Sessions
 from msgworker.web.site import DEADLINE_SECONDS, Elsewhere, Options, Site
@@ -71,7 +71,7 @@ def dashboard(
         elsewhere=None if locks is None else Elsewhere(locks),
         values=tuple(of_app(app) if values is None else values),
     )
-    site = Site(app, options, door_of(auth, role), Sessions(key), pages.NAV, pages.PARTS)
+    site = Site(app, options, door_of(auth, role), Sessions(key), pages.NAV)
     return Dashboard(site, guarded(site))
 
 
@@ -160,7 +160,6 @@ def routes() -> Sequence[BaseRoute]:
     """All routes."""
     return [
         *health.routes,
-        *live.routes,
         *health.metrics_routes,
         *pages.routes,
         Mount("/api/v1", app=Router(api.routes, redirect_slashes=False), name="api"),

@@ -13,8 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from msgworker.web import guard
-from msgworker.web.live import PENDING
-from msgworker.web.site import SHARED_SECONDS, Site, site_of
+from msgworker.web.site import PENDING, POLL_SECONDS, Site, site_of
 
 # --- Pages for which the numbers beside the names of pages are read first.
 #
@@ -55,10 +54,9 @@ def with_badges(route: BaseRoute) -> BaseRoute:
 
 # --- Sections of pages that follow what changes: made once for all who see the same.
 #
-# When a change is told, all viewers load their page anew at that moment. What they see of it
-# depends on its URL and on what they may do, and on nothing else of who they are: so the part of
-# the page between header and footer is made once for each URL and role. It has neither names nor
-# tokens of a session; a template that uses one fails, because it is not given any.
+# What viewers see of a page depends on its URL and on what they may do, and on nothing else of who
+# they are: so the part of it between header and footer is made once for each URL and role. It has
+# neither names nor tokens of a session; a template that uses one fails, as it is not given any.
 
 LAYOUT = "section.html"
 Values = Callable[[], Awaitable[dict[str, Any]]]
@@ -77,4 +75,4 @@ async def page(site: Site, request: Request, template: str, values: Values) -> R
         text = site.text(request, template, layout=LAYOUT, this=this, **found)
         return text.encode()
 
-    return HTMLResponse(await site.sections.get(key, SHARED_SECONDS, make))
+    return HTMLResponse(await site.sections.get(key, POLL_SECONDS, make))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logger("msgworker.web")
 KEY_VARIABLE = "MSGWORKER_WEB_KEY"
 STOP_SECONDS = 5
-"""How long answers that are under way may take at a stop; event streams are ended."""
+"""How long answers that are under way may take at a stop."""
 BACKLOG = 128
 TOLD_SECONDS = 60.0
 """One line of the log in so long about connections that cannot be accepted."""
@@ -178,7 +178,6 @@ def _stopping(server: uvicorn.Server, dashboard: Dashboard) -> Iterator[None]:
     def stop(number: int, _: FrameType | None) -> None:
         server.force_exit = server.should_exit
         server.should_exit = True
-        dashboard.site.stopping()
 
     before = {number: signal.signal(number, stop) for number in asking()}
     try:

@@ -7,6 +7,7 @@ import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +33,7 @@ from msgworker.errors import (
     MsgworkerError,
     SchemaError,
 )
+from msgworker.message import State
 from msgworker.metrics.counting import Counting
 from msgworker.metrics.exposition import DOWN, Looking, text
 from msgworker.ops import Ops
@@ -39,7 +41,6 @@ from msgworker.queries.counts import Overview
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Network, Viewer, client_of
 from msgworker.web.jobs import Jobs
-from msgworker.web.live import BADGED, PENDING, Badges, Live, Part
 from msgworker.web.sessions import Role, Session, Sessions, cookie_of
 from msgworker.web.threads import Busy, Hardships, Threads, Watch
 
@@ -198,6 +199,53 @@ class Elsewhere:
             self._opened.close()
 
 
+# --- The numbers beside the names of pages: what needs help, wherever the viewer is.
+#
+# See sections.py for when they are read.
+
+OLD_SECONDS = 120.0
+"""After so long without an answer nothing is shown rather than what was."""
+PENDING: ContextVar[asyncio.Future[Any] | None] = ContextVar("msgworker_badges", default=None)
+"""The read of them for this request: beside what its page reads, and awaited before it is shown."""
+BADGED = ("failures", "instances")
+"""The routes of pages with a number."""
+
+
+class Badges:
+    """What was read last. Used on the event loop, and by the poller's thread, which only
+    replaces it."""
+
+    def __init__(self) -> None:
+        self._found: Mapping[str, tuple[str, str]] = {}
+        self._read_at: float | None = None
+
+    def note(self, found: Overview) -> None:
+        """An overview was read."""
+        dead = found.count(State.DEAD)
+        self._found = {
+            name: (text, word)
+            for name, count, text, word in (
+                ("failures", dead.count, str(dead), "dead messages"),
+                ("instances", found.dead, str(found.dead), "dead instances"),
+            )
+            if count
+        }
+        self._read_at = time.monotonic()
+
+    def forget(self) -> None:
+        """Nothing was read."""
+        self._found, self._read_at = {}, None
+
+    @property
+    def age(self) -> float:
+        """Seconds since they were read; infinite if never."""
+        return float("inf") if self._read_at is None else time.monotonic() - self._read_at
+
+    def shown(self) -> Mapping[str, tuple[str, str]]:
+        """By route: the number, and what it counts."""
+        return self._found if self.age < OLD_SECONDS else {}
+
+
 # --- What routes work with: templates, and reads of the database in threads with a deadline.
 #
 # A page reads by `Site.look` (shared by all viewers for a moment) or `Site.ask`, never itself: the
@@ -216,6 +264,9 @@ COUNTED = 10_000
 EXPECTED_SECONDS = 45.0
 """What a write counts first, to find as many as it expects, may take so long."""
 SHARED_SECONDS = 2.0
+POLL_SECONDS = 5.0
+"""How often a page that is open loads what changes (page.js), and how long all viewers get the same
+of it: so many viewers cost the database what one does."""
 STEADY_SECONDS = 20.0
 """How long all viewers get the same of what is written once a minute."""
 SHARED_MOST = 256
@@ -256,16 +307,12 @@ class Site:
         door: Door,
         sessions: Sessions,
         nav: Sequence[tuple[str, str]],
-        parts: Mapping[str, Part],
     ) -> None:
         self.app = app
         self.settings = options
         self.door = door
         self.sessions = sessions
         self.nav = nav
-        reads = {name: functools.partial(self.ask, part, self) for name, part in parts.items()}
-        self.live = Live(reads, self._changed)
-        self.polled: Overview | None = None
         self.scrapes = Scrapes(app)
         self.badges = Badges()
         self.elsewhere = options.elsewhere
@@ -291,11 +338,6 @@ class Site:
         self._watch.close()
         if self.elsewhere is not None:
             self.elsewhere.close()
-
-    def stopping(self) -> None:
-        """End the event streams, so that the server can stop; any thread and signal handler may
-        call this."""
-        self.live.stop()
 
     # ------------------------------------------------------------ the database
 
@@ -374,13 +416,6 @@ class Site:
         kept = (self._steady, self.badges, self.scrapes) if steady else ()
         for one in (self._shared, self.sections, *kept):
             one.forget()
-
-    def _changed(self) -> None:
-        """What was looked at is out of date, but for what the poller has just seen."""
-        self.forget()
-        if self.polled is not None:
-            key = key_of(functools.partial(self.ops.overview))
-            self._shared.put(key, self.polled)
 
     def _why(self, error: BaseException) -> str:
         """Why a write failed; which right the login lacks, if that is it."""

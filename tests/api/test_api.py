@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.store import audit, selection
-from msgworker.web import live
 from msgworker.web.api import ENDPOINTS, document, messages, operations
 from msgworker.web.sessions import Role
 from tests.api.conftest import client_of
@@ -312,18 +311,6 @@ def test_odd_rows_are_answered_as_json(app: App, client: Any) -> None:
             conn.execute(sa.text("UPDATE msgworker_message SET topic = X'FF00', object_id = X'FE'"))
         assert client.get(f"/messages/{msg_id}").status_code == 200
         assert client.get("/topics").status_code == 200
-
-
-def test_the_openapi_document_has_the_event_stream_as_it_is(client, monkeypatch):
-    monkeypatch.setattr(live, "STREAM_SECONDS", 0.0)
-    told = client.get("/openapi.json").json()["paths"]["/events"]["get"]
-    (asked,) = told["parameters"]
-    found = client.get(f"/events?{asked['name']}=counts")
-    (kind,) = told["responses"][str(found.status_code)]["content"]
-    assert found.headers["content-type"].split(";")[0] == kind
-    refused = client.get("/events")
-    (kind,) = told["responses"][str(refused.status_code)]["content"]
-    assert (refused.status_code, refused.headers["content-type"]) == (400, kind)
 
 
 def test_the_openapi_document_is_in_step():

@@ -52,7 +52,6 @@ def served(app: App, **options: Any) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        made.site.stopping()
         server.should_exit = True
         thread.join(15)
         made.site.close()

@@ -47,7 +47,7 @@ def test_without_actions_every_viewer_only_looks(sqlite_app: App) -> None:
 def test_a_token_is_needed_for_all_but_health_and_the_form(sqlite_app: App) -> None:
     client = Browser(dashboard_with(sqlite_app), peer="127.0.0.1")
     assert client.get("/").headers["location"] == "/login"
-    for path in ("/system", "/events?part=counts", "/api/v1/overview", "/docs", "/nothing"):
+    for path in ("/system", "/api/v1/overview", "/docs", "/nothing"):
         found = client.get(path, headers={"accept": "application/json"})
         assert (found.status_code, found.headers["www-authenticate"][:6]) == (401, "Bearer")
     for path in ("/healthz", "/readyz", "/login", "/static/page.css"):
@@ -351,3 +351,25 @@ def test_a_proxy_may_say_the_role_of_each_user(
     assert f"ann, {role}" in Page(page).text
     with pytest.raises(ConfigError, match="--role-header"):
         serving.door_for(conf | {"web_trusted_proxy_header": None}, {})
+
+
+def test_more_log_outs_than_are_kept_end_all_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MOST_ENDED", 3)
+    made = tokens.Sessions()
+    ann = tokens.entry("a-token-of-the-tests", "test", name="ann")
+    begun = [made.begin(ann) for _ in range(5)]
+    for one in begun[:3]:
+        made.end(one)
+    assert [made.is_valid(one) for one in begun] == [False] * 3 + [True] * 2
+    made.end(begun[3])
+    assert not any(made.is_valid(one) for one in begun)
+
+
+def test_a_browser_that_never_logged_in_ends_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every browser could end those of all."""
+    monkeypatch.setattr(tokens, "MOST_ENDED", 1)
+    made = tokens.Sessions()
+    ann = made.begin(tokens.entry("a-token-of-the-tests", "test", name="ann"))
+    for _ in range(3):
+        made.end(made.begin())
+    assert made.is_valid(ann)

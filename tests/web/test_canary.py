@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from msgworker import App, Message
 from msgworker.cli import main
-from msgworker.web import live
 from tests.support.rows import send
 from tests.support.spans import Spans, recorded
 from tests.support.web import HERE, Browser, Page
@@ -170,7 +169,7 @@ def test_no_page_shows_a_secret(scene: Scene, client: Browser) -> None:
         assert_without_secrets(found, path)
         told += "refused" in found.text
         if found.headers["content-type"].startswith("text/html"):
-            to_see += [one for one in Page(found.text).links() if "/events" not in one]
+            to_see += Page(found.text).links()
     assert len(kinds) > 40
     assert told >= 12  # the error itself is told, and the reasons
     assert {"/system", "/failures.csv", "/audit/1", f"/messages/{scene.two}/items"} <= seen
@@ -181,7 +180,7 @@ def test_no_answer_shows_a_secret(scene: Scene, client: Browser) -> None:
     described, seen = client.get("/api/v1/openapi.json").json()["paths"], 0
     paths = ["/metrics", "/readyz", "/healthz", "/failures.csv"]
     for path, doings in described.items():
-        if "get" in doings and path != "/events":
+        if "get" in doings:
             for msg_id in (scene.one, scene.two):
                 one = path.replace("{msg_id}", str(msg_id)).replace("{op_id}", "1")
                 paths += [f"/api/v1{one}", f"/api/v1{one}?payload=1"]
@@ -192,17 +191,6 @@ def test_no_answer_shows_a_secret(scene: Scene, client: Browser) -> None:
         seen += "refused" in found.text
     assert seen >= 6
     assert "schedules" in "".join(paths)
-
-
-def test_no_event_stream_shows_a_secret(
-    scene: Scene, client: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live, "STREAM_SECONDS", 0.0)
-    for path in ("/events", "/api/v1/events"):
-        for part in ("counts", TROUBLE):
-            found = client.get(path, params={"part": part})
-            assert found.status_code == (200 if part == "counts" else 400)
-            assert_without_secrets(found, path)
 
 
 def test_no_write_says_a_secret_again(scene: Scene, client: Browser) -> None:

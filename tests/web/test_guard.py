@@ -373,7 +373,7 @@ def test_a_client_that_goes_away_in_a_body_is_no_error(sqlite_app: App, caplog: 
     assert (sent, caplog.records) == ([], [])
 
 
-@pytest.mark.parametrize("path", ["/", "/static/page.css", "/events"])
+@pytest.mark.parametrize("path", ["/", "/static/page.css"])
 def test_a_websocket_is_closed(browser: Browser, path: str) -> None:
     with pytest.raises(WebSocketDisconnect) as found, browser.websocket_connect(path):
         pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import Any
 
@@ -32,7 +31,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return real(self, request, template, **values)
 
     monkeypatch.setattr(Site, "text", text)
-    monkeypatch.setattr(sections, "SHARED_SECONDS", 60.0)
+    monkeypatch.setattr(sections, "POLL_SECONDS", 60.0)
     return found
 
 
@@ -48,7 +47,7 @@ def test_a_live_section_is_read_and_made_once_for_all_viewers(
         others = {client.get(path, headers=SCRIPT).text for _ in range(VIEWERS - 1)}
         assert others == {first}
         assert (len(sent), len(made)) == (of_one, 1)
-        dashboard.site.forget()  # as at each change that is told
+        dashboard.site.forget()  # as at each write
         assert client.get(path, headers=SCRIPT).status_code == 200
         assert len(made) == 2
 
@@ -80,27 +79,3 @@ def test_a_script_gets_the_sections_that_it_selects(full_app: App, path: str) ->
     assert live.findall(part) == live.findall(page)
     assert "<html" in page
     assert "<html" not in part
-
-
-def test_what_the_poller_has_seen_is_not_read_again(full_app: App) -> None:
-    """Those who load a page when a change is told get the counts that told it."""
-
-    async def scene() -> list[int]:
-        dashboard = full_app.web()
-        site, found = dashboard.site, []
-        stream = site.live.join(["counts"])
-        with statements(full_app) as sent:
-            await asyncio.wait_for(stream.bell.wait(), 10)
-            found.append(len(sent))
-            seen = await site.overview()
-            found.append(len(sent))
-            assert seen is site.polled
-            site.forget()
-            assert await site.overview() is not seen
-            found.append(len(sent))
-        site.live.leave(stream)
-        site.close()
-        return found
-
-    polled, shared, again = asyncio.run(scene())
-    assert 0 < polled == shared < again

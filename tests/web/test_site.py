@@ -1,4 +1,4 @@
-"""Reads in threads, event streams, sub-paths, health, and what is shipped."""
+"""Reads in threads, sub-paths, health, and what is shipped."""
 
 from __future__ import annotations
 
@@ -303,8 +303,6 @@ def test_the_command_serves_and_stops_in_order(sqlite_app: App, tmp_path: Path) 
         assert "<h1>Overview</h1>" in text
         system = urllib.request.urlopen(f"{found[0]}system", timeout=20).read().decode()
         assert "flag --port" in system
-        stream = urllib.request.urlopen(f"{found[0]}events?part=counts", timeout=20)
-        assert stream.readline() == b"retry: 5000\n"
         begun = time.monotonic()
         program.send_signal(signal.SIGTERM)
         assert program.wait(20) == 0

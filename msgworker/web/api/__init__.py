@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from msgworker.web import live
 from msgworker.web.api import messages, operations, overview
 from msgworker.web.api.calling import Endpoint, answer_of
 
@@ -41,6 +40,5 @@ def _document() -> dict[str, Any]:
 
 routes: list[BaseRoute] = [
     Route("/openapi.json", openapi, methods=["GET"], name="openapi"),
-    Route("/events", live.events, methods=["GET"], name="api_events"),
     *(one.route() for one in ENDPOINTS),
 ]

@@ -52,27 +52,6 @@ FAULTS = {
 }
 
 
-EVENTS: dict[str, Any] = {
-    "operationId": "api_events",
-    "tags": ["events"],
-    "summary": "Follow what changes, as server-sent events.",
-    "description": (
-        "Needs the role viewer. `event: part` has the name of a part as its data when it has "
-        "changed, and every 15 s: load what shows it anew. A stream ends after 5 minutes."
-    ),
-    "parameters": [
-        {
-            "name": "part",
-            "in": "query",
-            "required": True,
-            "description": "What to follow, such as counts.",
-            "schema": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        }
-    ],
-}
-"""An answer without an end, which is no endpoint."""
-
-
 class SkipText(TypedDict):
     """A message that was skipped, and why."""
 
@@ -109,9 +88,6 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     for one in endpoints:
         path = re.sub(r":path}", "}", one.path)
         paths.setdefault(path, {})[one.method.lower()] = _operation(one, parts)
-    stream = {"description": "The stream.", "content": {"text/event-stream": {}}}
-    faults = _faults("400", "401", "403", "503")
-    paths["/events"] = {"get": EVENTS | {"responses": {"200": stream} | faults}}
     return {
         "openapi": "3.1.0",
         "info": {

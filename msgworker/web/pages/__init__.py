@@ -1,4 +1,4 @@
-"""The pages. Each module has `routes`, and may have `PARTS` that viewers follow.
+"""The pages. Each module has `routes`.
 
 overview   /, what needs help, /topics
 messages   /messages, one message and its items, /failures, /lanes
@@ -15,7 +15,6 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from msgworker.web.live import Part
 from msgworker.web.pages import audit, changing, instances, jobs, login, messages, overview
 from msgworker.web.sections import with_badges
 
@@ -33,7 +32,4 @@ NAV = [
     ("System", "system"),
 ]
 """Each page of the navigation, and the name of its route."""
-PARTS: dict[str, Part] = {
-    name: part for page in PAGES for name, part in getattr(page, "PARTS", {}).items()
-}
 routes: list[BaseRoute] = [with_badges(route) for page in PAGES for route in page.routes]

@@ -42,7 +42,6 @@ async def log_in(request: Request) -> Response:
 async def log_out(request: Request) -> Response:
     site = site_of(request)
     site.sessions.end(request.state.session)
-    site.live.ask_again()
     request.state.session = None
     return RedirectResponse(site.url(request, "overview"), 303)
 

@@ -19,7 +19,7 @@ from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.bounded import Capped
 from msgworker.store.pauses import MAX_TOPIC
 from msgworker.web import charts, sections, shown
-from msgworker.web.site import Site, site_of
+from msgworker.web.site import site_of
 
 TOPICS = 100
 """The most rows of topics; those with failures come first."""
@@ -116,18 +116,6 @@ def pictures(points: Sequence[HistoryPoint], step_seconds: int) -> list[dict[str
 def places(count: int) -> list[int]:
     """Where labels stand below a picture: at both ends and between."""
     return sorted({0, count // 2, count - 1}) if count else []
-
-
-def what_matters(site: Site) -> Any:
-    """Without ages, see `live.py`."""
-    found: Overview = site.ops.overview()
-    site.badges.note(found)
-    site.polled = found
-    topics = [(one.topic, dict(one.counts), one.paused is None) for one in found.topics]
-    return dict(found.counts), topics, found.live, found.silent, found.dead
-
-
-PARTS = {"counts": what_matters}
 
 
 def window_of(request: Request) -> Window:

@@ -1,8 +1,7 @@
 // What a page does beside htmx. All of it works without: times in UTC, a page as it was loaded.
 "use strict";
 (function () {
-  const POLL = 15000;
-  let stream = null, timer = null;
+  const POLL = 5000;
 
   function all(root, what) {
     return [...(root.matches && root.matches(what) ? [root] : []), ...root.querySelectorAll(what)];
@@ -43,37 +42,18 @@
       (window.getSelection().toString() && section.contains(window.getSelection().anchorNode));
   }
 
-  function load(part) {
-    for (const one of document.querySelectorAll("section[data-parts]")) {
-      const parts = one.dataset.parts.split(" ");
-      if ((part === null || parts.includes(part)) && !busy(one)) htmx.trigger(one, "changed");
+  function load() { // what changes; not in a tab that is not seen
+    if (document.hidden) return;
+    for (const one of document.querySelectorAll("section.live")) {
+      if (!busy(one)) htmx.trigger(one, "changed");
     }
   }
 
-  function follow() { // one stream for a page; none for a tab that is not seen
-    const sections = [...document.querySelectorAll("section[data-parts]")];
-    if (!sections.length || stream || document.hidden) return;
-    const query = new URLSearchParams();
-    for (const part of new Set(sections.flatMap((one) => one.dataset.parts.split(" ")))) {
-      query.append("part", part);
-    }
-    stream = new EventSource(sections[0].dataset.events + "?" + query);
-    stream.addEventListener("part", function (e) { load(e.data); });
-    stream.onopen = function () { clearInterval(timer); timer = null; };
-    stream.onerror = function () {
-      timer = timer || setInterval(function () { if (!document.hidden) load(null); }, POLL);
-    };
-  }
-
-  document.addEventListener("visibilitychange", function () {
-    if (!document.hidden) return follow();
-    if (stream) stream.close();
-    stream = null;
-  });
+  document.addEventListener("visibilitychange", load);
   document.addEventListener("DOMContentLoaded", function () {
     local(document.body);
     sending(document.body);
-    follow();
+    setInterval(load, POLL);
   });
   document.addEventListener("htmx:afterSwap", function () { local(document.body); }); // before it is painted
   document.addEventListener("htmx:load", function (e) { local(e.detail.elt); sending(e.detail.elt); });
