@@ -25,8 +25,8 @@ def plain_engine(url: str | sa.URL, **options: Any) -> sa.Engine:
 
 
 def _first_that_answers(dialect: Any, _: Any, __: Any, cparams: dict[str, Any]) -> Any:
-    """A connection to the first node of a Galera cluster that is ready. What it reads is all that
-    was committed before, on any node."""
+    """A connection to the first node of a cluster that is ready. What it reads is all that was
+    committed before, on any node."""
     for text in cparams["host"]:
         host, _colon, port = text.rpartition(":")
         try:
@@ -34,12 +34,23 @@ def _first_that_answers(dialect: Any, _: Any, __: Any, cparams: dict[str, Any]) 
                 **{**cparams, "host": host, "port": int(port), "read_timeout": 20}
             )
             with conn.cursor() as cursor:
-                cursor.execute("SET SESSION wsrep_sync_wait = 1")
+                cursor.execute("SHOW VARIABLES LIKE 'group_replication_consistency'")
+                if cursor.fetchone():
+                    _refuse_reader(dialect.dbapi, cursor)
+                    cursor.execute("SET SESSION group_replication_consistency = 'BEFORE'")
+                else:
+                    cursor.execute("SET SESSION wsrep_sync_wait = 1")
                 cursor.execute("SELECT count(*) FROM mysql.user WHERE 1 = 0")
             return conn
         except dialect.dbapi.Error as error:
             last = error
     raise last
+
+
+def _refuse_reader(dbapi: Any, cursor: Any) -> None:
+    cursor.execute("SELECT @@global.read_only")
+    if cursor.fetchone()[0]:
+        raise dbapi.OperationalError(1290, "it is read-only")
 
 
 def _given_up(context: Any) -> None:

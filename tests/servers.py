@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -23,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 VARIABLES = {
     "postgresql": "MSGWORKER_TEST_POSTGRESQL_URL",
@@ -403,6 +404,7 @@ class GaleraNode(MariaDB):
             "--innodb-autoinc-lock-mode=2",
             "--innodb-flush-log-at-trx-commit=1",
             "--wsrep-on=ON",
+            "--loose-plugin-wsrep-provider=OFF",  # else its options are fixed at the start
             f"--wsrep-provider={self.provider}",
             "--wsrep-cluster-name=torture",
             f"--wsrep-cluster-address=gcomm://{place}",
@@ -424,17 +426,84 @@ class GaleraNode(MariaDB):
         self.query(f"SET GLOBAL wsrep_provider_options = '{options}'")
 
 
-HARMS = ("killed", "cut off", "paused")
-"""What can happen to a node."""
+class GroupMember(MySQL):
+    """One server of MySQL's Group Replication. It joins by reading what it missed from another."""
+
+    def __init__(self, *, durable: bool, single: bool) -> None:
+        super().__init__(durable=durable)
+        self.group_port, self.single = free_port(), single
+        self.members: list[GroupMember] = [self]
+        self.founds = False
+
+    def prepare(self) -> None:
+        os.environ.setdefault(CHOSEN, "mysql-9.7")
+        super().prepare()
+
+    def command(self) -> list[str]:
+        options = {
+            "group-name": "11111111-2222-4333-8444-555555555555",
+            "local-address": f"127.0.0.1:{self.group_port}",
+            "group-seeds": ",".join(f"127.0.0.1:{one.group_port}" for one in self.members),
+            "start-on-boot": "OFF",
+            "single-primary-mode": "ON" if self.single else "OFF",
+            "enforce-update-everywhere-checks": "OFF" if self.single else "ON",
+            "recovery-get-public-key": "ON",
+            "ip-allowlist": "127.0.0.1",
+        }
+        return [
+            *super().command(),
+            f"--server-id={self.port}",
+            "--report-host=127.0.0.1",
+            "--log-bin=log",
+            "--gtid-mode=ON",
+            "--enforce-gtid-consistency=ON",
+            "--super-read-only=ON",
+            "--plugin-load-add=group_replication.so",
+            *(f"--loose-group-replication-{name}={value}" for name, value in options.items()),
+        ]
+
+    def start(self) -> None:
+        """Start it and have it join; or found the group."""
+        super().start()
+        boots = "SET GLOBAL group_replication_bootstrap_group = {}"
+        if self.founds:
+            self.query(boots.format("ON"))
+        deadline = time.monotonic() + START_SECONDS
+        while True:  # it is refused while the group has not given up what it was before
+            self.query("START GROUP_REPLICATION USER = 'root'", quiet=True)
+            if self.is_online() or time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+        if self.founds:
+            self.query(boots.format("OFF"))
+        if not self.is_online():
+            tail = self.log.read_text(errors="replace").strip().splitlines()[-3:]
+            raise CannotHave(f"the server did not join: {' / '.join(tail)}")
+
+    def states(self) -> dict[str, tuple[str, str]]:
+        """The state and the role of each member, by its port, as this one sees them."""
+        query = (
+            "SELECT member_port, member_state, member_role"
+            " FROM performance_schema.replication_group_members"
+        )
+        return {str(p): (str(s), str(r)) for p, s, r in self.query(query, quiet=True)}
+
+    def is_online(self) -> bool:
+        return self.states().get(str(self.port), ("", ""))[0] == "ONLINE"
 
 
-class Galera:
-    """A cluster of three nodes on this machine."""
+N = TypeVar("N", GaleraNode, GroupMember)
 
-    def __init__(self, *, durable: bool = False, size: int = 3) -> None:
-        self.nodes = [GaleraNode(durable=durable) for _ in range(size)]
-        for node in self.nodes:
-            node.members = self.nodes
+
+class Cluster(Generic[N]):
+    """Three nodes on this machine. harms: what can happen to one."""
+
+    harms = ("killed", "cut off", "paused")
+
+    def __init__(self, nodes: list[N]) -> None:
+        self.nodes = nodes
+        for node in nodes:
+            node.members = nodes
 
     def start(self) -> None:
         """Start all; raises CannotHave."""
@@ -463,18 +532,30 @@ class Galera:
             url = url.replace(f"127.0.0.1%3A{node.port}", f"<{other.port}>")
         return url.replace("<", "127.0.0.1:").replace(">", "")
 
-    def harm(self, node: GaleraNode, kind: str, seconds: float) -> None:
-        """Kill a node, cut it off from the others or pause it (HARMS); after so long it is back,
-        with all that the others have."""
+    def victim(self, chance: random.Random) -> N:
+        """Which node is to be harmed."""
+        return chance.choice(self.nodes)
+
+    def cut_off(self, node: N, *, away: bool) -> None:
+        """Take the network to the others from a node, or give it back."""
+        raise NotImplementedError
+
+    def is_back(self, node: N) -> bool:
+        """It is one of all nodes, and has what they have."""
+        raise NotImplementedError
+
+    def harm(self, node: N, kind: str, seconds: float) -> None:
+        """Kill a node, cut it off from the others or pause it; after so long it is back, with all
+        that the others have."""
         assert node.process is not None
         if kind == "killed":
             node.kill()
             time.sleep(seconds)
             node.start()
         elif kind == "cut off":
-            node.tell("gmcast.isolate=1")
+            self.cut_off(node, away=True)
             time.sleep(seconds)
-            node.tell("gmcast.isolate=0")
+            self.cut_off(node, away=False)
         else:
             node.process.send_signal(signal.SIGSTOP)
             time.sleep(seconds)
@@ -487,15 +568,49 @@ class Galera:
                 deadline = time.monotonic() + START_SECONDS
             time.sleep(0.2)
 
-    def is_back(self, node: GaleraNode) -> bool:
-        """It is one of all nodes, and has what they have."""
-        whole = node.status("wsrep_cluster_size") == str(len(self.nodes))
-        return whole and node.answers()
-
     def remove(self) -> None:
         for node in self.nodes:
             node.kill()
             node.remove()
+
+
+class Galera(Cluster[GaleraNode]):
+    def __init__(self, *, durable: bool = False, size: int = 3) -> None:
+        super().__init__([GaleraNode(durable=durable) for _ in range(size)])
+
+    def cut_off(self, node: GaleraNode, *, away: bool) -> None:
+        node.tell(f"gmcast.isolate={int(away)}")
+
+    def is_back(self, node: GaleraNode) -> bool:
+        whole = node.status("wsrep_cluster_size") == str(len(self.nodes))
+        return whole and node.answers()
+
+
+class Group(Cluster[GroupMember]):
+    """MySQL's Group Replication. single: one of them takes writes, and it is the one that is
+    harmed; else all do."""
+
+    harms = ("killed", "paused")
+
+    def __init__(self, *, single: bool) -> None:
+        super().__init__([GroupMember(durable=False, single=single) for _ in range(3)])
+        self.single = single
+
+    def primary(self) -> GroupMember | None:
+        """The one that takes writes, as far as a member that answers knows."""
+        for node in self.nodes:
+            if node.is_online():
+                for port, (state, role) in node.states().items():
+                    if (state, role) == ("ONLINE", "PRIMARY"):
+                        return next(one for one in self.nodes if str(one.port) == port)
+        return None
+
+    def victim(self, chance: random.Random) -> GroupMember:
+        return (self.primary() if self.single else None) or super().victim(chance)
+
+    def is_back(self, node: GroupMember) -> bool:
+        states = [state for state, _ in node.states().values()]
+        return states == ["ONLINE"] * len(self.nodes)
 
 
 class PgBouncer(Server):

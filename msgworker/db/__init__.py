@@ -142,6 +142,7 @@ from msgworker.db.server_checks import (
     OLDEST_SNAPSHOT,
     SERVER_SETTINGS,
     SEVERAL_WRITERS,
+    SINGLE_PRIMARY,
     plan_of,
     refuses_all_writes,
 )
@@ -192,6 +193,7 @@ __all__ = [
     "OLDEST_SNAPSHOT",
     "SERVER_SETTINGS",
     "SEVERAL_WRITERS",
+    "SINGLE_PRIMARY",
     "AnyId",
     "AnyText",
     "Attempt",

@@ -132,6 +132,8 @@ SEVERAL_WRITERS = {
         "SET GLOBAL group_replication_consistency = 'BEFORE'",
     ),
 }
+SINGLE_PRIMARY = {"mysql": "SHOW GLOBAL VARIABLES LIKE 'group_replication_%'"}
+"""The settings of a group of servers, one of which takes writes."""
 OLD_SNAPSHOT_SECONDS = 600
 """What ends since an older one was taken is kept long enough to slow claims down."""
 _INNODB_SNAPSHOT = (

@@ -254,7 +254,7 @@ def succession(p: Patient) -> list[Finding]:
 def several_writers(p: Patient) -> list[Finding]:
     """What is otherwise where several servers take writes."""
     if not p.dialect.certifies:
-        return []
+        return _single_primary(p)
     known = db.SEVERAL_WRITERS[p.dialect.name]
     size, step, in_order = p.conn.execute(sa.text(known.query)).one()
     found = [fine("server", f"{known.words.format(size)}; gaps between ids are harmless")]
@@ -266,6 +266,24 @@ def several_writers(p: Patient) -> list[Finding]:
             "take all writes, with auto_increment_increment = 1 (docs/operate/galera.md)"
         )
         found.append(advised("server", text, known.mend))
+    return found
+
+
+def _single_primary(p: Patient) -> list[Finding]:
+    """A group of servers, one of which takes writes."""
+    query = db.SINGLE_PRIMARY.get(p.dialect.name)
+    told = {} if query is None else {str(k): v for k, v in p.conn.execute(sa.text(query))}
+    if not told.get("group_replication_group_name"):
+        return []
+    text = "Group Replication with a single primary: a server with replicas"
+    found = [fine("server", text)]
+    if told.get("group_replication_consistency") == "EVENTUAL":
+        text = (
+            "a server that becomes the primary takes writes before it has all that was committed, "
+            "so instances see what was before (docs/operate/galera.md)"
+        )
+        mend = "SET GLOBAL group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER'"
+        found.append(advised("server", text, mend))
     return found
 
 

@@ -1,6 +1,7 @@
 """Everything at once, for as long as asked: kill -9, pauses beyond the lease, lost sessions, server
 crashes, late commits, cancels; then peace, and the verdict. Of a Galera cluster the nodes: killed,
-cut off from the others, paused, one at a time. Of a pair the primary: killed, its standby promoted.
+cut off from the others, paused, one at a time; so of a group of MySQL, but its primary where it has
+one alone. Of a pair the primary: killed, its standby promoted.
 A PgBouncer in front of a server: killed, restarted, its sessions ended.
 
     python -m tests.crash.torture --seconds 60 --database postgresql --processes 8
@@ -27,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -53,12 +55,15 @@ PROCESSES = {
     "partitions": 8,
     "oracle-mariadb": 4,
     "galera": 6,
+    "mysql-group": 6,
+    "mysql-group-single": 6,
     "postgresql-sync": 6,
     "mariadb-semisync": 6,
     "mysql-semisync": 6,
     "pgbouncer-transaction": 6,
     "pgbouncer-session": 6,
 }
+CLUSTERS = ("galera", "mysql-group", "mysql-group-single")
 DEFAULT = ("postgresql", "mariadb", "sqlite")
 LEASE_SECONDS = 2.0
 OBJECTS = 200
@@ -69,7 +74,8 @@ CRASH_SECONDS = 20.0
 PEACE_SECONDS = 180.0
 
 
-Behind = servers.Server | servers.Galera | pairs.AnyPair | pooled.Pooled
+AnyCluster = servers.Cluster[Any]
+Behind = servers.Server | AnyCluster | pairs.AnyPair | pooled.Pooled
 
 
 @dataclass
@@ -171,7 +177,7 @@ class Torture:
             options["locks"] = self.redis.url
         number = len(self.trial.consumers)
         through = None
-        if isinstance(self.server, servers.Galera):
+        if isinstance(self.server, servers.Cluster):
             through = self.server.first(self.trial.url, number)
         return self.trial.spawn(through=through, threads=2, seed=number, **options)
 
@@ -228,7 +234,7 @@ class Torture:
 
     def _crash(self) -> bool:
         assert self.server is not None
-        if isinstance(self.server, servers.Galera):
+        if isinstance(self.server, servers.Cluster):
             return self._harm_node(self.server)
         if isinstance(self.server, pairs.Pair):
             return self._fail_over(self.server)
@@ -245,12 +251,12 @@ class Torture:
         self.score.crashes += 1
         return True
 
-    def _harm_node(self, cluster: servers.Galera) -> bool:
+    def _harm_node(self, cluster: AnyCluster) -> bool:
         """One node is away for some seconds, while the faults of the others go on."""
         if self.mending is not None and self.mending.is_alive():
             return False
-        node = self.chance.choice(cluster.nodes)
-        kind = servers.HARMS[self.score.crashes % len(servers.HARMS)]
+        node = cluster.victim(self.chance)
+        kind = cluster.harms[self.score.crashes % len(cluster.harms)]
         seconds = self.chance.uniform(2, 10)
         self.score.crashes += 1
         self.score.nodes[kind] += 1
@@ -427,9 +433,11 @@ def report(torture: Torture, verdict: Verdict) -> str:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[tuple[str, str, servers.Galera]]:
+def cluster(name: str) -> Iterator[tuple[str, str, AnyCluster]]:
     """The same on three nodes; the URLs name all of them."""
-    made = servers.Galera()
+    made: AnyCluster = servers.Galera()
+    if name != "galera":
+        made = servers.Group(single=name.endswith("single"))
     try:
         made.start()
         made.nodes[0].query("CREATE DATABASE torture")
@@ -464,8 +472,8 @@ def database(name: str, folder: Path) -> Iterator[tuple[str, str, Behind | None]
         url = f"sqlite:///{folder / 'torture.db'}"
         yield url, url, None
         return
-    if name == "galera":
-        with cluster() as found:
+    if name in CLUSTERS:
+        with cluster(name) as found:
             yield found
         return
     if name in pairs.LOSSLESS:
@@ -515,7 +523,7 @@ def running(
         torture = Torture(trial, processes, random.Random(seed), cutter, server, scope=scope)
         if isinstance(server, pairs.Pair):
             torture.ways = (ours,)
-        if isinstance(server, servers.Galera):
+        if isinstance(server, servers.Cluster):
             torture.ways = tuple(f"{node.url}torture" for node in server.nodes)
         if isinstance(server, pooled.Pooled):
             torture.crash_seconds /= 2

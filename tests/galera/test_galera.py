@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -453,7 +454,9 @@ def test_a_first_host_that_is_away_is_passed_over(cluster: Galera) -> None:
         open_engine("mysql+pymysql://root@a/b?host=c:3306")
 
 
-def test_several_primaries_of_mysql_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_of_mysql_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By its settings alone: no group is started."""
     monkeypatch.setenv(CHOSEN, "mysql-9.7")
     try:
@@ -473,7 +476,16 @@ def test_several_primaries_of_mysql_are_known(monkeypatch: pytest.MonkeyPatch) -
             server.query(*told.mend)
             again = App(f"{server.url}queue")
             assert not [one for one in again.ops.doctor() if "ids of its own" in one.text]
-            for app in (plain, several, again):
+            server.query("SET GLOBAL group_replication_single_primary_mode = ON")
+            server.query(f"SET GLOBAL group_replication_group_name = '{uuid.uuid4()}'")
+            server.query("SET GLOBAL group_replication_consistency = 'EVENTUAL'")
+            single = App(f"{server.url}queue")
+            texts = [one.text for one in single.ops.doctor()]
+            assert any("Group Replication with a single primary" in text for text in texts)
+            (told,) = [one for one in single.ops.doctor() if "becomes the primary" in one.text]
+            server.query(*told.mend)
+            assert not [one for one in single.ops.doctor() if "becomes the primary" in one.text]
+            for app in (plain, several, again, single):
                 app.engine.dispose()
     except CannotHave as reason:
         pytest.skip(f"not there: {reason}")

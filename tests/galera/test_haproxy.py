@@ -11,7 +11,7 @@ from tests.crash.fleet import Trial, assert_clean, load
 from tests.crash.probe import Probe
 from tests.galera.conftest import fresh
 from tests.galera.haproxy import in_front_of
-from tests.servers import HARMS, CannotHave, Galera
+from tests.servers import CannotHave, Galera
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_group("galera")]
 
@@ -34,7 +34,9 @@ def test_a_writer_that_haproxy_replaces_loses_nothing(cluster: Galera, tmp_path:
         pytest.skip(f"haproxy is not there: {reason}")
     print(f"{len(verdict.rows)} messages, away for {[round(b - a, 1) for a, b in outages]} s")
     assert_clean(trial, verdict, quiet=False)
-    assert len(outages) >= len(HARMS) - 1  # a node that is cut off for a moment may be waited for
+    assert (
+        len(outages) >= len(cluster.harms) - 1
+    )  # a node that is cut off for a moment may be waited for
     assert all(back - away < 12 for away, back in outages)
 
 
@@ -43,7 +45,7 @@ def _harm_the_writer(trial: Trial, cluster: Galera, chance: random.Random) -> No
         trial.spawn(threads=2)
     for consumer in trial.consumers:
         consumer.ready()
-    for kind in HARMS:
+    for kind in cluster.harms:
         trial.send_many(load(400, 60, chance, work=0.05))
         trial.pauses(1.0)
         cluster.harm(cluster.nodes[0], kind, 8.0)

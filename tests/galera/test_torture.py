@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash import torture
-from tests.servers import HARMS, CannotHave, Galera
+from tests.servers import CannotHave, Cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.xdist_group("galera")]
 
@@ -17,24 +17,25 @@ PROCESSES = 6
 HARM_SECONDS = 8.0
 
 
-def test_a_torture_of_the_nodes_breaks_no_rule(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", torture.CLUSTERS)
+def test_a_torture_of_the_nodes_breaks_no_rule(name: str, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     try:
-        with torture.running("galera", tmp_path, PROCESSES, seed) as run:
+        with torture.running(name, tmp_path, PROCESSES, seed) as run:
             run.crash_seconds = HARM_SECONDS
             verdict = run.run(SECONDS)
             cluster = run.server
-            assert isinstance(cluster, Galera)
+            assert isinstance(cluster, Cluster)
             assert all(cluster.is_back(node) for node in cluster.nodes)
     except CannotHave as reason:
-        pytest.skip(f"galera is not there: {reason}")
+        pytest.skip(f"{name} is not there: {reason}")
     said = torture.report(run, verdict)
     print(said)
     assert not verdict.violations + run.broken, said
     assert not [row for row in verdict.rows.values() if row.status in (0, 1)]
     assert len(verdict.rows) > 1000
     score = run.score
-    assert all(score.nodes[kind] for kind in HARMS), said
+    assert all(score.nodes[kind] for kind in cluster.harms), said
     assert score.rejoined == sum(score.nodes.values())
     assert min(score.kills, score.pauses, score.cuts) > 0
