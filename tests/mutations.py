@@ -1644,7 +1644,7 @@ MUTANTS = (
     ),
     _m(
         "an unfinished guard is enough to start",
-        "db/catalogue.py",
+        "db/postgresql.py",
         " AND indisvalid AND indisready AND i.indrelid",
         " AND i.indrelid",
         "test_a_guard_that_is_not_on_all_partitions_is_refused",
@@ -1658,7 +1658,7 @@ MUTANTS = (
     ),
     _m(
         "partitions of any kind will do",
-        "db/live.py",
+        "db/postgresql.py",
         "CASE WHEN partstrat = 'h' AND partnatts = 1\"\n        \" AND partattrs[0] = attnum THEN",
         'CASE WHEN true"\n        " THEN',
         "test_a_table_with_partitions_of_another_kind[-RANGE (created_at)]",

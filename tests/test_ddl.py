@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.db import DATABASES, NAMES
-from msgworker.db.catalogue import OTHER_SCHEMAS
 from msgworker.schema import additions
 from msgworker.table import tables_for
 from tests import variants
@@ -160,7 +159,7 @@ def test_an_added_created_at_leaves_the_rows_that_are_there_without_a_value(name
 
 
 def test_other_schemas_are_asked_for_in_oracle_s_words():
-    assert lint(OTHER_SCHEMAS["oracle"]) == []
+    assert lint(DATABASES["oracle"].other_schemas) == []
 
 
 def test_mysql_s_script_has_nothing_that_mysql_refuses():

@@ -14,13 +14,16 @@ import copy
 import enum
 import importlib
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
@@ -131,6 +134,65 @@ class Trouble(enum.Enum):
     LOST = "lost"  # the connection, the server or our memory; what was being committed is unknown
     REFUSED = "refused"  # missing table or right, read-only, wrong password: an operator must act
     OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class IdSource:
+    """The sequence of a column. name: in SQL, with its schema. next: the id that it gives next, or
+    a higher one, where the database has given out some ahead; None if this login may not see it.
+    used: it has given one. most: its last one. step: between two; below zero they fall."""
+
+    name: str
+    cycles: bool
+    next: int | None
+    used: bool = True
+    most: int | None = None
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetting:
+    """A setting of the server that a promise needs. good: the right values, in lower case. stops:
+    with another value every write fails, although tables can be made."""
+
+    query: str
+    name: str
+    good: tuple[str, ...]
+    otherwise: str
+    mend: str = ""
+    needed: bool = False
+    stops: bool = False
+
+
+READ_ONLY = "the database refuses writes; is it a standby?"
+TORN = "a page that is half written when the machine crashes cannot be repaired"
+LAST_MOMENTS = "transactions committed just before a crash of the server can be lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralWriters:
+    """Several servers that all take writes. query: how many there are (0 = it does not say), the
+    step between ids, and whether a transaction sees all that was committed before it on any; else
+    `mend` makes it so."""
+
+    words: str
+    query: str
+    setting: str
+    mend: str
+
+
+OLD_SNAPSHOT_SECONDS = 600
+"""What ends since an older one was taken is kept long enough to slow claims down."""
+
+
+def quoted(table: sa.Table) -> str:
+    """The table's name as PostgreSQL's to_regclass reads it; a value, so nothing is escaped."""
+    parts = [part for part in (table.schema, table.name) if part is not None]
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
+WHOLE = r"^ *[-+]?[0-9]+([.]0*)? *$"
+"""A text that is a whole number, to a database."""
 
 
 class Database:
@@ -629,6 +691,154 @@ class Database:
         """Only one program at a time is in the block, where statements of two could hinder each
         other. It waits."""
         yield
+
+    # --- The catalogue. Queries have the parameters :table (as `quoted` writes it), :name (as
+    # `catalogue_name` does), :schema, :column; "" = there is no such query.
+
+    other_schemas: str = ""
+    """The other schemas than :own in which this login sees a table or view of this :name."""
+    row_estimate: str = ""
+    """How many rows a table has by the statistics; without it ids are taken to be consecutive."""
+    table_size: str = ""
+    """The bytes of a table, and of its indexes."""
+    sizes_are_exact = True
+    """Sizes are those of this moment; else they are from statistics."""
+    file_size: str = ""
+    """The bytes of a database that is one file."""
+
+    def catalogue_name(self, name: str) -> str:
+        """How the catalogue has a name."""
+        return name
+
+    def index_names(
+        self, conn: sa.Connection, table: sa.Table, inspector: Inspector | None = None
+    ) -> set[str]:
+        """The lower-case names of a table's indexes, those on expressions included. inspector: one
+        that may know them already."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "skipped ... reflection of expression-based index"
+            found = (inspector or sa.inspect(conn)).get_indexes(table.name, schema=table.schema)
+        return {str(index["name"]).lower() for index in found}
+
+    def index_is_unique(self, conn: sa.Connection, table: sa.Table, index: str) -> bool | None:
+        """Whether an index is unique; None if the database does not tell."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # indexes on expressions
+            found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
+        named = (bool(i["unique"]) for i in found if str(i["name"]).lower() == index.lower())
+        return next(named, None)
+
+    def is_enforced(self, conn: sa.Connection, table: sa.Table, index: str) -> bool:
+        """Whether a unique index is there, finished and unique, as far as that is told."""
+        there = index.lower() in self.index_names(conn, table)
+        return there and self.index_is_unique(conn, table, index) is not False
+
+    def invalid_indexes(self, conn: sa.Connection, table: sa.Table) -> set[str]:
+        """Indexes whose creation was interrupted: they exist but are not valid."""
+        return set()
+
+    def index_parts(self, conn: sa.Connection, table: sa.Table, index: str) -> set[str]:
+        """The name of an index, and of its parts if it is over partitions: plans name those."""
+        return {index}
+
+    def has_partitions(self, conn: sa.Connection, table: sa.Table) -> bool:
+        """Whether a table has partitions, which are tables."""
+        return False
+
+    def id_source(self, conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
+        """The sequence of a column; None if there is none, or it is the counter of a table, which
+        follows each id that is inserted."""
+        return None
+
+    def advance_ids(
+        self, sql: sa.Dialect, source: IdSource, table: str, column: str, highest: int
+    ) -> list[str]:
+        """The statement that lets a sequence go on behind the highest id. It looks for that itself,
+        as far as the database can, and never puts a sequence back."""
+        raise NotImplementedError
+
+    def end_ids(self, sql: sa.Dialect, source: IdSource, table: str, column: str) -> str:
+        """The statement that ends a sequence at its last id."""
+        return f"ALTER SEQUENCE {source.name} NOCYCLE"
+
+    # --- A live table, see live.py.
+
+    rule_queries: tuple[str, ...] = ()
+    """Kind, name and text of its `live.Rule`s; :object is the column of the ids, :guard its
+    index."""
+    policies: str = ""
+    """Its name and its policies, for some :tables that row-level security decides over."""
+    from_nothing = ""
+    """What stands behind a SELECT of no table."""
+    cut_types: dict[str, int] = {}  # noqa: RUF012
+    """Types that truncate a text silently, and to how many characters."""
+    text_bytes: dict[str, int] = {}  # noqa: RUF012
+    """Types of texts with an end of their own, in bytes."""
+    codecs: dict[str, str] = {}  # noqa: RUF012
+    """Python's names of character sets that do not take all of Unicode."""
+    holders: str = ""
+    """What uses a column so that the database refuses to change its type; :full is the table."""
+
+    def is_not_null(self, check: str) -> bool:
+        """Whether a CHECK is only how the database keeps a NOT NULL."""
+        return False
+
+    def refusing(self, conn: sa.Connection, queries: dict[str, str]) -> list[str]:
+        """Which of some queries give a row: of each a CHECK refuses a row of values."""
+        parts = [f"SELECT '{name}' {query}" for name, query in queries.items()]
+        return [str(name) for name in conn.scalars(sa.text(" UNION ALL ".join(parts)))]
+
+    def fold_of(self, collation: str) -> str | None:
+        """How this collation makes different ids equal: a fold for `folded`; None if it does not;
+        "unknown" if that cannot be determined."""
+        return None
+
+    def folded(self, column: sa.ColumnElement[Any], fold: str) -> sa.ColumnElement[Any]:
+        """A key that is equal for two ids if and only if the database compares them as equal."""
+        raise NotImplementedError
+
+    def key_room(self, kind: TypeEngine[Any]) -> int | None:
+        """How many characters of an id our indexes can hold; None = more than any column of ids."""
+        return None
+
+    def as_text(self, value: str) -> str:
+        """A value of any column as a text."""
+        return f"CAST({value} AS CHAR)"
+
+    def as_number(self, value: str) -> str:
+        """That text, of the number that a change of the type makes of a value; NULL where the two
+        are the same by definition."""
+        return "NULL"
+
+    def is_not_whole(self, value: str) -> str:
+        """Whether it is no whole number, or a change of the type turns it into another one (a word
+        of an ENUM into its place)."""
+        raise NotImplementedError
+
+    def identified(self, conn: sa.Connection, full: str, reason: str) -> list[str]:
+        """The statements after which a publication takes updates and deletes of a table and of its
+        partitions, if that is why they were refused. full: the name of the table as SQL has it."""
+        return []
+
+    # --- What `doctor` asks of a server.
+
+    server_settings: tuple[ServerSetting, ...] = ()
+    several_servers: SeveralWriters | None = None
+    group_settings: str = ""
+    """The settings of a group of servers, one of which takes writes."""
+    oldest_snapshot: str = ""
+    """Who holds the oldest snapshot, for how many seconds (None = it does not say), and what ends
+    it; no row = nobody for long, as far as this login may see."""
+    analyze: str = ""
+    """Fresh statistics for the planner; {} is the table."""
+    current_user: str = ""
+    """The current login in the form that GRANT needs."""
+    explain: str = ""
+    """What stands before a query to get its plan; "" = that needs more than reading."""
+
+    def plan_line(self, row: sa.Row[Any]) -> str:
+        """A line of a plan."""
+        return "  ".join("-" if value is None else str(value) for value in row)
 
     # --- URLs, drivers and engines.
 

@@ -24,14 +24,23 @@ from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
+from msgworker.db.catalogue import asked
 from msgworker.db.connections import connecting
 from msgworker.db.database import (
     AN_INSTANT,
     COPYING,
     HIDDEN,
+    LAST_MOMENTS,
     LOCK_SECONDS,
+    OLD_SNAPSHOT_SECONDS,
+    READ_ONLY,
+    TORN,
+    WHOLE,
     Database,
     Described,
+    IdSource,
+    ServerSetting,
+    SeveralWriters,
     Trouble,
     default_of,
     of,
@@ -55,6 +64,37 @@ _WAITS: dict[str, Any] = {
     "read_timeout": READ_SECONDS,
     "write_timeout": WRITE_SECONDS,
 }
+
+
+# `trx_started` is in the zone of the server's machine.
+_SNAPSHOT = (
+    "concat('session ', trx_mysql_thread_id, coalesce(concat(' of ', p.user), ''), ', ',"
+    " lower(trx_state)), timestampdiff(second, trx_started, now()),"
+    " if(trx_mysql_thread_id = 0, 'XA RECOVER names it', concat('KILL ', trx_mysql_thread_id))"
+    " FROM information_schema.innodb_trx"
+    " LEFT JOIN information_schema.processlist p ON p.id = trx_mysql_thread_id"
+    " WHERE trx_mysql_thread_id <> connection_id()"
+    f" AND timestampdiff(second, trx_started, now()) > {OLD_SNAPSHOT_SECONDS}"
+    " ORDER BY trx_started LIMIT 1"
+)
+_RULES = (
+    "SELECT 'charset', column_name, character_set_name FROM information_schema.columns"
+    " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+    " AND character_set_name NOT IN ('utf8mb4', 'utf16', 'utf32')",
+    "SELECT 'trigger', trigger_name, concat(action_timing, ' ', event_manipulation)"
+    " FROM information_schema.triggers WHERE event_object_schema = coalesce(:schema, database())"
+    " AND event_object_table = :name",
+    "SELECT 'compare', column_name, coalesce(collation_name, '')"
+    " FROM information_schema.columns WHERE table_schema = coalesce(:schema, database())"
+    " AND table_name = :name AND column_name = :object",
+    "SELECT 'layout', table_name, CASE table_type WHEN 'SYSTEM VERSIONED' THEN 'versions' ELSE"
+    " 'partitions' END FROM information_schema.tables WHERE table_name = :name"
+    " AND table_schema = coalesce(:schema, database())"
+    " AND (table_type = 'SYSTEM VERSIONED' OR create_options LIKE '%partitioned%')",
+    "SELECT 'changes', column_name, extra FROM information_schema.columns"
+    " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+    " AND column_name = :object AND extra LIKE '%on update%'",
+)
 
 
 class MySQL(Database):
@@ -355,6 +395,150 @@ class MySQL(Database):
     def index_online(self, statement: str) -> tuple[str, str]:
         return statement, AN_INSTANT
 
+    # --- The catalogue.
+
+    other_schemas = (
+        "SELECT table_schema FROM information_schema.tables"
+        " WHERE table_name = :name AND table_schema <> coalesce(:own, database(), '-')"
+    )
+    row_estimate = (
+        "SELECT table_rows FROM information_schema.tables"
+        " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+    )
+    table_size = (
+        "SELECT data_length, index_length FROM information_schema.tables"
+        " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+    )
+    sizes_are_exact = False  # and the primary key is among the rows
+
+    def id_source(self, conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
+        default = asked(conn, _DEFAULT_OF, table, column=column).scalar()
+        called = _CALLED.match(str(default or "").strip("( "))
+        if called is None:
+            return None
+        quoted_query = (
+            f"SELECT next_not_cached_value, increment, cycle_option, maximum_value FROM {called[1]}"
+        ).replace("%", "%%")
+        ahead, step, cycles, most = conn.exec_driver_sql(quoted_query).one()
+        return IdSource(called[1], bool(cycles), int(ahead), most=int(most), step=int(step))
+
+    def advance_ids(
+        self, sql: sa.Dialect, source: IdSource, table: str, column: str, highest: int
+    ) -> list[str]:
+        return [f"DO SETVAL({source.name}, {highest})"]  # it does nothing for a lower value
+
+    # --- A live table.
+
+    rule_queries = (
+        "SELECT 'check', c.constraint_name, c.check_clause"
+        " FROM information_schema.check_constraints c JOIN information_schema.table_constraints t"
+        " ON t.constraint_schema = c.constraint_schema AND t.constraint_name = c.constraint_name"
+        " WHERE t.table_schema = coalesce(:schema, database()) AND t.table_name = :name"
+        " AND t.constraint_type = 'CHECK' AND t.enforced = 'YES'",
+        *_RULES,
+    )
+    text_bytes = {  # noqa: RUF012
+        "TINYTEXT": 255,
+        "TINYBLOB": 255,
+        "TEXT": 65_535,
+        "BLOB": 65_535,
+        "MEDIUMTEXT": 16_777_215,
+        "MEDIUMBLOB": 16_777_215,
+    }
+    codecs = {"latin1": "cp1252", **dict.fromkeys(("utf8mb3", "utf8", "ucs2"), "utf8mb3")} | {
+        name: name for name in ("gbk", "gb2312", "big5", "cp1250", "cp1251", "cp1256", "cp1257")
+    }
+    holders = (
+        "SELECT concat('foreign key ', constraint_name, ' of ', table_name) "
+        "FROM information_schema.key_column_usage WHERE referenced_table_name IS NOT NULL AND ("
+        "table_schema = coalesce(:schema, DATABASE()) AND table_name = :bare "
+        "AND column_name = :column "
+        "OR referenced_table_schema = coalesce(:schema, DATABASE()) "
+        "AND referenced_table_name = :bare "
+        "AND referenced_column_name = :column) ORDER BY 1"
+    )
+
+    def refusing(self, conn: sa.Connection, queries: dict[str, str]) -> list[str]:
+        # Warnings about the type of a value become errors: an UPDATE would fail for it.
+        refused = []
+        for name, query in queries.items():
+            part = f"SELECT '{name}' {query}"
+            found = conn.scalars(sa.text(part)).all()
+            if found or conn.scalar(sa.text("SELECT @@warning_count")):
+                refused.append(name)
+        return refused
+
+    def fold_of(self, collation: str) -> str | None:
+        if collation in ("", "binary"):
+            return None
+        bare = "nopad" in collation or "_0900_" in collation
+        if bare and collation.endswith("_bin"):
+            return None
+        return "weight" if bare else "padded weight"
+
+    def folded(self, column: sa.ColumnElement[Any], fold: str) -> sa.ColumnElement[Any]:
+        text = sa.func.rtrim(column) if fold == "padded weight" else column
+        return sa.func.weight_string(text, type_=sa.LargeBinary())
+
+    def key_room(self, kind: TypeEngine[Any]) -> int | None:
+        collation = getattr(kind, "collation", None) or ""
+        charset = getattr(kind, "charset", None) or collation.partition("_")[0]
+        return _KEY_BYTES // _CHARACTER_BYTES.get(charset, 4)
+
+    def as_number(self, value: str) -> str:
+        return f"CAST({value} + 0 AS CHAR)"
+
+    def is_not_whole(self, value: str) -> str:
+        text = self.as_text(value)
+        return f"({text} NOT REGEXP '{WHOLE}' OR {text} + 0 <> {value} + 0)"
+
+    # --- The server.
+
+    server_settings = (
+        ServerSetting(
+            "SELECT @@innodb_flush_log_at_trx_commit",
+            "innodb_flush_log_at_trx_commit",
+            ("1",),
+            LAST_MOMENTS,
+            "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+        ),
+        ServerSetting("SELECT @@innodb_doublewrite", "innodb_doublewrite", ("1", "on"), TORN),
+        ServerSetting(
+            "SELECT CASE WHEN @@log_bin = 0 OR @@sql_log_bin = 0 THEN 'off'"
+            " ELSE @@binlog_format END",
+            "binlog_format",
+            ("off", "row", "mixed"),
+            "the server refuses every write at the isolation level READ COMMITTED (error 1665), so "
+            "that no message can be sent or claimed",
+            "SET GLOBAL binlog_format = ROW",
+            needed=True,
+            stops=True,
+        ),
+        ServerSetting("SELECT @@global.read_only", "read_only", ("0", "off"), READ_ONLY),
+        ServerSetting(
+            "SELECT CASE WHEN @@sql_mode LIKE '%STRICT%' THEN 'strict' ELSE 'not strict' END",
+            "sql_mode",
+            ("strict",),
+            "values that do not fit are truncated instead of refused",
+            "SET GLOBAL sql_mode = CONCAT(@@global.sql_mode, ',STRICT_TRANS_TABLES')",
+        ),
+    )
+    several_servers: SeveralWriters | None = SeveralWriters(
+        "Group Replication with several primaries",
+        "SELECT 0, @@auto_increment_increment, @@group_replication_consistency"
+        " NOT IN ('EVENTUAL', 'BEFORE_ON_PRIMARY_FAILOVER')",
+        "group_replication_consistency",
+        "SET GLOBAL group_replication_consistency = 'BEFORE'",
+    )
+    group_settings = "SHOW GLOBAL VARIABLES LIKE 'group_replication_%'"
+    oldest_snapshot = f"SELECT /*+ SET_VAR(time_zone = 'SYSTEM') */ {_SNAPSHOT}"
+    analyze = "ANALYZE TABLE {}"
+    current_user = (
+        "SELECT CONCAT(QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', 1)), '@',"
+        " QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))"
+    )
+    explain = "EXPLAIN "
+
     # --- The engine.
 
     family = "mysql"
@@ -475,6 +659,22 @@ class MariaDB(MySQL):
 
     several_writers = ("wsrep_on", "ON")
 
+    rule_queries = (
+        "SELECT 'check', constraint_name, check_clause FROM information_schema.check_constraints"
+        " WHERE constraint_schema = coalesce(:schema, database()) AND table_name = :name",
+        *_RULES,
+    )
+    several_servers = SeveralWriters(
+        "a Galera cluster of {} nodes",
+        "SELECT (SELECT variable_value FROM information_schema.global_status"
+        " WHERE variable_name = 'WSREP_CLUSTER_SIZE'),"
+        " @@auto_increment_increment, @@wsrep_sync_wait & 4",
+        "wsrep_sync_wait",
+        "SET GLOBAL wsrep_sync_wait = 4",
+    )
+    group_settings = ""
+    oldest_snapshot = f"SET STATEMENT time_zone = 'SYSTEM' FOR SELECT {_SNAPSHOT}"
+
     @contextmanager
     def past_snapshot(self, conn: sa.Connection) -> Iterator[None]:
         if (conn.dialect.server_version_info or ()) < (11, 6):
@@ -489,6 +689,17 @@ class MariaDB(MySQL):
         finally:
             if not (conn.closed or conn.invalidated):
                 conn.exec_driver_sql("SET SESSION innodb_snapshot_isolation = @msgworker_isolated")
+
+
+_DEFAULT_OF = (
+    "SELECT column_default FROM information_schema.columns WHERE table_name = :name"
+    " AND table_schema = coalesce(:schema, database()) AND column_name = :column"
+)
+_NAME = r"(?:`[^`]+`|\w+)"
+_CALLED = re.compile(rf"^next(?:val\(|\s+value\s+for\s+)\s*({_NAME}(?:\.{_NAME})?)", re.I)
+_KEY_BYTES = 3072 - 8
+"""The bytes of an InnoDB index key, without the msg_id in it."""
+_CHARACTER_BYTES = {"latin1": 1, "ascii": 1, "ucs2": 2, "utf8mb3": 3, "utf8": 3}
 
 
 _TROUBLES = {

@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL
+from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateTable
@@ -22,7 +23,21 @@ from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.connections import unavailable
-from msgworker.db.database import LOCK_SECONDS, NOBODY, Database, Trouble, default_of
+from msgworker.db.database import (
+    LAST_MOMENTS,
+    LOCK_SECONDS,
+    NOBODY,
+    OLD_SNAPSHOT_SECONDS,
+    READ_ONLY,
+    TORN,
+    WHOLE,
+    Database,
+    IdSource,
+    ServerSetting,
+    Trouble,
+    default_of,
+    quoted,
+)
 from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM
 from msgworker.db.engine import beside
 from msgworker.db.errors import code_of, is_lost_by_its_text
@@ -39,6 +54,15 @@ _LIBPQ: dict[str, int | str] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,  # milliseconds: for data that was never acknowledged
 }
+
+
+_POLICIES = (
+    "coalesce(string_agg(polname::text, ', ' ORDER BY polname), ''),"
+    " coalesce(string_agg(polcmd::text, '') FILTER (WHERE polpermissive AND (polroles = '{0}'"
+    " OR EXISTS (SELECT FROM unnest(polroles) r WHERE r <> 0"
+    " AND pg_has_role(current_user, r, 'USAGE')))), '')"
+    " FROM pg_class c LEFT JOIN pg_policy ON polrelid = c.oid"
+)
 
 
 class PostgreSQL(Database):
@@ -336,6 +360,213 @@ class PostgreSQL(Database):
         finally:
             own.dispose()
 
+    # --- The catalogue.
+
+    other_schemas = (
+        "SELECT table_schema FROM information_schema.tables"
+        " WHERE lower(table_name) = lower(:name)"
+        " AND table_schema <> coalesce(:own, current_schema())"
+    )
+    row_estimate = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(:table)"
+    table_size = (
+        "SELECT pg_table_size(c.oid) + coalesce((SELECT sum(pg_table_size(p.relid))"
+        " FROM pg_partition_tree(c.oid) p WHERE p.relid <> c.oid), 0),"
+        " pg_indexes_size(c.oid) + coalesce((SELECT sum(pg_indexes_size(p.relid))"
+        " FROM pg_partition_tree(c.oid) p WHERE p.relid <> c.oid), 0)"
+        " FROM pg_class c WHERE c.oid = to_regclass(:table) AND c.relkind IN ('r', 'p')"
+    )
+
+    def index_names(
+        self, conn: sa.Connection, table: sa.Table, inspector: Inspector | None = None
+    ) -> set[str]:
+        query = (  # much less than the inspector's queries
+            "SELECT lower(c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+            " WHERE i.indrelid = to_regclass(:table)"
+        )
+        return set(conn.scalars(sa.text(query), {"table": quoted(table)}))
+
+    def is_enforced(self, conn: sa.Connection, table: sa.Table, index: str) -> bool:
+        query = (  # also finished, on all partitions
+            "SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE indisunique"
+            " AND indisvalid AND indisready AND i.indrelid = to_regclass(:table)"
+            " AND relname = :index"
+        )
+        known = {"table": quoted(table), "index": index}
+        return conn.execute(sa.text(query), known).first() is not None
+
+    def invalid_indexes(self, conn: sa.Connection, table: sa.Table) -> set[str]:
+        query = (
+            "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+            " WHERE i.indrelid = to_regclass(:table) AND NOT (i.indisvalid AND i.indisready)"
+        )
+        found = conn.scalars(sa.text(query), {"table": quoted(table)})
+        return {str(name).lower() for name in found}
+
+    def index_parts(self, conn: sa.Connection, table: sa.Table, index: str) -> set[str]:
+        query = (
+            "SELECT c.relname FROM pg_index i JOIN pg_class p ON p.oid = i.indexrelid"
+            " CROSS JOIN pg_partition_tree(p.oid) t JOIN pg_class c ON c.oid = t.relid"
+            " WHERE i.indrelid = to_regclass(:table) AND p.relname = :index"
+        )
+        known = {"table": quoted(table), "index": index}
+        return {index, *conn.scalars(sa.text(query), known)}
+
+    def has_partitions(self, conn: sa.Connection, table: sa.Table) -> bool:
+        query = "SELECT FROM pg_partitioned_table WHERE partrelid = to_regclass(:table)"
+        return conn.execute(sa.text(query), {"table": quoted(table)}).first() is not None
+
+    def id_source(self, conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
+        known = {"table": quoted(table), "column": column}
+        found = conn.execute(sa.text(_SEQUENCE_OF), known).first()
+        if found is None:
+            return None
+        name, cycles, most, step, readable = found
+        if not readable:
+            return IdSource(name, cycles, None, most=most, step=step)
+        # What the catalogue says of it is NULL as well where it was set and not called since.
+        quoted_query = f"SELECT last_value, is_called FROM {name}".replace("%", "%%")
+        last, used = conn.exec_driver_sql(quoted_query).one()
+        return IdSource(name, cycles, last + step if used else last, used, most, step)
+
+    def advance_ids(
+        self, sql: sa.Dialect, source: IdSource, table: str, column: str, highest: int
+    ) -> list[str]:
+        text, key = source.name.replace("'", "''"), sql.identifier_preparer.quote(column)
+        return [
+            f"SELECT setval('{text}', highest) FROM"
+            f" (SELECT max({key}) AS highest FROM {table}) m"
+            f" WHERE highest >= (SELECT last_value FROM {source.name})"
+        ]
+
+    def end_ids(self, sql: sa.Dialect, source: IdSource, table: str, column: str) -> str:
+        return f"ALTER SEQUENCE {source.name} NO CYCLE"
+
+    # --- A live table.
+
+    rule_queries = (
+        "SELECT 'check', conname::text, pg_get_expr(conbin, conrelid) FROM pg_constraint"
+        " WHERE conrelid = to_regclass(:table) AND contype = 'c'",
+        # with those of partitions alone
+        "SELECT DISTINCT 'trigger', tgname::text, pg_get_triggerdef(oid) FROM pg_trigger"
+        " WHERE (tgrelid = to_regclass(:table) OR tgrelid IN (SELECT inhrelid FROM pg_inherits"
+        " WHERE inhparent = to_regclass(:table))) AND NOT tgisinternal AND tgenabled <> 'D'",
+        "SELECT 'trigger', rulename::text, pg_get_ruledef(oid) FROM pg_rewrite"
+        " WHERE ev_class = to_regclass(:table) AND rulename <> '_RETURN' AND ev_enabled <> 'D'",
+        "SELECT 'compare', a.attname::text, CASE WHEN t.typname = 'citext' THEN 'citext'"
+        " WHEN to_jsonb(c) ->> 'collisdeterministic' = 'false' THEN c.collname::text ELSE '' END"
+        " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+        " LEFT JOIN pg_collation c ON c.oid = a.attcollation"
+        " WHERE a.attrelid = to_regclass(:table) AND a.attname = :object",
+        "SELECT 'cut', a.attname::text, t.typname::text"
+        " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+        " WHERE a.attrelid = to_regclass(:table) AND t.typname IN ('char', 'name')"
+        " AND t.typnamespace = 'pg_catalog'::regnamespace AND a.attnum > 0",
+        "SELECT 'layout', partrelid::regclass::text, CASE WHEN partstrat = 'h' AND partnatts = 1"
+        " AND partattrs[0] = attnum THEN 'hash' ELSE 'parent' END FROM pg_partitioned_table"
+        " LEFT JOIN pg_attribute ON attrelid = partrelid AND attname = :object"
+        " WHERE partrelid = to_regclass(:table)",
+        "SELECT 'charset', '', pg_encoding_to_char(encoding)::text FROM pg_database"
+        " WHERE datname = current_database() AND pg_encoding_to_char(encoding) <> 'UTF8'",
+        "SELECT 'layout', min(inhrelid::regclass::text), 'heirs' FROM pg_inherits"
+        " JOIN pg_class p ON p.oid = inhparent"
+        " WHERE inhparent = to_regclass(:table) AND p.relkind <> 'p' GROUP BY inhparent",
+        "SELECT 'layout', min(inhparent::regclass::text), 'heir' FROM pg_inherits"
+        " WHERE inhrelid = to_regclass(:table) GROUP BY inhrelid",
+        f"SELECT 'policy', {_POLICIES}"
+        " WHERE c.oid = to_regclass(:table) AND row_security_active(c.oid) GROUP BY c.oid",
+        # one that is being detached is not read any more
+        "SELECT 'part', c.oid::regclass::text,"
+        " substring(pg_get_expr(relpartbound, c.oid) FROM 'modulus (\\d+)')"
+        " FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid"
+        " WHERE inhparent = to_regclass(:table) AND relispartition"
+        " AND coalesce(to_jsonb(i) ->> 'inhdetachpending', 'false') = 'false'",
+    )
+    policies = (
+        f"SELECT c.relname::text, {_POLICIES} WHERE c.oid IN (SELECT to_regclass(x)"
+        " FROM unnest(CAST(:tables AS text[])) AS x) AND row_security_active(c.oid)"
+        " GROUP BY c.oid, c.relname ORDER BY 1"
+    )
+    cut_types = {"char": 1, "name": 63 // 4}  # noqa: RUF012
+    codecs = {f"WIN{n}": f"cp{n}" for n in range(1250, 1259)} | {"LATIN1": "latin-1"}
+    holders = (
+        "SELECT DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid) "
+        "FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_attribute a "
+        "ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid "
+        "LEFT JOIN pg_catalog.pg_attrdef g "
+        "ON d.classid = CAST('pg_attrdef' AS regclass) AND g.oid = d.objid "
+        "WHERE d.refclassid = CAST('pg_class' AS regclass) AND d.refobjid = to_regclass(:full) "
+        "AND a.attname = :column AND (d.classid IN (CAST('pg_rewrite' AS regclass), "
+        "CAST('pg_policy' AS regclass), CAST('pg_trigger' AS regclass)) OR g.adnum <> a.attnum) "
+        "ORDER BY 1"
+    )
+
+    def fold_of(self, collation: str) -> str | None:
+        return {"": None, "citext": "citext"}.get(collation, "unknown")
+
+    def folded(self, column: sa.ColumnElement[Any], fold: str) -> sa.ColumnElement[Any]:
+        return sa.func.lower(sa.cast(column, sa.Text()))
+
+    def as_text(self, value: str) -> str:
+        return f"CAST({value} AS text)"
+
+    def is_not_whole(self, value: str) -> str:
+        return f"{self.as_text(value)} !~ '{WHOLE}'"
+
+    def identified(self, conn: sa.Connection, full: str, reason: str) -> list[str]:
+        if "replica identity" not in reason:
+            return []
+        return [str(found) for found in conn.scalars(sa.text(_IDENTITY), {"full": full})]
+
+    # --- The server.
+
+    server_settings = (
+        ServerSetting("SHOW fsync", "fsync", ("on",), TORN, "ALTER SYSTEM SET fsync = on"),
+        ServerSetting(
+            "SHOW full_page_writes",
+            "full_page_writes",
+            ("on",),
+            TORN,
+            "ALTER SYSTEM SET full_page_writes = on",
+        ),
+        ServerSetting(
+            "SHOW synchronous_commit",
+            "synchronous_commit",
+            ("on", "local", "remote_write", "remote_apply"),
+            LAST_MOMENTS,
+            "ALTER SYSTEM SET synchronous_commit = on",
+        ),
+        ServerSetting(
+            "SELECT pg_is_in_recovery()::text", "in recovery", ("false",), READ_ONLY, needed=True
+        ),
+        ServerSetting(
+            "SHOW default_transaction_read_only",
+            "default_transaction_read_only",
+            ("off",),
+            READ_ONLY,
+            "ALTER SYSTEM SET default_transaction_read_only = off",
+            needed=True,
+        ),
+    )
+    oldest_snapshot = (
+        "SELECT who, seconds, ends FROM ("
+        "SELECT 'session ' || pid || coalesce(' of ' || usename, '')"
+        " || coalesce(', ' || nullif(application_name, ''), '') || coalesce(', ' || state, '')"
+        " AS who, extract(epoch FROM now() - coalesce(xact_start, backend_start)) AS seconds,"
+        " 'SELECT pg_terminate_backend(' || pid || ')' AS ends, age(backend_xmin) AS age"
+        " FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()"
+        " AND backend_type = 'client backend' AND datname = current_database()"
+        " UNION ALL SELECT 'prepared transaction ' || gid, extract(epoch FROM now() - prepared),"
+        " 'ROLLBACK PREPARED ' || quote_literal(gid), age(transaction)"
+        " FROM pg_prepared_xacts WHERE database = current_database()"
+        " UNION ALL SELECT 'replication slot ' || slot_name, NULL,"
+        " 'SELECT pg_drop_replication_slot(' || quote_literal(slot_name) || ')', age(xmin)"
+        " FROM pg_replication_slots WHERE xmin IS NOT NULL AND NOT active) AS held"
+        f" WHERE seconds IS NULL OR seconds > {OLD_SNAPSHOT_SECONDS} ORDER BY age DESC LIMIT 1"
+    )
+    analyze = "ANALYZE {}"
+    current_user = "SELECT quote_ident(current_user)"
+    explain = "EXPLAIN "
+
     # --- The engine.
 
     family = "postgresql"
@@ -425,6 +656,31 @@ class PostgreSQL(Database):
 
     def new_past(self) -> Timelines:
         return Timelines()
+
+
+_SEQUENCE_OF = (
+    "SELECT quote_ident(nspname) || '.' || quote_ident(relname), seqcycle, seqmax, seqincrement,"
+    " has_sequence_privilege(seqrelid, 'SELECT') FROM pg_sequence"
+    " JOIN pg_class ON pg_class.oid = seqrelid JOIN pg_namespace n ON n.oid = relnamespace"
+    " WHERE seqrelid = coalesce(pg_get_serial_sequence(:table, :column)::regclass::oid,"
+    " (SELECT min(refobjid) FROM pg_attribute a JOIN pg_attrdef f ON f.adrelid = a.attrelid"
+    " AND f.adnum = a.attnum JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass"
+    " AND d.objid = f.oid AND d.refclassid = 'pg_class'::regclass"
+    " JOIN pg_sequence s ON s.seqrelid = d.refobjid"
+    " WHERE a.attrelid = to_regclass(:table) AND a.attname = :column))"
+)
+_IDENTITY = (
+    "SELECT 'ALTER TABLE ' || CAST(c.oid AS regclass) || ' REPLICA IDENTITY ' || coalesce(("
+    "SELECT 'USING INDEX ' || quote_ident(min(n.relname)) FROM pg_catalog.pg_index i "
+    "JOIN pg_catalog.pg_class n ON n.oid = i.indexrelid WHERE i.indrelid = c.oid "
+    "AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL "
+    "AND i.indexprs IS NULL AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute a "
+    "WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) AND NOT a.attnotnull)), 'FULL') "
+    "FROM pg_catalog.pg_class c WHERE c.relkind = 'r' AND (c.relreplident = 'n' "
+    "OR c.relreplident = 'd' AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_index p "
+    "WHERE p.indrelid = c.oid AND p.indisprimary)) AND (c.oid = to_regclass(:full) "
+    "OR c.oid IN (SELECT t.relid FROM pg_partition_tree(to_regclass(:full)) t)) ORDER BY c.relname"
+)
 
 
 _TROUBLES = {

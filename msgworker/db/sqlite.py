@@ -16,11 +16,12 @@ from sqlalchemy import event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.engine import URL
+from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.attempts import attempt
 from msgworker.db.connections import connecting, is_ours_alone
-from msgworker.db.database import Database, Described, Trouble, default_of
+from msgworker.db.database import Database, Described, ServerSetting, Trouble, default_of
 from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.logs import logger
 
@@ -177,6 +178,65 @@ class SQLite(Database):
         self, sql: sa.Dialect, table: str, name: str, column: Described | None
     ) -> tuple[str, ...]:
         return ()
+
+    # --- The catalogue.
+
+    file_size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+
+    def index_names(
+        self, conn: sa.Connection, table: sa.Table, inspector: Inspector | None = None
+    ) -> set[str]:
+        query = (  # the inspector leaves out indexes on expressions
+            "SELECT lower(name) FROM sqlite_master"
+            " WHERE type = 'index' AND lower(tbl_name) = lower(:table)"
+        )
+        return set(conn.scalars(sa.text(query), {"table": table.name}))
+
+    def index_is_unique(self, conn: sa.Connection, table: sa.Table, index: str) -> bool | None:
+        query = (
+            "SELECT sql FROM sqlite_master WHERE type = 'index' AND lower(name) = lower(:name)"
+            " AND lower(tbl_name) = lower(:table)"
+        )
+        text = conn.scalar(sa.text(query), {"name": index, "table": table.name})
+        return None if text is None else "UNIQUE" in str(text).upper().split(" ON ")[0]
+
+    # --- A live table.
+
+    rule_queries = (
+        "SELECT type, name, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name)"
+        " AND type IN ('table', 'trigger')",
+        "SELECT 'compare', name, coll FROM pragma_index_xinfo(:guard) WHERE key = 1",
+        # a key that has no index of its own
+        "SELECT 'rowid', max(name), '' FROM pragma_table_info(:name) WHERE pk > 0 AND NOT EXISTS"
+        " (SELECT 1 FROM pragma_index_list(:name) WHERE origin = 'pk') HAVING count(*) = 1",
+    )
+
+    def fold_of(self, collation: str) -> str | None:
+        known = {"BINARY": None, "": None, "NOCASE": "lower", "RTRIM": "rtrim"}
+        return known.get(collation.upper(), "unknown")
+
+    def folded(self, column: sa.ColumnElement[Any], fold: str) -> sa.ColumnElement[Any]:
+        # of texts only; 1 and '1' differ
+        is_text = sa.func.typeof(column) == sa.literal_column("'text'")
+        by = sa.func.lower(column) if fold == "lower" else sa.func.rtrim(column)
+        return sa.case((is_text, by), else_=column)
+
+    # --- The server, which is none.
+
+    server_settings = (
+        ServerSetting(
+            "PRAGMA journal_mode",
+            "journal_mode",
+            ("wal",),
+            "readers and the writer wait for each other",
+            "PRAGMA journal_mode=WAL",
+        ),
+    )
+    analyze = "ANALYZE {}"
+    explain = "EXPLAIN QUERY PLAN "
+
+    def plan_line(self, row: sa.Row[Any]) -> str:
+        return str(row[-1])
 
     # --- The engine.
 

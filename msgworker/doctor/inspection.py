@@ -177,7 +177,7 @@ def meet(
     as_is = requirements.read(conn, inspector, spec, dialect, described)
     there = not any(spec.names()[role] in lacking for role in REQUIRED)
     if there and not requirements.only_anew(as_is):
-        found = db.index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
+        found = db.of(conn).index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
         live = tables_for(spec, dialect, kinds, frozenset(found))
     shape = (columns, ideal, least, live, as_is)
     return Patient(engine, conn, inspector, dialect, spec, True, *shape, asked, no_rule)

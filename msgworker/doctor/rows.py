@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
 from msgworker.counted import plural
-from msgworker.db import Trouble, WholeId, folded, is_overtime, seconds_since, trouble
+from msgworker.db import Trouble, WholeId, is_overtime, seconds_since, trouble
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
 from msgworker.message import Status
 from msgworker.queries import remaining
@@ -216,12 +216,12 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
             f"the sequence {source.name} begins again at its end (CYCLE): new messages would get "
             "the ids of old ones, and run before those that wait"
         )
-        yield advised("numbers", text, db.not_cycling(*on))
+        yield advised("numbers", text, p.dialect.end_ids(*on))
     if source.step < 0:
         text = f"the sequence {source.name} counts down: new messages run before those that wait"
         yield needed("numbers", text)
     elif highest is not None and (text := describe.behind(source, highest)):
-        yield needed("numbers", text, *db.advancing(*on, highest))
+        yield needed("numbers", text, *p.dialect.advance_ids(*on, highest))
 
 
 def refused(p: Patient) -> list[Finding]:
@@ -258,7 +258,13 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
     none: sa.ColumnElement[Any] = sa.null()
     owner = none if guarded or c.claimed_by is None else c.claimed_by
     # As the guard compares them.
-    key = none if guarded else t.object_key(c) if t.fold is None else folded(c.object_id, t.fold)
+    key = (
+        none
+        if guarded
+        else t.object_key(c)
+        if t.fold is None
+        else p.dialect.folded(c.object_id, t.fold)
+    )
     query = sa.select(c.msg_id, key, c.status, owner).where(strange)
     query = query.order_by(c.msg_id.desc())
     top = bounded.MOST

@@ -49,7 +49,7 @@ def rights(p: Patient) -> list[Finding]:
         runs = additions.run_tables(p.ideal)
         beside = (*additions.ops_tables(p.ideal), *additions.feature_tables(p.ideal))
         for tables, is_run in ((runs, True), (beside, False)):
-            policies = db.policies_of(conn, p.dialect.name, tables)
+            policies = db.policies_of(conn, tables)
             for fault in requirements.of_own_policies(policies):
                 told = needed if fault.needed and is_run else advised
                 found.append(told("rights", fault.text))
@@ -132,8 +132,8 @@ def _refused(conn: Connection, statement: Any) -> str | None:
 
 
 def _whom(p: Patient) -> str | None:
-    query = db.CURRENT_USER.get(p.dialect.name)
-    return None if query is None else str(p.conn.scalar(sa.text(query)))
+    query = p.dialect.current_user
+    return None if not query else str(p.conn.scalar(sa.text(query)))
 
 
 # --- The plan of the query that looks for messages to claim.
@@ -149,7 +149,7 @@ def plan(p: Patient) -> list[Finding]:
         return []
     try:
         query, params, index = _candidates(p, p.live)
-        lines = db.plan_of(p.conn, p.dialect.name, query, params)
+        lines = db.plan_of(p.conn, query, params)
     except DBAPIError as error:
         if is_overtime(error):
             raise
@@ -157,14 +157,14 @@ def plan(p: Patient) -> list[Finding]:
     if lines is None:
         return []
     text = "\n".join(lines)
-    names = db.index_parts(p.conn, p.live.message, index)
+    names = p.dialect.index_parts(p.conn, p.live.message, index)
     if any(re.search(rf"\b{re.escape(name)}\b", text) for name in names):
         return [fine("plan", f"messages are claimed by index {index}", detail=text)]
     rows = db.row_estimate(p.conn, p.live.message) or 0
     if rows < WORTH_AN_INDEX:
         return [fine("plan", "the table is so small that claims read all of it", detail=text)]
     what = f"claims do not use index {index}: their cost grows with the table"
-    mend = db.ANALYZE.get(p.dialect.name, "").format(p.table_name(p.live.message))
+    mend = p.dialect.analyze.format(p.table_name(p.live.message))
     return [advised("plan", what, *([mend] if mend else []), detail=text)]
 
 
@@ -191,7 +191,7 @@ SKEW_SECONDS = 30.0
 def settings(p: Patient) -> list[Finding]:
     """Durability, and whether the server takes writes."""
     found = []
-    for setting in db.SERVER_SETTINGS[p.dialect.name]:
+    for setting in p.dialect.server_settings:
         try:
             value = str(p.conn.scalar(sa.text(setting.query)))
         except DBAPIError as error:
@@ -255,7 +255,8 @@ def several_writers(p: Patient) -> list[Finding]:
     """What is otherwise where several servers take writes."""
     if not p.dialect.certifies:
         return _single_primary(p)
-    known = db.SEVERAL_WRITERS[p.dialect.name]
+    known = p.dialect.several_servers
+    assert known is not None
     size, step, in_order = p.conn.execute(sa.text(known.query)).one()
     found = [fine("server", f"{known.words.format(size)}; gaps between ids are harmless")]
     if int(size) != 1 and step > 1 and not in_order:
@@ -271,8 +272,8 @@ def several_writers(p: Patient) -> list[Finding]:
 
 def _single_primary(p: Patient) -> list[Finding]:
     """A group of servers, one of which takes writes."""
-    query = db.SINGLE_PRIMARY.get(p.dialect.name)
-    told = {} if query is None else {str(k): v for k, v in p.conn.execute(sa.text(query))}
+    query = p.dialect.group_settings
+    told = {} if not query else {str(k): v for k, v in p.conn.execute(sa.text(query))}
     if not told.get("group_replication_group_name"):
         return []
     text = "Group Replication with a single primary: a server with replicas"
@@ -289,8 +290,8 @@ def _single_primary(p: Patient) -> list[Finding]:
 
 def snapshots(p: Patient) -> list[Finding]:
     """Who keeps the database from cleaning up what has ended."""
-    query = db.OLDEST_SNAPSHOT.get(p.dialect.name)
-    if query is None:
+    query = p.dialect.oldest_snapshot
+    if not query:
         return []
     try:
         oldest = p.conn.execute(sa.text(query)).first()

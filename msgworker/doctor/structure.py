@@ -309,7 +309,7 @@ def _copies(p: Patient) -> str | None:
 def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
     """One statement, so that the guard is never away."""
     table = p.least.message
-    there = db.index_names(p.conn, table)
+    there = p.dialect.index_names(p.conn, table)
     on_them = [
         index
         for index in additions.ordered_indexes(table)
@@ -351,7 +351,7 @@ def missing_indexes(p: Patient) -> list[Finding]:
             continue
         if not db.is_there(p.inspector, table):
             continue
-        there = db.index_names(p.conn, table)
+        there = p.dialect.index_names(p.conn, table)
         for index in additions.ordered_indexes(table):
             name = str(index.name)
             if name.lower() not in there:
@@ -366,14 +366,14 @@ def guard(p: Patient) -> list[Finding]:
     """A guard that is there must guard."""
     table, name = p.least.message, p.least.guard_name
     index = next(i for i in table.indexes if i.name == name)
-    broken = {n for n in db.invalid_indexes(p.conn, table)}
+    broken = p.dialect.invalid_indexes(p.conn, table)
     found = []
     ours = {str(i.name).lower(): i for i in table.indexes}
     for bad in sorted(broken & set(ours)):
         text = f"index {bad} was not finished: it promises nothing"
         drop = p.dialect.drop_unfinished(p.conn.dialect, table, str(ours[bad].name))
         found.append(needed("indexes", text, drop, p.sql(CreateIndex(ours[bad]))))
-    if db.index_is_unique(p.conn, table, name) is False:
+    if p.dialect.index_is_unique(p.conn, table, name) is False:
         drop = p.dialect.drop_index(p.conn.dialect, name, table)
         text = f"the guard index {name} is not unique: {WHY['guard']}"
         found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))

@@ -206,7 +206,7 @@ def read(conn: Connection, t: Tables) -> Sizes:
     for table in (t.message, *additions.own_tables(t)):
         size = db.table_size(conn, table)
         found.append(TableSize(table.name, *(size or (None, None))))
-    exact = Exact.EXACT if db.sizes_are_exact(conn) else Exact.ABOUT
+    exact = Exact.EXACT if t.dialect.sizes_are_exact else Exact.ABOUT
     return Sizes(tuple(found), exact, db.file_size(conn))
 
 

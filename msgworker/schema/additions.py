@@ -177,7 +177,7 @@ def two_running(dialect: sa.Dialect, t: Tables, why: str) -> str:
 
 def has_index(conn: Connection, table: sa.Table | None, name: str) -> bool:
     assert table is not None
-    return name.lower() in db.index_names(conn, table)
+    return name.lower() in db.of(conn).index_names(conn, table)
 
 
 # --- The script that creates all tables, and the list of our tables.

@@ -78,12 +78,12 @@ def create(
     made: list[str] = []
     before: set[str] = set()
     with connecting(engine) as conn:
-        if why := db.refuses_all_writes(conn, dialect.name):
+        if why := db.refuses_all_writes(conn):
             raise SchemaError(f"nothing was created: {why}")
         inspector = sa.inspect(conn)
         live = live_name(inspector, spec)
         if live is not None:
-            before = db.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
+            before = dialect.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
         problems = [] if live is None else storage_problem(conn, inspector, spec, live)
         if problems:
             raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
@@ -269,7 +269,7 @@ def resolve(
         ideal = tables_for(spec, dialect)
         there = _columns_there(inspector, live, ideal)
         columns = there[live]
-        indexes = db.index_names(conn, table, inspector)
+        indexes = dialect.index_names(conn, table, inspector)
         storage = storage_problem(conn, inspector, spec, live)
         own, without = _own_problems(inspector, ideal, there)
         missing = _missing(inspector, ideal, (*ops_tables(ideal), *feature_tables(ideal)))
@@ -284,7 +284,7 @@ def resolve(
         is_key = ids is not None and is_primary(inspector, live, spec.schema, ids.name)
         if not own:
             versions.check(conn, ideal)
-        own_policies = db.policies_of(conn, dialect.name, run_tables(ideal))
+        own_policies = db.policies_of(conn, run_tables(ideal))
         if recorded and not own:
             spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
@@ -340,7 +340,7 @@ def rule_there(conn: Connection, spec: MessageTable, dialect: Database) -> Rule:
     if live is None:
         return Rule.of(spec)
     t = tables_for(named(spec, live), dialect)
-    indexes = db.index_names(conn, t.message)
+    indexes = t.dialect.index_names(conn, t.message)
     if _own_problems(inspector, t, _columns_there(inspector, live, t))[0]:
         return rules.assumed(t.spec, indexes)
     return in_force(conn, t, indexes)
@@ -379,13 +379,13 @@ def hooks_changed(engine: Engine, t: Tables) -> bool:
     """Whether triggers, rules or policies have been added or dropped since the tables were read."""
     with connecting(engine) as conn:
         now = requirements.hooks_now(conn, t)
-        now["own_policies"] = db.policies_of(conn, t.dialect.name, run_tables(t))
+        now["own_policies"] = db.policies_of(conn, run_tables(t))
     return any(getattr(t, name) != value for name, value in now.items())
 
 
 def policies_changed(conn: Connection, t: Tables) -> bool:
     """Whether row-level security decides otherwise than when the tables were read."""
-    found = db.policies_of(conn, t.dialect.name, [t.message])
+    found = db.policies_of(conn, [t.message])
     now = [(one.names, one.may) for one in found]
     return now != ([] if t.policies is None else [t.policies])
 
@@ -399,7 +399,7 @@ def check_fit(engine: Engine, t: Tables) -> list[str]:
     if stop := [fault for fault in hidden if fault.needed]:
         raise SchemaError(f"table {t.spec.name} cannot be used: {requirements.told(stop)}")
     with connecting(engine) as conn:
-        enforced = db.is_enforced(conn, t.message, t.guard_name)
+        enforced = t.dialect.is_enforced(conn, t.message, t.guard_name)
         if enforced:
             notes = [fault.text for fault in hidden] + _odd_ids(conn, t)
         if enforced and t.doubtful:  # else nothing is written at a start

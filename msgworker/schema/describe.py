@@ -152,7 +152,8 @@ def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Data
     """What the database can do on this table: columns that are computed from one that a foreign key
     changes cannot be stored; indexes over partitions can be unique for objects only."""
     table = sa.Table(live, sa.MetaData(), schema=spec.schema)
-    dialect = dialect.having(partitioned=db.has_partitions(inspector, table))
+    assert isinstance(inspector.bind, sa.Connection)
+    dialect = dialect.having(partitioned=dialect.has_partitions(inspector.bind, table))
     if not dialect.stored_columns:
         return dialect
     names = spec.names()

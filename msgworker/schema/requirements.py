@@ -215,7 +215,7 @@ def hooks(live: Live) -> dict[str, Any]:
 
 def hooks_now(conn: Connection, t: Tables) -> dict[str, Any]:
     """The same, as it is now."""
-    rules = db.hooks_of(conn, t.dialect.name, t.message)
+    rules = db.hooks_of(conn, t.message)
     return _hooks(_triggers_of(rules), _policies_of(rules))
 
 
@@ -511,7 +511,7 @@ def _takes_no_text(live: Live, kind: Any) -> bool:
 def _holds_an_instant(live: Live, role: str, kind: Any) -> bool:
     room = db.text_room(kind)
     if role == "available_at":  # it is in an index
-        most = db.key_room(live.dialect, kind)
+        most = live.dialect.key_room(kind)
         too_long = most is not None and (room is None or room > most)
         return (
             isinstance(kind, sa.VARCHAR | sa.CHAR) and not too_long and (room or 0) >= INSTANT_TEXT
@@ -538,7 +538,7 @@ def _ids(live: Live) -> Iterator[Fault]:
         text = f"column {column.name} (object_id) changes whenever its row is updated"
         mend = live.dialect.drop_not_null(live.sql, live.name, column.name, column.kind)
         yield Fault("columns", True, text, tuple(mend))
-    room = db.key_room(live.dialect, column.kind)
+    room = live.dialect.key_room(column.kind)
     length = getattr(column.kind, "length", None)
     if room is not None and isinstance(column.kind, sa.String) and (length or 0) > room:
         text = f"column {column.name} (object_id) takes {length} characters, an index {room}"
@@ -832,8 +832,8 @@ def read(
     }
     table = sa.Table(spec.bare_name, sa.MetaData(), schema=spec.schema)
     ids, guard = names.get("object_id", ""), spec.index_name("guard")
-    rules = db.rules_of(conn, dialect.name, table, object_id=ids, guard=guard)
-    for name, kind in db.cutting(rules).items():
+    rules = db.rules_of(conn, table, object_id=ids, guard=guard)
+    for name, kind in db.cutting(dialect, rules).items():
         if name in every:
             every[name] = replace(every[name], kind=kind, cuts=True)
     for rule in rules:
@@ -858,7 +858,7 @@ def read(
         checks=tuple(_refusing(conn, spec, columns, rules, _error_room(dialect, columns))),
         rules=tuple((rule.name, rule.text) for rule in rules if rule.kind == "check"),
         triggers=_triggers_of(rules),
-        fold=db.fold_of(dialect.name, rules),
+        fold=db.fold_of(dialect, rules),
         layouts=tuple(text for text in layouts if text in LAYOUTS),
         partitions=parts if "hash" in layouts else None,
         strict="strict" in layouts,

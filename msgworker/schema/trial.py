@@ -259,7 +259,7 @@ def _written(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[F
             problems.setdefault(problem, []).append(ROWS[name])
     for problem, refused in problems.items():
         text = f"table {live.name} does not take {', '.join(refused)}: {problem}"
-        yield Fault(CHECK, True, text, tuple(db.identified(conn, live.name, problem)))
+        yield Fault(CHECK, True, text, tuple(live.dialect.identified(conn, live.name, problem)))
 
 
 def _problem(
@@ -296,5 +296,5 @@ def _purged(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[Fa
         if trouble(error) in (Trouble.REFUSED, Trouble.AGAIN):
             return  # only a purge needs the right
         reason = reason_of(error)
-    mend = db.identified(conn, live.name, reason)
+    mend = live.dialect.identified(conn, live.name, reason)
     yield Fault(CHECK, False, f"messages of {live.name} cannot be purged: {reason}", tuple(mend))

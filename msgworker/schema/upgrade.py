@@ -294,8 +294,8 @@ def _adding(
 
 def _indexing(conn: Connection, t: Tables, table: sa.Table, short: str) -> Iterator[Step]:
     """Indexes that are missing, or not finished, on a table that is in use."""
-    there = db.index_names(conn, table)
-    unfinished = db.invalid_indexes(conn, table)
+    there = db.of(conn).index_names(conn, table)
+    unfinished = db.of(conn).invalid_indexes(conn, table)
     for index in ordered_indexes(table):
         name = str(index.name)
         if name.lower() in there - unfinished:

@@ -17,7 +17,6 @@ from msgworker.db import (
     change_text_for,
     fetch,
     fetch_text,
-    folded,
     instant_text,
     now,
     text_for,
@@ -104,7 +103,7 @@ def types_of(values: Iterable[Iterable[Any]]) -> set[type]:
 
 def key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     """Where it is needed only: every column of every row costs something, in some drivers much."""
-    return [] if t.fold is None else [folded(c.object_id, t.fold)]
+    return [] if t.fold is None else [t.dialect.folded(c.object_id, t.fold)]
 
 
 def _after_key(t: Tables, c: Cols) -> list[ColumnElement[Any]]:

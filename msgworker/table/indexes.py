@@ -259,7 +259,7 @@ class GeneratedColumns(CaseIndexes):
         kind = plain.object_id.type
         length = max(MAX_OBJECT_ID, getattr(kind, "length", 0) or 0)
         own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
-        room = db.key_room(t.dialect, kind if own else KeyText())
+        room = t.dialect.key_room(kind if own else KeyText())
         length = length if room is None else min(length, room)
         key = self.dialect.key_like(kind, length) if own else db.key_text(length)
         wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Message, SchemaError
-from msgworker.db import live
+from msgworker.db import DATABASES
 from msgworker.doctor import Severity
 from tests.support.doctor import needed, run
 from tests.support.rows import Table
@@ -372,9 +372,9 @@ def test_a_check_of_the_column_itself_is_found(make_app, server):
 
 def test_an_older_server_is_asked_for_what_it_has(make_app, server, monkeypatch):
     """One that knows no CHECKs is still asked how ids compare."""
-    parts = live.RULES[server.name]
+    parts = DATABASES[server.name].rule_queries
     broken = (parts[0].replace("SELECT 'check'", "SELECT no_such_column"), *parts[1:])
-    monkeypatch.setitem(live.RULES, server.name, broken)
+    monkeypatch.setattr(type(DATABASES[server.name]), "rule_queries", broken)
     kind = "VARCHAR(40)"
     if server.name == "mariadb":
         kind += " CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, MessageTable, db
+from msgworker import App, MessageTable
 from msgworker.doctor import Finding, Severity
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.schema import additions
@@ -436,12 +436,11 @@ def test_a_storage_engine_without_transactions(mariadb, engine):
 
 
 def test_who_holds_an_old_snapshot_is_named(app, database, monkeypatch):
-    if database.name not in db.OLDEST_SNAPSHOT:
+    home = type(app.tables.dialect)
+    if not home.oldest_snapshot:
         pytest.skip("it is not asked there")
-    names = (database.name, "mysql") if database.name == "mariadb" else (database.name,)
-    for name in names:
-        soon = db.OLDEST_SNAPSHOT[name].replace("> 600", "> -1")
-        monkeypatch.setitem(db.OLDEST_SNAPSHOT, name, soon)
+    soon = home.oldest_snapshot.replace("> 600", "> -1")
+    monkeypatch.setattr(home, "oldest_snapshot", soon)
     with database.engine().connect() as conn:
         conn.execution_options(isolation_level="REPEATABLE READ")
         conn.exec_driver_sql("SELECT count(*) FROM msgworker_message")

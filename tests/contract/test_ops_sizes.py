@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable, db
-from msgworker.db import catalogue
+from msgworker.db import DATABASES
 from msgworker.errors import TookTooLong
 from msgworker.queries.counts import Sizes, TableSize
 from tests.oracle_lint import lint
@@ -89,7 +89,7 @@ def test_sizes_of_a_locked_table_end_at_the_deadline(postgresql):
 
 
 def test_sizes_are_asked_for_in_oracle_s_words():
-    assert lint(catalogue.TABLE_SIZES["oracle"]) == []
+    assert lint(DATABASES["oracle"].table_size) == []
 
 
 def test_an_unknown_size_is_no_part_of_the_total():

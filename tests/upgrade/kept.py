@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.db import index_names
+from msgworker.db import of
 
 FOLDER = Path(__file__).parent / "versions"
 COMMITS = {
@@ -96,7 +96,10 @@ def shape(engine: sa.Engine) -> dict[str, Any]:
                 c["name"].lower(): (str(c["type"]), c["nullable"])
                 for c in inspector.get_columns(name)
             }
-            found[name.lower()] = columns, sorted(index_names(conn, sa.Table(name, sa.MetaData())))
+            found[name.lower()] = (
+                columns,
+                sorted(of(conn).index_names(conn, sa.Table(name, sa.MetaData()))),
+            )
     return found
 
 
