@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.options import as_json, common, message_id, open_app, target
+from msgworker.cli.options import message_id, on_table, open_app
 from msgworker.cli.output import (
     NOTHING_MATCHED,
     Column,
@@ -40,10 +40,7 @@ COLUMNS = (
 @click.option(
     "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
 )
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def audit(
     ctx: click.Context, /, msg_id: str | None, limit: int, as_json: bool, **given: Any
 ) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.options import as_json, common, message_id, open_app, target
+from msgworker.cli.options import message_id, on_table, open_app
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -40,10 +40,7 @@ from msgworker.queries.lanes import LaneInfo
 @click.command("limits")
 @click.option("--remove", metavar="TOPIC", help="Forget the limits of a topic.")
 @says
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def limits(
     ctx: click.Context, /, remove: str | None, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
@@ -105,10 +102,7 @@ limited = click.option(
 
 @click.command("explain")
 @click.argument("msg_id", metavar="ID")
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def explain(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> None:
     """Say why a message is not running, and what the message before it waits for."""
     number = message_id(msg_id)
@@ -167,10 +161,7 @@ def _explained(one: Explanation) -> dict[str, Any]:
 
 @click.command("failures")
 @limited
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def failures(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
     """Group dead and failing messages by error."""
     app = open_app(ctx, given)
@@ -214,10 +205,7 @@ def _failure_row(one: Failures) -> list[Any]:
 
 @click.command("lanes")
 @limited
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def lanes(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
     """List objects that wait: the head of each, and how many messages wait behind it."""
     app = open_app(ctx, given)
@@ -278,10 +266,7 @@ def _lane_what(one: LaneInfo) -> str:
 
 
 @click.command("instances")
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def instances(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     """List live instances with their messages, and dead ones that still hold messages."""
     app = open_app(ctx, given)

@@ -22,7 +22,7 @@ from msgworker.cli.options import (
     configure,
     flags,
     import_app,
-    target,
+    on_table,
 )
 from msgworker.cli.output import (
     Column,
@@ -51,10 +51,7 @@ from msgworker.instance.stop import Beside, Signals, StopRequest, end_by
 @click.option("--reason", metavar="TEXT", help="Why, for the audit.")
 @click.option("--dry-run", is_flag=True, help="With --release: change nothing.")
 @flags("locks")
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def locks(
     ctx: click.Context,
     /,

@@ -221,6 +221,11 @@ def as_json(fn: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(fn)
 
 
+def on_table(fn: Callable[..., Any]) -> Any:
+    """What every command on a message table takes: its options, --json, and the context."""
+    return target(as_json(common(click.pass_context(fn))))
+
+
 def configure(
     ctx: click.Context, given: dict[str, Any], *, level: str = "warning"
 ) -> Configuration:

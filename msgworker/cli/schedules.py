@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from msgworker.cli.options import as_json, common, open_app, target
+from msgworker.cli.options import on_table, open_app
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -47,10 +47,7 @@ LATE_SECONDS = 60.0
 @click.option("--actor", metavar="TEXT", help="Who; default: user and host.")
 @click.option("--reason", metavar="TEXT", help="Why, for the audit.")
 @click.option("--dry-run", is_flag=True, help="Change nothing.")
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def schedules(
     ctx: click.Context,
     /,

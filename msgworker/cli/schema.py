@@ -11,13 +11,12 @@ from msgworker.app import table_from
 from msgworker.cli.options import (
     app_option,
     app_ref_of,
-    as_json,
     common,
     configure,
     flags,
     import_app,
+    on_table,
     open_app,
-    target,
 )
 from msgworker.cli.output import (
     Usage,
@@ -40,10 +39,7 @@ from msgworker.table import NEWEST
 
 
 @click.command("init-db")
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     """Create missing tables and indexes.
 
@@ -102,10 +98,7 @@ LEFT = "the message table is yours: these are run with --message-table, or by it
     is_flag=True,
     help="Also make the indexes of a message table with a name of its own.",
 )
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def db(
     ctx: click.Context,
     /,
@@ -197,10 +190,7 @@ COLOURS = {Severity.NEEDED: "red", Severity.ADVISED: "yellow", Severity.FINE: "g
 @click.command("doctor")
 @click.option("--sql", is_flag=True, help="Print only the statements that are needed.")
 @click.option("--plan", is_flag=True, help="Show the plan of the claim's query in full.")
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def doctor(ctx: click.Context, /, as_json: bool, sql: bool, plan: bool, **given: Any) -> int:
     """Compare the live table, indexes, rights and server with what is needed; change nothing."""
     app = open_app(ctx, given)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from msgworker import payload as payloads
-from msgworker.cli.options import as_json, common, open_app, target
+from msgworker.cli.options import on_table, open_app
 from msgworker.cli.output import Usage, print_json
 from msgworker.config import seconds
 from msgworker.errors import PayloadError
@@ -29,10 +29,7 @@ log = logger("msgworker.cli")
 @click.option("--unique-key", metavar="TEXT", help="Only one message holds a key at a time.")
 @click.option("--unique", type=click.Choice(UNIQUE), help="Until it has ended, or is purged.")
 @click.option("--on-duplicate", type=click.Choice(ON_DUPLICATE), help="If the key is taken.")
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def send(
     ctx: click.Context,
     /,

@@ -13,7 +13,7 @@ import click
 
 from msgworker import App, db
 from msgworker.cli.audit import entry_dict, line_of, of_message
-from msgworker.cli.options import as_json, common, id_in_range, message_id, open_app, target
+from msgworker.cli.options import id_in_range, message_id, on_table, open_app
 from msgworker.cli.output import (
     NOTHING_MATCHED,
     Column,
@@ -131,10 +131,7 @@ OPEN = (State.NEW, State.PROCESSING, State.FAILED)
 
 
 @click.command("status")
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     """Count messages by state and topic, with the age of the oldest."""
     app = open_app(ctx, given)
@@ -237,10 +234,7 @@ def rounded(number: int) -> int:
     "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
 )
 @click.option("--after", metavar="ID", type=int, help="After this id: the next page.")
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     """List messages by filter, the oldest first."""
     filters = {name: given.pop(name) for name in ("status", "topic", "object_id", "error", "limit")}
@@ -361,10 +355,7 @@ PAYLOAD_SHOWN = 10_000
     default=20,
     help="How many items of a fan-out; default 20.",
 )
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def show(
     ctx: click.Context, /, msg_id: str, all_: bool, items: int, as_json: bool, **given: Any
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.options import as_json, common, open_app, target
+from msgworker.cli.options import on_table, open_app
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -40,10 +40,7 @@ OF_NOBODY = (
 @click.option("--older-than", metavar="AGE", help="With --nobody: claimed, or created, longer ago.")
 @click.option("--any-age", is_flag=True, help="With --nobody: of any age, or unknown age.")
 @writes
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def release(
     ctx: click.Context,
     /,
@@ -126,10 +123,7 @@ def _nothing_of(app: App, instance: str) -> str:
 @click.option("--archive-to", metavar="TABLE", help="Copy them there in the same transaction.")
 @long_work
 @writes
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def purge(
     ctx: click.Context,
     /,
@@ -191,10 +185,7 @@ def says(fn: Any) -> Any:
 @click.command("pause")
 @click.argument("topic", required=False)
 @says
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def pause(
     ctx: click.Context, /, topic: str | None, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
@@ -218,10 +209,7 @@ def pause(
 @click.command("resume")
 @click.argument("topic")
 @says
-@target
-@as_json
-@common
-@click.pass_context
+@on_table
 def resume(ctx: click.Context, /, topic: str, dry_run: bool, as_json: bool, **given: Any) -> None:
     """Resume a paused TOPIC."""
     said = {"actor": given.pop("actor"), "reason": given.pop("reason")}
