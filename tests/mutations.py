@@ -260,8 +260,8 @@ MUTANTS = (
     _m(
         "the oldest are not read when they are owed",
         "instance/claiming/search.py",
-        "others = max(want - len(pick.own), choice.owed(want, self._overtaken))",
-        "others = max(want - len(pick.own), 0)",
+        "others = max(want - len(chooser.own), choice.owed(want, self._overtaken))",
+        "others = max(want - len(chooser.own), 0)",
         *_on("test_of_every_eight_messages_claimed_one_is_the_oldest", "sqlite"),
     ),
     _m(
@@ -729,8 +729,8 @@ MUTANTS = (
     _m(
         "threads that ran dry wait until all has ended",
         "instance/claiming/loop.py",
-        "            self._appetite.ran_dry()\n",
-        "            self._appetite.has_room(busy)\n",
+        "            self._lane_limit.ran_dry()\n",
+        "            self._lane_limit.has_room(busy)\n",
         *_on("test_more_is_claimed_while_lanes_are_in_flight_if_the_threads_ran_dry", "sqlite"),
     ),
     _m(

@@ -90,7 +90,7 @@ class Instance:
         look_now, housekeep_now = self._look.set, self._house.set
         self.seat = None if runtime.scope is None else runtime.scope.seat(self._standing())
         settings, link = runtime.settings, runtime.link(tuned=True)
-        self.appetite = LaneLimit(threads, settings.lanes_limit)
+        self.lane_limit = LaneLimit(threads, settings.lanes_limit)
         self.lanes = Lanes(runtime, housekeep_now=housekeep_now)
         self.settler = Settler(
             runtime, lanes=self.lanes, on_progress=self._look_if_room, renew_now=self._beat.set
@@ -104,13 +104,18 @@ class Instance:
             settle=self.settler.add,
         )
         runs = RunLength(*(settings.run_limit, settings.lanes_limit), lambda: runtime.registry.most)
-        self.permits = LimitPoller(runtime, threads=threads, clock=runtime.clock)
+        self.limit_poller = LimitPoller(runtime, threads=threads, clock=runtime.clock)
         self.claimer = Claimer(
-            runtime, link, appetite=self.appetite, runs=runs, permits=self.permits
+            runtime, link, lane_limit=self.lane_limit, runs=runs, limit_poller=self.limit_poller
         )
-        rivals = Contention(settings.heartbeat_seconds, runtime.clock)
+        contention = Contention(settings.heartbeat_seconds, runtime.clock)
         self.finder = Finder(
-            runtime, link, self.seat, permits=self.permits, rivals=rivals, threads=threads
+            runtime,
+            link,
+            self.seat,
+            limit_poller=self.limit_poller,
+            contention=contention,
+            threads=threads,
         )
         lease = OwnLease(runtime, seat=self.seat, threads=threads, label=label)
         self.heartbeat = Heartbeat(
@@ -134,12 +139,12 @@ class Instance:
             drain,
             finder=self.finder,
             claimer=self.claimer,
-            permits=self.permits,
+            limit_poller=self.limit_poller,
             recovery=self.housekeeper.recovery,
             housekeep_now=housekeep_now,
         )
         self.room = Capacity(
-            runtime, appetite=self.appetite, lanes=self.lanes, settler=self.settler
+            runtime, lane_limit=self.lane_limit, lanes=self.lanes, settler=self.settler
         )
         self.fetcher = Fetcher(
             runtime,
@@ -149,11 +154,11 @@ class Instance:
             ),
             finder=self.finder,
             claimer=self.claimer,
-            permits=self.permits,
+            limit_poller=self.limit_poller,
             draining=self.draining,
             pace=PollPace(settings.poll_seconds, drains=drain is not None, clock=runtime.clock),
-            appetite=self.appetite,
-            rivals=rivals,
+            lane_limit=self.lane_limit,
+            contention=contention,
             ahead=Ahead(threads=threads, clock=runtime.clock),
             wake=self._look,
             lanes=self.lanes,
@@ -189,7 +194,7 @@ class Instance:
 
     def _look_if_room(self) -> None:
         """Called when lanes have ended, or end with a settle under way."""
-        if self.appetite.has_room(len(self.runtime.in_flight.lanes) - self.settler.leaving):
+        if self.lane_limit.has_room(len(self.runtime.in_flight.lanes) - self.settler.leaving):
             self._look.set()
 
     def start(self) -> None:

@@ -167,7 +167,7 @@ def report_of(
         seconds=time.monotonic() - begun,
         database_lost=found is None,
         stopped=stopped,
-        refused=len(runtime.refusals),
+        refused=len(runtime.rejected_rows),
         undone=undone,
     )
     if found is None:

@@ -255,7 +255,8 @@ class Runtime:
     lent_links: those of handlers. clock: monotonic
     seconds, for the objects that decide without a thread of their own. tracer: makes spans, or not.
 
-    identity, in_flight, quiesce, refusals, away, tally, spans: see their classes for their writers.
+    identity, in_flight, quiesce, rejected_rows, away, tally, spans: see their classes for their
+    writers.
     events: the event stream, for the log, the tally and subscribers of the App.
     paused: topics of which no handler starts; limits: of topics, over all instances; apart: the
     topics of both; written by the housekeeper (`hold`), read by the fetcher, by handler threads and
@@ -291,7 +292,7 @@ class Runtime:
 
     in_flight: InFlight = field(default_factory=InFlight)
     quiesce: Quiesce = field(init=False)
-    refusals: RejectedRows = field(init=False)
+    rejected_rows: RejectedRows = field(init=False)
     events: Events = field(default_factory=Events)
     away: Away = field(init=False)
     tally: Tally = field(default_factory=Tally)
@@ -308,7 +309,7 @@ class Runtime:
 
     def __post_init__(self) -> None:
         self.quiesce = Quiesce(self.clock)
-        self.refusals = RejectedRows(self.clock)
+        self.rejected_rows = RejectedRows(self.clock)
         self.away = Away(self.events, lambda: self.identity.id)
         self.tally.count(self.events)
         self.spans = Spans(zone=kind_of(self.tables.cols().created_at).zone)

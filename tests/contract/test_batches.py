@@ -82,7 +82,7 @@ def test_messages_that_run_alone_after_an_exception_are_not_shared_out(
         lane = one.lanes.next()
         assert lane is not None
         assert one.batches.handle_beside(lane) == []
-        one.runtime.slots, one.appetite.kept = 2, 1
+        one.runtime.slots, one.lane_limit.kept = 2, 1
         one.room.share(5, None)
         assert table.statuses == [1, 1, 1, 0, 0]
         assert [lane.row.msg_id for lane in one.lanes.ready] == ids[:3]
@@ -334,7 +334,7 @@ def test_heads_for_batches_are_claimed_a_batch_at_a_time(
     with claimed(app) as (one, lanes):
         assert len(lanes) == 4
         for _ in range(4):
-            one.appetite.fed(dry=True, full=True)
+            one.lane_limit.fed(dry=True, full=True)
         before = one.runtime.tally.claims
         assert fetch(one) == 240
         assert one.runtime.tally.claims - before == claims

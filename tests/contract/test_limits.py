@@ -69,7 +69,7 @@ def instance(app: App, threads: int = 8) -> Iterator[Instance]:
 def claim_all(one: Instance) -> int:
     """Two rounds that try whatever was found before; returns how many lanes are held then."""
     for _ in range(2):
-        one.permits.forget()
+        one.limit_poller.forget()
         one.finder.forget()
         one.fetcher.run_once()
     return len(one.runtime.in_flight.lanes)

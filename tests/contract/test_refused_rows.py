@@ -226,14 +226,14 @@ def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):
 
 def test_what_was_refused_and_has_been_mended_is_forgotten():
     now = [0.0]
-    refusals = RejectedRows(clock=lambda: now[0])
-    refusals.heard(Candidate(1, "a", 0, 0, 0, None, 1, None, "a"), "no")
+    rows = RejectedRows(clock=lambda: now[0])
+    rows.heard(Candidate(1, "a", 0, 0, 0, None, 1, None, "a"), "no")
     now[0] = FIRST_PAUSE_SECONDS + FORGET_SECONDS - 1
-    assert refusals.waiting() == (set(), set())
-    assert len(refusals) == 1  # it is offered again: then its next pause is longer
+    assert rows.waiting() == (set(), set())
+    assert len(rows) == 1  # it is offered again: then its next pause is longer
     now[0] += 2
-    refusals.waiting()
-    assert len(refusals) == 0
+    rows.waiting()
+    assert len(rows) == 0
 
 
 def test_a_refusal_that_was_mended_meanwhile_does_not_make_a_drain_fail():

@@ -68,7 +68,7 @@ def test_what_waits_is_kept_while_nobody_else_lives_or_handlers_are_young(
 def test_the_newest_are_given_back_first(one, app, table):
     in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
     one.runtime.slots = 2
-    one.appetite.kept = 3
+    one.lane_limit.kept = 3
     one.room.share(len(one.runtime.in_flight.lanes), None)
     assert table.statuses == [1, 1, 1, 0]
 

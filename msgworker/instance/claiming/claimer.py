@@ -55,16 +55,16 @@ class Claimer:
         runtime: Runtime,
         link: Connections,
         *,
-        appetite: LaneLimit,
+        lane_limit: LaneLimit,
         runs: RunLength,
-        permits: LimitPoller,
+        limit_poller: LimitPoller,
     ) -> None:
         self._runtime = runtime
         self.link = self._link = link
-        self._appetite = appetite
+        self._lane_limit = lane_limit
         self._runs = runs
-        self._permits = permits
-        self._refusals = runtime.refusals
+        self._limit_poller = limit_poller
+        self._rejected_rows = runtime.rejected_rows
         self._secrets = secrets_of(runtime.engine.url)
         self._by_priority = prioritized(runtime.tables)
         self._claiming = threading.Lock()  # from the flagging until the lanes exist
@@ -118,7 +118,7 @@ class Claimer:
         if len(rows) < len(candidates):
             won = {row.msg_id for row in rows}
             lost = [c for c in candidates if c.msg_id not in won]
-            self._refusals.lost(lost, alone=runtime.slots < 2)
+            self._rejected_rows.lost(lost, alone=runtime.slots < 2)
         # A message in quarantine is claimed alone: no run behind it, no lane beside it.
         most = runtime.tables.spec.max_tries
         if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
@@ -147,12 +147,12 @@ class Claimer:
         self.in_doubt = False
 
     def _flag(self, candidates: list[Candidate], me: str) -> list[Row]:
-        together, alone = self._refusals.sorted_out(candidates)
+        together, alone = self._rejected_rows.sorted_out(candidates)
         rows = self._flag_together(together, me) if together else []
         if alone:
             rows += self._flag_apart([[one] for one in alone], me)
             rows.sort(key=lambda row: row.msg_id)
-        self._refusals.tell(self._runtime.log)
+        self._rejected_rows.tell(self._runtime.log)
         return rows
 
     def _flag_by_limits(
@@ -174,7 +174,7 @@ class Claimer:
     def _flag_limited(
         self, topic: str, candidates: list[Candidate], me: str
     ) -> tuple[list[Row], list[Candidate]]:
-        if not self._refusals and not any(map(self._refusals.suspects, candidates)):
+        if not self._rejected_rows and not any(map(self._rejected_rows.suspects, candidates)):
             try:
                 return self._flag_with_permits(topic, candidates, me, apart=False)
             except claim.LeftAlone:
@@ -202,7 +202,7 @@ class Claimer:
                     rows = claim.flag(conn, tables, some, me=me)
                 if rows:
                     limits.take(conn, tables, topic, free, len(rows))
-        self._permits.tried(topic, free, len(rows))
+        self._limit_poller.tried(topic, free, len(rows))
         if apart:
             self._hear(some, refused, kept)
         return rows, some
@@ -247,7 +247,7 @@ class Claimer:
         """What was lost again and again, and not because another has it."""
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
         if self._runtime.tables.dialect.row_locks:  # another transaction may have it locked
-            lost = [one for one in lost if self._refusals.suspects(one)]
+            lost = [one for one in lost if self._rejected_rows.suspects(one)]
         return claim.kept(conn, self._runtime.tables, lost) if lost else ()
 
     def _hear(
@@ -260,11 +260,11 @@ class Claimer:
         for one in tried:
             error = refused.get(one.msg_id)
             if error is None:  # what was only lost is not forgotten: it may be each time
-                if one.msg_id in kept or self._refusals.suspects(one):
-                    self._refusals.heard(one, KEPT if one.msg_id in kept else None)
+                if one.msg_id in kept or self._rejected_rows.suspects(one):
+                    self._rejected_rows.heard(one, KEPT if one.msg_id in kept else None)
             # The guard may be the reason: a lost race is no refusal, unless it happens every time.
-            elif trouble(error) is not Trouble.RACE or self._refusals.suspects(one):
-                self._refusals.heard(one, without(reason_of(error), self._secrets))
+            elif trouble(error) is not Trouble.RACE or self._rejected_rows.suspects(one):
+                self._rejected_rows.heard(one, without(reason_of(error), self._secrets))
 
     def _read_runs(self, lanes: Sequence[Lane], within: Slice | None, hand_over: HandOver) -> None:
         """Read the runs behind the heads into their lanes, and hand these over: some while
@@ -306,7 +306,7 @@ class Claimer:
         held = self._runtime.in_flight.lanes.copy()  # these are among them
         self._runs.learn(held)
         ahead = sum(len(lane.rows) - lane.place - 1 for lane in held)
-        to_come = self._appetite.lanes - len(held)
+        to_come = self._lane_limit.lanes - len(held)
         return self._runs.limit(len(lanes) + max(0, to_come), ahead)
 
     def _all_may_follow(self, followers: Sequence[Bare]) -> bool:

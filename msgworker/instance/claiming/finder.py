@@ -99,15 +99,15 @@ class Finder:
         link: Connections,
         seat: ScopeMember | None,
         *,
-        permits: LimitPoller,
-        rivals: Contention,
+        limit_poller: LimitPoller,
+        contention: Contention,
         threads: int,
     ) -> None:
         self._runtime = runtime
         self._link = link
         self._seat = seat
-        self._permits = permits
-        self._rivals = rivals
+        self._limit_poller = limit_poller
+        self._contention = contention
         self._threads = threads
         sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
         self._kind = Search if seat is None else sliced
@@ -165,14 +165,14 @@ class Finder:
         if self._seat is not None:
             where = self._seat.slice()
             if where != self.where:
-                self._permits.moved()
+                self._limit_poller.moved()
             self.where = where
         try:
             yield
         finally:
             if self._seat is not None:
                 # One that leaves out limited topics says nothing of these.
-                rest = self._permits.rest() if self._covered else None
+                rest = self._limit_poller.rest() if self._covered else None
                 self._seat.looked(complete=rest is not None, rest=rest)
 
     def look(self, room: int, held: int) -> Look:
@@ -206,8 +206,8 @@ class Finder:
             for one in self._searches():
                 one.waits_again(msg_id)
         objects, ids = runtime.in_flight.running_under_lost_ids(runtime.identity.is_ours)
-        if runtime.refusals:
-            refused_objects, refused_ids = runtime.refusals.waiting()
+        if runtime.rejected_rows:
+            refused_objects, refused_ids = runtime.rejected_rows.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids
         look = self._looked(search, room, held, objects, ids)
         objects, ids = runtime.in_flight.held()  # read after the look, see there
@@ -260,7 +260,7 @@ class Finder:
             "want": room,
             "slot": runtime.slot,
             "slots": runtime.slots,
-            "reach": self._rivals.reach(busy=self.search.busy),
+            "reach": self._contention.reach(busy=self.search.busy),
             "skip_objects": objects,
             "skip_ids": ids,
         }

@@ -41,10 +41,10 @@ class Capacity:
     """Used by the fetcher's thread only."""
 
     def __init__(
-        self, runtime: Runtime, *, appetite: LaneLimit, lanes: Lanes, settler: Settler
+        self, runtime: Runtime, *, lane_limit: LaneLimit, lanes: Lanes, settler: Settler
     ) -> None:
         self._runtime = runtime
-        self._appetite = appetite
+        self._lane_limit = lane_limit
         self._lanes = lanes
         self._settler = settler
 
@@ -54,14 +54,14 @@ class Capacity:
         runtime = self._runtime
         staying = max(0, held - self._settler.leaving)
         busy = staying + self._look_at_handlers()
-        if self._lanes.ran_dry and not self._appetite.has_room(busy):
-            self._appetite.ran_dry()
+        if self._lanes.ran_dry and not self._lane_limit.has_room(busy):
+            self._lane_limit.ran_dry()
             busy = staying + self._look_at_handlers()
         alone = held == 1 and runtime.in_flight.quarantined(runtime.tables.spec.max_tries)
         if alone or not runtime.identity.trusted():
             return 0
-        if self._appetite.has_room(busy):
-            return self._appetite.room(busy)
+        if self._lane_limit.has_room(busy):
+            return self._lane_limit.room(busy)
         self.share(staying, where)
         return 0
 
@@ -72,13 +72,13 @@ class Capacity:
         running = list(self._runtime.in_flight.running.values())
         # A batch has many lanes: its thread is as far as one that has each of them in turn.
         ages = [(now - r.since) / (1 + len(r.beside)) for r in running]
-        self._appetite.sees(self._lanes.mean_seconds, ages)
+        self._lane_limit.sees(self._lanes.mean_seconds, ages)
         return sum(not self._runtime.identity.is_ours(r.owner) for r in running)
 
     def share(self, held: int, where: Slice | None) -> None:
         """Release lanes that would wait long here while another instance may have free threads.
         They are not claimed again at once, because there is no room for them."""
-        excess = held - self._appetite.kept
+        excess = held - self._lane_limit.kept
         if excess <= 0 or self._runtime.slots < 2 or self._runtime.quiesce.active:
             return
         if where is not None and where.exclusive:  # no other instance would claim them
@@ -226,7 +226,7 @@ class Draining:
         *,
         finder: Finder,
         claimer: Claimer,
-        permits: LimitPoller,
+        limit_poller: LimitPoller,
         recovery: Recovery,
         housekeep_now: Callable[[], None],
     ) -> None:
@@ -234,7 +234,7 @@ class Draining:
         self._drain = drain
         self._finder = finder
         self._claimer = claimer
-        self._permits = permits
+        self._limit_poller = limit_poller
         self._recovery = recovery
         self._housekeep_now = housekeep_now
         beat = runtime.settings.heartbeat_seconds
@@ -248,7 +248,7 @@ class Draining:
         seen = Seen(
             in_flight=bool(runtime.in_flight.lanes or runtime.in_flight.running),
             settled=self._finder.settled,
-            starts_in=self._permits.starts_in(),
+            starts_in=self._limit_poller.starts_in(),
             in_doubt=self._claimer.in_doubt,
             recovering=self._recovery.under_way,
         )
@@ -265,7 +265,7 @@ class Draining:
             self._finder.go_round()
         if then in (Next.SWEEP, Next.LOOK_AFRESH, Next.GO_ROUND):
             self._finder.forget(start=self._drain is not None)
-            self._permits.forget()
+            self._limit_poller.forget()
         return then is Next.OVER
 
     def _ask_what_is_coming(self) -> Next:
@@ -282,7 +282,7 @@ class Draining:
 
     def _count(self) -> Next:
         found = self._finder.left()
-        due, refused = found.due_heads, len(self._runtime.refusals)
+        due, refused = found.due_heads, len(self._runtime.rejected_rows)
         self.undone = found.by[Waits.DUE] if due > refused else 0
         if self._finder.hides_rows():
             name = self._runtime.tables.spec.name
@@ -320,11 +320,11 @@ class Fetcher(Role):
         emptying: Emptying,
         finder: Finder,
         claimer: Claimer,
-        permits: LimitPoller,
+        limit_poller: LimitPoller,
         draining: Draining,
         pace: PollPace,
-        appetite: LaneLimit,
-        rivals: Contention,
+        lane_limit: LaneLimit,
+        contention: Contention,
         ahead: Ahead,
         lanes: Lanes,
         settler: Settler,
@@ -338,12 +338,12 @@ class Fetcher(Role):
         self._emptying = emptying
         self._finder = finder
         self._claimer = claimer
-        self._permits = permits
+        self._limit_poller = limit_poller
         self._last_try: Candidate | None = None  # in quarantine, of a limited topic
         self._draining = draining
         self.pace = pace
-        self._appetite = appetite
-        self._rivals = rivals
+        self._lane_limit = lane_limit
+        self._contention = contention
         self.ahead = ahead
         self._housekeep_now = housekeep_now
         self._lanes = lanes
@@ -390,13 +390,13 @@ class Fetcher(Role):
                 )  # another instance has it: continue with the others
             found = self._claim_in_parts(look.candidates, me)
             offered, slots = len(look.candidates), self._runtime.slots
-            if self._rivals.claimed(offered, found, of_others=look.of_others, slots=slots):
+            if self._contention.claimed(offered, found, of_others=look.of_others, slots=slots):
                 self._housekeep_now()  # it counts the instances
             if self._runtime.events.wants(Looked):
                 self._runtime.events.emit(Looked(me, len(look.candidates), found))
             self._more = self._left_some(look, found, room)
             self._full = found >= room
-            self._appetite.fed(dry=dry, full=self._full)
+            self._lane_limit.fed(dry=dry, full=self._full)
             return found + won or self._nothing(look)
 
     def answered(self) -> bool:
@@ -413,7 +413,7 @@ class Fetcher(Role):
         seconds = self._lanes.mean_seconds
         if self.ahead.pays(held, run_length=self._run_length, handler_seconds=seconds):
             under = self._identity.id, self._runtime.apart
-            look = self._finder.look(self._appetite.lanes, self._hand.objects())
+            look = self._finder.look(self._lane_limit.lanes, self._hand.objects())
             self.ahead.keep(look, under)
 
     def _claim_limited(self, room: int, held: int) -> int:
@@ -422,17 +422,17 @@ class Fetcher(Role):
         While the hand runs empty nothing is claimed.
         """
         won = 0
-        for topic in self._permits.due():
-            want = self._permits.room(room - won)
+        for topic in self._limit_poller.due():
+            want = self._limit_poller.room(room - won)
             if want < 1 or self._emptying.active:
                 break
             me = self._identity.id
-            look = self._finder.look_limited(topic, want, self._permits.held)
+            look = self._finder.look_limited(topic, want, self._limit_poller.held)
             self._last_try = self._last_try or look.quarantined
             if look.candidates:
                 won += self.claim(look.candidates, me, limited=True)
             else:
-                self._permits.looked(topic, look)
+                self._limit_poller.looked(topic, look)
         return won
 
     def _left_some(self, look: Look, won: int, room: int) -> bool:
@@ -467,7 +467,7 @@ class Fetcher(Role):
         def hand_over(some: Sequence[Lane]) -> None:
             self._draining.end.saw_work()
             if limited:
-                self._permits.got(some)
+                self._limit_poller.got(some)
             self._lanes.put(some, first=limited)
 
         where = self._finder.where
@@ -489,9 +489,9 @@ class Fetcher(Role):
 
     def pause_seconds(self, did: int) -> float:
         """None while there is room and work; short while messages are in flight; else longer."""
-        wanted, holding = self._appetite.lanes, bool(self._hand.lanes)
+        wanted, holding = self._lane_limit.lanes, bool(self._hand.lanes)
         due_in = self._draining.end.due_in
-        wait = self._permits.wait() if self._runtime.limits else None
+        wait = self._limit_poller.wait() if self._runtime.limits else None
         if wait is not None and self._draining.linger is not None:
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more
@@ -500,7 +500,7 @@ class Fetcher(Role):
 
     def woken(self) -> None:
         self.pace.restart()
-        self._permits.woken()
+        self._limit_poller.woken()
 
     def failed(self, error: BaseException) -> None:
         self._finder.forget()

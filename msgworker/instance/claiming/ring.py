@@ -237,7 +237,7 @@ class ObjectCursor:
     def step(
         self,
         conn: Connection,
-        pick: HeadChooser,
+        chooser: HeadChooser,
         want: int,
         *,
         idle: bool,
@@ -247,7 +247,7 @@ class ObjectCursor:
     ) -> bool:
         """True if a whole round has ended. idle: the last look found nothing. busy: no thread waits
         for work. those: the only heads to look for. rows: False = go round the objects alone."""
-        objects = IDLE_OBJECTS if idle else max(want * pick.slots, IDLE_OBJECTS)
+        objects = IDLE_OBJECTS if idle else max(want * chooser.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
         if self._objects.after is None and not self._at_rows:
             self.clean, self._met_some = True, False
@@ -265,8 +265,8 @@ class ObjectCursor:
         self._met_some |= bool(found)
         any_could_go = False
         for row in found:
-            pick.offer(row)
-            any_could_go |= pick.could_go(row)
+            chooser.offer(row)
+            any_could_go |= chooser.could_go(row)
         self.clean &= not any_could_go
         # Many in a row that cannot be claimed now (a paused topic): longer steps skip them faster.
         nothing_free = not (any_could_go or round_is_over)

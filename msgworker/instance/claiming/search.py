@@ -190,45 +190,47 @@ class Search:
         if now >= self._forget_at:
             self._forget(now)
         self._turn += 1
-        pick = HeadChooser(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
-        pick.reach = reach
+        chooser = HeadChooser(
+            self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots
+        )
+        chooser.reach = reach
         if self._turn % 8 == 0:  # so that the oldest does not starve
-            pick.eldest = max(1, want // 8)
-        due_complete, first = self._look_due(conn, pick, now, want)
-        pick.pass_over(self._blocked)
+            chooser.eldest = max(1, want // 8)
+        due_complete, first = self._look_due(conn, chooser, now, want)
+        chooser.pass_over(self._blocked)
         enough, whole = want, True
-        if first is not None and (ranked := self._look_urgent(conn, pick, first, now, want)):
-            others = max(want - len(pick.own), choice.owed(want, self._overtaken))
+        if first is not None and (ranked := self._look_urgent(conn, chooser, first, now, want)):
+            others = max(want - len(chooser.own), choice.owed(want, self._overtaken))
             enough, whole = ranked + others, others > 0
         complete = round_over = self._passing = False
         self._from_start = True
         if whole and self.tables.dialect.oldest_index:
-            complete = self._look_window(conn, pick, want, in_hand, enough) and due_complete
-        if whole and len(pick.own) < enough and not complete and not self._passing:
+            complete = self._look_window(conn, chooser, want, in_hand, enough) and due_complete
+        if whole and len(chooser.own) < enough and not complete and not self._passing:
             those, by_age = self._those, self.tables.dialect.oldest_index
             if those is None:
-                left = enough - len(pick.own)
-                round_over = self._ring.step(conn, pick, left, idle=self.idle)
-                if not by_age and self._is_crowded(pick, self._ring.rows):
+                left = enough - len(chooser.own)
+                round_over = self._ring.step(conn, chooser, left, idle=self.idle)
+                if not by_age and self._is_crowded(chooser, self._ring.rows):
                     self._end_is_known(conn)
             elif not by_age and (self._crowded or self.only):  # the ring is by object
-                self._look_at_found(conn, pick, those)
-                self._look_behind_end(conn, pick, PAGE, those)
-                if len(pick.own) < enough or self._turn % 8 == 0:  # none starves
-                    over = self._look_window_among(conn, pick, WINDOW, enough, those)
+                self._look_at_found(conn, chooser, those)
+                self._look_behind_end(conn, chooser, PAGE, those)
+                if len(chooser.own) < enough or self._turn % 8 == 0:  # none starves
+                    over = self._look_window_among(conn, chooser, WINDOW, enough, those)
                     round_over = (
-                        self._look_ring_among(conn, pick, enough, those, rows=False) and over
+                        self._look_ring_among(conn, chooser, enough, those, rows=False) and over
                     )
-                    pick.oldest_first()
+                    chooser.oldest_first()
             else:
-                round_over = self._look_ring_among(conn, pick, enough, those)
+                round_over = self._look_ring_among(conn, chooser, enough, those)
             complete = round_over and self._ring.clean
             self._from_start = True
-        found, self._overtaken = pick.chosen(want, self._overtaken, whole=whole)
-        self.idle = not found and pick.quarantined is None
+        found, self._overtaken = chooser.chosen(want, self._overtaken, whole=whole)
+        self.idle = not found and chooser.quarantined is None
         seconds = time.monotonic() - now
-        look = Look(found, pick.quarantined, complete, round_over, self._from_start, seconds)
-        look.of_others = pick.of_others
+        look = Look(found, chooser.quarantined, complete, round_over, self._from_start, seconds)
+        look.of_others = chooser.of_others
         return look
 
     @property
@@ -289,7 +291,7 @@ class Search:
     # ------------------------------------------------------------ sources
 
     def _look_due(
-        self, conn: Connection, pick: HeadChooser, now: float, want: int
+        self, conn: Connection, chooser: HeadChooser, now: float, want: int
     ) -> tuple[bool, Ranked | None]:
         """Whether no more rows are due; and the highest priorities, if it was time to read them: in
         the same statement, where both are read."""
@@ -302,40 +304,40 @@ class Search:
         limit, since = max(want, IDLE_OBJECTS), self._since
         if self._urgent.there:
             first = ranked.due_and_ranked(conn, self.tables, since=since, limit=limit, most=most)
-            pick.priorities |= first.priorities
+            chooser.priorities |= first.priorities
         rows = (
             candidates.due_after(conn, self.tables, since=since, limit=limit)
             if first is None
             else first.due
         )
         for row in rows:
-            pick.offer_waited(row)
+            chooser.offer_waited(row)
         if rows and rows[-1].waits_until is not None:
             self._since = (rows[-1].waits_until, rows[-1].msg_id)
         return len(rows) < limit, first
 
     def _look_urgent(
-        self, conn: Connection, pick: HeadChooser, first: Ranked, now: float, want: int
+        self, conn: Connection, chooser: HeadChooser, first: Ranked, now: float, want: int
     ) -> int:
         """Offer the heads that have a priority, read behind `first` too where those are too few;
         returns how many heads there are then."""
-        found = pick.offer_ranked(first)
+        found = chooser.offer_ranked(first)
         self._urgent.found(found > 0, now)
         if found < want:
             more = self._urgent.behind(conn, first, now)
-            found += 0 if more is None else pick.offer_ranked(more)
-        return len(pick.own) if found else 0
+            found += 0 if more is None else chooser.offer_ranked(more)
+        return len(chooser.own) if found else 0
 
     def _look_window(
-        self, conn: Connection, pick: HeadChooser, want: int, in_hand: int, enough: int
+        self, conn: Connection, chooser: HeadChooser, want: int, in_hand: int, enough: int
     ) -> bool:
         """True if the window reached the newest row. enough: how many heads to have then."""
         size = IDLE_WINDOW
         if not self.idle:
-            size = min(WINDOW, in_hand + want * max(self._width, pick.slots))
+            size = min(WINDOW, in_hand + want * max(self._width, chooser.slots))
         those = self._those
         if those is not None:
-            return self._look_window_among(conn, pick, size, enough, those)
+            return self._look_window_among(conn, chooser, size, enough, those)
         started, beginning = time.monotonic(), self._beginning
         due = beginning.is_due(started)
         mark = MIN_ID if due else max(self._mark, beginning.low)
@@ -346,33 +348,33 @@ class Search:
         if self._from_start:
             first = rows[0].msg_id if rows else None
             beginning.looked(started + seconds, seconds, first, lambda: self._newest(conn))
-        pick.offer_all(rows)
+        chooser.offer_all(rows)
         whole = len(rows) < size
-        short = not whole and len(pick.own) < enough
-        if short and self._is_crowded(pick, rows) and (those := self._those) is not None:
-            return self._look_window_among(conn, pick, size, enough, those)
+        short = not whole and len(chooser.own) < enough
+        if short and self._is_crowded(chooser, rows) and (those := self._those) is not None:
+            return self._look_window_among(conn, chooser, size, enough, those)
         if rows:
             # Index entries of finished rows make the low end slow until they are cleaned up; then
             # the mark may pass rows that cannot run now. They are read again after `forget`.
-            first_free = next((r.msg_id for r in rows if pick.could_go(r)), rows[0].msg_id)
+            first_free = next((r.msg_id for r in rows if chooser.could_go(r)), rows[0].msg_id)
             self._mark = max(mark, first_free) if slow else rows[0].msg_id
-        if len(pick.own) < enough and not whole:
+        if len(chooser.own) < enough and not whole:
             self._width = min(8, self._width * 2)
         else:
             self._width = max(1, self._width - 1)
         return whole
 
-    def _is_crowded(self, pick: HeadChooser, rows: Sequence[Candidate]) -> bool:
+    def _is_crowded(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> bool:
         """Whether most rows are of topics that are not looked for: the others are then read by
         topic, for a while."""
         topics = Counter(map(attrgetter("topic"), rows)) if self.tables.has("topic") else {}
-        others = sum(many for topic, many in topics.items() if pick.is_of_others(topic))
+        others = sum(many for topic, many in topics.items() if chooser.is_of_others(topic))
         by_topic = 2 * others > len(rows)
         self._crowded = self._crowded or by_topic
         return by_topic
 
     def _look_window_among(
-        self, conn: Connection, pick: HeadChooser, size: int, enough: int, those: Those
+        self, conn: Connection, chooser: HeadChooser, size: int, enough: int, those: Those
     ) -> bool:
         """The same of some topics: step by step past rows of the others, and on from where it has
         stopped. Where no index has rows by age, of those without an object.
@@ -384,7 +386,7 @@ class Search:
         ahead = 0
         by_age = self.tables.dialect.oldest_index
         if by_age and self._at < self._end_is_known(conn):
-            ahead = self._look_behind_end(conn, pick, size, those)
+            ahead = self._look_behind_end(conn, chooser, size, those)
         first, count, whole, begun_at = 0, 0, False, time.monotonic()
         beginning = self._beginning_among
         due = not by_age or beginning.is_due(begun_at)
@@ -397,7 +399,7 @@ class Search:
         self._from_start = self._from_start_among
         for _ in range(MOST_STEPS):
             begun = time.monotonic()
-            step = self._step(conn, pick, those, mark=at, limit=size - count)
+            step = self._step(conn, chooser, those, mark=at, limit=size - count)
             if step.rows and not count:
                 first = step.rows[0].msg_id
             count, whole = count + len(step.rows), step.whole
@@ -409,10 +411,10 @@ class Search:
             self._read_again_at = min(again_at, now + LONGEST_REST_SECONDS)
             self._span = min(MOST_SPAN, self._span * 2)
             if now - begun_at > RING_SECONDS:
-                self._passing = len(pick.own) < enough
+                self._passing = len(chooser.own) < enough
                 break
         else:
-            self._passing = len(pick.own) < enough
+            self._passing = len(chooser.own) < enough
         if by_age and from_start:
             now = time.monotonic()
             lowest = first if count else None if whole else MIN_ID
@@ -423,8 +425,8 @@ class Search:
         if whole or count >= size:
             self._span = max(LEAST_SPAN, self._span // 2)
         if ahead:
-            pick.oldest_first()
-        few = len(pick.own) < enough and not whole and not ahead
+            chooser.oldest_first()
+        few = len(chooser.own) < enough and not whole and not ahead
         self._width = min(8, self._width * 2) if few else max(1, self._width - 1)
         return whole
 
@@ -440,7 +442,9 @@ class Search:
             self._ends = (self._end, self._end)
         return self._end
 
-    def _look_behind_end(self, conn: Connection, pick: HeadChooser, size: int, those: Those) -> int:
+    def _look_behind_end(
+        self, conn: Connection, chooser: HeadChooser, size: int, those: Those
+    ) -> int:
         """What has come since: some steps, and on from there the next time; returns how many."""
         by_age, begun = self.tables.dialect.oldest_index, time.monotonic()
         at, count, whole = self._end_is_known(conn), 0, False
@@ -453,34 +457,34 @@ class Search:
                 span=max(PAGE, self._span),
             )
             for row in step.rows:
-                pick.offer(row)
+                chooser.offer(row)
             count, whole = len(step.rows), step.whole
             if count and by_age:
                 at = step.rows[0].msg_id
             elif step.last is not None:
                 at = step.last + 1
-            self._keep(pick, step.rows)
+            self._keep(chooser, step.rows)
         self._end = at
         return count
 
-    def _keep(self, pick: HeadChooser, rows: Sequence[Candidate]) -> None:
+    def _keep(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> None:
         """Where no index has rows by age: read these again by their ids, until they are gone, since
         the way to find them again leads past all others."""
         if not self.tables.dialect.oldest_index and len(self._found) < PAGE:
-            self._found |= {row.msg_id: None for row in rows[:PAGE] if pick.could_go(row)}
+            self._found |= {row.msg_id: None for row in rows[:PAGE] if chooser.could_go(row)}
 
-    def _look_at_found(self, conn: Connection, pick: HeadChooser, those: Those) -> None:
+    def _look_at_found(self, conn: Connection, chooser: HeadChooser, those: Those) -> None:
         if not self._found:
             return
         rows = candidates.of_ids(conn, self.tables, list(self._found))
         self._found.clear()
         rows = [row for row in rows if those.has(row) and row.same not in self._blocked]
-        self._keep(pick, rows)
+        self._keep(chooser, rows)
         for row in rows:
-            pick.offer(row)
+            chooser.offer(row)
 
     def _step(
-        self, conn: Connection, pick: HeadChooser, those: Those, *, mark: int, limit: int
+        self, conn: Connection, chooser: HeadChooser, those: Those, *, mark: int, limit: int
     ) -> candidates.Among:
         span = max(self._span, limit)
         if self.tables.dialect.oldest_index:
@@ -494,29 +498,41 @@ class Search:
             )
             found = candidates.Among(rows, last, last is None)
         for row in found.rows:
-            pick.offer(row)
+            chooser.offer(row)
         return found
 
     def _look_ring_among(
-        self, conn: Connection, pick: HeadChooser, enough: int, those: Those, *, rows: bool = True
+        self,
+        conn: Connection,
+        chooser: HeadChooser,
+        enough: int,
+        those: Those,
+        *,
+        rows: bool = True,
     ) -> bool:
         """The ring of some topics: several steps, past objects whose heads are of others. Where
         rows are read by age too, it rests if it finds nothing. rows: see `ObjectCursor.step`."""
         begun = time.monotonic()
         if begun < self._ring_at:
             return False
-        by_age, before = self.tables.dialect.oldest_index, len(pick.own)
+        by_age, before = self.tables.dialect.oldest_index, len(chooser.own)
         for _ in range(MOST_STEPS):
             over = self._ring.step(
-                conn, pick, enough - before, idle=self.idle, busy=self.busy, those=those, rows=rows
+                conn,
+                chooser,
+                enough - before,
+                idle=self.idle,
+                busy=self.busy,
+                those=those,
+                rows=rows,
             )
             if not those.but:
-                self._keep(pick, self._ring.rows)
-            if over or len(pick.own) > before:
+                self._keep(chooser, self._ring.rows)
+            if over or len(chooser.own) > before:
                 break
             if time.monotonic() - begun > RING_SECONDS:
                 break
-        if len(pick.own) == before:
+        if len(chooser.own) == before:
             now = time.monotonic()
             if by_age:
                 self._ring_at = now + min(READ_AGAIN * (now - begun), LONGEST_REST_SECONDS)

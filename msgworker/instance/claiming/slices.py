@@ -88,20 +88,22 @@ class SliceSearch(Search):
         if now >= self._forget_at:
             self._forget(now)
         slots = 1 if where.exclusive else slots
-        pick = HeadChooser(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
-        pick.reach = reach
-        pick.pass_over(self._blocked)
+        chooser = HeadChooser(
+            self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots
+        )
+        chooser.reach = reach
+        chooser.pass_over(self._blocked)
         self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
         budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._wide)
         each = math.ceil(budget / len(where.values))
         skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._passed_over)
-        places = self._look_urgent_in(conn, where, pick, now, want)
-        ranked = len(pick.own)
+        places = self._look_urgent_in(conn, where, chooser, now, want)
+        ranked = len(chooser.own)
         found, widen = self._gather(conn, where, each, skip)
         for row, _ in sorted(found, key=lambda one: one[0].msg_id):
-            pick.offer(row)
-        could_go = len(pick.own) - ranked
-        chosen, self._overtaken = pick.chosen(want, self._overtaken)
+            chooser.offer(row)
+        could_go = len(chooser.own) - ranked
+        chosen, self._overtaken = chooser.chosen(want, self._overtaken)
         tracks = self._tracks.values()
         complete = all(track.heads.over and track.without_object.over for track in tracks)
         if complete:
@@ -111,27 +113,27 @@ class SliceSearch(Search):
             self._wide = max(1, self._wide // 2)
         elif could_go < want and widen:
             self._wide = min(WIDEST, self._wide * 2)
-        self.idle = not chosen and pick.quarantined is None
-        look = Look(chosen, pick.quarantined, complete, seconds=time.monotonic() - now)
-        look.of_others = pick.of_others
+        self.idle = not chosen and chooser.quarantined is None
+        look = Look(chosen, chooser.quarantined, complete, seconds=time.monotonic() - now)
+        look.of_others = chooser.of_others
         look.places = {row.msg_id: value for row, value in found} | places
         return look
 
     def _look_urgent_in(
-        self, conn: Connection, where: Slice, pick: HeadChooser, now: float, want: int
+        self, conn: Connection, where: Slice, chooser: HeadChooser, now: float, want: int
     ) -> dict[int, Any]:
         """Offer heads with a priority; returns the part of the slice of each."""
         if not self._urgent.is_time(now):
             return {}
         limit = self._urgent.rows(want)
         first = _within(ranked.ranked(conn, self.tables, limit=limit, role=where.role), where)
-        found = pick.offer_ranked(first)
+        found = chooser.offer_ranked(first)
         self._urgent.found(found > 0, now)
         places = first.values
         if found < want:
             more = self._urgent.behind(conn, first, now, where.role)
             if more is not None:
-                pick.offer_ranked(_within(more, where))
+                chooser.offer_ranked(_within(more, where))
                 places = places | more.values
         return places
 

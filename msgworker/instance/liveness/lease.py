@@ -107,7 +107,7 @@ class OwnLease:
             ttl=runtime.settings.lease_seconds,
             label=self._label,
             topics=runtime.topics,
-            refused=runtime.refusals.reasons(),
+            refused=runtime.rejected_rows.reasons(),
             scope=None if self._seat is None else self._seat.tells(),
             process=self._process(),
         )
@@ -163,7 +163,7 @@ class OwnLease:
             runtime.tables,
             runtime.topics,
             handlers,
-            runtime.refusals.reasons(),
+            runtime.rejected_rows.reasons(),
             scope=None if self._seat is None else self._seat.tells(),
             process=self._process(),
         )

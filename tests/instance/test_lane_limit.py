@@ -21,10 +21,10 @@ SECONDS = st.floats(0, 1e6)
 
 def grown(threads: int, most: int = MOST) -> LaneLimit:
     """One whose threads have always run dry."""
-    appetite = LaneLimit(threads, most)
+    lane_limit = LaneLimit(threads, most)
     for _ in range(10):
-        appetite.fed(dry=True, full=True)
-    return appetite
+        lane_limit.fed(dry=True, full=True)
+    return lane_limit
 
 
 # threads, mean of a handler, ages of those that run, lanes to hold, lanes beyond which some are
@@ -53,62 +53,62 @@ DECISIONS = [
 
 @pytest.mark.parametrize(("threads", "mean", "ages", "lanes", "kept"), DECISIONS)
 def test_what_is_in_hand_lasts_half_a_second_and_two_at_most(threads, mean, ages, lanes, kept):
-    appetite = grown(threads)
-    appetite.sees(mean, ages)
-    assert (appetite.lanes, appetite.kept) == (lanes, kept)
+    lane_limit = grown(threads)
+    lane_limit.sees(mean, ages)
+    assert (lane_limit.lanes, lane_limit.kept) == (lanes, kept)
 
 
 @given(
     st.integers(1, 64), st.integers(1, MOST), st.none() | SECONDS, st.lists(SECONDS, max_size=70)
 )
 def test_a_thread_has_a_lane_and_what_is_claimed_is_kept(threads, most, mean, ages):
-    appetite = grown(threads, most)
-    appetite.sees(mean, ages)
-    assert min(threads, most) <= appetite.lanes <= most
-    assert appetite.kept >= appetite.lanes
-    assert not appetite.has_room(appetite.kept)
-    assert appetite.has_room(min(threads, most) - 1)
+    lane_limit = grown(threads, most)
+    lane_limit.sees(mean, ages)
+    assert min(threads, most) <= lane_limit.lanes <= most
+    assert lane_limit.kept >= lane_limit.lanes
+    assert not lane_limit.has_room(lane_limit.kept)
+    assert lane_limit.has_room(min(threads, most) - 1)
 
 
 def test_quick_work_grows_with_every_claim_that_finds_the_threads_dry():
-    appetite, held = LaneLimit(4, MOST), []
-    appetite.sees(None, [])
-    held.append(appetite.lanes)
+    lane_limit, held = LaneLimit(4, MOST), []
+    lane_limit.sees(None, [])
+    held.append(lane_limit.lanes)
     for _ in range(5):
-        appetite.fed(dry=True, full=True)
-        appetite.sees(0.00005, [0.00001] * 4)
-        held.append(appetite.lanes)
+        lane_limit.fed(dry=True, full=True)
+        lane_limit.sees(0.00005, [0.00001] * 4)
+        held.append(lane_limit.lanes)
     assert held == [4, 32, 128, 512, MOST, MOST]
-    appetite.fed(dry=False, full=True)
-    appetite.sees(0.00005, [])
-    assert appetite.lanes == 900
-    appetite.fed(dry=True, full=False)
-    appetite.sees(0.00005, [])
-    assert appetite.lanes == 900
+    lane_limit.fed(dry=False, full=True)
+    lane_limit.sees(0.00005, [])
+    assert lane_limit.lanes == 900
+    lane_limit.fed(dry=True, full=False)
+    lane_limit.sees(0.00005, [])
+    assert lane_limit.lanes == 900
 
 
 def test_threads_that_run_dry_while_all_is_held_make_it_hold_more():
-    appetite, held = LaneLimit(4, MOST), []
-    appetite.fed(dry=True, full=True)
-    appetite.fed(dry=False, full=True)  # others are ready: those of a settle, say
+    lane_limit, held = LaneLimit(4, MOST), []
+    lane_limit.fed(dry=True, full=True)
+    lane_limit.fed(dry=False, full=True)  # others are ready: those of a settle, say
     for _ in range(3):
-        appetite.sees(0.00005, [])
-        held.append(appetite.lanes)
-        appetite.ran_dry()
+        lane_limit.sees(0.00005, [])
+        held.append(lane_limit.lanes)
+        lane_limit.ran_dry()
     assert held == [28, 112, 112]  # once for each claim
-    appetite.fed(dry=False, full=False)
-    appetite.ran_dry()
-    appetite.sees(0.00005, [])
-    assert appetite.lanes <= 112  # there was no more to claim
+    lane_limit.fed(dry=False, full=False)
+    lane_limit.ran_dry()
+    lane_limit.sees(0.00005, [])
+    assert lane_limit.lanes <= 112  # there was no more to claim
 
 
 def test_a_claim_waits_for_room_unless_a_thread_has_nothing_to_do():
-    appetite = grown(4)
-    appetite.sees(0.02, [])
-    assert appetite.lanes == 100
-    assert [appetite.has_room(held) for held in (3, 50, 51, 100)] == [True, True, False, False]
-    appetite.sees(4.0, [])
-    assert [appetite.has_room(held) for held in (0, 3, 4, 5)] == [True, True, False, False]
+    lane_limit = grown(4)
+    lane_limit.sees(0.02, [])
+    assert lane_limit.lanes == 100
+    assert [lane_limit.has_room(held) for held in (3, 50, 51, 100)] == [True, True, False, False]
+    lane_limit.sees(4.0, [])
+    assert [lane_limit.has_room(held) for held in (0, 3, 4, 5)] == [True, True, False, False]
 
 
 def test_the_mean_is_that_of_the_first_ones_and_then_follows():
