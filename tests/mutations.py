@@ -1675,8 +1675,8 @@ MUTANTS = (
     _m(
         "any unique index is taken for that of the keys",
         "db/errors.py",
-        'return bool(named.rpartition(".")[2].lower() == index.lower())',
-        "return bool(named)",
+        'return named is None or named.rpartition(".")[2].lower() == index.lower()',
+        "return True",
         *_on("test_another_unique_index_is_not_taken_for_that_of_the_keys", "mariadb"),
     ),
     _m(
