@@ -1994,7 +1994,7 @@ MUTANTS = (
     ),
     _m(
         "a chunk leaves out what waits for an instant",
-        "store/selection.py",
+        "store/bounded.py",
         "    if c.available_at is not None:\n        due",
         "    if c.available_at is None:\n        due",
         *_on("test_chunks_hold_all_that_matches_once_and_in_order", "sqlite"),

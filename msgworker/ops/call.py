@@ -26,9 +26,9 @@ from msgworker.payload import clean, without_url_secrets
 from msgworker.schedules import Schedule
 from msgworker.store import purge
 from msgworker.store.audit import MAX_ACTOR, MAX_REASON
+from msgworker.store.bounded import Filter
 from msgworker.store.items import ItemState
 from msgworker.store.pauses import MAX_TOPIC
-from msgworker.store.selection import Filter
 from msgworker.table import MessageTable, Tables
 from msgworker.tracing import UNTRACED, NoTracer
 

@@ -39,9 +39,8 @@ from msgworker.queries.messages import MessageInfo
 from msgworker.schema import describe, rule
 from msgworker.store import cancels
 from msgworker.store import items as fanned
-from msgworker.store.bounded import LEAST, MOST, Found
+from msgworker.store.bounded import LEAST, MOST, Filter, Found
 from msgworker.store.items import ItemInfo, ItemState
-from msgworker.store.selection import Filter
 
 MAX_LIMIT = 10_000
 MAX_GROUPS = 500

@@ -20,10 +20,9 @@ from msgworker.ops import call
 from msgworker.ops.call import Who
 from msgworker.ops.operation import Bulk, Step, TooMany, Unchanged, Writing
 from msgworker.ops.results import Repaired, Skip, Tell, Why, renamed
-from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection, parts
-from msgworker.queries import order
+from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection
 from msgworker.schema import create
-from msgworker.store import audit, cancels, change, selection
+from msgworker.store import audit, bounded, cancels, change
 from msgworker.store.change import SeenRow
 from msgworker.table import Tables
 
@@ -78,7 +77,7 @@ def _discard(t: Tables) -> Act:
 
 
 def _give_up(conn: Connection, t: Tables, ids: list[int], by: Who) -> int:
-    text = f"{selection.DISCARDED}{by.actor}: {by.reason}"
+    text = f"{bounded.DISCARDED}{by.actor}: {by.reason}"
     return change.discard(conn, t, ids, text=text)
 
 
@@ -364,7 +363,7 @@ def recorded(
     act: Callable[[Connection, Tables, list[int]], int],
 ) -> None:
     """Record locked rows, then change them."""
-    for part in parts(t, ids):
+    for part in t.parts(ids):
         kept, changed = audit.record(conn, t, op_id, part), act(conn, t, part)
         if not kept == changed == len(part):
             raise Unchanged(
@@ -398,10 +397,10 @@ class Tails:
         found, t = cls(), choice.tables
         heads = [i for i in chunk.ids if i not in chunk.skips]
         with choice.clock.reading(choice.engine) as conn:
-            for part in parts(t, heads):
+            for part in t.parts(heads):
                 choice.clock.check()
-                found.first |= order.lowest(conn, t, part)
-                found.rows |= order.not_done_behind(conn, t, part)
+                found.first |= change.lowest(conn, t, part)
+                found.rows |= change.not_done_behind(conn, t, part)
         named = State.DONE in choice.act.may
         if also_done or named or counts:
             try:
@@ -417,10 +416,10 @@ class Tails:
     def _add_done(self, choice: Choice, heads: list[int], *, also_done: bool, named: bool) -> None:
         t, clock = choice.tables, choice.in_order_seconds
         with clock.reading(choice.engine) as conn:
-            for part in parts(t, heads):
+            for part in t.parts(heads):
                 clock.check()
                 lows = sorted({self.first[i] for i in part})
-                for low, rows in order.done_behind(conn, t, lows).items():
+                for low, rows in change.done_behind(conn, t, lows).items():
                     again = rows if also_done else _named(conn, choice, rows) if named else []
                     self.stay_done += len(rows) - len(again)
                     self.rows[low] = sorted([*self.rows.get(low, []), *again])
@@ -453,7 +452,7 @@ def _would_with_successors(choice: Choice, *, also_done: bool) -> Counted:
         found.complete &= tails.complete
         heads = list(tails.first)
         with choice.clock.reading(choice.engine) as conn:
-            running = _by_parts(t, heads, partial(order.runs_later, conn, t))
+            running = _by_parts(t, heads, partial(change.runs_later, conn, t))
             states = _by_parts(t, heads, partial(change.states, conn, t))
             behind = {row.msg_id for rows in tails.rows.values() for row in rows}
             away = _by_parts(t, sorted(behind), partial(_discarded, conn, t))
@@ -476,7 +475,7 @@ def _would_with_successors(choice: Choice, *, also_done: bool) -> Counted:
 
 def _by_parts(t: Tables, ids: list[int], look: Callable[[list[int]], dict[int, V]]) -> dict[int, V]:
     found: dict[int, V] = {}
-    for part in parts(t, ids):
+    for part in t.parts(ids):
         found |= look(part)
     return found
 
@@ -503,7 +502,7 @@ def _with_successors(choice: Choice, chunk: Chunk, *, also_done: bool) -> Work:
         if len(part) > 1 and sum(map(len, behind.values())) > MOST_BEHIND:
             raise TooMany
         ended = _lock_tail(conn, t, sorted({*heads, *chain(*behind.values())}), heads, with_done)
-        running = order.runs_later(conn, t, heads)
+        running = change.runs_later(conn, t, heads)
         skips = [Skip(head, Why.RUNS_LATER, running[head]) for head in heads if head in running]
         chosen = [head for head in heads if head not in running]
         again = {i for head in chosen for i in (head, *behind[head]) if i in ended}
@@ -532,7 +531,7 @@ def _lock_tail(
     """Lock all of them, also new ones, so that none is claimed meanwhile; return those to set to
     new."""
     found: set[int] = set()
-    for part in parts(t, ids):
+    for part in t.parts(ids):
         change.lock(conn, t, part, words=(State.NEW,))
         ended = change.lock(conn, t, part, words=(*NOT_DONE, State.DONE) if done_too else NOT_DONE)
         found.update(ended)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
@@ -17,14 +17,12 @@ from msgworker.message import State, StateName, Status, word_of
 from msgworker.ops import call
 from msgworker.ops.call import ENDLESS, Clock, Who
 from msgworker.ops.results import Progress, Skip, Skips, Tell, Why
-from msgworker.queries import order
-from msgworker.queries.order import Behind
 from msgworker.schema.rule import Rule
-from msgworker.store import change, selection
+from msgworker.store import bounded, change
+from msgworker.store import change as order
 from msgworker.store.audit import Operation
-from msgworker.store.bounded import MOST, SCAN
-from msgworker.store.change import SeenRow
-from msgworker.store.selection import Filter
+from msgworker.store.bounded import MOST, SCAN, Filter
+from msgworker.store.change import Behind, SeenRow
 from msgworker.table import Tables
 
 # --- Which messages a write changes, page by page, and which it skips.
@@ -49,12 +47,6 @@ _WENT_ON = {
     State.DONE: Why.RAN_LATER,
     State.UNKNOWN: Why.CHANGED,
 }
-
-
-def parts(t: Tables, ids: Sequence[int]) -> Iterator[list[int]]:
-    """As many ids as a statement takes, one part after the other."""
-    for start in range(0, len(ids), t.dialect.max_ids):
-        yield list(ids[start : start + t.dialect.max_ids])
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +227,7 @@ class Choice:
         assert self.wanted is not None
         walk = min(SCAN, max(LEAST_WALK, WALK_RATIO * size))
         with self.clock.reading(self.engine) as conn:
-            ids, next_after = selection.chunk(
+            ids, next_after = bounded.chunk(
                 conn, self.tables, self.wanted, after=after, limit=size, walk=walk
             )
             behind, skips = self._late(conn, ids, self.wanted)
@@ -250,7 +242,7 @@ class Choice:
             return last >= self.ids[-1]
         assert self.wanted is not None
         with self.clock.reading(self.engine) as conn:
-            found = selection.chunk(conn, self.tables, self.wanted, after=last, limit=1)
+            found = bounded.chunk(conn, self.tables, self.wanted, after=last, limit=1)
         return found[1] is None
 
     def _late(
@@ -286,7 +278,7 @@ class Choice:
         firsts = sorted({behind.first[i] for i in ids if i in behind.first})
         seen = change.states(conn, t, firsts)
         came: dict[int, int] = {}
-        for part in parts(t, ids):
+        for part in t.parts(ids):
             came |= order.done_above(conn, t, part, behind.high)
         for i in ids:
             first, last = behind.first.get(i), came.get(i, i)
@@ -320,7 +312,7 @@ class Choice:
     def _unfit_among(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
         found: dict[int, Skip] = {}
         if self.act.unfit is not None:
-            for part in parts(self.tables, ids):
+            for part in self.tables.parts(ids):
                 self.clock.check()
                 found |= self.act.unfit(conn, self.tables, part)
         return found

@@ -4,7 +4,6 @@ counts     messages in each state, and everything at a glance
 messages   one message, or a list
 pages      lists that people leaf through
 lanes      objects that wait
-order      the messages behind a message
 explain    why a message does not run, or how it ended
 remaining  what a drain has left
 failures   failed messages by error

@@ -322,7 +322,7 @@ def _unclaimed(
         unseen = why_not(able, *part_of(conn, t, info.msg_id))
         if unseen:
             return Explanation(info, Reason.NOBODY_LOOKS, unseen)
-    if (why := world.full.get(topic)) is not None:
+    if (why := world.full().get(topic)) is not None:
         return Explanation(info, Reason.LIMITED, f"it waits for {why}")
     for one in live:
         if why := one.refused.get(str(info.msg_id)):

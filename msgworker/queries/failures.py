@@ -17,8 +17,7 @@ from msgworker.db import UtcDateTime, beginning, bytewise, real_instant, same_te
 from msgworker.message import State
 from msgworker.payload import shown, told
 from msgworker.store import bounded, tries
-from msgworker.store.bounded import Found, cursor_place, cursor_text
-from msgworker.store.selection import in_state
+from msgworker.store.bounded import Found, cursor_place, cursor_text, in_state
 from msgworker.store.tries import fingerprint, masked
 from msgworker.table import Cols, Tables
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -473,17 +474,18 @@ class Holder(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """who: the instances. paused: topics. full: topics of which no message can start now because of
-    their limits, and why."""
+    """who: the instances. paused: topics. full: those of which no message can start now because of
+    their limits, and why; read when it is asked for."""
 
     who: Sequence[InstanceInfo]
     paused: Collection[str]
-    full: Mapping[str, str]
+    full: Callable[[], Mapping[str, str]]
 
     @classmethod
     def read(cls, conn: Connection, t: Tables) -> World:
         """As it is now."""
-        return cls(instances(conn, t), pauses.topics(conn, t), waiting(conn, t))
+        full = cache(partial(waiting, conn, t))
+        return cls(instances(conn, t), pauses.topics(conn, t), full)
 
     @property
     def works(self) -> list[InstanceInfo]:

@@ -25,11 +25,10 @@ from msgworker.db import (
 )
 from msgworker.message import LATER, State, word_of
 from msgworker.payload import is_text, quoted, shown, told
-from msgworker.store import audit, bounded, selection, tries
-from msgworker.store.bounded import Found
+from msgworker.store import audit, bounded, tries
+from msgworker.store.bounded import DISCARDED, Filter, Found
 from msgworker.store.cancels import CANCELLED, Request
 from msgworker.store.items import Items
-from msgworker.store.selection import DISCARDED, Filter
 from msgworker.store.tries import Kind, Try
 from msgworker.table import MAX_HEADERS, Cols, Tables
 from msgworker.tracing import trace_id_of
@@ -276,11 +275,9 @@ def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[_Ac
         of_ours = (o.c.table_name == t.spec.bare_name, o.c.kind.in_(("rerun", "discard")))
         return query.where(t.among(a.c.msg_id), *of_ours).order_by(a.c.op_id)
 
-    size = t.dialect.max_ids
     try:
-        for start in range(0, len(ids), size):
-            params = {"mw_ids": list(ids[start : start + size])}
-            for msg_id, *act in conn.execute(t.built("acts_of", build), params):
+        for part in t.parts(ids):
+            for msg_id, *act in conn.execute(t.built("acts_of", build), {"mw_ids": part}):
                 found[msg_id].append(_Act(*act))
     except DBAPIError as error:
         if trouble(error) is not Trouble.REFUSED:
@@ -317,12 +314,12 @@ def find(
     """
     c = t.cols()
     columns = columns_of(c, payload=False)
-    found = selection.part_of(conn, t, wanted, columns, after=after, limit=limit)
+    found = bounded.of_filter(conn, t, wanted, columns, after=after, limit=limit)
     infos = [info_of(t, row) for row in found.rows]
     if found.cut and after is None and wanted.object_id is not None:
         # What is not finished is found wherever it stands; the first page shows it.
         walk = bounded.Walk("object", (bounded.same_object(t, c, wanted.object_id),), c.msg_id)
-        where = selection.where(t, c, wanted)
+        where = bounded.where(t, c, wanted)
         opened = conn.execute(walk.query(t, columns, where, end=None, limit=limit))
         both = {info.msg_id: info for info in [*infos, *(info_of(t, row) for row in opened)]}
         infos = [both[i] for i in sorted(both)][:limit]
@@ -344,9 +341,8 @@ def by_ids(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Message
     """These messages, without their payloads."""
     c = t.cols()
     found: dict[int, MessageInfo] = {}
-    for start in range(0, len(ids), t.dialect.max_ids):
-        query = sa.select(*columns_of(c, payload=False)).where(t.among(c.msg_id))
-        part = list(ids[start : start + t.dialect.max_ids])
+    query = sa.select(*columns_of(c, payload=False)).where(t.among(c.msg_id))
+    for part in t.parts(ids):
         for row in conn.execute(query, {"mw_ids": part}):
             info = info_of(t, row)
             found[info.msg_id] = info

@@ -19,9 +19,17 @@ from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.queries import messages
 from msgworker.queries.messages import MessageInfo, columns_of, info_of
-from msgworker.store import bounded, selection
-from msgworker.store.bounded import NO_CURSOR, Found, Part, Walk, an_id, cursor_place, cursor_text
-from msgworker.store.selection import Filter
+from msgworker.store import bounded
+from msgworker.store.bounded import (
+    NO_CURSOR,
+    Filter,
+    Found,
+    Part,
+    Walk,
+    an_id,
+    cursor_place,
+    cursor_text,
+)
 from msgworker.store.tries import fingerprint
 from msgworker.table import Cols, Tables
 
@@ -43,7 +51,7 @@ def page(
     Those of one object that are unfinished come before the finished ones; new ones that wait for an
     instant after the others, by that instant.
     """
-    if not selection.walks(t, t.cols(), wanted):
+    if not bounded.walks(t, t.cols(), wanted):
         return Found()
     if wanted.fingerprint is not None:
         found = _group(conn, t, wanted, newest, limit, after)
@@ -77,7 +85,7 @@ def _walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     """The walks of a list, in the order in which they are shown."""
     ended = not set(wanted.words) <= {State.NEW, State.PROCESSING, State.FAILED}
     if wanted.object_id is None or not ended:
-        return selection.walks(t, c, wanted)
+        return bounded.walks(t, c, wanted)
     opened = Walk("object", (bounded.same_object(t, c, wanted.object_id),), c.msg_id)
     return [opened, Walk(None, (), c.msg_id, but=t.unfinished(c))]
 
@@ -98,7 +106,7 @@ def _along(
         raise ConfigError(NO_CURSOR)
     c = t.cols()
     walk = walk.behind(at, newest=newest).behind(low)
-    columns, where = columns_of(c, payload=False), selection.where(t, c, wanted)
+    columns, where = columns_of(c, payload=False), bounded.where(t, c, wanted)
     found = bounded.part_of(conn, t, [walk], columns, where, limit=limit, newest=newest)
     return found._replace(rows=[info_of(t, row) for row in found.rows])
 
@@ -118,7 +126,7 @@ def _late(conn: Connection, t: Tables, walk: Walk, wanted: Filter, *, limit: int
     bound: sa.Select[Any] = sa.select(instant, c.msg_id).where(*where).order_by(*order)
     last = conn.execute(walk.hinted(t, bound).limit(1).offset(bounded.SCAN - 1)).first()
     query: sa.Select[Any] = sa.select(*columns_of(c, payload=False), instant)
-    query = walk.hinted(t, query).where(*where, *selection.where(t, c, wanted))
+    query = walk.hinted(t, query).where(*where, *bounded.where(t, c, wanted))
     if last is not None:
         end: Any = instant_of(sa.literal(str(last[0]), AnyText()), c.available_at)
         query = query.where(c.available_at <= end)
@@ -182,7 +190,7 @@ def _lowest_open(conn: Connection, t: Tables) -> int | None:
     if not t.dialect.oldest_index:
         first = bounded.first_open(conn, t)
         return None if first is None else first[0]
-    return selection.walks(t, t.cols(), Filter((State.NEW,)))[0].end(conn, t, rows=1)
+    return bounded.walks(t, t.cols(), Filter((State.NEW,)))[0].end(conn, t, rows=1)
 
 
 def _group(
@@ -203,7 +211,7 @@ def _group(
     last = walk.end(conn, t, rows=GROUP_WALK, newest=newest)
     error: Any = sa.null() if c.last_error is None else beginning(c.last_error)
     columns = (c.msg_id.label("i"), last_try.label("p"), error.label("e"))
-    where = selection.where(t, c, wanted)
+    where = bounded.where(t, c, wanted)
     inner = walk.query(t, columns, where, end=last, limit=GROUP_WALK, newest=newest)
     q = inner.subquery("q").c
     text = sa.case((q.p.is_(None), q.e))

@@ -172,7 +172,7 @@ def _waits(t: Tables, one: _Group, topic: str, asked: Asked, world: World) -> Wa
         return Waits.PAUSED
     if not one.due:
         return Waits.RETRY
-    return Waits.LIMITED if topic in world.full else Waits.DUE
+    return Waits.LIMITED if topic in world.full() else Waits.DUE
 
 
 def _held(t: Tables, owner: str | None, asked: Asked, world: World) -> Waits:

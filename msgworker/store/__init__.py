@@ -20,11 +20,10 @@ recover        messages of instances without a lease
 locks          locks with tokens, and the dealing of messages to flags
 pauses         topics that are paused
 cancels        requests to cancel running messages
-selection      which messages an operator chooses
-change         rerun, discard and cancel
+change         rerun, discard and cancel; the messages behind a message
 purge          delete finished messages
 audit          what operators did
 history        what instances did in each minute
-bounded        reads of large tables that end in time
+bounded        which messages operators look at or choose, and bounded walks to them
 rows           rows of messages, as the others read them
 """

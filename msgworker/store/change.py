@@ -1,20 +1,19 @@
-"""Changes by operators: rerun, discard and cancel."""
+"""Changes by operators: rerun, discard and cancel; and the messages behind those of an object."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import Trouble, now, trouble
+from msgworker.db import Trouble, joining_widely, now, trouble
 from msgworker.message import State, Status, ends_at
-from msgworker.store import cancels
-from msgworker.store.cancels import CANCELLED, Asked
-from msgworker.store.rows import Wanted, check_written
-from msgworker.store.selection import (
+from msgworker.store import bounded, cancels
+from msgworker.store.bounded import (
     DISCARDED,
     Filter,
     discarded,
@@ -23,7 +22,9 @@ from msgworker.store.selection import (
     in_state,
     where,
 )
-from msgworker.table import Tables, lit
+from msgworker.store.cancels import CANCELLED, Asked
+from msgworker.store.rows import Wanted, check_written
+from msgworker.table import Cols, Tables, lit
 from msgworker.table.tables import able, counts, holds
 
 # --- Unique keys of messages that are set to new again: whose key another message has taken.
@@ -46,9 +47,7 @@ def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
 
     found: dict[int, int] = {}
     first: dict[str, int] = {}
-    size = t.dialect.max_ids
-    for start in range(0, len(ids), size):
-        part = list(ids[start : start + size])
+    for part in t.parts(ids):
         for msg_id, key, other in conn.execute(t.built("keys_taken", build), {"mw_ids": part}):
             holder = first.setdefault(key, msg_id) if other is None else other
             if holder != msg_id:
@@ -63,9 +62,7 @@ def give_up(conn: Connection, t: Tables, ids: Sequence[int]) -> None:
         without = {t.names["unique_key"]: sa.null()}
         return sa.update(t.message).where(t.among(t.cols().msg_id)).values(without)
 
-    size = t.dialect.max_ids
-    for start in range(0, len(ids), size):
-        part = list(ids[start : start + size])
+    for part in t.parts(ids):
         conn.execute(t.built("keys_given_up", build), {"mw_ids": part})
 
 
@@ -92,8 +89,7 @@ def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, SeenRow
         return sa.select(*columns).where(t.among(c.msg_id))
 
     found: dict[int, SeenRow] = {}
-    for start in range(0, len(ids), t.dialect.max_ids):
-        part = list(ids[start : start + t.dialect.max_ids])
+    for part in t.parts(ids):
         for row in conn.execute(t.built("change_states", build), {"mw_ids": part}):
             found[row[0]] = SeenRow._make(row)
     return found
@@ -140,8 +136,7 @@ def matching(
 ) -> list[int]:
     """Those of the messages that are in one of these states and match, without a lock."""
     found: list[int] = []
-    for start in range(0, len(ids), t.dialect.max_ids):
-        part = list(ids[start : start + t.dialect.max_ids])
+    for part in t.parts(ids):
         rows = conn.execute(_matching(t, words, wanted), {"mw_ids": part})
         found += [row[0] for row in rows if in_group(wanted, row[1])]
     return found
@@ -269,3 +264,224 @@ def _shorter(text: str, prefix: str) -> Iterator[str | None]:
             length //= 2
         yield prefix
     yield None
+
+
+# --- The messages behind a message of the same object, and those that ran after it.
+
+
+def ran_later(
+    conn: Connection, t: Tables, ids: Sequence[int], *, wanted: Filter | None = None
+) -> dict[int, int]:
+    """Messages behind which a later one of their object is done or runs: msg_id -> that one.
+
+    ids: those that have an object, in order; without a filter at most `max_ids`. Costs one walk
+    over the table from the lowest id on, since finished rows stand in no index of ours; of a single
+    message it ends at the first one found, and uses an index by object if the table has one.
+    """
+    if len(ids) < 2:
+        return {i: late for i in ids if (late := _ran_later(conn, t, i)) is not None}
+
+    def chosen(c: Cols) -> list[ColumnElement[bool]]:
+        if wanted is None:
+            return [t.among(c.msg_id)]
+        return [c.msg_id.between(ids[0], ids[-1]), *where(t, c, wanted)]
+
+    first_row, later_row, row = (t.message.alias(name) for name in ("f", "s", "c"))
+    f, s, c = t.cols(first_row), t.cols(later_row), t.cols(row)
+    first = (
+        sa.select(f.object_id.label("o"))
+        .where(f.object_id.is_not(None), *chosen(f))
+        .group_by(f.object_id)
+        .subquery("g")
+    )
+    # An outer join, so that the table is walked once and looked up in the few: planners that think
+    # it is small would walk it once for each of them.
+    last = (
+        sa.select(first.c.o.label("o"), sa.func.max(s.msg_id).label("hi"))
+        .select_from(later_row.outerjoin(first, first.c.o == s.object_id))
+        .where(s.msg_id > ids[0], s.status.in_([lit(Status.DONE), lit(Status.PROCESSING)]))
+        .group_by(first.c.o)
+        .subquery("h")
+    )
+    before = sa.and_(c.object_id == last.c.o, c.msg_id < last.c.hi)
+    query = sa.select(c.msg_id, last.c.hi).select_from(row.join(last, before)).where(*chosen(c))
+    params = {} if wanted is not None else {"mw_ids": list(ids)}
+    with joining_widely(conn, t.dialect):
+        return {found[0]: found[1] for found in conn.execute(query, params)}
+
+
+def _ran_later(conn: Connection, t: Tables, msg_id: int) -> int | None:
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        ran = c.status.in_([lit(Status.DONE), lit(Status.PROCESSING)])
+        query = sa.select(c.msg_id).where(_behind_it(t, c), ran)
+        return query.order_by(c.msg_id.desc()).limit(sa.literal_column("1"))
+
+    found = conn.scalar(t.built("ran_later", build), {"head": msg_id})
+    return None if found is None else int(found)
+
+
+def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
+    """The same for later ones that run at this moment: cheap, by the guard's index.
+
+    At most `max_ids` ids.
+    """
+
+    def build() -> sa.Select[Any]:
+        source = t.message.alias("r")
+        c, other = t.cols(), t.cols(source)
+        columns: list[Any] = [c.msg_id, other.msg_id.label("other_id")]
+        query = t.hinted(sa.select(*columns), source, "guard")
+        behind = sa.and_(t.runs(other, t.object_key(c)), other.msg_id > c.msg_id)
+        return query.select_from(t.message.join(source, behind)).where(t.among(c.msg_id))
+
+    if not ids:
+        return {}
+    found = conn.execute(t.built("runs_later", build), {"mw_ids": list(ids)})
+    return {row[0]: row[1] for row in found}
+
+
+class Behind(NamedTuple):
+    """The messages behind others when they were read, to detect later whether one of them has run.
+
+    ids: the messages that have an object. first: the lowest unfinished one behind it, of its
+    object; nothing behind that one starts before it has ended. high: rows above this msg_id may
+    have come since.
+    """
+
+    ids: set[int]
+    first: dict[int, int]
+    high: int
+
+
+def behind(conn: Connection, t: Tables, ids: Sequence[int]) -> Behind:
+    """What stands behind these messages now: one step into the object index for each."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        source = t.message.alias("n")
+        n = t.cols(source)
+        first = t.hinted(sa.select(t.open_msg_id(n)), source, "object").where(
+            t.open_object(n) == t.object_key(c), t.open_msg_id(n) > c.msg_id, t.open_rows(n)
+        )
+        lowest = first.order_by(t.open_msg_id(n)).limit(sa.literal_column("1")).scalar_subquery()
+        columns: list[Any] = [c.msg_id, lowest.label("n")]
+        return sa.select(*columns).where(t.among(c.msg_id), c.object_id.is_not(None))
+
+    last = bounded.ends(conn, t)
+    # An id is given at the INSERT and shows at the COMMIT: a few below the highest may yet come.
+    seen = Behind(set(), {}, bounded.LEAST if last is None else last[1] - bounded.SINCE_SLACK)
+    for part in t.parts(ids):
+        for msg_id, first in conn.execute(t.built("behind", build), {"mw_ids": part}):
+            seen.ids.add(msg_id)
+            if first is not None:
+                seen.first[msg_id] = first
+    return seen
+
+
+def done_above(conn: Connection, t: Tables, ids: Sequence[int], msg_id: int) -> dict[int, int]:
+    """Of these messages those of whose object a message above `msg_id` is done: the highest one. At
+    most `max_ids` ids. Which objects are the same says the database, as everywhere."""
+
+    def build() -> sa.Select[Any]:
+        source = t.message.alias("d")
+        d, c = t.cols(source), t.cols()
+        # With both ends: a planner that does not know the values takes an open range for a third
+        # of the table and reads all of it.
+        low, high = (sa.bindparam(name, type_=sa.BigInteger()) for name in ("low", "high"))
+        came = sa.select(d.object_id.label("o"), sa.func.max(d.msg_id).label("hi"))
+        came = came.where(d.msg_id.between(low, high), d.status == lit(Status.DONE))
+        g = came.where(d.object_id.is_not(None)).group_by(d.object_id).subquery("g")
+        query = sa.select(c.msg_id, g.c.hi).select_from(t.message.join(g, g.c.o == c.object_id))
+        return query.where(t.among(c.msg_id))
+
+    params = {"low": msg_id + 1, "high": bounded.MOST, "mw_ids": list(ids)}
+    return {row[0]: row[1] for row in conn.execute(t.built("done_above", build), params)}
+
+
+def lowest(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
+    """The lowest of these messages that is of the same object, of each; at most `max_ids` ids."""
+
+    def build() -> sa.Select[Any]:
+        first, c = _firsts(t), t.cols()
+        same = sa.and_(t.object_key(c) == first.c.k, c.object_id.is_not(None))
+        query = sa.select(c.msg_id, first.c.lo).select_from(t.message.join(first, same))
+        return query.where(t.among(c.msg_id))
+
+    found = conn.execute(t.built("lowest", build), {"mw_ids": list(ids)})
+    return {i: i for i in ids} | {row[0]: row[1] for row in found}
+
+
+def not_done_behind(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[SeenRow]]:
+    """What stands behind these messages, of their objects, and is not done, by msg_id; under the
+    lowest of each object. By the indexes of unfinished and of failed rows; at most `max_ids` ids.
+    """
+
+    def build(failed: bool) -> sa.Select[Any]:
+        first, source = _firsts(t), t.message.alias("n")
+        n = t.cols(source)
+        if failed:
+            same = sa.and_(t.object_key(n) == first.c.k, t.failed_key(n) > first.c.lo)
+            rows = t.failed_rows(n)
+        else:
+            same = sa.and_(t.open_object(n) == first.c.k, t.open_msg_id(n) > first.c.lo)
+            rows = t.open_rows(n)
+        columns: list[Any] = [first.c.lo, n.msg_id, n.status, t.tries(n)]
+        query = t.hinted(sa.select(*columns), source, "failed" if failed else "object")
+        return query.select_from(first.join(source, same)).where(rows)
+
+    found: dict[int, dict[int, SeenRow]] = {}
+    # In this order: one that is unfinished when it is read may be dead a moment later.
+    for failed in (False, True):
+        statement = t.built(("not_done_behind", failed), partial(build, failed))
+        for lo, *row in conn.execute(statement, {"mw_ids": list(ids)}):
+            found.setdefault(lo, {})[row[0]] = SeenRow._make(row)
+    return {lo: [rows[i] for i in sorted(rows)] for lo, rows in found.items()}
+
+
+def done_behind(conn: Connection, t: Tables, lows: Sequence[int]) -> dict[int, list[SeenRow]]:
+    """The same of those that are done, behind the lowest of each object; at most `max_ids` of them.
+
+    One walk over the table from the lowest id on; of one object, by an index by object if the table
+    has one.
+    """
+    alone = len(lows) == 1
+
+    def build() -> sa.Select[Any]:
+        source = t.message.alias("s")
+        s = t.cols(source)
+        done = s.status == lit(Status.DONE)
+        columns: list[Any] = [s.msg_id, s.status, t.tries(s)]
+        if alone:
+            return sa.select(*columns).where(_behind_it(t, s), done).order_by(s.msg_id)
+        first = _firsts(t)
+        # An outer join: see `ran_later`.
+        joined = source.outerjoin(first, first.c.k == t.object_key(s))
+        low = sa.bindparam("low", type_=sa.BigInteger())
+        query = sa.select(first.c.lo, *columns).select_from(joined)
+        query = query.where(s.msg_id > low, done, s.object_id.is_not(None))
+        return query.where(s.msg_id > first.c.lo).order_by(s.msg_id)
+
+    statement = t.built(("done_behind", alone), build)
+    if alone:
+        rows = conn.execute(statement, {"head": lows[0]})
+        return {lows[0]: [SeenRow._make(row) for row in rows]}
+    found: dict[int, list[SeenRow]] = {}
+    with joining_widely(conn, t.dialect):
+        for lo, *row in conn.execute(statement, {"mw_ids": list(lows), "low": min(lows)}):
+            found.setdefault(lo, []).append(SeenRow._make(row))
+    return found
+
+
+def _firsts(t: Tables) -> sa.Subquery:
+    """The objects of some messages, and the lowest of these messages of each."""
+    f = t.cols(t.message.alias("f"))
+    query = sa.select(t.object_key(f).label("k"), sa.func.min(f.msg_id).label("lo"))
+    query = query.where(t.among(f.msg_id), f.object_id.is_not(None))
+    return query.group_by(t.object_key(f)).subquery("g")
+
+
+def _behind_it(t: Tables, c: Cols) -> ColumnElement[bool]:
+    h = t.cols(t.message.alias("h"))
+    mine = sa.select(h.object_id).where(h.msg_id == sa.bindparam("head")).scalar_subquery()
+    return sa.and_(c.msg_id > sa.bindparam("head"), c.object_id == mine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -327,6 +327,11 @@ class Tables(ABC):
             return column.in_(sa.bindparam("mw_ids", expanding=True))
         ids = sa.func.json_each(sa.bindparam("mw_ids", type_=db.JsonList()))
         return column.in_(sa.select(sa.literal_column("value")).select_from(ids))
+
+    def parts(self, ids: Sequence[R]) -> Iterator[list[R]]:
+        """As many of them as a statement takes, one part after the other."""
+        for start in range(0, len(ids), self.dialect.max_ids):
+            yield list(ids[start : start + self.dialect.max_ids])
 
     def has(self, role: str) -> bool:
         """Whether the table has the column of this role."""

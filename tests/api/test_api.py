@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.store import audit, selection
+from msgworker.store import audit, bounded
 from msgworker.web.api import ENDPOINTS, document, messages, operations
 from msgworker.web.sessions import Role
 from tests.api.conftest import client_of
@@ -264,13 +264,13 @@ def test_a_write_that_does_not_begin_in_time_is_ended_and_does_nothing(
     ids = put(app, *((f"o{n}", FAILED) for n in range(3)))
     monkeypatch.setattr(operations, "BEGIN_SECONDS", 0.1)
     monkeypatch.setattr(operations.lasting, "__kwdefaults__", {"wait": 0.0})
-    real, go = selection.chunk, threading.Event()
+    real, go = bounded.chunk, threading.Event()
 
     def chunk(*args, **kwargs):
         assert go.wait(30)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(selection, "chunk", chunk)
+    monkeypatch.setattr(bounded, "chunk", chunk)
     answer = client.post("/rerun", json={"filter": {"status": "dead"}, "expected_count": 3})
     assert answer.status_code == 503
     assert "ended" in answer.json()["detail"]

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.message import State
 from msgworker.ops import selection as counting
-from msgworker.store import selection
-from msgworker.store.selection import Filter
+from msgworker.store import bounded
+from msgworker.store.bounded import Filter
 from msgworker.store.tries import fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 
@@ -65,9 +65,9 @@ def _plainly(conn: sa.Connection, app: App, wanted: Filter) -> list[int]:
     """The same without indexes and limits."""
     t = app.tables
     c = t.cols()
-    query = sa.select(c.msg_id, c.last_error).where(*selection.where(t, c, wanted))
+    query = sa.select(c.msg_id, c.last_error).where(*bounded.where(t, c, wanted))
     rows = conn.execute(query.order_by(c.msg_id)).all()
-    return [int(row[0]) for row in rows if selection.in_group(wanted, row[1])]
+    return [int(row[0]) for row in rows if bounded.in_group(wanted, row[1])]
 
 
 def test_chunks_hold_all_that_matches_once_and_in_order(app: App) -> None:
@@ -80,7 +80,7 @@ def test_chunks_hold_all_that_matches_once_and_in_order(app: App) -> None:
                 found: list[int] = []
                 after, parts = None, 0
                 while after is not None or not parts:
-                    ids, after = selection.chunk(
+                    ids, after = bounded.chunk(
                         conn, app.tables, wanted, after=after, limit=limit, walk=walk
                     )
                     assert len(ids) <= limit
@@ -111,13 +111,13 @@ def test_a_hurried_dry_run_begins_with_a_small_part_and_counts_as_long_as_it_may
     would = app.ops.within(30, counting=0.001).discard(**asked)
     assert (would.changed, would.complete, would.up_to) == (10, False, ids[9])
     sizes: list[int] = []
-    real = selection.chunk
+    real = bounded.chunk
 
     def chunk(*args: Any, limit: int, **more: Any) -> Any:
         sizes.append(limit)
         return real(*args, limit=limit, **more)
 
-    monkeypatch.setattr(selection, "chunk", chunk)
+    monkeypatch.setattr(bounded, "chunk", chunk)
     would = app.ops.within(30, counting=30).discard(**asked)
     assert (would.changed, would.complete, would.up_to) == (60, True, ids[-1])
     assert sizes == [10, 80]

@@ -8,8 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable
-from msgworker.queries import order
-from msgworker.store import candidates, shards
+from msgworker.store import candidates, change, shards
 from msgworker.store.shards import Place
 
 TEXTS = {
@@ -170,8 +169,8 @@ def test_a_rerun_sees_that_a_later_message_of_an_equal_object_has_run(
                 "INSERT INTO theirs (id, obj, topic, status, tries) VALUES"
                 f" ({number}, '{name}', 't', {status}, {3 if status else 0})"
             )
-        behind = order.behind(conn, t, [1, 2])
+        behind = change.behind(conn, t, [1, 2])
         assert (behind.ids, behind.first) == ({1, 2}, {1: 3})
         conn.exec_driver_sql("UPDATE theirs SET status = 2 WHERE id = 3")
-        assert order.done_above(conn, t, [1, 2], 0) == {1: 3}
+        assert change.done_above(conn, t, [1, 2], 0) == {1: 3}
         conn.commit()

@@ -13,8 +13,7 @@ from msgworker import App
 from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
 from msgworker.ops import selection as choosing
 from msgworker.ops.results import Progress
-from msgworker.queries import order
-from msgworker.store import recover, selection
+from msgworker.store import bounded, change, recover
 from tests.support.ops import DONE, FAILED, NEW, Cut, audited, many_dead, put
 
 PAGE = 10
@@ -36,14 +35,14 @@ def _never(conn: sa.Connection, *_: Any, **__: Any) -> None:
 @pytest.fixture
 def second_page_never_comes(monkeypatch):
     """Pages of ten messages, of which the second one never comes."""
-    real = selection.chunk
+    real = bounded.chunk
 
     def chunk(conn, t, wanted, *, after, limit, **more):
         if after is not None:
             _endless(conn)
         return real(conn, t, wanted, after=after, limit=min(limit, PAGE), **more)
 
-    monkeypatch.setattr(selection, "chunk", chunk)
+    monkeypatch.setattr(bounded, "chunk", chunk)
 
 
 def _states(app: App) -> list[str]:
@@ -62,7 +61,7 @@ def test_a_dry_run_tells_what_it_has_counted_when_its_time_is_up(app, second_pag
 
 def test_a_dry_run_that_finds_nothing_in_its_time_says_so(app, monkeypatch):
     ids = put(app, ("a", FAILED), ("b", FAILED))
-    monkeypatch.setattr(order, "ran_later", _never)
+    monkeypatch.setattr(change, "ran_later", _never)
     for asked in ({"ids": ids}, {"status": "dead"}):
         would = app.ops.within(0.5).rerun(**asked, dry_run=True)
         assert (would.changed, would.complete, would.up_to) == (0, False, None)
@@ -71,7 +70,7 @@ def test_a_dry_run_that_finds_nothing_in_its_time_says_so(app, monkeypatch):
 def test_a_dry_run_of_a_whole_object_or_instance_is_ended_at_its_time(app, monkeypatch):
     put(app, ("a", FAILED), ("a", NEW))
     hurried = app.ops.within(0.5)
-    monkeypatch.setattr(order, "not_done_behind", _never)
+    monkeypatch.setattr(change, "not_done_behind", _never)
     with pytest.raises(TookTooLong):
         hurried.rerun(topic="t", with_successors=True, dry_run=True)
     monkeypatch.setattr(recover, "flagged_by", _never)
@@ -86,7 +85,7 @@ def test_a_rerun_by_id_that_cannot_tell_its_order_ends_and_names_the_index(
 ):
     dead = put(app, *((f"o{n}", FAILED) for n in range(many)))
     monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.5)
-    monkeypatch.setattr(order, "ran_later", _never)
+    monkeypatch.setattr(change, "ran_later", _never)
     begun = time.monotonic()
     with pytest.raises(TookTooLong, match=r"after 0\.5 s") as caught:
         app.ops.rerun(dead, dry_run=dry)
@@ -104,7 +103,7 @@ def test_a_rerun_of_an_object_that_cannot_tell_what_is_done_ends_and_names_the_i
 ):
     (dead,) = put(app, ("o", FAILED))
     monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.5)
-    monkeypatch.setattr(order, "done_behind", _never)
+    monkeypatch.setattr(change, "done_behind", _never)
     chosen = {"ids": [dead]} if by_id else {"object_id": "o"}
     begun = time.monotonic()
     with pytest.raises(TookTooLong, match=r"after 0\.5 s") as caught:
@@ -119,7 +118,7 @@ def test_a_dry_run_with_successors_says_if_it_could_not_count_what_stays_done(ap
     """The rerun itself does not look for it."""
     (dead,) = put(app, ("o", FAILED))
     monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.5)
-    monkeypatch.setattr(order, "done_behind", _never)
+    monkeypatch.setattr(change, "done_behind", _never)
     would = app.ops.rerun([dead], with_successors=True, dry_run=True)
     assert (would.changed, would.stay_done, would.complete) == (1, 0, False)
     assert app.ops.rerun([dead], with_successors=True).changed == 1
@@ -206,13 +205,13 @@ def test_up_to_alone_chooses_nothing(app):
 
 def test_a_write_tells_how_far_it_has_counted_and_counts_no_more_than_expected(app, monkeypatch):
     put(app, *((f"o{n}", FAILED) for n in range(30)), ("o", DONE))
-    real, pages = selection.chunk, []
+    real, pages = bounded.chunk, []
 
     def chunk(conn, t, wanted, *, after, limit, **more):
         pages.append(after)
         return real(conn, t, wanted, after=after, limit=min(limit, PAGE), **more)
 
-    monkeypatch.setattr(selection, "chunk", chunk)
+    monkeypatch.setattr(bounded, "chunk", chunk)
     told: list[Progress] = []
     asked = {"topic": "t", "progress": told.append}
     with pytest.raises(SelectionChanged):

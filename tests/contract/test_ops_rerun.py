@@ -15,7 +15,7 @@ from msgworker.ops import operation
 from msgworker.ops import repairs as rerunning
 from msgworker.ops.operation import Bulk
 from msgworker.ops.results import Progress, Why
-from msgworker.store import bounded, selection
+from msgworker.store import bounded
 from msgworker.store.tries import fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.rows import Table, edit, send
@@ -266,13 +266,13 @@ def test_a_slow_rerun_looks_only_a_little_ahead(sqlite, monkeypatch):
     app.create_schema()
     put(app, ("a", FAILED))
     limits: list[int] = []
-    chunk = selection.chunk
+    chunk = bounded.chunk
 
     def watched(*args: Any, limit: int, **more: Any) -> Any:
         limits.append(limit)
         return chunk(*args, limit=limit, **more)
 
-    monkeypatch.setattr(selection, "chunk", watched)
+    monkeypatch.setattr(bounded, "chunk", watched)
     assert app.ops.rerun(rate=2) == 1
     assert limits == [40]
     app.engine.dispose()

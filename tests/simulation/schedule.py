@@ -26,8 +26,8 @@ from msgworker.instance.liveness import lease as ownlease
 from msgworker.instance.settling import settler
 from msgworker.message import Outgoing
 from msgworker.schedules import Schedule as Declared
+from msgworker.store import bounded, change, claim, lease, recover, schedules, send, settle
 from msgworker.store import cancels as cancelling
-from msgworker.store import change, claim, lease, recover, schedules, selection, send, settle
 from msgworker.table import MessageTable, Tables
 from tests.history import DONE, FAILED, NEW, PROCESSING, Kind, Rule, Violation, check
 from tests.simulation.connections import Faults, deliver
@@ -536,7 +536,7 @@ class Schedule:
             if running:
                 world.asked[msg_id] = world.reruns[msg_id]
                 cancelling.add(conn, t, owned, actor="ops", reason="cancel")
-            elif change.lock(conn, t, [msg_id], words=selection.WAITING):
+            elif change.lock(conn, t, [msg_id], words=bounded.WAITING):
                 world.asked[msg_id] = world.reruns[msg_id]
                 change.cancel(conn, t, [msg_id], text=cancelling.text_of("ops", "cancel"))
                 cancelling.drop(conn, t, [msg_id])

@@ -20,13 +20,13 @@ from msgworker.queries import (
     instances,
     lanes,
     messages,
-    order,
     pages,
     remaining,
 )
 from msgworker.queries import counts as overview
 from msgworker.store import (
     audit,
+    bounded,
     cancels,
     candidates,
     change,
@@ -40,7 +40,6 @@ from msgworker.store import (
     ranked,
     recover,
     schedules,
-    selection,
     send,
     settle,
     shards,
@@ -48,12 +47,11 @@ from msgworker.store import (
     tries,
 )
 from msgworker.store import send as producing
-from msgworker.store.bounded import cursor_text
+from msgworker.store.bounded import Filter, cursor_text
 from msgworker.store.cancels import Asked
 from msgworker.store.candidates import Candidate
 from msgworker.store.done import still_mine
 from msgworker.store.rows import Row
-from msgworker.store.selection import Filter
 from msgworker.store.settle import Share, settle_batch
 from msgworker.store.shards import Place
 from msgworker.table import Tables
@@ -369,23 +367,23 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     plain = Filter((State.DEAD,), given_up=False)
     log.rows = {"LIKE": [(1, "ValueError: e")]}
     for wanted in (plain, Filter(tuple(State), **everything)):
-        yield selection.chunk, {"wanted": wanted, "after": 1, "limit": 10}
+        yield bounded.chunk, {"wanted": wanted, "after": 1, "limit": 10}
         yield change.lock, {"ids": some, "words": (State.DEAD,), "wanted": wanted}
-        yield order.ran_later, {"ids": some, "wanted": wanted}
+        yield change.ran_later, {"ids": some, "wanted": wanted}
     yield change.lock, {"ids": some, "words": (State.FAILED, State.DEAD, State.DONE)}
     yield change.lock, {"ids": some, "words": (State.PROCESSING,), "waits": False}
-    yield order.ran_later, {"ids": some}
-    yield order.runs_later, {"ids": some}
-    yield order.behind, {"ids": some}
-    yield order.done_above, {"ids": [1, 2], "msg_id": 1}
+    yield change.ran_later, {"ids": some}
+    yield change.runs_later, {"ids": some}
+    yield change.behind, {"ids": some}
+    yield change.done_above, {"ids": [1, 2], "msg_id": 1}
     yield change.given_up, {"ids": some}
     log.rows = {"count(*)": [(0,)]}
     yield change.states, {"ids": some}
-    yield order.ran_later, {"ids": some[:1]}
-    yield order.lowest, {"ids": some}
-    yield order.not_done_behind, {"ids": some}
+    yield change.ran_later, {"ids": some[:1]}
+    yield change.lowest, {"ids": some}
+    yield change.not_done_behind, {"ids": some}
     for lows in (some, some[:1]):
-        yield order.done_behind, {"lows": lows}
+        yield change.done_behind, {"lows": lows}
     yield change.matching, {"ids": some, "words": (State.DONE,), "wanted": plain}
     yield change.rerun, {"ids": some, "done_too": True}
     yield change.discard, {"ids": some, "text": "discarded by me: why"}

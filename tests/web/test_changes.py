@@ -17,8 +17,7 @@ from msgworker.coordination import DatabaseLocks
 from msgworker.errors import TookTooLong
 from msgworker.message import State
 from msgworker.ops import selection as counting
-from msgworker.queries import order
-from msgworker.store import history, selection
+from msgworker.store import bounded, change, history
 from msgworker.store.history import Counts, Minute
 from msgworker.web.jobs import Jobs, TooMany
 from msgworker.web.pages import changing
@@ -154,7 +153,7 @@ def test_where_none_was_counted_all_of_the_selection_can_be_chosen(
         raise TookTooLong(1)
 
     with monkeypatch.context() as patched:
-        patched.setattr(order, "ran_later", late)
+        patched.setattr(change, "ran_later", late)
         page = _change(ann, "rerun", status="dead")
     assert "the time was up before any was found" in page.main
     ann.send(page, "/change/rerun", reason="again")  # nothing was chosen
@@ -167,14 +166,14 @@ def test_dry_runs_leave_threads_to_the_pages(
     sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(sqlite_app, ("a", NEW))
-    real, counting, go = selection.chunk, threading.Semaphore(0), threading.Event()
+    real, counting, go = bounded.chunk, threading.Semaphore(0), threading.Event()
 
     def chunk(*args: Any, **kwargs: Any) -> Any:
         counting.release()
         assert go.wait(30)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(selection, "chunk", chunk)
+    monkeypatch.setattr(bounded, "chunk", chunk)
     ends = []
 
     def look() -> None:
