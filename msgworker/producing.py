@@ -216,7 +216,9 @@ def checked_object_id(object_id: Any, tables: Tables) -> Any:
         fixed = not isinstance(tables.object_type, db.AnyId)
         if fixed and isinstance(object_id, Decimal | UUID):
             kind = type(object_id).__name__
-            raise ConfigError(f"object_id is a {kind}, which SQLite does not keep; send its text")
+            raise ConfigError(
+                f"object_id is a {kind}, which {tables.dialect.name} does not keep; send its text"
+            )
         whole_part = object_id if isinstance(object_id, int) else 0
         if isinstance(object_id, Decimal) and object_id.is_finite():
             whole_part = int(object_id)

@@ -172,12 +172,12 @@ LAST_MOMENTS = "transactions committed just before a crash of the server can be 
 @dataclass(frozen=True, slots=True)
 class SeveralWriters:
     """Several servers that all take writes. query: how many there are (0 = it does not say), the
-    step between ids, and whether a transaction sees all that was committed before it on any; else
-    `mend` makes it so."""
+    step between ids, and whether a transaction sees all that was committed before it on any.
+    otherwise: what follows if it does not, which `mend` changes."""
 
     words: str
     query: str
-    setting: str
+    otherwise: str
     mend: str
 
 
@@ -234,7 +234,6 @@ class Database:
     one_writer: transactions that write exclude each other in the whole database.
     max_name: the longest name of a table or column, in bytes.
     loose_types: a column takes every value, whatever its type.
-    storage_engines: a table has one of several, some of them without transactions.
     text_in_bytes: the length of a text is counted in bytes, not in characters.
     pads_chars: values read from a CHAR(n) are padded with blanks.
     texts_as_instants: a column of texts can be compared with instants.
@@ -274,7 +273,6 @@ class Database:
     one_writer: bool = False
     max_name: int = 128
     loose_types: bool = False
-    storage_engines: bool = False
     text_in_bytes: bool = False
     pads_chars: bool = False
     texts_as_instants: bool = False
@@ -550,6 +548,10 @@ class Database:
         """A parameter that was read as a text."""
         return text
 
+    def index_where(self, where: Any) -> dict[str, Any]:
+        """The option of an Index with a WHERE."""
+        return {f"{self.name}_where": where}
+
     # --- DDL. `sql` is SQLAlchemy's dialect of the connection, or of `compiler`; `table` is the
     # quoted name; [] or () = there is no such statement.
 
@@ -824,8 +826,6 @@ class Database:
 
     server_settings: tuple[ServerSetting, ...] = ()
     several_servers: SeveralWriters | None = None
-    group_settings: str = ""
-    """The settings of a group of servers, one of which takes writes."""
     oldest_snapshot: str = ""
     """Who holds the oldest snapshot, for how many seconds (None = it does not say), and what ends
     it; no row = nobody for long, as far as this login may see."""
@@ -835,6 +835,19 @@ class Database:
     """The current login in the form that GRANT needs."""
     explain: str = ""
     """What stands before a query to get its plan; "" = that needs more than reading."""
+
+    def weak_storage(self, inspector: Inspector, name: str, schema: str | None) -> str:
+        """The storage engine of a table, if that has no transactions; "" = it has."""
+        return ""
+
+    def strong_storage(self, table: str) -> str:
+        """The statement that gives a table one with transactions."""
+        raise NotImplementedError
+
+    def single_primary(self, conn: sa.Connection) -> tuple[str, str, str]:
+        """Of a group of servers, one of which takes writes: what it is, what is wrong with it, and
+        the statement that changes that; "" = nothing is, or there is no such group."""
+        return "", "", ""
 
     def plan_line(self, row: sa.Row[Any]) -> str:
         """A line of a plan."""

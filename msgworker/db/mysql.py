@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 import socket
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +20,8 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import URL
+from sqlalchemy.engine.reflection import Inspector
+from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql.compiler import DDLCompiler
@@ -66,6 +69,12 @@ _WAITS: dict[str, Any] = {
 }
 
 
+_GAPS = (
+    "each node gives out ids of its own: one that is taken here may be lower than one that was "
+    "committed on another node a moment ago, and is then handled first; let all producers of an "
+    "object write to one node, or set {}, or let one node take all writes, with "
+    "auto_increment_increment = 1 (docs/operate/galera.md)"
+)
 # `trx_started` is in the zone of the server's machine.
 _SNAPSHOT = (
     "concat('session ', trx_mysql_thread_id, coalesce(concat(' of ', p.user), ''), ', ',"
@@ -109,7 +118,6 @@ class MySQL(Database):
     case_index = "column"
     # MySQL 8 allows a CASE as a key part: no column needed
     guard_case: Literal["column", "function"] | None = "function"
-    storage_engines = True
     latest_by_lock = True
     ordered_update = True
     update_ignore = "IGNORE"
@@ -527,10 +535,9 @@ class MySQL(Database):
         "Group Replication with several primaries",
         "SELECT 0, @@auto_increment_increment, @@group_replication_consistency"
         " NOT IN ('EVENTUAL', 'BEFORE_ON_PRIMARY_FAILOVER')",
-        "group_replication_consistency",
+        _GAPS.format("group_replication_consistency"),
         "SET GLOBAL group_replication_consistency = 'BEFORE'",
     )
-    group_settings = "SHOW GLOBAL VARIABLES LIKE 'group_replication_%'"
     oldest_snapshot = f"SELECT /*+ SET_VAR(time_zone = 'SYSTEM') */ {_SNAPSHOT}"
     analyze = "ANALYZE TABLE {}"
     current_user = (
@@ -538,6 +545,34 @@ class MySQL(Database):
         " QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))"
     )
     explain = "EXPLAIN "
+
+    def weak_storage(self, inspector: Inspector, name: str, schema: str | None) -> str:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of types that it does not know
+                options = inspector.get_table_options(name, schema=schema)
+        except NoSuchTableError:  # a view
+            return ""
+        kept = next((str(v) for k, v in options.items() if k.endswith("_engine")), "")
+        return kept if kept.lower() in ("myisam", "memory", "aria", "csv", "archive") else ""
+
+    def strong_storage(self, table: str) -> str:
+        return f"ALTER TABLE {table} ENGINE=InnoDB"
+
+    def single_primary(self, conn: sa.Connection) -> tuple[str, str, str]:
+        query = "SHOW GLOBAL VARIABLES LIKE 'group_replication_%'"
+        told = {str(name): value for name, value in conn.execute(sa.text(query))}
+        if not told.get("group_replication_group_name"):
+            return "", "", ""
+        text = "Group Replication with a single primary: a server with replicas"
+        if told.get("group_replication_consistency") != "EVENTUAL":
+            return text, "", ""
+        wrong = (
+            "a server that becomes the primary takes writes before it has all that was committed, "
+            "so instances see what was before (docs/operate/galera.md)"
+        )
+        mend = "SET GLOBAL group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER'"
+        return text, wrong, mend
 
     # --- The engine.
 
@@ -669,11 +704,13 @@ class MariaDB(MySQL):
         "SELECT (SELECT variable_value FROM information_schema.global_status"
         " WHERE variable_name = 'WSREP_CLUSTER_SIZE'),"
         " @@auto_increment_increment, @@wsrep_sync_wait & 4",
-        "wsrep_sync_wait",
+        _GAPS.format("wsrep_sync_wait"),
         "SET GLOBAL wsrep_sync_wait = 4",
     )
-    group_settings = ""
     oldest_snapshot = f"SET STATEMENT time_zone = 'SYSTEM' FOR SELECT {_SNAPSHOT}"
+
+    def single_primary(self, conn: sa.Connection) -> tuple[str, str, str]:
+        return "", "", ""
 
     @contextmanager
     def past_snapshot(self, conn: sa.Connection) -> Iterator[None]:

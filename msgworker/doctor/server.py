@@ -260,32 +260,14 @@ def several_writers(p: Patient) -> list[Finding]:
     size, step, in_order = p.conn.execute(sa.text(known.query)).one()
     found = [fine("server", f"{known.words.format(size)}; gaps between ids are harmless")]
     if int(size) != 1 and step > 1 and not in_order:
-        text = (
-            "each node gives out ids of its own: one that is taken here may be lower than one that "
-            "was committed on another node a moment ago, and is then handled first; let all "
-            f"producers of an object write to one node, or set {known.setting}, or let one node "
-            "take all writes, with auto_increment_increment = 1 (docs/operate/galera.md)"
-        )
-        found.append(advised("server", text, known.mend))
+        found.append(advised("server", known.otherwise, known.mend))
     return found
 
 
 def _single_primary(p: Patient) -> list[Finding]:
-    """A group of servers, one of which takes writes."""
-    query = p.dialect.group_settings
-    told = {} if not query else {str(k): v for k, v in p.conn.execute(sa.text(query))}
-    if not told.get("group_replication_group_name"):
-        return []
-    text = "Group Replication with a single primary: a server with replicas"
-    found = [fine("server", text)]
-    if told.get("group_replication_consistency") == "EVENTUAL":
-        text = (
-            "a server that becomes the primary takes writes before it has all that was committed, "
-            "so instances see what was before (docs/operate/galera.md)"
-        )
-        mend = "SET GLOBAL group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER'"
-        found.append(advised("server", text, mend))
-    return found
+    text, wrong, mend = p.dialect.single_primary(p.conn)
+    found = [fine("server", text)] if text else []
+    return [*found, advised("server", wrong, mend)] if wrong else found
 
 
 def snapshots(p: Patient) -> list[Finding]:

@@ -133,11 +133,10 @@ def storage(p: Patient) -> list[Finding]:
     for table in (p.ideal.message, *additions.own_tables(p.ideal)):
         if not db.is_there(p.inspector, table):
             continue
-        kept = describe.storage_of(p.inspector, table.name, table.schema)
-        if describe.has_no_transactions(kept):
+        kept = p.dialect.weak_storage(p.inspector, table.name, table.schema)
+        if kept:
             text = f"table {table.name} is kept in {kept}, which has no transactions"
-            mend = f"ALTER TABLE {p.table_name(table)} ENGINE=InnoDB"
-            found.append(needed("storage", text, mend))
+            found.append(needed("storage", text, p.dialect.strong_storage(p.table_name(table))))
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Inspector, bindparam
-from sqlalchemy.exc import DBAPIError, NoSuchTableError
+from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
 from msgworker.db import (
@@ -60,33 +60,17 @@ def _unwarned() -> Iterator[None]:
         yield
 
 
-def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
-    """The storage engine of a table, where there is a choice."""
-    if not db.DATABASES[inspector.dialect.name].storage_engines:
-        return ""
-    try:
-        with _unwarned():
-            options = inspector.get_table_options(live, schema=schema)
-    except (NotImplementedError, NoSuchTableError):  # not known there; a view
-        return ""
-    return next((str(v) for k, v in options.items() if k.endswith("_engine")), "")
-
-
-def has_no_transactions(storage: str) -> bool:
-    return storage.lower() in ("myisam", "memory", "aria", "csv", "archive")
-
-
 def storage_problem(
     conn: Connection, inspector: Inspector, spec: MessageTable, live: str
 ) -> list[str]:
     """What is wrong with the storage engine of the message table, and the statement that fixes it;
     [] = nothing."""
-    storage = storage_of(inspector, live, spec.schema)
-    if not has_no_transactions(storage):
+    storage = db.of(conn).weak_storage(inspector, live, spec.schema)
+    if not storage:
         return []
     table = sa.Table(live, sa.MetaData(), schema=spec.schema)
     name = conn.dialect.identifier_preparer.format_table(table)
-    mend = f"ALTER TABLE {name} ENGINE=InnoDB"
+    mend = db.of(conn).strong_storage(name)
     return [f"its storage engine {storage} has no transactions. To fix it: {mend}"]
 
 

@@ -73,7 +73,7 @@ class PartialIndexes(Tables):
             self._add(SLICES[role], self.slice_key(c, role), *by, where=self.in_slices(c))
 
     def _add(self, name: str, *keys: Any, where: Any, unique: bool = False) -> None:
-        option = {f"{self.dialect.name}_where": where}
+        option = self.dialect.index_where(where)
         sa.Index(self.spec.index_name(name), *keys, unique=unique, **option)
 
     def key(self, object_id: Any) -> Any:

@@ -104,7 +104,7 @@ def add_priority_index(t: Tables) -> None:
         t.message.append_column(column)
     option: dict[str, Any] = {}
     if t.dialect.partial_indexes:
-        option = {f"{t.dialect.name}_where": urgent_rows(t, c)}
+        option = t.dialect.index_where(urgent_rows(t, c))
     sa.Index(t.spec.index_name(URGENT), *urgent_order(t, c), **option)
 
 
@@ -211,7 +211,7 @@ def add_unique_index(t: Tables) -> None:
         t.message.append_column(column)
     option: dict[str, Any] = {}
     if t.dialect.partial_indexes:
-        option = {f"{t.dialect.name}_where": counts(c)}
+        option = t.dialect.index_where(counts(c))
     sa.Index(index_name(t), held_key(t, c), unique=True, **option)
 
 
