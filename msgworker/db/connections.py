@@ -30,7 +30,7 @@ from msgworker.db.errors import (
 )
 from msgworker.db.poolers import shares_sessions
 from msgworker.db.types import AnyText
-from msgworker.errors import DatabaseUnavailable, SchemaError
+from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError
 
 _ANY_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")
 
@@ -230,6 +230,14 @@ def connected(engine: sa.Engine) -> sa.Connection:
         return engine.connect()
     except engine.dialect.loaded_dbapi.Error as error:
         raise unavailable(engine, error) from error
+    except RuntimeError as error:
+        if "cryptography" not in str(error):
+            raise
+        raise ConfigError(
+            "MySQL checks this login's password (caching_sha2_password) by a key of the server's, "
+            "for which the driver needs the package cryptography: pip install cryptography; or "
+            "connect with TLS"
+        ) from None
 
 
 @contextmanager

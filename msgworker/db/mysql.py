@@ -127,6 +127,13 @@ class MySQL(Database):
 
     tells_no_other_ids = True
 
+    def check_url(self, url: URL) -> None:
+        if "ssl" in url.query:
+            raise ConfigError(
+                "ssl is no option of the url of a MySQL: TLS is used where the server offers it; "
+                "ssl_ca=/path/of/ca.pem checks its certificate, ssl_disabled=true goes without"
+            )
+
     # --- Errors.
 
     def trouble(self, error: BaseException) -> Trouble:
@@ -751,6 +758,13 @@ _TROUBLES = {
     1047: Trouble.LOST,  # Galera: the node is not one of the majority, or not ready yet
     1180: Trouble.LOST,  # Galera: the node was cut off at COMMIT
     3100: Trouble.LOST,  # Group Replication: the same
+    **dict.fromkeys(range(3796, 3800), Trouble.LOST),  # ... and while it is not yet like the others
+    3032: Trouble.LOST,  # MySQL in offline mode, also of a server that has left its group
+    6400: Trouble.LOST,
+    1836: Trouble.LOST,  # the server is read-only as a whole, for an upgrade
+    3168: Trouble.LOST,
+    3169: Trouble.LOST,
+    4031: Trouble.LOST,  # the session was idle for too long
     1021: Trouble.LOST,  # the disk is full
     1037: Trouble.LOST,
     1040: Trouble.LOST,
@@ -768,6 +782,11 @@ _TROUBLES = {
     2027: Trouble.LOST,  # MariaDB Connector/Python: what a killed session last sent
     1044: Trouble.REFUSED,
     1045: Trouble.REFUSED,
+    1820: Trouble.REFUSED,  # the password has expired
+    1862: Trouble.REFUSED,
+    3118: Trouble.REFUSED,  # the account is locked
+    3955: Trouble.REFUSED,
+    3159: Trouble.REFUSED,  # the server wants TLS
     1049: Trouble.REFUSED,
     1054: Trouble.REFUSED,
     1142: Trouble.REFUSED,

@@ -42,6 +42,7 @@ BAD_URLS: list[tuple[Any, str]] = [
     (f"mysql+aiomysql://u:{CANARY}@h/db", "async"),
     (f"mysql+asyncmy://u:{CANARY}@h/db", "async"),
     (f"oracle+oracledb_async://u:{CANARY}@h/db", "async"),
+    (f"mysql+pymysql://u:{CANARY}@h/db?ssl=true", "ssl_ca"),
 ]
 
 

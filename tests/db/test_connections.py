@@ -9,11 +9,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from msgworker import ConfigError
 from msgworker.db import (
     AnyText,
     QueryText,
     Trouble,
     committing_each,
+    connecting,
     fetch_text,
     has_sent_nothing,
     open_engine,
@@ -236,3 +238,15 @@ def test_a_text_is_not_kept_where_schemas_are_translated(postgresql):
     with postgresql.engine().connect() as conn:
         mapped = conn.execution_options(schema_translate_map={None: "other"})
         assert text_for(mapped, sa.select(1)) is None
+
+
+def test_a_password_for_which_the_driver_lacks_a_package_is_a_config_error(monkeypatch):
+    """As PyMySQL says it of a login with caching_sha2_password, without TLS."""
+    engine = open_engine("mysql+pymysql://u:secret@127.0.0.1:1/db")
+
+    def connect(*_: Any, **__: Any) -> None:
+        raise RuntimeError("'cryptography' package is required for sha256_password")
+
+    monkeypatch.setattr(engine.dialect.loaded_dbapi, "connect", connect)
+    with pytest.raises(ConfigError, match="pip install cryptography"), connecting(engine):
+        pass

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests import pairs
-from tests.pairs.mariadb import MariaDBPair
+from tests.pairs.mariadb import MariaDBPair, MySQLPair
 from tests.pairs.postgresql import PostgreSQLPair
 from tests.servers import CannotHave
 
@@ -32,6 +32,12 @@ def postgresql() -> Iterator[PostgreSQLPair]:
 @pytest.fixture
 def mariadb() -> Iterator[MariaDBPair]:
     with running(MariaDBPair()) as made:
+        yield made
+
+
+@pytest.fixture
+def mysql() -> Iterator[MySQLPair]:
+    with running(MySQLPair()) as made:
         yield made
 
 

@@ -1,4 +1,4 @@
-"""MariaDB: what a server that is read-only does not take."""
+"""MariaDB, MySQL: what a server that is read-only, or in offline mode, does not take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgworker.db import Trouble, open_engine, refuse_standby, trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.connections import Connections
 from tests.failover.work import app_of, mended, rows, send, working
-from tests.pairs.mariadb import MariaDBPair
+from tests.pairs.mariadb import OURS, MariaDBPair, MySQLPair
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_group("failover")]
@@ -28,6 +28,26 @@ def test_a_primary_that_becomes_read_only_is_an_outage(mariadb: MariaDBPair) -> 
         until(lambda: instance.database_gone_seconds() > 5, "that is an outage")
         instance.raise_what_people_must_mend()
         mariadb.primary.query("SET GLOBAL read_only = 0")
+        mended(lambda: send(app, 2))
+        until(lambda: handled == [1, 2], "it goes on")
+    assert rows(url) == [(2, 0)] * 2
+
+
+def test_a_server_of_mysql_in_offline_mode_is_an_outage(mysql: MySQLPair) -> None:
+    """As for maintenance, or as a server of a group is where it has left that."""
+    url = mysql.make("queue")
+    for host in ("'%'", "localhost"):  # which would be let in
+        mysql.primary.query(f"REVOKE CONNECTION_ADMIN ON *.* FROM {OURS}@{host}")
+    app, handled = app_of(url, lease_seconds=3.0)
+    with working(app) as worker:
+        send(app, 1)
+        until(lambda: handled == [1] and rows(url) == [(2, 0)], "it works")
+        instance = worker.instance
+        assert instance is not None
+        mysql.primary.query("SET GLOBAL offline_mode = 1")
+        until(lambda: instance.database_gone_seconds() > 5, "that is an outage")
+        instance.raise_what_people_must_mend()
+        mysql.primary.query("SET GLOBAL offline_mode = 0")
         mended(lambda: send(app, 2))
         until(lambda: handled == [1, 2], "it goes on")
     assert rows(url) == [(2, 0)] * 2
