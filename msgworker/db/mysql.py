@@ -81,11 +81,12 @@ _SNAPSHOT = (
     " lower(trx_state)), timestampdiff(second, trx_started, now()),"
     " if(trx_mysql_thread_id = 0, 'XA RECOVER names it', concat('KILL ', trx_mysql_thread_id))"
     " FROM information_schema.innodb_trx"
-    " LEFT JOIN information_schema.processlist p ON p.id = trx_mysql_thread_id"
+    " LEFT JOIN {}.processlist p ON p.id = trx_mysql_thread_id"
     " WHERE trx_mysql_thread_id <> connection_id()"
     f" AND timestampdiff(second, trx_started, now()) > {OLD_SNAPSHOT_SECONDS}"
     " ORDER BY trx_started LIMIT 1"
 )
+"""By the schema in which the sessions are."""
 _RULES = (
     "SELECT 'charset', column_name, character_set_name FROM information_schema.columns"
     " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
@@ -545,7 +546,9 @@ class MySQL(Database):
         _GAPS.format("group_replication_consistency"),
         "SET GLOBAL group_replication_consistency = 'BEFORE'",
     )
-    oldest_snapshot = f"SELECT /*+ SET_VAR(time_zone = 'SYSTEM') */ {_SNAPSHOT}"
+    oldest_snapshot = (
+        f"SELECT /*+ SET_VAR(time_zone = 'SYSTEM') */ {_SNAPSHOT.format('performance_schema')}"
+    )
     analyze = "ANALYZE TABLE {}"
     current_user = (
         "SELECT CONCAT(QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', 1)), '@',"
@@ -714,7 +717,9 @@ class MariaDB(MySQL):
         _GAPS.format("wsrep_sync_wait"),
         "SET GLOBAL wsrep_sync_wait = 4",
     )
-    oldest_snapshot = f"SET STATEMENT time_zone = 'SYSTEM' FOR SELECT {_SNAPSHOT}"
+    oldest_snapshot = (
+        "SET STATEMENT time_zone = 'SYSTEM' FOR SELECT " + _SNAPSHOT.format("information_schema")
+    )
 
     def single_primary(self, conn: sa.Connection) -> tuple[str, str, str]:
         return "", "", ""
