@@ -35,7 +35,7 @@ def shown(port: int) -> int:
     table is a toy. Raises ConfigError before the work begins if it could not be served."""
     from msgworker.web import need
 
-    need("starlette", "jinja2", "uvicorn")
+    need("uvicorn")
     from msgworker.demo.run import run
     from msgworker.web import serving
     from msgworker.web.application import dashboard

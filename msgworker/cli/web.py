@@ -61,7 +61,7 @@ def web(ctx: click.Context, /, **given: Any) -> int:
     app = app_from(conf, ctx) if ref is None else import_app(ref, ctx, conf)
     from msgworker.web import need
 
-    need("starlette", "jinja2", "uvicorn")
+    need("uvicorn")
     from msgworker.web import serving
 
     dashboard = serving.dashboard_for(app, conf.values, os.environ, _values(ctx, app, ref, conf))

@@ -2,11 +2,8 @@
 
 In the order of a number's life:
 
-names       all metrics: names, kinds, labels
-counting    counts what events tell, in this process
-snapshot    counts as plain values, which another process can add up
-looking     what is asked of the database at a scrape, rarely and with a deadline
-exposition  the text of a scrape, and its HTTP server
+counting    all metrics; counts what events tell, in this process, as values that can be added up
+exposition  what is asked of the database at a scrape, the text of it, and its HTTP server
 
 Nothing of this is imported by `import msgworker`, and nothing is subscribed before it is asked for.
 """

@@ -40,16 +40,16 @@ def make(app: Any, **options: Any) -> Dashboard:
 
     Raises ConfigError, also if the extra `web` is not installed.
     """
-    need(*NEEDS)
+    need()
     from msgworker.web.application import dashboard
 
     return dashboard(app, **options)
 
 
 def need(*modules: str) -> None:
-    """Raise ConfigError that names the extra, if one of these cannot be imported."""
+    """Raise ConfigError that names the extra, if it cannot be imported, or one of `modules`."""
     from importlib.util import find_spec
 
-    lacking = [name for name in modules if find_spec(name) is None]
+    lacking = [name for name in (*NEEDS, *modules) if find_spec(name) is None]
     if lacking:
         raise ConfigError(f"the dashboard needs {', '.join(lacking)}: pip install 'msgworker[web]'")

@@ -15,7 +15,7 @@ from msgworker.coordination.centres import DATABASE, check_centre
 from msgworker.errors import ConfigError
 from msgworker.instance.stop import asking
 from msgworker.logs import logger
-from msgworker.web import access, need, sessions
+from msgworker.web import access, sessions
 from msgworker.web.access import Door
 from msgworker.web.sessions import Role
 
@@ -45,7 +45,6 @@ def dashboard_for(
 
     conf: the settings `web_*` by name. values: what the page System shows, see `dashboard`.
     """
-    need("starlette", "jinja2", "uvicorn")
     from msgworker.web.application import dashboard
 
     host, port = conf["web_host"], conf["web_port"]

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.ops.results import ADVICE, Why
-from msgworker.web.pages.jobs import HELP
+from msgworker.web.pages.audit import HELP
 from msgworker.web.pages.messages import cell, csv_of
 from tests.support.browsing import Browser
 from tests.support.ops import FAILED, NEW, put

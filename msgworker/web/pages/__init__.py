@@ -3,9 +3,8 @@
 overview   /, what needs help, /topics
 messages   /messages, one message and its items, /failures, /lanes
 instances  /instances, /schedules, /locks, /system
-audit      /audit: who changed what, and why
+audit      /audit: who changed what, and why; /jobs: a write that was begun, how far it is
 changing   /change: rerun, discard and cancel messages; /act: pause a topic, and the like
-jobs       /jobs: a write that was begun, how far it is, what it did
 login      /login, /logout, /theme
 """
 
@@ -15,10 +14,10 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from msgworker.web.pages import audit, changing, instances, jobs, login, messages, overview
+from msgworker.web.pages import audit, changing, instances, login, messages, overview
 from msgworker.web.sections import with_badges
 
-PAGES: tuple[Any, ...] = (overview, messages, instances, audit, jobs, changing, login)
+PAGES: tuple[Any, ...] = (overview, messages, instances, audit, changing, login)
 NAV = [
     ("Overview", "overview"),
     ("Messages", "messages"),

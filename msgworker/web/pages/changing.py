@@ -15,7 +15,7 @@ from msgworker.errors import ConfigError
 from msgworker.ops.results import Repaired, Tell
 from msgworker.web import forms
 from msgworker.web.forms import Selection, id_of, whole
-from msgworker.web.pages.jobs import HELP, begun
+from msgworker.web.pages.audit import HELP, begun
 from msgworker.web.site import COUNTED, Refused, Site, or_refused, site_of
 from msgworker.web.writes import ACTS, CHANGES, Act, Change, placed
 
