@@ -72,6 +72,16 @@ def test_an_app_imports_what_its_database_and_its_handlers_need_and_no_more():
     assert "sqlalchemy.dialects.sqlite" in found
 
 
+def test_a_look_imports_what_it_reads_with_and_no_more(tmp_path):
+    code = (
+        f"from msgworker import App; app = App('sqlite:///{tmp_path}/q.db'); app.create_schema()\n"
+        "app.ops.find(limit=1)\n"
+        "pass"
+    )
+    parts = ("coordination", "doctor", "web", "queries.charts", "queries.lanes", "queries.pages")
+    assert imported_by(code) & {f"msgworker.{part}" for part in parts} == set()
+
+
 def test_a_name_that_is_not_public_is_no_attribute():
     with pytest.raises(AttributeError, match="module 'msgworker' has no attribute 'Job'"):
         msgworker.Job  # noqa: B018

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -91,6 +91,8 @@ ENDLESS = Clock(None)
 
 MOST_SECONDS = 3600.0
 C = TypeVar("C", bound="Call")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 
 class Call:
@@ -156,6 +158,16 @@ class Call:
                 return
             with timed(conn, self._seconds, self._seconds):
                 yield conn, tables
+
+    def _read(
+        self,
+        look: Callable[Concatenate[Connection, Tables, P], R],
+        *args: P.args,
+        **given: P.kwargs,
+    ) -> R:
+        """What a function of queries finds."""
+        with self._reading() as (conn, t):
+            return look(conn, t, *args, **given)
 
     def _before(self, age: float | datetime) -> datetime:
         """The instant of an age, by the database's clock."""

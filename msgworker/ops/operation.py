@@ -44,7 +44,7 @@ from msgworker.ops.call import Call, Who
 from msgworker.ops.results import Progress, Repaired, Skip, Skips, Tell, Why
 from msgworker.ops.selection import SAMPLE, Counted
 from msgworker.queries import messages
-from msgworker.schema import create, rule
+from msgworker.schema import rule
 from msgworker.store import audit, cancels, history, limits
 from msgworker.store.audit import Operation
 from msgworker.store.rows import RowKept
@@ -410,6 +410,8 @@ class Writing(Call):
         """Raise SchemaError if the tables of ops are missing."""
         if not self._tables.missing:
             return
+        from msgworker.schema import create
+
         missing = create.missing_tables(self._engine, self._tables)
         needed = missing - {cancels.NAME, limits.NAME, history.NAME}  # only for who uses them
         if needed:

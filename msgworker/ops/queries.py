@@ -8,39 +8,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import sqlalchemy as sa
 
-from msgworker import db, doctor
+from msgworker import db
 from msgworker.config import whole
-from msgworker.doctor import Finding
 from msgworker.errors import ConfigError
 from msgworker.message import State, StateName
 from msgworker.ops import call
 from msgworker.ops.call import Call
-from msgworker.queries import (
-    charts,
-    counts,
-    explain,
-    failures,
-    instances,
-    lanes,
-    messages,
-    pages,
-)
-from msgworker.queries.charts import WINDOWS, History, Timings, Window
-from msgworker.queries.counts import Count, Overview, Sizes
-from msgworker.queries.explain import Explanation
-from msgworker.queries.failures import Failures
-from msgworker.queries.instances import InstanceInfo, TopicLimit
-from msgworker.queries.lanes import LaneInfo, LanePlace
-from msgworker.queries.messages import MessageInfo
-from msgworker.schema import describe, rule
-from msgworker.store import cancels
-from msgworker.store import items as fanned
+from msgworker.queries import messages
 from msgworker.store.bounded import LEAST, MOST, Filter, Found
-from msgworker.store.items import ItemInfo, ItemState
+
+if TYPE_CHECKING:  # each look imports what it reads with
+    from msgworker.doctor import Finding
+    from msgworker.queries.charts import History, Timings, Window
+    from msgworker.queries.counts import Count, Overview, Sizes
+    from msgworker.queries.explain import Explanation
+    from msgworker.queries.failures import Failures
+    from msgworker.queries.instances import InstanceInfo, TopicLimit
+    from msgworker.queries.lanes import LaneInfo, LanePlace
+    from msgworker.queries.messages import MessageInfo
+    from msgworker.store.items import ItemInfo, ItemState
 
 MAX_LIMIT = 10_000
 MAX_GROUPS = 500
@@ -55,18 +45,22 @@ class Looks(Call):
 
         Exact on a small table; on a large one `Count.exact` says "at least" or "about".
         """
-        with self._reading() as (conn, t):
-            return counts.counts(conn, t)
+        from msgworker.queries import counts
+
+        return self._read(counts.counts)
 
     def overview(self) -> Overview:
         """Counts up to 10,000 by state and by topic, the oldest message of each topic, pauses,
         limits, and how many instances are alive; at the same cost on any table."""
-        with self._reading() as (conn, t):
-            return counts.overview(conn, t)
+        from msgworker.queries import counts
+
+        return self._read(counts.overview)
 
     def probe(self) -> bool:
         """Whether the database answers, the tables are there, and code of this version may work on
         them now; True, or raises DatabaseUnavailable or SchemaError."""
+        from msgworker.schema import describe, rule
+
         with self._reading() as (conn, t):
             rule.read(conn, t)
             describe.check(conn, t)
@@ -74,8 +68,7 @@ class Looks(Call):
 
     def unfinished(self) -> int:
         """How many messages are unfinished: `left` in the report of a drain."""
-        with self._reading() as (conn, t):
-            return messages.unfinished(conn, t)
+        return self._read(messages.unfinished)
 
     def find(
         self,
@@ -134,8 +127,9 @@ class Looks(Call):
         chosen: dict[str, Any] = {"topic": topic, "object_id": object_id, "error": error}
         chosen |= {"since": since, "fingerprint": fingerprint}
         wanted = call.filter_of(allowed if word is None else (word,), **chosen)
-        with self._reading() as (conn, t):
-            return pages.page(conn, t, wanted, newest=newest, limit=limit, after=after)
+        from msgworker.queries import pages
+
+        return self._read(pages.page, wanted, newest=newest, limit=limit, after=after)
 
     def object_id(self, text: str) -> Any:
         """An object_id that was given as a text, as the column of the table has it; raises
@@ -152,8 +146,9 @@ class Looks(Call):
         """Where a message stands among the unfinished ones of its object, and how many wait behind
         it, counted up to 1,000. None if it has no object, has ended, or does not exist."""
         whole("msg_id", msg_id, LEAST, MOST)
-        with self._reading() as (conn, t):
-            return lanes.place(conn, t, msg_id)
+        from msgworker.queries import lanes
+
+        return self._read(lanes.place, msg_id)
 
     def show(self, msg_id: int, *, items: int = 20) -> MessageInfo | None:
         """One message with its payload, its failed tries with their tracebacks, and the items of
@@ -161,11 +156,14 @@ class Looks(Call):
         None if there is no such message."""
         whole("msg_id", msg_id, LEAST, MOST)
         whole("items", items, 0, MAX_LIMIT)
+        from msgworker.store import cancels
+        from msgworker.store import items as fan_outs
+
         with self._reading() as (conn, t):
             found = messages.show(conn, t, msg_id)
             if found is None:
                 return None
-            found = replace(found, items=fanned.shown(conn, t, msg_id, limit=items))
+            found = replace(found, items=fan_outs.shown(conn, t, msg_id, limit=items))
             found = replace(found, cancel=cancels.of(conn, t, msg_id))
             return messages.with_endings(conn, t, [found])[0]
 
@@ -184,14 +182,16 @@ class Looks(Call):
         if after is not None and not isinstance(after, str):
             raise ConfigError(f"after must be the key of an item, got {after!r:.80}")
         chosen = None if state is None else call.item_state(state)
-        with self._reading() as (conn, t):
-            return fanned.find(conn, t, msg_id, state=chosen, limit=limit, after=after)
+        from msgworker.store import items
+
+        return self._read(items.find, msg_id, state=chosen, limit=limit, after=after)
 
     def explain(self, msg_id: int) -> Explanation | None:
         """Why a message is not running, None if there is none."""
         whole("msg_id", msg_id, LEAST, MOST)
-        with self._reading() as (conn, t):
-            return explain.explain(conn, t, msg_id)
+        from msgworker.queries import explain
+
+        return self._read(explain.explain, msg_id)
 
     def failures(
         self,
@@ -211,8 +211,9 @@ class Looks(Call):
         whole("limit", limit, 1, MAX_GROUPS)
         call.filter_of((), topic=topic, since=since)
         chosen: dict[str, Any] = {"topic": topic, "since": since, "after": after}
-        with self._reading() as (conn, t):
-            return failures.failures(conn, t, limit=limit, **chosen)
+        from msgworker.queries import failures
+
+        return self._read(failures.failures, limit=limit, **chosen)
 
     def lanes(
         self,
@@ -231,6 +232,8 @@ class Looks(Call):
             raise ConfigError(f'by must be "behind" or "object", got {by!r:.80}')
         if by == "behind" and after is not None:
             raise ConfigError('lanes have pages only by="object"')
+        from msgworker.queries import lanes
+
         with self._reading() as (conn, t):
             if by == "object":
                 found = lanes.by_object(conn, t, limit=limit, after=after)
@@ -242,14 +245,16 @@ class Looks(Call):
 
     def instances(self) -> list[InstanceInfo]:
         """Live instances, since when, with how many messages; then dead and foreign ones."""
-        with self._reading() as (conn, t):
-            return instances.instances(conn, t)
+        from msgworker.queries import instances
+
+        return self._read(instances.instances)
 
     def limits(self) -> list[TopicLimit]:
         """The topics with max_running or rate, by name: what runs, who has it, and when the next
         may start."""
-        with self._reading() as (conn, t):
-            return instances.topics(conn, t)
+        from msgworker.queries import instances
+
+        return self._read(instances.topics)
 
     def history(self, window: Window = "1h", *, topic: str | None = None) -> History:
         """What instances did in the last hour by minute ("1h"), in 6 hours by 5 minutes ("6h"), or
@@ -261,16 +266,18 @@ class Looks(Call):
         _known_window(window)
         if topic is not None and not isinstance(topic, str):
             raise ConfigError(f"topic must be a text, got {topic!r:.80}")
-        with self._reading() as (conn, t):
-            return charts.read(conn, t, window=window, topic=topic)
+        from msgworker.queries import charts
+
+        return self._read(charts.read, window=window, topic=topic)
 
     def timings(self, window: Window = "1h", *, waits: bool = True) -> Timings:
         """What was done of each topic in the last hour ("1h"), 6 hours ("6h") or 24 hours ("24h"),
         and how long its handlers ran and its messages waited. waits: False leaves the waits out,
         which takes a quarter less time. Raises ConfigError."""
         _known_window(window)
-        with self._reading() as (conn, t):
-            return charts.timings(conn, t, window=window, waits=waits)
+        from msgworker.queries import charts
+
+        return self._read(charts.timings, window=window, waits=waits)
 
     def sizes(self) -> Sizes:
         """The bytes of the message table, of the tables beside it, and of their indexes.
@@ -278,8 +285,9 @@ class Looks(Call):
         On PostgreSQL with all partitions; on MariaDB and MySQL from statistics ("about"); on Oracle
         of the login's own tables; on SQLite only of the whole file.
         """
-        with self._reading() as (conn, t):
-            return counts.read(conn, t)
+        from msgworker.queries import counts
+
+        return self._read(counts.read)
 
     def doctor(self) -> list[Finding]:
         """Compare the live schema, rows and server with what is needed; changes nothing.
@@ -287,6 +295,8 @@ class Looks(Call):
         Works on a missing or broken schema, too. With a deadline (`within`), the checks that are
         not over by then are named in a finding.
         """
+        from msgworker import doctor
+
         return doctor.examine(
             self._engine,
             self._spec,
@@ -298,5 +308,7 @@ class Looks(Call):
 
 
 def _known_window(window: str) -> None:
+    from msgworker.queries.charts import WINDOWS
+
     if window not in WINDOWS:
         raise ConfigError(f"window must be one of {', '.join(WINDOWS)}; got {window!r:.80}")

@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
 from msgworker import ticks
 from msgworker.config import nearest
-from msgworker.coordination.centres import place_of
-from msgworker.coordination.database import DatabaseLocks
-from msgworker.coordination.lease import Lease, LockCentre, check_name
 from msgworker.db import writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call
@@ -27,6 +24,9 @@ from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored
 from msgworker.store.send import insert_one
 from msgworker.table import Tables
+
+if TYPE_CHECKING:  # imported when locks are asked for
+    from msgworker.coordination.lease import Lease, LockCentre
 
 # --- List locks (msgworker.coordination) and take them away.
 
@@ -63,6 +63,9 @@ class Locking(Writing):
         beside the next holder until then; a check of the token refuses its writes. Recorded in the
         audit, if its tables exist. Raises ConfigError, LocksUnavailable.
         """
+        from msgworker.coordination.centres import place_of
+        from msgworker.coordination.lease import check_name
+
         check_name(name)
         by = self._who(actor, reason)
         with self._centre(centre) as where:
@@ -90,6 +93,8 @@ class Locking(Writing):
         if centre is not None:
             yield centre
             return
+        from msgworker.coordination.database import DatabaseLocks
+
         own = DatabaseLocks(self._engine, schema=self._spec.schema)
         try:
             yield own

@@ -23,7 +23,6 @@ from msgworker.ops.call import Clock, Who
 from msgworker.ops.operation import Bulk, Step, Writing
 from msgworker.ops.results import Repaired, Skip, Skips, Tell, Why
 from msgworker.ops.selection import Counted
-from msgworker.queries.instances import Life, instances
 from msgworker.store import audit, change, done, lease, recover
 from msgworker.store.lease import Lease
 from msgworker.table import Tables
@@ -204,6 +203,8 @@ def refuse_owners_unknown(engine: sa.Engine, t: Tables) -> None:
 
 
 def _refuse_living(conn: Connection, t: Tables) -> None:
+    from msgworker.queries.instances import Life, instances
+
     lives = [
         str(one.instance_id)
         for one in instances(conn, t)

@@ -21,7 +21,6 @@ from msgworker.ops.call import Who
 from msgworker.ops.operation import Bulk, Step, TooMany, Unchanged, Writing
 from msgworker.ops.results import Repaired, Skip, Tell, Why, renamed
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection
-from msgworker.schema import create
 from msgworker.store import audit, bounded, cancels, change
 from msgworker.store.change import SeenRow
 from msgworker.table import Tables
@@ -272,6 +271,8 @@ class Repairs(Writing):
         how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
         asked = Selection(call.ids_of(ids), *filters)
         if not cancels.is_there(self._tables):  # it may have been created since
+            from msgworker.schema import create
+
             missing = create.missing_tables(self._engine, self._tables)
             self._found = replace(self._tables, missing=missing)
         return self._write("cancel", lambda _: _CANCEL, asked, how)

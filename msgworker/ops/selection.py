@@ -19,7 +19,6 @@ from msgworker.ops.call import ENDLESS, Clock, Who
 from msgworker.ops.results import Progress, Skip, Skips, Tell, Why
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, change
-from msgworker.store import change as order
 from msgworker.store.audit import Operation
 from msgworker.store.bounded import MOST, SCAN, Filter
 from msgworker.store.change import Behind, SeenRow
@@ -251,9 +250,9 @@ class Choice:
         if not self.act.in_order or not ids:
             return None, {}
         # In this order: the second read sees messages that end between the two.
-        behind = order.behind(conn, self.tables, ids)
+        behind = change.behind(conn, self.tables, ids)
         ordered = [i for i in ids if i in behind.ids]
-        late = order.ran_later(conn, self.tables, ordered, wanted=wanted)
+        late = change.ran_later(conn, self.tables, ordered, wanted=wanted)
         return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
 
     def _taken(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
@@ -272,14 +271,14 @@ class Choice:
     def overtaken(self, conn: Connection, ids: list[int], behind: Behind) -> dict[int, Skip]:
         """Those of the messages behind which a later one of their object has run since the read."""
         t = self.tables
-        runs = order.runs_later(conn, t, ids)
+        runs = change.runs_later(conn, t, ids)
         found = {i: Skip(i, Why.RUNS_LATER, other) for i, other in runs.items()}
         # Read after that: a message that no longer runs has an outcome by now.
         firsts = sorted({behind.first[i] for i in ids if i in behind.first})
         seen = change.states(conn, t, firsts)
         came: dict[int, int] = {}
         for part in t.parts(ids):
-            came |= order.done_above(conn, t, part, behind.high)
+            came |= change.done_above(conn, t, part, behind.high)
         for i in ids:
             first, last = behind.first.get(i), came.get(i, i)
             why = None if first is None else self._went_on(seen.get(first))
