@@ -35,19 +35,6 @@ from msgworker.tracing import UNTRACED, NoTracer
 # --- The time of reads: the database ends what takes longer.
 
 
-@contextmanager
-def timed(conn: Connection, left: float, seconds: float) -> Iterator[None]:
-    """The database ends each statement of the block after `left` seconds, of `seconds` in all;
-    raises TookTooLong."""
-    try:
-        with deadline(conn, left):
-            yield
-    except DBAPIError as error:
-        if is_overtime(error):
-            raise TookTooLong(seconds) from error
-        raise
-
-
 class Clock:
     """The time of a read of many statements; it runs from the moment it is made. seconds: None =
     without end. enough: after so many it begins no further part, None = it does."""
@@ -76,8 +63,13 @@ class Clock:
             if self.seconds is None:
                 yield conn
                 return
-            with timed(conn, max(0.001, self._left()), self.seconds):
-                yield conn
+            try:
+                with deadline(conn, max(0.001, self._left())):
+                    yield conn
+            except DBAPIError as error:
+                if is_overtime(error):
+                    raise TookTooLong(self.seconds) from error
+                raise
 
     def _left(self) -> float:
         assert self._until is not None
@@ -152,12 +144,8 @@ class Call:
         """A connection to read with, and the tables. Those come first: their rule may be read again
         on a connection of its own, and a pool may have only one."""
         tables = self._tables
-        with connecting(self._engine) as conn:
-            if self._seconds is None:
-                yield conn, tables
-                return
-            with timed(conn, self._seconds, self._seconds):
-                yield conn, tables
+        with Clock(self._seconds).reading(self._engine) as conn:
+            yield conn, tables
 
     def _read(
         self,

@@ -354,15 +354,13 @@ class Writing(Call):
         """The operation that was recorded with this key, see `acting`; None if there is none."""
         call.key_of(key)
         self._ready()
-        with self._reading() as (conn, t):
-            return audit.with_key(conn, t, key)
+        return self._read(audit.with_key, key)
 
     def operation(self, op_id: int) -> Operation | None:
         """An operation as it is now, also while it runs; None if there is none of this number."""
         call.ids_of(op_id)
         self._ready()
-        with self._reading() as (conn, t):
-            return audit.read(conn, t, op_id)
+        return self._read(audit.read, op_id)
 
     def note_sent(
         self,
@@ -429,8 +427,7 @@ class Writing(Call):
             raise ConfigError("operation continues with the original selection; give no other one")
         self._ready()
         call.ids_of(op_id)
-        with self._reading() as (conn, t):
-            op = audit.read(conn, t, op_id)
+        op = self._read(audit.read, op_id)
         if op is None or op.kind != kind:
             raise ConfigError(f"there is no {kind} of number {op_id}; see `msgworker audit`")
         if op.finished_at is not None:

@@ -329,8 +329,7 @@ class Repairs(Writing):
         done = bulk.result()
         if State.PROCESSING not in act.may:
             return done
-        with self._reading() as (conn, t):
-            return replace(done, requested=audit.running_before(conn, t, bulk.op.op_id))
+        return replace(done, requested=self._read(audit.running_before, bulk.op.op_id))
 
 
 # --- What a transaction does with the messages of a chunk.

@@ -30,7 +30,7 @@ from msgworker.store.purge import Archive
 from msgworker.table import Tables
 
 MAX_AUDIT = 10_000
-Act = Callable[[Connection, Tables], bool]
+OfTopic = Callable[[Connection, Tables, str], bool]
 
 # --- Purge: delete finished rows older than an instant, in short transactions.
 
@@ -118,6 +118,18 @@ def _take_away(
 # --- What operators do in upkeep.
 
 
+def _paused(conn: Connection, t: Tables, topic: str) -> bool:
+    return topic in pauses.topics(conn, t)
+
+
+def _runs(conn: Connection, t: Tables, topic: str) -> bool:
+    return not _paused(conn, t, topic)
+
+
+def _limited(conn: Connection, t: Tables, topic: str) -> bool:
+    return topic in limits.read_all(conn, t)
+
+
 class Upkeep(Writing):
     """Purges, pauses and the audit; `actor`, `reason` and `dry_run` as in `Repairs`."""
 
@@ -194,12 +206,12 @@ class Upkeep(Writing):
         Running handlers continue to their end. Messages of the topic wait, and so do those behind
         them of the same object. Returns 1, or 0 if it was paused already.
         """
-        name, by = call.topic_to_pause(topic), self._who(actor, reason)
+        by = self._who(actor, reason)
 
-        def act(conn: Connection, t: Tables) -> bool:
-            return pauses.add(conn, t, name, actor=by.actor, reason=by.reason)
+        def act(conn: Connection, t: Tables, topic: str) -> bool:
+            return pauses.add(conn, t, topic, actor=by.actor, reason=by.reason)
 
-        return self._switch("pause", name, by, dry_run, act)
+        return self._switch("pause", topic, by, dry_run, _runs, act)
 
     def resume(
         self,
@@ -210,25 +222,20 @@ class Upkeep(Writing):
         reason: str | None = None,
     ) -> Repaired:
         """Resume a paused topic. Returns 1, or 0 if it was not paused."""
-        name, by = call.topic_to_pause(topic), self._who(actor, reason)
+        by = self._who(actor, reason)
+        return self._switch("resume", topic, by, dry_run, _paused, pauses.remove)
 
-        def act(conn: Connection, t: Tables) -> bool:
-            return pauses.remove(conn, t, name)
-
-        return self._switch("resume", name, by, dry_run, act)
-
-    def _switch(self, kind: str, topic: str, by: Who, dry_run: bool, act: Act) -> Repaired:
+    def _switch(
+        self, kind: str, topic: Any, by: Who, dry_run: bool, wanted: OfTopic, act: OfTopic
+    ) -> Repaired:
+        """Change what is recorded of a topic, if it is as wanted."""
+        name = call.topic_to_pause(topic)
         self._ready()
-        with self._reading() as (conn, t):
-            paused = topic in pauses.topics(conn, t)
-        if dry_run or paused == (kind == "pause"):
-            would = int(paused != (kind == "pause"))
+        would = int(self._read(wanted, name))
+        if dry_run or not would:
             return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
-        return self._recorded(kind, topic, by, act)
-
-    def _recorded(self, kind: str, topic: str, by: Who, act: Act) -> Repaired:
         try:
-            return self._at_once(kind, by, {"topic": topic}, act)
+            return self._at_once(kind, by, {"topic": name}, lambda conn, t: act(conn, t, name))
         except IntegrityError:  # another process pauses it at the same moment
             return Repaired(kind=kind)
 
@@ -245,18 +252,12 @@ class Upkeep(Writing):
         For a topic whose handlers declare none any more; an instance whose handler does records
         them again. Returns 1, or 0 if the topic has no limits.
         """
-        name, by = call.topic_to_pause(topic), self._who(actor, reason)
-        self._ready()
-        with self._reading() as (conn, t):
-            there = int(name in limits.read_all(conn, t))
-        if dry_run or not there:
-            return Repaired(kind="unlimit", matched=there, changed=there, dry_run=dry_run)
-        return self._recorded("unlimit", name, by, lambda conn, t: limits.remove(conn, t, name))
+        by = self._who(actor, reason)
+        return self._switch("unlimit", topic, by, dry_run, _limited, limits.remove)
 
     def pauses(self) -> list[Pause]:
         """The topics that are paused."""
-        with self._reading() as (conn, t):
-            return pauses.read_all(conn, t)
+        return self._read(pauses.read_all)
 
     # ------------------------------------------------------------ audit
 
@@ -280,14 +281,5 @@ class Upkeep(Writing):
         call.ids_of(after)
         call.filter_of((), topic=kind, error=actor, since=since)
         self._ready()
-        with self._reading() as (conn, t):
-            return audited.entries(
-                conn,
-                t,
-                msg_id=msg_id,
-                kind=kind,
-                actor=actor,
-                since=since,
-                limit=limit,
-                after=after,
-            )
+        chosen: dict[str, Any] = {"msg_id": msg_id, "kind": kind, "actor": actor, "since": since}
+        return self._read(audited.entries, **chosen, limit=limit, after=after)

@@ -19,7 +19,7 @@ from msgworker.payload import shown, told
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
 from msgworker.schema import additions
 from msgworker.store import bounded, pauses, purge
-from msgworker.store.bounded import Capped
+from msgworker.store.bounded import Capped, Filter
 from msgworker.store.pauses import Pause
 from msgworker.table import Cols, Tables, lit
 
@@ -156,14 +156,11 @@ def _new(conn: Connection, t: Tables, most: int) -> _Parts:
             where.append(c.msg_id <= sa.literal(last, sa.BigInteger()))
         query = sa.select(*_facts(t, c)).where(*where).order_by(c.msg_id).limit(most)
         return [(query.subquery("w"), last is not None or not all_seen)]
-    key = t.oldest_key(c)
-    by_age = t.hinted(sa.select(*_facts(t, c)), t.message, "oldest")
-    by_age = by_age.where(t.oldest_rows(c), key.is_not(None), is_new).order_by(key).limit(most)
-    parts = [(by_age.subquery("w"), False)]
-    if c.available_at is not None:
-        due = t.hinted(sa.select(*_facts(t, c)), t.message, "due")
-        due = due.where(t.unfinished(c), c.available_at.is_not(None), is_new)
-        parts.append((due.order_by(c.available_at, c.msg_id).limit(most).subquery("w"), False))
+    parts: _Parts = []
+    for walk in bounded.walks(t, c, Filter((State.NEW,))):
+        order = (c.available_at, c.msg_id) if walk.late else (walk.key,)
+        query = walk.hinted(t, sa.select(*_facts(t, c))).where(*walk.where, is_new)
+        parts.append((query.order_by(*order).limit(most).subquery("w"), False))
     return parts
 
 

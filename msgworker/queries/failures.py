@@ -102,7 +102,7 @@ def failures(
     params: dict[str, Any] = {"mw_table": t.message.name, "newest": newest}
     params |= {"topic": topic, "since": since}
     asked = (topic is not None, since is not None)
-    grouped = t.built(("failures", asked), lambda: _grouped(t, *asked))
+    grouped = t.built(("failures", asked), lambda: _grouped(t, *asked, bare=False))
     read = 0
     bare = False
     for key, *facts in conn.execute(grouped, params).all():
@@ -111,7 +111,7 @@ def failures(
         if key is not None:
             groups.setdefault(key, _Group()).add(*facts)
     if bare:
-        statement = t.built(("failures_bare", asked), lambda: _bare(t, *asked))
+        statement = t.built(("failures_bare", asked), lambda: _grouped(t, *asked, bare=True))
         for text, *facts in conn.execute(statement, params).all():
             group = groups.setdefault(fingerprint(text or ""), _Group())
             group.add(*facts)
@@ -223,21 +223,14 @@ def _asked(t: Tables, f: Any, topic: bool, since: bool) -> list[ColumnElement[bo
     return where
 
 
-def _grouped(t: Tables, by_topic: bool, since: bool) -> sa.Select[Any]:
+def _grouped(t: Tables, by_topic: bool, since: bool, bare: bool) -> sa.Select[Any]:
+    """The groups, topic by topic: by the last try; bare: of rows without one by their error."""
     f = _failed(t).c
     topic: list[Any] = [f.t] if t.has("topic") else []
-    seen = (sa.func.min(f.at), sa.func.max(f.at), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
-    columns = (f.p, *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
-    where = _asked(t, f, by_topic, since)
-    return sa.select(*columns).where(*where).group_by(f.p, f.l, *topic)
-
-
-def _bare(t: Tables, by_topic: bool, since: bool) -> sa.Select[Any]:
-    """The same of rows without a try, by their error."""
-    f = _failed(t).c
-    topic: list[Any] = [f.t] if t.has("topic") else []
-    text: list[Any] = [f.e] if t.has("last_error") else []
-    seen = (sa.func.min(f.f), sa.func.max(f.f), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
-    columns = (*(text or [sa.null()]), *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
-    where = (f.p.is_(None), *_asked(t, f, by_topic, since))
-    return sa.select(*columns).where(*where).group_by(f.l, *topic, *text).limit(TEXTS)
+    key: list[Any] = [f.p] if not bare else [f.e] if t.has("last_error") else []
+    at = f.f if bare else f.at
+    seen = (sa.func.min(at), sa.func.max(at), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
+    columns = (*(key or [sa.null()]), *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
+    query = sa.select(*columns).where(*_asked(t, f, by_topic, since))
+    query = query.group_by(f.l, *topic, *key)
+    return query.where(f.p.is_(None)).limit(TEXTS) if bare else query
