@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.db import DATABASES, NAMES
 from msgworker.schema import additions
-from msgworker.table import tables_for
+from msgworker.table import ROLES, tables_for
 from tests import variants
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
@@ -285,3 +285,18 @@ def test_oracle_takes_the_statements_with_headers():
 def test_oracle_s_hints_name_the_indexes():
     found = "\n".join(_oracle_statements(MessageTable()))
     assert "/*+ FIRST_ROWS(100) INDEX(" in found
+
+
+def test_the_page_about_adoption_names_each_column_with_its_type():
+    page = (DDL.parent / "docs" / "reference" / "adopting.md").read_text(encoding="utf-8")
+    told = {}
+    for names, kinds, _ in re.findall(r"^\| (`.+?) \| (.+?) \| (.*) \|$", page, re.M):
+        roles = re.findall(r"`(\w+)`", names)
+        said = kinds.split(", ") if len(roles) > 1 and "," in kinds else [kinds] * len(roles)
+        told |= dict(zip(roles, said, strict=True))
+    sql = DATABASES["postgresql"].compiler()
+    columns = tables_for(MessageTable(), DATABASES["postgresql"]).message.c
+    assert told.keys() == ROLES.keys()
+    for column in columns:
+        kind = column.type.compile(dialect=sql).lower().split(" collate ")[0]
+        assert told[column.name].startswith(kind.replace("timestamp with time zone", "timestamptz"))

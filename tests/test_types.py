@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import subprocess
@@ -17,7 +18,7 @@ from msgworker.declaring import HandlerOptions
 from msgworker.events import EVENTS, EventName
 from msgworker.message import State, StateName
 from msgworker.producing import AllSendOptions, ManyOptions
-from msgworker.table import COLUMNS
+from msgworker.table import COLUMNS, Cols, MessageTable
 from msgworker.table.spec import Columns
 from msgworker.web.sessions import Role, RoleName
 from tests import keywords
@@ -79,6 +80,8 @@ def test_words_for_type_checkers_are_those_that_are_taken() -> None:
     assert get_args(StateName) == tuple(State)
     assert [Role.of(word) for word in get_args(RoleName)] == list(Role)
     assert Columns.__annotations__.keys() == set(COLUMNS)
+    assert tuple(field.name for field in dataclasses.fields(Cols)) == COLUMNS
+    assert tuple(f.name for f in dataclasses.fields(MessageTable))[: len(COLUMNS)] == COLUMNS
 
 
 def test_options_for_type_checkers_are_those_that_are_taken() -> None:

@@ -25,7 +25,7 @@ from msgworker.db import (
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
 from msgworker.schema import additions, requirements
 from msgworker.store import bounded, candidates
-from msgworker.table import Tables
+from msgworker.table import INSTANTS, Tables
 
 # --- What this login may do, tried with statements that match no row.
 
@@ -335,7 +335,7 @@ def local_times(p: Patient) -> list[Finding]:
     own = [
         column.name
         for role, column in p.as_is.columns.items()
-        if role in requirements.INSTANTS
+        if role in INSTANTS
         and t.has(role)
         and p.dialect.is_local_default(
             db.kind_of(getattr(c, role)).form, (column.default or "").lower()

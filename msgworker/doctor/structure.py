@@ -17,16 +17,13 @@ from msgworker.schema import requirements as store
 from msgworker.schema.trial import trial
 from msgworker.table import (
     ADDED,
-    HELD_KEY,
     NEWEST,
     OWN_PREFIX,
     REQUIRED,
+    ROLES,
     SLICES,
     UNIQUE,
     URGENT,
-    URGENT_RANK,
-    WITHOUT_TICK,
-    WITHOUT_TRACE,
     tables_for,
 )
 
@@ -57,36 +54,12 @@ def version(p: Patient) -> list[Finding]:
 
 # --- Checks of tables and columns: they exist, have suitable types, and are filled.
 
-WITHOUT = {
-    "topic": "every message goes to the handler of topic default",
-    "payload": "messages carry nothing but their object",
-    "available_at": "no back-off and no delayed messages: a failed message is tried at once",
-    "claimed_by": "no recovery: messages of an instance that died stay at 1 until ops reset them",
-    "claimed_at": "it is not shown since when a message runs",
-    "crash_times": "no quarantine: a message may die for the crashes of others",
-    "later_times": "RetryLater counts as a failed try",
-    "last_error": "the error is kept in msgworker_try only",
-    "created_at": (
-        "the age of messages is not shown, and visibility_delay does nothing. If it is added, the "
-        "age of the messages that are there stays unknown"
-    ),
-    "finished_at": "it is not shown when messages ended, and old ones cannot be purged by age",
-    "priority": "all messages have the same priority",
-    "unique_key": "no message can be sent with a unique key",
-    "unique_kept": "no message can be sent with a unique key",
-    "scheduled_for": WITHOUT_TICK,
-    "headers": WITHOUT_TRACE,
-}
-INDEXED = {"available_at": "due", "priority": URGENT, "unique_kept": UNIQUE}
-HIDDEN = {"priority": URGENT_RANK, "unique_kept": HELD_KEY}
-"""The suffixes of the indexes on optional columns."""
 WITHOUT_OPS = ": ops cannot write or pause without it"
 WITHOUT_FEATURE = {
     "msgworker_limit": ": no handler can have max_running or rate without it",
     "msgworker_history": ": no history for charts is written without it",
     "msgworker_cancel": ": running messages cannot be cancelled without it",
 }
-NOT_MISSED = ("shard", "instance_type")
 
 
 def tables(p: Patient) -> list[Finding]:
@@ -153,8 +126,8 @@ def missing_columns(p: Patient) -> list[Finding]:
         if role in asked_for:
             text = f"column {column.name} ({role}) is missing"
             found.append(needed("columns", text, *p.add_role(role)))
-        elif role not in NOT_MISSED:
-            text = f"column {column.name} is missing: {WITHOUT[role]}"
+        elif ROLES[role].without:
+            text = f"column {column.name} is missing: {ROLES[role].without}"
             mend = p.add_role(role)
             if role in ("topic", "payload", "created_at"):  # a new one would be empty beside theirs
                 used = {name.lower() for name in p.ideal.names.values()}
@@ -164,9 +137,9 @@ def missing_columns(p: Patient) -> list[Finding]:
                     f". If the table has it under another name, name that: MessageTable({role}=...)"
                     f"; columns without a name here: {', '.join(free) or 'none'}"
                 )
-            if role in INDEXED:
-                index = p.spec.index_name(INDEXED[role])
-                on = HIDDEN.get(role)
+            if ROLES[role].index:
+                index = p.spec.index_name(ROLES[role].index)
+                on = ROLES[role].hidden
                 hidden = [c for c in p.ideal.message.c if on and c.name.startswith(on)]
                 if hidden:
                     mend = [p.add(p.ideal.message, column, *hidden)]

@@ -30,7 +30,7 @@ from msgworker.store.bounded import DISCARDED, Filter, Found
 from msgworker.store.cancels import CANCELLED, Request
 from msgworker.store.items import Items
 from msgworker.store.tries import Kind, Try
-from msgworker.table import MAX_HEADERS, Cols, Tables
+from msgworker.table import INSTANTS, MAX_HEADERS, NUMBERS, ROLES, Cols, Tables
 from msgworker.tracing import trace_id_of
 
 # --- A message for operators.
@@ -123,19 +123,9 @@ _ROLES = (
 )
 
 
-_INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at", "scheduled_for")
-_NUMBERS = (
-    "msg_id",
-    "error_try_times",
-    "crash_times",
-    "later_times",
-    "priority",
-    "unique_kept",
-)
 _WHOLE_ONLY = ("payload", "headers")
 """What is read of one message, not of those of a list."""
-_FOR_PEOPLE = ("topic", "claimed_by", "last_error", "unique_key")
-_TEXTS = ("object_id", *_FOR_PEOPLE)
+_TEXTS = tuple(name for name, role in ROLES.items() if role.holds in ("text", "key"))
 
 
 def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
@@ -144,7 +134,7 @@ def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
         column = getattr(c, role)
         if column is None or (role in _WHOLE_ONLY and not payload):
             column = sa.null()
-        elif role in _INSTANTS:
+        elif role in INSTANTS:
             column = instant_text(column)
         elif role == "payload":
             column = sa.func.substr(sa.cast(column, sa.Text()), 1, 10_000)
@@ -168,11 +158,11 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
             continue
         if role in _TEXTS:
             value = values[role] = told(value)
-        if role in _INSTANTS:
+        if role in INSTANTS:
             values[role] = _instant(t, role, value)
-        elif role in _NUMBERS:
+        elif role in NUMBERS:
             values[role] = whole_number(value)
-        elif role in _FOR_PEOPLE and isinstance(value, bytes):  # a BLOB (SQLite)
+        elif role in _TEXTS and role != "object_id" and isinstance(value, bytes):  # a BLOB (SQLite)
             odd[role] = f"{quoted(value)}, which is not a text"
             values[role] = shown(value, len(value))
         elif isinstance(value, str) and not is_text(value):

@@ -30,7 +30,16 @@ from msgworker.db import (
 )
 from msgworker.errors import SchemaError
 from msgworker.schema.rule import NEVER_SECONDS
-from msgworker.table import DEFAULT_NAME, LEAST, NAMED_ONLY, NEWEST, REQUIRED, MessageTable, Tables
+from msgworker.table import (
+    DEFAULT_NAME,
+    LEAST,
+    NAMED_ONLY,
+    NEWEST,
+    REQUIRED,
+    ROLES,
+    MessageTable,
+    Tables,
+)
 
 # --- The live table: its name, columns and storage.
 
@@ -171,7 +180,7 @@ def unfilled(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...
     )
 
 
-SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times", "shard", "priority")
+SENT = tuple(name for name, role in ROLES.items() if role.sent)
 
 
 def says(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...]:

@@ -24,28 +24,22 @@ from msgworker.db import Database, Instants, UtcDateTime
 from msgworker.message import UNWRITABLE, ends_at
 from msgworker.store.pauses import MAX_TOPIC
 from msgworker.table import (
+    INSTANTS,
     LEAST_HEADERS,
     LONGEST_ID,
     MAX_ERROR,
     MAX_HEADERS,
     MAX_OBJECT_ID,
+    NUMBERS,
     OWN_PREFIX,
     REQUIRED,
+    ROLES,
     MessageTable,
     Tables,
     tables_for,
 )
 
-NUMBERS = (
-    *("msg_id", "status", "error_try_times", "crash_times", "later_times", "priority"),
-    "unique_kept",
-)
-INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at", "scheduled_for")
-TEXTS = ("claimed_by", "last_error")
-SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
-"""The columns that are emptied."""
-MAY_BE_GENERATED = ("msg_id", "object_id", "topic", "payload")
-"""The columns that only a send writes."""
+WRITTEN_TEXTS = tuple(n for n, role in ROLES.items() if role.holds == "text" and not role.sent)
 BINARIES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
 AN_ID = f"{'host':o<30}-4194304-0123456789abcdef"
 """The longest id of an instance."""
@@ -154,7 +148,7 @@ def faults(live: Live) -> list[Fault]:
 
 
 def _stays_generated(live: Live, role: str, column: Column) -> bool:
-    written = column.generated and role not in MAY_BE_GENERATED
+    written = column.generated and not ROLES[role].may_be_generated
     return written and not live.dialect.drop_generated(live.sql, live.name, column.name)
 
 
@@ -459,7 +453,7 @@ def _keys(live: Live) -> Iterator[Fault]:
 
 
 def _texts(live: Live) -> Iterator[Fault]:
-    for role in TEXTS:
+    for role in WRITTEN_TEXTS:
         column = live.columns.get(role)
         if column is None or _has_none(live, column.kind):
             continue
@@ -546,7 +540,7 @@ def _ids(live: Live) -> Iterator[Fault]:
 
 
 def _nulls(live: Live) -> Iterator[Fault]:
-    for role in SET_TO_NULL:
+    for role in (name for name, about in ROLES.items() if about.emptied):
         column = live.columns.get(role)
         if column is None or column.nullable:
             continue
@@ -558,7 +552,7 @@ def _nulls(live: Live) -> Iterator[Fault]:
 def _generated(live: Live) -> Iterator[Fault]:
     """Columns that we write must be columns that can be written; ours must be ours."""
     for role, column in live.columns.items():
-        if column.generated and role not in MAY_BE_GENERATED:
+        if column.generated and not ROLES[role].may_be_generated:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
             plain = live.dialect.drop_generated(live.sql, live.name, column.name)
             is_needed = role not in ("created_at", "headers")
@@ -744,7 +738,7 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     kind, counts = column.kind, column.counts
     instant = role in INSTANTS and isinstance(kind, sa.DateTime)
     number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
-    generated = column.generated and role in MAY_BE_GENERATED
+    generated = column.generated and ROLES[role].may_be_generated
     if not live.dialect.can_alter_type(kind, ours.type, generated=generated):
         return ()
     plain = (

@@ -3,24 +3,17 @@
 A user writes a `MessageTable`: names and rules. The statements are built from `Tables`: the same
 for one database, with the columns that exist.
 
-names       names, roles and limits
-spec        MessageTable
-columns     Cols: the columns by role
+roles       what each column holds, its type, and what is lost without it
+spec        MessageTable, and Cols: the columns by role
 tables      Tables: the predicates of the protocol
-build       Tables from a MessageTable and the columns of a database
+build       Tables from a MessageTable and the columns of a database; the versions of the schema
 indexes     the guard and the claim indexes: a class of Tables for each kind of database
-priorities  rows with a priority, and their index
-uniqueness  rows whose unique key counts, and their index
-own         msgworker's own tables that every instance uses
-versions    what each version of the schema has added
 """
 
 from msgworker.table.build import (
     LEAST,
     NEWEST,
     VERSIONS,
-    WITHOUT_TICK,
-    WITHOUT_TRACE,
     Version,
     build_tables,
     live_names,
@@ -28,36 +21,41 @@ from msgworker.table.build import (
     tables_for,
     version_of,
 )
-from msgworker.table.spec import (
-    ADDED,
-    BESIDE,
+from msgworker.table.roles import (
     COLUMNS,
-    DEFAULT_NAME,
-    FAILED,
-    FAILED_MARK,
     HELD_KEY,
-    LEAST_HEADERS,
+    INSTANTS,
     LONGEST_ID,
     MAX_ERROR,
     MAX_FLAG,
     MAX_HEADERS,
     MAX_KEY,
     MAX_OBJECT_ID,
+    NAMED_ONLY,
+    NUMBERS,
+    REQUIRED,
+    ROLES,
+    UNIQUE,
+    URGENT,
+    URGENT_RANK,
+)
+from msgworker.table.spec import (
+    ADDED,
+    BESIDE,
+    DEFAULT_NAME,
+    FAILED,
+    FAILED_MARK,
+    LEAST_HEADERS,
     MAX_SCHEDULE,
     MAX_TRIES,
     MOST_PRIORITY,
     MOST_SHARDS,
-    NAMED_ONLY,
     NO_OBJECT,
     NO_OBJECT_RUNNING,
     OPEN_OBJECT,
     OWN_PREFIX,
-    REQUIRED,
     RUNNING_OBJECT,
     SLICES,
-    UNIQUE,
-    URGENT,
-    URGENT_RANK,
     Cols,
     MessageTable,
     Slice,
@@ -74,6 +72,7 @@ __all__ = [
     "FAILED",
     "FAILED_MARK",
     "HELD_KEY",
+    "INSTANTS",
     "LEAST",
     "LEAST_HEADERS",
     "LONGEST_ID",
@@ -90,17 +89,17 @@ __all__ = [
     "NEWEST",
     "NO_OBJECT",
     "NO_OBJECT_RUNNING",
+    "NUMBERS",
     "OPEN_OBJECT",
     "OWN_PREFIX",
     "REQUIRED",
+    "ROLES",
     "RUNNING_OBJECT",
     "SLICES",
     "UNIQUE",
     "URGENT",
     "URGENT_RANK",
     "VERSIONS",
-    "WITHOUT_TICK",
-    "WITHOUT_TRACE",
     "Cols",
     "MessageTable",
     "Slice",

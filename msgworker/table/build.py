@@ -13,24 +13,18 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker import db
 from msgworker.db import Database, KeyText, UtcDateTime
-from msgworker.message import DEFAULT_TOPIC
 from msgworker.table.indexes import indexing
-from msgworker.table.spec import (
-    ADDED,
-    FAILED,
-    FAILED_MARK,
+from msgworker.table.roles import (
     HELD_KEY,
     MAX_ERROR,
-    MAX_FLAG,
-    MAX_HEADERS,
-    MAX_KEY,
     MAX_OBJECT_ID,
-    OPEN_OBJECT,
+    ROLES,
     UNIQUE,
     URGENT,
     URGENT_RANK,
-    MessageTable,
+    ColumnRole,
 )
+from msgworker.table.spec import ADDED, FAILED, FAILED_MARK, OPEN_OBJECT, MessageTable
 from msgworker.table.tables import Tables, add_priority_index, add_unique_index
 
 # --- The versions of the schema: what each has added to the one before it.
@@ -44,6 +38,10 @@ class Version:
     number: int
     about: str
     adds: tuple[str, ...] = ()
+
+
+def _columns(number: int) -> tuple[str, ...]:
+    return tuple(f"message.{role.name}" for role in ROLES.values() if role.since == number)
 
 
 VERSIONS = (
@@ -61,21 +59,21 @@ VERSIONS = (
     Version(
         5,
         "priorities",
-        ("message.priority", f"message.{URGENT_RANK}", f"message:{URGENT}"),
+        (*_columns(5), f"message.{URGENT_RANK}", f"message:{URGENT}"),
     ),
     Version(
         6,
         "unique keys",
         (
-            *("message.unique_key", "message.unique_kept"),
+            *_columns(6),
             *(f"message.{HELD_KEY}", f"message:{UNIQUE}"),
         ),
     ),
     Version(7, "limits of topics", ("limit",)),
-    Version(8, "schedules", ("schedule", "message.scheduled_for")),
+    Version(8, "schedules", ("schedule", *_columns(8))),
     Version(9, "requests to cancel", ("cancel",)),
     Version(10, "history for charts", ("history",)),
-    Version(11, "headers of traces", ("message.headers",)),
+    Version(11, "headers of traces", _columns(11)),
     Version(12, "keys of requests", ("operation.request_key", "operation:key")),
 )
 NEWEST = VERSIONS[-1].number
@@ -171,13 +169,6 @@ def try_table(spec: MessageTable, dialect: Database, metadata: sa.MetaData) -> s
 
 # --- Build the tables of one database from the user's MessageTable and the existing columns.
 
-OF_ITS_OWN = ("msg_id", "object_id", "payload", "priority", "unique_key", "headers")
-"""Columns of which a foreign table's own type decides."""
-WITHOUT_PRIORITY = "all messages have the same priority"
-WITHOUT_KEYS = "no message can be sent with a unique key"
-WITHOUT_TICK = "a message of a schedule does not say for which instant it is"
-WITHOUT_TRACE = "the traces of producers end at the table"
-
 
 def tables_for(
     spec: MessageTable,
@@ -261,6 +252,23 @@ def live_names(spec: MessageTable, present: Iterable[str]) -> dict[str, str]:
     }
 
 
+def _column(
+    role: ColumnRole, spec: MessageTable, dialect: Database, there: TypeEngine[Any] | None
+) -> tuple[Any, dict[str, Any]]:
+    """Type and options of a column; there: the type that it has in the database."""
+    kind = db.kept_as(there, dialect, spec.time_zone) if role.type is None else role.type()
+    options: dict[str, Any] = {}
+    if role.name == "msg_id":
+        options = {"primary_key": True, "autoincrement": True}
+    elif role.default is not None:
+        defaults = {"now": db.created_default(dialect, spec.time_zone), "0": sa.text("0")}
+        default = defaults.get(role.default, role.default)
+        options = {"nullable": False, "server_default": default}
+    if role.since > 1:
+        options["info"] = {ADDED: role.without}
+    return kind, options
+
+
 def _message_table(
     spec: MessageTable,
     dialect: Database,
@@ -268,42 +276,12 @@ def _message_table(
     metadata: sa.MetaData,
     live: Mapping[str, TypeEngine[Any]],
 ) -> sa.Table:
-    def instant(role: str) -> UtcDateTime:
-        there = live.get(names.get(role, ""))
-        return db.kept_as(there, dialect, spec.time_zone)
-
-    created = db.created_default(dialect, spec.time_zone)
-    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "msg_id": (db.big_id(), {"primary_key": True, "autoincrement": True}),
-        "topic": (db.plain_text(100), {"nullable": False, "server_default": DEFAULT_TOPIC}),
-        "object_id": (db.key_text(MAX_OBJECT_ID), {}),
-        "status": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
-        "error_try_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
-        "payload": (db.long_text(), {}),
-        "available_at": (instant("available_at"), {}),
-        "claimed_by": (db.plain_text(64), {}),
-        "claimed_at": (instant("claimed_at"), {}),
-        "crash_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
-        "later_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
-        "last_error": (db.plain_text(MAX_ERROR), {}),
-        "created_at": (instant("created_at"), {"nullable": False, "server_default": created}),
-        "finished_at": (instant("finished_at"), {}),
-        "shard": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
-        "instance_type": (db.plain_text(MAX_FLAG), {}),
-        "priority": (
-            sa.SmallInteger(),
-            {"nullable": False, "server_default": sa.text("0"), "info": {ADDED: WITHOUT_PRIORITY}},
-        ),
-        "unique_key": (db.key_text(MAX_KEY), {"info": {ADDED: WITHOUT_KEYS}}),
-        "unique_kept": (sa.SmallInteger(), {"info": {ADDED: WITHOUT_KEYS}}),
-        "scheduled_for": (instant("scheduled_for"), {"info": {ADDED: WITHOUT_TICK}}),
-        "headers": (db.plain_text(MAX_HEADERS), {"info": {ADDED: WITHOUT_TRACE}}),
-    }
     columns: list[sa.Column[Any]] = []
-    for role, (kind, options) in kinds.items():
+    for role, about in ROLES.items():
         if role not in names:
             continue
-        if role in OF_ITS_OWN:
+        kind, options = _column(about, spec, dialect, live.get(names[role]))
+        if about.own_type:
             own = live.get(names[role], kind)
             unknown = isinstance(own, sa.types.NullType) and not dialect.loose_types
             kind = kind if role == "msg_id" and unknown else db.exact(own)
