@@ -27,6 +27,8 @@ from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
+from msgworker.errors import ConfigError
+
 
 class Home(NamedTuple):
     """Where a database is implemented. drivers: the Python packages of its drivers."""
@@ -52,7 +54,11 @@ class _Databases(dict[str, "Database"]):
     """Those that are in use; any other one is imported when it is asked for."""
 
     def __missing__(self, name: str) -> Database:
-        home = HOMES[name]
+        if name == "default":  # SQLAlchemy's, by which a statement is printed without an engine
+            return self.setdefault(name, Database())
+        home = HOMES.get(name)
+        if home is None:
+            raise ConfigError(f"database {name!r} is not supported; use one of: {', '.join(NAMES)}")
         found = getattr(importlib.import_module(f"msgworker.db.{home.module}"), home.name)
         made: Database = found()
         return self.setdefault(name, made)

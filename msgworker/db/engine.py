@@ -43,11 +43,9 @@ def parse_url(url: object) -> URL:
     if _ASYNC.search(text):
         raise ConfigError(f"{text} is an async driver; use a plain one, e.g. {_plain(text)}://")
     backend = parsed.get_backend_name()
-    if backend not in NAMES:
-        raise ConfigError(f"database {backend!r} is not supported; use one of: {', '.join(NAMES)}")
+    database = DATABASES[backend]  # raises ConfigError
     if parsed.port is not None and not 1 <= parsed.port <= 65_535:
         raise ConfigError(f"port must be 1 to 65535, got {parsed.port}")
-    database = DATABASES[backend]
     rest = [parsed.host or "", *parsed.query]
     if not database.is_file:
         rest.append(parsed.database or "")
@@ -109,9 +107,6 @@ def _plain(drivername: str) -> str:
 
 def dialect_of(engine: sa.Engine) -> Database:
     """The capabilities of an engine's database; connects once to distinguish MariaDB and MySQL."""
-    name = engine.dialect.name
-    if name not in NAMES:
-        raise ConfigError(f"database {name!r} is not supported; use one of: {', '.join(NAMES)}")
     return of(engine).known(engine)
 
 
