@@ -16,7 +16,7 @@ from msgworker import db
 from msgworker.db import Database
 from msgworker.errors import SchemaError
 from msgworker.schedules import Schedule
-from msgworker.schema import additions, create, describe, requirements
+from msgworker.schema import additions, create, describe, difference, requirements
 from msgworker.schema.rule import Rule
 from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
 
@@ -129,7 +129,7 @@ class Patient:
 
     def create(self, table: sa.Table) -> list[str]:
         """The statements that create one of our tables with its indexes."""
-        made = [CreateIndex(index) for index in additions.ordered_indexes(table)]
+        made = [CreateIndex(index) for index in difference.ordered_indexes(table)]
         return [self.sql(statement) for statement in (CreateTable(table), *made)]
 
     def add(self, table: sa.Table, *columns: sa.Column[Any]) -> str:

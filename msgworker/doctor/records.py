@@ -15,7 +15,7 @@ from msgworker.errors import ConfigError
 from msgworker.queries import instances as scopes
 from msgworker.queries.instances import InstanceInfo, instances
 from msgworker.schedules import Schedule
-from msgworker.schema import additions
+from msgworker.schema import difference
 from msgworker.schema import rule as rules
 from msgworker.schema.rule import Rule
 from msgworker.store import schedules as store
@@ -75,11 +75,11 @@ def _left_by(p: Patient, t: Tables, other: Rule) -> Finding:
     kinds = {str(c["name"]): c["type"] for c in p.columns.values()}
     theirs = tables_for(other.to(p.spec), p.dialect, kinds)
     ours = {str(index.name) for index in t.message.indexes}
-    names = [str(index.name) for index in additions.ordered_indexes(theirs.message)]
+    names = [str(index.name) for index in difference.ordered_indexes(theirs.message)]
     old = [name for name in names if name not in ours and name in (t.indexes or ())]
     table = p.table_name(t.message)
     mend = [p.dialect.drop_index(p.conn.dialect, name, t.message) for name in old]
-    made = [c.name for c in theirs.message.c if additions.is_generated(c)]
+    made = [c.name for c in theirs.message.c if difference.is_generated(c)]
     mend += [
         f"ALTER TABLE {table} DROP COLUMN {p.conn.dialect.identifier_preparer.quote(name)}"
         for name in made

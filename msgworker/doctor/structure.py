@@ -13,6 +13,7 @@ from msgworker.counted import plural
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
 from msgworker.errors import SchemaError
 from msgworker.schema import additions, describe, upgrade
+from msgworker.schema import difference as schema
 from msgworker.schema import requirements as store
 from msgworker.schema.trial import trial
 from msgworker.table import (
@@ -83,18 +84,14 @@ def tables(p: Patient) -> list[Finding]:
         make, cost = (advised, WITHOUT_OPS) if table in ops else (needed, "")
         if table.name in WITHOUT_FEATURE:
             make, cost = advised, WITHOUT_FEATURE[table.name]
-        there_is = db.is_there(p.inspector, table)
-        if there_is is False and table not in optional:
+        lacks = schema.difference(p.inspector, table)
+        if lacks.exists is False and table not in optional:
             found.append(make("tables", f"table {table.name} is missing{cost}", *p.create(table)))
-        if not there_is:
-            continue
-        there = p.inspector.get_columns(table.name, schema=table.schema)
-        names = {str(c["name"]).lower() for c in there}
-        lacking = [c for c in table.c if c.name not in names and ADDED not in c.info]
-        if lacking:
-            text = f"table {table.name} has no column {', '.join(c.name for c in lacking)}{cost}"
-            found.append(make("tables", text, *(p.add(table, c) for c in lacking)))
-        for column in (c for c in table.c if c.name not in names and ADDED in c.info):
+        if lacks.required:
+            lacking = ", ".join(column.name for column in lacks.required)
+            text = f"table {table.name} has no column {lacking}{cost}"
+            found.append(make("tables", text, *(p.add(table, c) for c in lacks.required)))
+        for column in lacks.later:
             text = f"table {table.name} has no column {column.name}: {column.info[ADDED]}"
             found.append(advised("tables", text, p.add(table, column)))
     return found
@@ -246,9 +243,7 @@ def columns(p: Patient) -> list[Finding]:
     """Hidden columns that the indexes are on."""
     if p.live is None or _takes_none(p):  # they are on columns that are not there, or cannot be
         return []
-    lacking = [
-        c for c in p.least.message.c if additions.is_generated(c) and c.name not in p.columns
-    ]
+    lacking = [c for c in p.least.message.c if schema.is_generated(c) and c.name not in p.columns]
     if not lacking:
         return []
     names = ", ".join(column.name for column in lacking)
@@ -260,7 +255,7 @@ def not_stored(p: Patient) -> list[Finding]:
     """Hidden columns that are VIRTUAL but should be stored."""
     if not p.dialect.stored_columns:
         return []
-    ours = [c for c in p.least.message.c if additions.is_generated(c)]
+    ours = [c for c in p.least.message.c if schema.is_generated(c)]
     found = [c for c in ours if _is_virtual(p.columns.get(c.name))]
     if not found:
         return []
@@ -284,7 +279,7 @@ def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
     there = p.dialect.index_names(p.conn, table)
     on_them = [
         index
-        for index in additions.ordered_indexes(table)
+        for index in schema.ordered_indexes(table)
         if str(index.name).lower() in there and any(c.name in index.columns for c in columns)
     ]
     quote = p.conn.dialect.identifier_preparer.quote
@@ -305,7 +300,7 @@ def other_collation(p: Patient) -> list[Finding]:
         c["name"]: c["type"] for name, c in p.columns.items() if not name.startswith(OWN_PREFIX)
     }
     least = replace(p, least=tables_for(p.spec, p.dialect, kinds))
-    ours = [c for c in least.least.message.c if additions.is_generated(c) and c.name in p.columns]
+    ours = [c for c in least.least.message.c if schema.is_generated(c) and c.name in p.columns]
     text = (
         f"ids are told apart by {p.live.key_collation} here, while the database takes more of them "
         "for one: such objects (upper and lower case, say) run side by side"
@@ -323,13 +318,11 @@ def missing_indexes(p: Patient) -> list[Finding]:
             continue
         if not db.is_there(p.inspector, table):
             continue
-        there = p.dialect.index_names(p.conn, table)
-        for index in additions.ordered_indexes(table):
-            name = str(index.name)
-            if name.lower() not in there:
-                suffix = name.rpartition("_")[2]
-                text = f"index {name} is missing: {WHY[suffix]}"
-                make = advised if suffix in (*SLICES.values(), URGENT, UNIQUE, KEY) else needed
+        for index, is_unfinished in schema.missing_indexes(p.conn, table).items():
+            if not is_unfinished:  # see `guard`
+                of = schema.suffix(index)
+                text = f"index {index.name} is missing: {WHY[of]}"
+                make = advised if of in (*SLICES.values(), URGENT, UNIQUE, KEY) else needed
                 found.append(make("indexes", text, p.sql(CreateIndex(index))))
     return found or [fine("indexes", "all indexes are there")]
 

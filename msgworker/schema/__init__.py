@@ -1,6 +1,7 @@
 """Create, check and upgrade the tables; the rule that is recorded with them.
 
 create       create the tables
+difference   what a table lacks
 additions    one table, column or index; the script of all
 upgrade      the tables of an earlier version
 describe     the live table, and the version that is recorded

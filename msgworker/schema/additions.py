@@ -14,41 +14,11 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from msgworker import db
 from msgworker.db import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
+from msgworker.schema.difference import difference, ordered_indexes, suffix
 from msgworker.store import audit, cancels, history, limits, locks, pauses, schedules
 from msgworker.table import SLICES, MessageTable, Tables, tables_for
 
 # --- Add one table, column or index, if it is missing; check again if another process was faster.
-
-IN_ORDER = (
-    "guard",
-    "id",
-    "object",
-    "oldest",
-    "due",
-    "failed",
-    "urgent",
-    "unique",
-    "shard",
-    "flag",
-    "group",
-    "owner",
-    "key",
-)
-"""The suffixes of indexes."""
-
-
-def is_generated(column: sa.Column[Any]) -> bool:
-    """Whether a column is one of our hidden, generated ones, which exist only for indexes."""
-    return bool(column.info.get(db.HIDDEN))
-
-
-def ordered_indexes(table: sa.Table) -> list[sa.Index]:
-    """The indexes of one of our tables, the guard first."""
-    return sorted(table.indexes, key=lambda index: IN_ORDER.index(suffix(index)))
-
-
-def suffix(index: sa.Index) -> str:
-    return str(index.name).rpartition("_")[2]
 
 
 def _attempt(engine: Engine, statement: Any, there: Any) -> bool:
@@ -81,9 +51,8 @@ def ensure_columns(engine: Engine, table: sa.Table, columns: Iterable[sa.Column[
     """Add missing columns: hidden ones, and those of a later version of our tables."""
 
     def lacking(conn: Connection) -> list[sa.Column[Any]]:
-        found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
-        there = {str(c["name"]).lower() for c in found}
-        return [column for column in wanted if column.name.lower() not in there]
+        missing = {column.name for column in difference(sa.inspect(conn), table).columns}
+        return [column for column in wanted if column.name in missing]
 
     made: list[str] = []
     wanted = list(columns)

@@ -27,9 +27,7 @@ from msgworker.schema.additions import (
     ensure_index,
     ensure_table,
     feature_tables,
-    is_generated,
     ops_tables,
-    ordered_indexes,
     own_tables,
     run_tables,
 )
@@ -52,6 +50,7 @@ from msgworker.schema.describe import (
     storage_problem,
     unfilled,
 )
+from msgworker.schema.difference import difference, is_generated, ordered_indexes
 from msgworker.schema.rule import Rule
 from msgworker.schema.trial import trial
 from msgworker.store import locks
@@ -358,20 +357,14 @@ def _own_problems(
     among it that they can do without. there_are: columns of tables that are listed."""
     problems, without = [], set()
     for table in run_tables(t):
-        found = there_are.get(table.name)
-        there_is = found is not None or db.is_there(inspector, table)
-        if not there_is:
-            why = "is missing" if there_is is False else "may not be read by this login"
+        found = difference(inspector, table, there_are.get(table.name))
+        if not found.exists:
+            why = "is missing" if found.exists is False else "may not be read by this login"
             problems.append(f"table {table.name} {why}")
-            continue
-        if found is None:
-            found = inspector.get_columns(table.name, schema=table.schema)
-        there = {str(c["name"]).lower() for c in found}
-        lacking = [c.name for c in table.c if c.name not in there and ADDED not in c.info]
-        added = [c.name for c in table.c if c.name not in there and ADDED in c.info]
-        without |= {f"{table.name}.{name}" for name in added}
-        if lacking:
-            problems.append(f"table {table.name} has no column {', '.join(lacking)}")
+        without |= {f"{table.name}.{column.name}" for column in found.later}
+        if found.required:
+            lacking = ", ".join(column.name for column in found.required)
+            problems.append(f"table {table.name} has no column {lacking}")
     return problems, frozenset(without)
 
 

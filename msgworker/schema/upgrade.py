@@ -34,11 +34,15 @@ from msgworker.schema import describe as versions
 from msgworker.schema import rule as rules
 from msgworker.schema.additions import (
     add_columns,
-    is_generated,
-    ordered_indexes,
     own_tables,
-    suffix,
     two_running,
+)
+from msgworker.schema.difference import (
+    difference,
+    is_generated,
+    missing_indexes,
+    ordered_indexes,
+    suffix,
 )
 from msgworker.table import ADDED, NEWEST, MessageTable, Tables, reached, tables_for, version_of
 
@@ -231,16 +235,16 @@ def _tables(
 
 def _steps(conn: Connection, inspector: Inspector, t: Tables, there: bool) -> Iterator[Step]:
     for table in own_tables(t):
-        if db.is_there(inspector, table):
-            columns = [c for c in table.c if c.name not in _columns(inspector, table)]
-            yield from _adding(conn, table, _short(table), columns)
+        found = difference(inspector, table)
+        if found.exists:
+            yield from _adding(conn, table, _short(table), list(found.columns))
             yield from _indexing(conn, t, table, _short(table))
         else:
             yield from _creating(conn, table, _short(table))
     if not there:
         yield from _creating(conn, t.message, "message")
         return
-    missing = [c for c in t.message.c if c.name.lower() not in _columns(inspector, t.message)]
+    missing = difference(inspector, t.message).columns
     roles = {name: role for role, name in t.names.items()}
     own = [c for c in missing if not is_generated(c)]
     yield from _adding(conn, t.message, "message", own, roles)
@@ -250,11 +254,6 @@ def _steps(conn: Connection, inspector: Inspector, t: Tables, there: bool) -> It
 
 def _short(table: sa.Table) -> str:
     return table.name.removeprefix(PREFIX)
-
-
-def _columns(inspector: Inspector, table: sa.Table) -> set[str]:
-    found = inspector.get_columns(table.name, schema=table.schema)
-    return {str(c["name"]).lower() for c in found}
 
 
 def _creating(conn: Connection, table: sa.Table, short: str) -> Iterator[Step]:
@@ -294,15 +293,11 @@ def _adding(
 
 def _indexing(conn: Connection, t: Tables, table: sa.Table, short: str) -> Iterator[Step]:
     """Indexes that are missing, or not finished, on a table that is in use."""
-    there = db.of(conn).index_names(conn, table)
-    unfinished = db.of(conn).invalid_indexes(conn, table)
-    for index in ordered_indexes(table):
+    for index, is_unfinished in missing_indexes(conn, table).items():
         name = str(index.name)
-        if name.lower() in there - unfinished:
-            continue
         lacking = (f"{short}:{suffix(index)}",)
         version = version_of(lacking[0])
-        if name.lower() in unfinished:
+        if is_unfinished:
             drop = db.of(conn).drop_unfinished(conn.dialect, table, name)
             what = f"no unfinished index {name}"
             yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
