@@ -717,8 +717,8 @@ class MariaDB(MySQL):
         _GAPS.format("wsrep_sync_wait"),
         "SET GLOBAL wsrep_sync_wait = 4",
     )
-    oldest_snapshot = (
-        "SET STATEMENT time_zone = 'SYSTEM' FOR SELECT " + _SNAPSHOT.format("information_schema")
+    oldest_snapshot = "SET STATEMENT time_zone = 'SYSTEM' FOR SELECT " + _SNAPSHOT.format(
+        "information_schema"
     )
 
     def single_primary(self, conn: sa.Connection) -> tuple[str, str, str]:
