@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
+from msgworker.events import Claimed, Event, Events
 from msgworker.instance.claiming import drain, search
 from msgworker.store import candidates, claim, lease, recover
 from tests.support.rounds import beat, fetch
@@ -55,6 +56,26 @@ def test_rows_of_ours_that_no_lane_knows_are_given_back(one, app, table):
     table.edit(table.where(object_id="a"), status=1, claimed_by=one.runtime.identity.id)
     beat(one)
     assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)] * 2
+
+
+def test_a_claim_that_fails_behind_its_commit_is_released(one, app, table, monkeypatch):
+    send(app, "a", "b", None)
+    emit = Events.emit
+
+    def no_memory(self: Events, event: Event) -> None:
+        if isinstance(event, Claimed):
+            raise MemoryError
+        emit(self, event)
+
+    monkeypatch.setattr(Events, "emit", no_memory)
+    with pytest.raises(MemoryError):
+        fetch(one)
+    assert table.statuses == [1, 1, 1]
+    monkeypatch.undo()
+    beat(one)  # or the next claim: it releases what has no lane
+    assert fetch(one) == 3
+    assert len(one.runtime.in_flight.lanes) == 3
+    assert table.rows("status", "error_try_times") == [(1, 0)] * 3
 
 
 @pytest.mark.parametrize(("lost", "told"), [(True, 0), (False, 1)])

@@ -99,7 +99,6 @@ class Claimer:
                 rows, candidates = self._flag_by_limits(candidates, me)
             else:
                 rows = self._flag(candidates, me)
-            self.in_doubt = False
             if self._by_priority and len(rows) > 1:
                 place = {c.msg_id: i for i, c in enumerate(candidates)}
                 rows.sort(key=lambda row: place[row.msg_id])
@@ -108,11 +107,35 @@ class Claimer:
                 for lane in lanes:
                     lane.part = places.get(lane.row.msg_id)
             runtime.in_flight.lanes.update(lanes)
-            if not runtime.identity.is_ours(
-                me
-            ):  # read after they were added: see `InFlight.forget`
+            self.in_doubt = False
+            # Read after they were added: see `InFlight.forget`.
+            if not runtime.identity.is_ours(me):
                 runtime.in_flight.drop(lanes)
                 return [], []
+        handed: set[Lane] = set()
+
+        def hand(some: Sequence[Lane]) -> None:
+            handed.update(some)
+            hand_over(some)
+
+        try:
+            return lanes, self._started(lanes, rows, candidates, me, within, hand)
+        except BaseException:  # no memory, for example: the next claim releases what has no lane
+            self.in_doubt = True
+            runtime.in_flight.drop([lane for lane in lanes if lane not in handed])
+            raise
+
+    def _started(
+        self,
+        lanes: Sequence[Lane],
+        rows: Sequence[Row],
+        candidates: Sequence[Candidate],
+        me: str,
+        within: Slice | None,
+        hand_over: HandOver,
+    ) -> list[Candidate]:
+        """Read the runs of new lanes and hand them over; returns what was lost to others."""
+        runtime = self._runtime
         runtime.events.emit(Claimed(me, rows, len(candidates)))
         lost: list[Candidate] = []
         if len(rows) < len(candidates):
@@ -125,7 +148,7 @@ class Claimer:
             self._read_runs(lanes, within, hand_over)
         elif lanes:
             hand_over(lanes)
-        return lanes, lost
+        return lost
 
     def claim_alone(
         self,
