@@ -260,6 +260,8 @@ QUICK = {
     "test_a_wait_strategy_that_fails_costs_only_its_delay": "SystemExit|ValueError",
 }
 """Test -> what of its parameters is quick, as a pattern found in their ids. No two tests share a name."""
+ON_EACH_VERSION = ("test_torture_breaks_no_rule",)
+"""Quick on the server whose version is tested, whichever that is."""
 
 
 def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
@@ -274,6 +276,8 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
                 yield item
             continue
         pattern = QUICK.get(test)
+        if test in ON_EACH_VERSION and variants.name() in variants.VERSIONS:
+            pattern = variants.VARIANTS[variants.name()].server
         if pattern is not None:
             if not re.search(pattern, _id(given) if given else ""):
                 yield item
