@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
+from msgworker.db import outage_pause
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
 from msgworker.instance.report import Report
-from msgworker.instance.role import outage_pause
 from msgworker.instance.state import Tally
 from msgworker.instance.stop import GRACE, Signals, StopRequest, Working, end_by
 from msgworker.instance.worker import Worker

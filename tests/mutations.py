@@ -1717,7 +1717,7 @@ MUTANTS = (
     ),
     _m(
         "on_dead at each failed try",
-        "instance/settling/follow_ups.py",
+        "instance/settling/writer.py",
         "dies = outcome is Outcome.FAILED and row.tries + 1 >= tables.spec.max_tries",
         "dies = outcome is Outcome.FAILED",
         "test_on_dead_sends_one_message_when_the_tries_are_used_up[sqlite-tries-plain]",

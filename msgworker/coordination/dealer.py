@@ -19,7 +19,7 @@ from msgworker.coordination.centres import check_flag
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre, hold
 from msgworker.counted import plural
-from msgworker.db import connecting, reaching, writing
+from msgworker.db import connecting, outage_pause, reaching, writing
 from msgworker.errors import (
     ConfigError,
     DatabaseUnavailable,
@@ -28,7 +28,6 @@ from msgworker.errors import (
     LocksUnavailable,
     SchemaError,
 )
-from msgworker.instance.role import outage_pause
 from msgworker.logs import logger
 from msgworker.queries import instances
 from msgworker.schema import additions

@@ -5,7 +5,20 @@ column types and error kinds (`Trouble`), imported from here: names outside `__a
 private. A new database is a module with a `Database`, and a row in HOMES.
 """
 
-from msgworker.db.attempts import Attempt, GivenUp, Left, watch
+from msgworker.db.attempts import (
+    LONGEST_PAUSE_SECONDS,
+    Attempt,
+    Failures,
+    Fate,
+    GivenUp,
+    Left,
+    by_trouble,
+    nothing,
+    outage_pause,
+    repeatable,
+    until_known,
+    watch,
+)
 from msgworker.db.catalogue import (
     columns_there,
     file_size,
@@ -164,6 +177,7 @@ __all__ = [
     "BUILDING",
     "DATABASES",
     "HIDDEN",
+    "LONGEST_PAUSE_SECONDS",
     "MOST_PARTITIONS",
     "NAMES",
     "NOBODY",
@@ -174,6 +188,8 @@ __all__ = [
     "Database",
     "DatabaseFile",
     "Escaped",
+    "Failures",
+    "Fate",
     "GivenUp",
     "IdSource",
     "Instants",
@@ -190,6 +206,7 @@ __all__ = [
     "beginning",
     "beside",
     "big_id",
+    "by_trouble",
     "bytewise",
     "change_by_text",
     "change_text_for",
@@ -242,6 +259,7 @@ __all__ = [
     "names_there",
     "no_connection_left",
     "not_whole",
+    "nothing",
     "now",
     "now_ms",
     "now_plus",
@@ -251,6 +269,7 @@ __all__ = [
     "offset_now",
     "open_engine",
     "other_than",
+    "outage_pause",
     "parse_url",
     "place_of",
     "plain_text",
@@ -265,6 +284,7 @@ __all__ = [
     "refused_by",
     "refused_by_domain",
     "refuses_all_writes",
+    "repeatable",
     "returned",
     "rolled_back",
     "room_of",
@@ -292,6 +312,7 @@ __all__ = [
     "text_room",
     "trouble",
     "unavailable",
+    "until_known",
     "utc_of",
     "values_as_numbers",
     "violates",

@@ -33,7 +33,7 @@ from msgworker.instance.running.call import Caller
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
 from msgworker.instance.running.pool import HandlerThreads, Lanes
-from msgworker.instance.settling import follow_ups
+from msgworker.instance.settling import writer
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import Runtime
 from msgworker.instance.stop import (
@@ -206,7 +206,7 @@ class Instance:
             raise
 
     def _start(self) -> None:
-        follow_ups.check(self.runtime.registry, self.runtime.tables)
+        writer.check(self.runtime.registry, self.runtime.tables)
         with reaching(self.runtime.engine):
             if self.timer is not None:
                 self.timer.register()

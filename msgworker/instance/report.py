@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgworker.counted import plural
-from msgworker.db import Trouble, trouble
+from msgworker.db import Trouble, outage_pause, trouble
 from msgworker.errors import ExitCode
-from msgworker.instance.role import outage_pause
 from msgworker.instance.state import Runtime
 from msgworker.logs import Said
 from msgworker.queries.remaining import Asked, Left, Waits, left

@@ -7,7 +7,6 @@ it ends, and retries with growing, jittered pauses.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -16,15 +15,21 @@ from contextlib import suppress
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
-from msgworker.db import NO_MEMORY, Trouble, reason_of, shows_a_row, trouble
+from msgworker.db import (
+    LONGEST_PAUSE_SECONDS,
+    NO_MEMORY,
+    Trouble,
+    outage_pause,
+    reason_of,
+    shows_a_row,
+    trouble,
+)
 from msgworker.errors import MsgworkerError
 from msgworker.events import Events, OutageBegan, OutageEnded
 from msgworker.logs import Said
 
 EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
 """Deadlocks, lock waits and dead connections are common; only this many in a row give a warning."""
-FIRST_PAUSE_SECONDS = 0.05
-LONGEST_PAUSE_SECONDS = 5.0
 HUNGRY_SECONDS = 1.0
 """The pause before a loop of ours begins again that found no memory."""
 AGAIN_SECONDS = 60.0
@@ -61,13 +66,6 @@ def outlive(
             text = f"{name}: its loop was ended by a {type(error).__name__} twice; see the log"
         if not again and not twice(MsgworkerError(text)):
             return
-
-
-def outage_pause(attempt: int, longest: float = LONGEST_PAUSE_SECONDS + 0.5) -> float:
-    """The seconds to wait after the attempt-th failure in a row (from 1 on): twice as long each
-    time, 5 s at most, and up to half a second more; never more than `longest`."""
-    doubled = FIRST_PAUSE_SECONDS * 2.0 ** min(attempt - 1, 20)
-    return min(longest, min(doubled, LONGEST_PAUSE_SECONDS) + random.uniform(0, 0.5))
 
 
 class Away:

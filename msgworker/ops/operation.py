@@ -21,24 +21,22 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
 from msgworker.db import (
+    Failures,
+    Fate,
     Trouble,
+    by_trouble,
     connecting,
+    nothing,
     reason_of,
     refusal,
+    repeatable,
     trouble,
     unavailable,
+    until_known,
     violates,
     writing,
 )
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
-from msgworker.instance.settling.until_known import (
-    Failures,
-    Fate,
-    by_trouble,
-    nothing,
-    repeatable,
-    until_known,
-)
 from msgworker.ops import call
 from msgworker.ops.call import Call, Who
 from msgworker.ops.results import Progress, Repaired, Skip, Skips, Tell, Why

@@ -113,7 +113,7 @@ def refuse(thread):
 
 worker = app.worker(threads=1)
 handle = threading.Event()
-from msgworker.instance.running.asyncpool import LoopThread
+from msgworker.instance.running.pool import LoopThread
 get = LoopThread._get
 
 def late_get(self):

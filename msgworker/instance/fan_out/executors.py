@@ -15,7 +15,16 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.db import Trouble, led_elsewhere, reason_of, trouble
+from msgworker.db import (
+    Failures,
+    Fate,
+    Trouble,
+    led_elsewhere,
+    reason_of,
+    repeatable,
+    trouble,
+    until_known,
+)
 from msgworker.errors import (
     HandlerMisuse,
     HandlerTimeout,
@@ -34,7 +43,6 @@ from msgworker.instance.connections import (
 )
 from msgworker.instance.running.context import ITEM_OF, AsItem
 from msgworker.instance.running.in_flight import Execution
-from msgworker.instance.settling.until_known import Failures, Fate, repeatable, until_known
 from msgworker.instance.state import Runtime, tell_of_limit
 from msgworker.instance.usercode import call_user, carried, end_if_forked
 from msgworker.payload import encode

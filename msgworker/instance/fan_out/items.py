@@ -13,12 +13,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from msgworker.db import Trouble, reason_of, trouble
+from msgworker.db import Fate, Trouble, nothing, reason_of, repeatable, trouble, until_known
 from msgworker.errors import ConfigError, LostClaim, MsgworkerError
 from msgworker.instance.connections import Connections
 from msgworker.instance.fan_out.executors import Fence, ItemResult, Remote, Task, Threads, value_of
 from msgworker.instance.role import Outage
-from msgworker.instance.settling.until_known import Fate, nothing, repeatable, until_known
 from msgworker.instance.state import facts
 from msgworker.instance.usercode import end_if_forked
 from msgworker.store import items as store

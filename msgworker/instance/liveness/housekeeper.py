@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 from msgworker import db
 from msgworker.counted import plural
-from msgworker.db import Trouble, reason_of, trouble
+from msgworker.db import Trouble, outage_pause, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.connections import Connections
@@ -18,7 +18,7 @@ from msgworker.instance.history import MinuteStats
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import OperatorRequests
-from msgworker.instance.role import Aside, Role, outage_pause
+from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler

@@ -16,7 +16,7 @@ from msgworker.counted import plural
 from msgworker.db import Trouble, reason_of, trouble
 from msgworker.events import Recovered
 from msgworker.instance.connections import Connections
-from msgworker.instance.settling.follow_ups import follow_ups
+from msgworker.instance.settling.writer import follow_ups
 from msgworker.instance.state import Runtime
 from msgworker.message import UNWRITABLE, Outcome
 from msgworker.payload import shown

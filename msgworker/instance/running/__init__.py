@@ -1,5 +1,4 @@
 """Lanes wait for threads, threads call handlers, handlers end in an outcome.
 
-In order: in_flight, pool, call, gather, batch, handler, context, outcome, asyncpool, traceback,
-spans.
+In order: in_flight, pool, call, gather, batch, handler, context, outcome, traceback, spans.
 """

@@ -24,8 +24,7 @@ from msgworker.instance.running.in_flight import Execution, Lane
 from msgworker.instance.running.outcome import DONE, Result, cancelled, describe, fault
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.running.traceback import home_of, trim
-from msgworker.instance.settling.follow_ups import follow_ups
-from msgworker.instance.settling.writer import settlement
+from msgworker.instance.settling.writer import follow_ups, settlement
 from msgworker.instance.state import Runtime
 from msgworker.instance.usercode import carried
 from msgworker.logs import Said

@@ -15,6 +15,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.db import (
+    Failures,
+    Fate,
     Trouble,
     kind_of,
     led_elsewhere,
@@ -24,6 +26,7 @@ from msgworker.db import (
     secrets_of,
     session_seconds,
     trouble,
+    until_known,
     without,
 )
 from msgworker.errors import HandlerTimeout, LostClaim
@@ -38,7 +41,6 @@ from msgworker.instance.connections import (
 )
 from msgworker.instance.fan_out.executors import Stopped
 from msgworker.instance.fan_out.fan_out import FanOuts
-from msgworker.instance.running.asyncpool import LoopThread
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
@@ -52,8 +54,8 @@ from msgworker.instance.running.outcome import (
     result_of_error,
     result_of_return,
 )
+from msgworker.instance.running.pool import LoopThread
 from msgworker.instance.running.traceback import text_of
-from msgworker.instance.settling.until_known import Failures, Fate, until_known
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Runtime, facts, tell_of_limit
 from msgworker.instance.usercode import call_user, carried, end_if_forked, free_memory

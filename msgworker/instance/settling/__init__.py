@@ -1,4 +1,4 @@
 """Outcomes are written in batches, until it is known what was written.
 
-In order: settler, writer, until_known, follow_ups.
+In order: settler, writer.
 """

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker.instance.settling import until_known as untilknown
-from msgworker.instance.settling.until_known import Failures, Fate, nothing, repeatable, until_known
+from msgworker.db import attempts as untilknown
+from msgworker.db.attempts import Failures, Fate, nothing, repeatable, until_known
 
 
 class Rolled(Exception):
