@@ -374,9 +374,7 @@ class Writing(Call):
         by = self._who(actor, reason)
         self._ready()
         t, asked = self._tables, {"ids": [msg_id], "topic": topic}
-        op_id = audit.begin(conn, t, kind="send", **by.fields, asked=asked)
-        audit.end(conn, t, op_id, changed=1, last_id=msg_id)
-        return op_id
+        return audit.begin(conn, t, kind="send", **by.fields, asked=asked, done_to=msg_id)
 
     def _at_once(
         self, kind: str, by: Who, asked: dict[str, Any], act: Callable[[Connection, Tables], bool]

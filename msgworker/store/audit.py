@@ -136,11 +136,13 @@ def begin(
     source: str | None = None,
     key: str | None = None,
     request: str | None = None,
+    done_to: int | None = None,
 ) -> int:
     """Record the start of an operation; return its op_id. In the caller's transaction.
 
     key: of its request, which no other operation on this table has: raises KeyUsed. Where another
     transaction is about to record it, this one waits for its end. request: what was asked with it.
+    done_to: the message that it has changed, where that is all: it is recorded as over.
     """
     more = {SOURCE: source, REQUEST: request}
     asked = asked | {name: value for name, value in more.items() if value is not None}
@@ -151,6 +153,8 @@ def begin(
         "reason": reason,
         "op_filter": json.dumps(asked, ensure_ascii=False, default=str),
     }
+    if done_to is not None:
+        values |= {"steps": 1, "last_id": done_to, "matched": 1, "changed": 1, "finished_at": now()}
     if key is not None:
         values["request_key"] = _key(t, key)
     insert = sa.insert(operations(t)).values(started_at=now(), **values)
@@ -222,14 +226,12 @@ def end(
     *,
     changed: int,
     skipped: int = 0,
-    last_id: int | None = None,
 ) -> None:
-    """Record the end of an operation of one step, and what it did. last_id: the message that it has
-    changed, if it is one."""
+    """Record the end of an operation of one step, and what it did."""
     op = operations(t)
     counts = {"steps": 1, "matched": changed + skipped, "changed": changed, "skipped": skipped}
     over = sa.update(op).where(op.c.op_id == op_id)
-    conn.execute(over.values(counts | {"last_id": last_id, "finished_at": now()}))
+    conn.execute(over.values(counts | {"finished_at": now()}))
 
 
 def finish(conn: Connection, t: Tables, op_id: int) -> None:
