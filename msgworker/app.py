@@ -529,8 +529,17 @@ class App(Declaring):
         # handler that was the first to import it would fail the statements of other threads.
         import sqlalchemy.orm  # noqa: F401
 
-        import msgworker.ops  # noqa: F401
+        from msgworker import doctor, ops  # noqa: F401
         from msgworker.instance.worker import Worker
+        from msgworker.queries import (  # noqa: F401
+            charts,
+            counts,
+            explain,
+            failures,
+            instances,
+            lanes,
+            pages,
+        )
 
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
