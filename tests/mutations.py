@@ -1004,8 +1004,8 @@ MUTANTS = (
     _m(
         "a drain counts looks that did not begin at the start",
         "instance/claiming/drain.py",
-        "if self._drain is not None and not look.from_start:",
-        "if self._drain is None and not look.from_start:",
+        "if self._drain is not None and not (look.from_start and seen.sure):",
+        "if self._drain is None and not (look.from_start and seen.sure):",
         "test_a_look_that_did_not_begin_at_the_start_is_made_again_from_there_and_does_not_count",
     ),
     _m(

@@ -19,7 +19,7 @@ from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Cancel, InFlight
 from msgworker.store import cancels, change, lease
 from msgworker.store.cancels import Request
-from msgworker.store.rows import Row
+from msgworker.store.rows import READ_AHEAD, Row
 from tests.support.ops import requested, why
 from tests.support.rounds import beat, register
 from tests.support.rows import Table, send
@@ -99,8 +99,11 @@ def cancel(app: App, *ids: int) -> Any:
     return app.ops.cancel(list(ids), reason="wrong file", actor="anna")
 
 
+@pytest.mark.parametrize("payload", [None, "x" * 2 * READ_AHEAD])
 @pytest.mark.parametrize("ends", ["returns", "raises", "retries later"])
-def test_a_running_message_is_dead_when_its_handler_ends_after_the_request(app, table, made, ends):
+def test_a_running_message_is_dead_when_its_handler_ends_after_the_request(
+    app, table, made, ends, payload
+):
     seen: list[Any] = []
     app.on(Cancelled, lambda event: seen.append(event.error))
 
@@ -116,7 +119,7 @@ def test_a_running_message_is_dead_when_its_handler_ends_after_the_request(app, 
 
     app.add_handler("t", handle)
     one = made()
-    send(app, "o")
+    send(app, "o", payload=payload)
     one.fetcher.run_once()
     step(one)
     assert seen == [(True, "wrong file"), GONE]

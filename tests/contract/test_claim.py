@@ -200,10 +200,10 @@ class Held:
             self.now += self.seconds
         return read(*what, **how)
 
-    def look(self, after: float = 0.0) -> list[int]:
+    def look(self, after: float = 0.0, skip: set[Any] | None = None) -> list[int]:
         self.now += after
         with self.app.engine.connect() as conn:
-            self.last = self.search.look(conn, want=10, in_hand=0)
+            self.last = self.search.look(conn, want=10, in_hand=0, skip_objects=skip)
         return [c.msg_id for c in self.last.candidates]
 
     def in_between(self) -> None:
@@ -279,6 +279,23 @@ def test_a_look_in_between_does_not_say_that_nothing_is_left(held, app):
     held.look()
     assert held.last.complete
     assert held.last.from_start
+
+
+def test_a_look_that_goes_on_where_one_from_the_start_stopped_is_from_the_start(app, monkeypatch):
+    """Or a drain would look afresh without end."""
+    held = Held(app, monkeypatch)
+    held.search.but = frozenset(["limited"])
+    send(app, "waits")
+    send(app, *[None] * 400, topic="limited")  # more than a look comes past that takes long
+    for _ in range(8):
+        held.look(0.6, {"waits"})
+    held.search.forget()
+    looks = []
+    for _ in range(3):
+        assert held.look(skip={"waits"}) == []
+        looks.append((held.last.complete, held.last.from_start))
+    assert looks[0] == (False, True)
+    assert (True, True) in looks
 
 
 @pytest.mark.parametrize("how", ["released", "swept", "recovered"])

@@ -343,9 +343,9 @@ def test_a_topic_without_messages_is_asked_again_where_the_look_did_not_begin_at
     runtime.hold(frozenset(), {"t": Limit(1)})
     one = LimitPoller(runtime, threads=1)
     one.looked("t", search.Look(complete=True, from_start=False))
-    assert one.starts_in() == 0.0  # a drain does not end
+    assert (one.starts_in(), one.sure) == (None, False)  # a drain looks afresh
     one.looked("t", search.Look(complete=True))
-    assert one.starts_in() is None
+    assert (one.starts_in(), one.sure) == (None, True)
 
 
 def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, monkeypatch):

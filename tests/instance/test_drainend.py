@@ -77,6 +77,8 @@ def test_a_look_that_did_not_begin_at_the_start_is_made_again_from_there_and_doe
         *(FRESH, FRESH, FRESH, A, FRESH),
         *(FRESH, ASK),
     ]
+    limited = end()
+    assert [nothing(limited, sure=sure) for sure in (False, False, True)] == [FRESH] * 3
     runs = end(drain=False)
     assert [nothing(runs, part) for _ in range(5)] == [FRESH, *[A] * 4]
 

@@ -173,13 +173,15 @@ class Seen:
 
     in_flight: it has lanes, or handlers that run, also under a lost id. settled: no further part
     of the table is about to become ours. starts_in: seconds until a message of a limited topic may
-    start, 0 = to be tried now, None = none will. in_doubt: the answer to the last claim was lost.
+    start, 0 = to be tried now, None = none will; sure: those looks were from the very start.
+    in_doubt: the answer to the last claim was lost.
     recovering: messages of dead instances are being given back.
     """
 
     in_flight: bool = False
     settled: bool = True
     starts_in: float | None = None
+    sure: bool = True
     in_doubt: bool = False
     recovering: bool = False
 
@@ -222,7 +224,7 @@ class DrainEnd:
         elif not seen.settled:
             self._empty_looks = 0
         elif look.complete or (look.round_over and not look.candidates):
-            if self._drain is not None and not look.from_start:
+            if self._drain is not None and not (look.from_start and seen.sure):
                 return Next.LOOK_AFRESH
             return self._saw_everything(seen)
         return Next.AGAIN

@@ -155,11 +155,17 @@ class LimitPoller:
         will, unless another instance ends one."""
         now, ahead = self._clock(), list[float]()
         for of in map(self._of, self._handled()):
-            if of.waits in (Waits.NO, Waits.LOCK) or (of.waits is Waits.NOTHING and not of.sure):
+            if of.waits in (Waits.NO, Waits.LOCK):
                 return 0.0
             if of.waits is Waits.TOKEN:
                 ahead.append(max(0.0, of.token_at - now))
         return min(ahead, default=None)
+
+    @property
+    def sure(self) -> bool:
+        """Whether the looks that have found nothing were from the very start."""
+        ours = map(self._of, self._handled())
+        return all(of.sure or of.waits is not Waits.NOTHING for of in ours)
 
     def rest(self) -> float | None:
         """For how many seconds none can start here, as far as is known; None = one may now."""

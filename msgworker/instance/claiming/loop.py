@@ -249,6 +249,7 @@ class Draining:
             in_flight=bool(runtime.in_flight.lanes or runtime.in_flight.running),
             settled=self._finder.settled,
             starts_in=self._limit_poller.starts_in(),
+            sure=self._limit_poller.sure,
             in_doubt=self._claimer.in_doubt,
             recovering=self._recovery.under_way,
         )

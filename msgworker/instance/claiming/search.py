@@ -89,7 +89,8 @@ class Beginning:
     without such entries, nearly always. The others begin at `low`: the oldest open row, or, if that
     comes first, behind what was the newest row a second before the last look from the start. What
     is committed with a lower id waits for the next one from the start. Nothing is taken for a sign
-    of such entries, so on a busy machine, too, that is the longest wait.
+    of such entries, so on a busy machine, too, that is the longest wait; but where a look has to
+    come past messages of other topics in several steps, see `_read_again_at`.
     """
 
     def __init__(self) -> None:
@@ -394,7 +395,7 @@ class Search:
             self._at = MIN_ID
         at = self._at if due else max(self._at, beginning.low)
         from_start = at == MIN_ID
-        if from_start or at == beginning.low:  # else it goes on from where the last look came to
+        if from_start or at > self._at:  # else it goes on from where the last look came to
             self._from_start_among = from_start
         self._from_start = self._from_start_among
         for _ in range(MOST_STEPS):

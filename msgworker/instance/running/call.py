@@ -345,7 +345,8 @@ class Caller:
         now = time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
         fatal = handler.timeout_action == "restart"
-        running = Execution(row, lane.owner, now, until, fatal, lane.part)
+        claimed = lane.row  # which a request to cancel names
+        running = Execution(claimed, lane.owner, now, until, fatal, lane.part)
         in_flight = runtime.in_flight
         ident, by_thread = threading.get_ident(), in_flight.running
         by_thread[ident] = running
@@ -356,7 +357,7 @@ class Caller:
             lane.result = Result(Outcome.RELEASED)
             return
         # Also after it is noted: the housekeeper writes `cancels`, then tells those that run.
-        if in_flight.cancels and (request := in_flight.cancelled(row)) is not None:
+        if in_flight.cancels and (request := in_flight.cancelled(claimed)) is not None:
             by_thread.pop(ident, None)
             lane.result = cancelled(request)
             return
@@ -376,7 +377,7 @@ class Caller:
             by_thread.pop(ident, None)
         if lane.settled is not None:
             result = DONE
-        elif in_flight.cancels and (request := in_flight.cancelled(row)) is not None:
+        elif in_flight.cancels and (request := in_flight.cancelled(claimed)) is not None:
             result = cancelled(request)
         elif until is not None or result is not DONE:
             result = self.judge.late(result, handler, running, row)
