@@ -173,9 +173,9 @@ class Seen:
 
     in_flight: it has lanes, or handlers that run, also under a lost id. settled: no further part
     of the table is about to become ours. starts_in: seconds until a message of a limited topic may
-    start, 0 = to be tried now, None = none will; sure: those looks were from the very start.
-    in_doubt: the answer to the last claim was lost.
-    recovering: messages of dead instances are being given back.
+    start, 0 = to be tried now, None = none will. sure: the looks that found no message of a limited
+    topic were from the very start. in_doubt: the answer to the last claim was lost. recovering:
+    messages of dead instances are being given back.
     """
 
     in_flight: bool = False

@@ -377,7 +377,7 @@ class Recovery:
         if not ids:
             return 0
         try:
-            return self._told(ids, give_back(ids, text, True))
+            return self._gave_back(ids, give_back(ids, text, True))
         except Exception as error:
             if trouble(error) not in OF_A_ROW:
                 raise
@@ -386,9 +386,9 @@ class Recovery:
             if self._out_of_time():
                 break
             done += self._each(one, give_back, text)
-        return self._told(ids, done)
+        return self._gave_back(ids, done)
 
-    def _told(self, ids: list[int], done: int) -> int:
+    def _gave_back(self, ids: list[int], done: int) -> int:
         if done:
             self._runtime.in_flight.given_back.append(min(ids))
         return done

@@ -258,14 +258,14 @@ class OperatorRequests:
         if not self.open or "ends" in self._refused:
             return
         tables, asked = self._runtime.tables, list[Asked]()
-        with self._rejected_rows(), conn.begin_nested():
+        with self._refusals(), conn.begin_nested():
             asked = cancels.read(conn, tables, ids)
         for one in asked:
-            with self._rejected_rows(one), conn.begin_nested():
+            with self._refusals(one), conn.begin_nested():
                 change.end_request(conn, tables, one)
 
     def _end(self, one: Asked) -> None:
-        with self._rejected_rows(one):
+        with self._refusals(one):
             try:
                 with self._link.transaction() as conn:
                     cancelled = change.end_request(conn, self._runtime.tables, one)
@@ -278,7 +278,7 @@ class OperatorRequests:
                 self._look_now()
 
     @contextmanager
-    def _rejected_rows(self, one: Asked | None = None) -> Iterator[None]:
+    def _refusals(self, one: Asked | None = None) -> Iterator[None]:
         """Tell once what the database refuses, and go on: recovery comes after this, and with
         it."""
         try:

@@ -64,7 +64,9 @@ class Settler:
         self._on_progress = on_progress
         self._renew_now = renew_now
         self._finished: deque[Lane] = deque()
-        self._asks_at = 0.0  # monotonic; written by any thread, a hint
+        # When `add` next asks whether to settle, on the monotonic clock. Any thread writes it: one
+        # that is overwritten comes a few milliseconds late.
+        self._asks_at = 0.0
         self.thread = SettleThread(runtime, self.flush)
         most = runtime.tables.dialect.settles_at_once
         self.writers = [Writer(runtime, spare=i > 0, on_leaving=on_progress) for i in range(most)]
@@ -89,7 +91,7 @@ class Settler:
         self._finished.append(lane)
         if nothing_waits:
             self.flush(takes_one=True)
-        elif lane.finished_at >= self._asks_at:  # rarely: the usual way of a message ends here
+        elif lane.finished_at >= self._asks_at:  # seldom true: `add` runs for each message
             gathered = self._finished_since() + GATHER_SECONDS
             if lane.finished_at < gathered and len(self._finished) < BATCH:
                 self._asks_at = gathered
