@@ -278,8 +278,9 @@ class Heartbeat(Role):
         if late <= self._runtime.settings.heartbeat_seconds:
             return
         in_flight = self._runtime.in_flight
-        rows = [r.row for r in list(in_flight.running.values()) if r.since < due + late / 2]
-        rows += [lane.row for lane in list(in_flight.lanes) if 0 < lane.started_at < due + late / 2]
+        at = due + late / 2
+        rows = [r.row for r in list(in_flight.running.values()) if r.since < at]
+        rows += [row for row, since, until in list(in_flight.ran_long) if since < at < until]
         named = {row.msg_id: shown(row.topic) for row in rows}
         told = ", ".join(f"{msg_id} ({topic})" for msg_id, topic in list(named.items())[:TOLD])
         self.stood_still = (

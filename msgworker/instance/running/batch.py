@@ -301,6 +301,8 @@ class BatchCaller:
         ended = [lane for lane in batch.lanes if lane.result is not None]
         again = [lane for lane in batch.lanes if lane.result is None]
         seconds = (now := time.monotonic()) - begin
+        if seconds > self._runtime.settings.heartbeat_seconds:
+            self._runtime.in_flight.ran_long.extend((lane.row, begin, now) for lane in batch.lanes)
         self._lanes.took(seconds / len(batch.lanes), len(batch.lanes))
         size = self.gathering.size(batch.handler)
         if again:

@@ -18,6 +18,7 @@ from msgworker.store.rows import Bare, Row
 # --- The in-flight messages of an instance: its lanes, and the handlers that run.
 
 TOPIC = Row._fields.index("topic")
+KEPT_LONG = 10
 
 
 class Lane:
@@ -167,11 +168,13 @@ class InFlight:
     cancels: requests of operators by message; replaced by the housekeeper, read by all.
     blocked: objects whose head could not be flagged recently; written by the search; a settle
     removes its own.
+    ran_long: the last handlers that took longer than a heartbeat, with their begin and end
+    (monotonic); added by handler threads, read by the heartbeat.
     given_back: messages that wait again since we have written that, the lowest of some; added by
     who has, removed by the fetcher before a look.
     """
 
-    __slots__ = ("blocked", "cancels", "given_back", "lanes", "running", "unsure")
+    __slots__ = ("blocked", "cancels", "given_back", "lanes", "ran_long", "running", "unsure")
 
     def __init__(self) -> None:
         self.lanes: set[Lane] = set()
@@ -179,6 +182,7 @@ class InFlight:
         self.unsure: deque[Lane] = deque()
         self.blocked: set[Any] = set()
         self.cancels: dict[int, Cancel] = {}
+        self.ran_long: deque[tuple[Row, float, float]] = deque(maxlen=KEPT_LONG)
         self.given_back: deque[int] = deque()
 
     def held(self) -> ObjectsAndIds:

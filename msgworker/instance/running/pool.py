@@ -215,6 +215,7 @@ class HandlerThreads:
         self._handle = handle
         self._handle_batch = handle_batch
         self._settle = settle
+        self._long = runtime.settings.heartbeat_seconds
         self._threads = [
             threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
             for i in range(count)
@@ -311,6 +312,8 @@ class HandlerThreads:
         self._handle(lane)
         lane.finished_at = end = time.monotonic()
         lane.started_at, lane.ran_seconds = begin, end - begin
+        if end - begin > self._long:
+            self._runtime.in_flight.ran_long.append((lane.row, begin, end))
         self._lanes.took(end - begin)
 
     def _failed(self, lane: Lane, error: BaseException) -> None:
