@@ -13,11 +13,11 @@ from msgworker import App, MessageTable
 from msgworker.db import DATABASES, NAMES
 from msgworker.schema import additions
 from msgworker.table import ROLES, tables_for
-from tests import variants
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
 from tests.statements import statements as written
 from tests.support.acts import Compiled, acts, scope_acts
+from tests.variants import database_name
 
 DDL = Path(__file__).parent.parent / "ddl"
 
@@ -79,7 +79,7 @@ def test_ddl_has_short_names_only(name):
 
 
 def test_the_script_makes_what_create_schema_makes(database):
-    name = "mysql" if variants.is_mysql() else database.name
+    name = database_name(database.name)
     script = statements((DDL / f"{name}.sql").read_text(encoding="utf-8"))
     with database.engine().connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         for sql in script:

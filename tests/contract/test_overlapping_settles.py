@@ -25,6 +25,7 @@ from tests.support.leases import leases
 from tests.support.rounds import fetch, register, renewed_before
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
+from tests.variants import database_name
 
 MANY = settler.LEAST_BESIDE
 
@@ -32,8 +33,8 @@ MANY = settler.LEAST_BESIDE
 @pytest.fixture
 def overlap(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two settles of an instance at once on any database."""
-    two = DATABASES[database.name].having(settles_at_once=2)
-    monkeypatch.setitem(DATABASES, database.name, two)
+    name = database_name(database.name)
+    monkeypatch.setitem(DATABASES, name, DATABASES[name].having(settles_at_once=2))
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from tests.support.rounds import beat, declared_dead, doubted, fetch, register
 from tests.support.rows import Table, send
 from tests.support.rule import FIVE, THREE, Crm, bare, drain, expire, recorded, rows, write
 from tests.support.waiting import in_thread, until
+from tests.variants import database_name
 
 
 def test_what_the_dead_hold_is_recovered_by_the_old_rule_first(crm):
@@ -202,8 +203,8 @@ def test_registrations_do_not_wait_for_each_other(crm):
 @pytest.fixture
 def no_share_locks(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on MySQL 8 and Oracle, where each step has the rule locked alone."""
-    without = DATABASES[database.name].having(share_locks=False)
-    monkeypatch.setitem(DATABASES, database.name, without)
+    name = database_name(database.name)
+    monkeypatch.setitem(DATABASES, name, DATABASES[name].having(share_locks=False))
 
 
 @pytest.mark.parametrize("rate", [None, 1e6])

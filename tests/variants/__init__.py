@@ -86,6 +86,11 @@ def is_mysql() -> bool:
     return url is not None and _is_mysql(url)
 
 
+def database_name(name: str) -> str:
+    """The product's name of a database that the tests have under this one."""
+    return "mysql" if name == "mariadb" and is_mysql() else name
+
+
 @cache
 def _is_mysql(url: str) -> bool:
     engine = create_engine(url, poolclass=NullPool)

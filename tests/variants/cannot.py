@@ -24,7 +24,6 @@ class Excuse(NamedTuple):
 _POOLED = "pgbouncer-.*"
 _MYSQL = "mysql-.*"
 _NO_COLUMN = "the guard is an index on an expression there, without a column"
-_ONE_SETTLE = "one settle at a time there"
 _ONE_TYPE = "the driver wants values of one type in a column of executemany"
 _NO_KEYS = "no index over partitions keeps keys unique"
 CANNOT: dict[str, tuple[Excuse, ...]] = {
@@ -58,7 +57,6 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
     "test_what_doctor_prints_runs_also_where_a_type_has_no_mend": (
         Excuse(_MYSQL, "MySQL has no such type that can be a key", "msg_id"),
     ),
-    "test_overlapping_settles.py": (Excuse(_MYSQL, _ONE_SETTLE, always=False),),
     "test_an_odd_value_harms_its_own_message_only": (
         Excuse(
             "mysqldb|mariadbconnector",
