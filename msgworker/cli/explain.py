@@ -82,12 +82,12 @@ def _list(app: App, json: bool) -> None:
         )
         held = ", ".join(f"{who} ({count})" for who, count in sorted(one.holders.items()))
         rate = "" if one.rate is None else f"{one.rate} burst {one.burst}"
-        tokens = "" if one.tokens is None else str(one.tokens)
-        if one.tokens == 0:
-            tokens = f"next in {one.next_seconds or 0.0:.3g} s"
-        rows.append([one.topic, running, held, rate, tokens, one.declared_by])
+        starts = "" if one.starts is None else str(one.starts)
+        if one.starts == 0:
+            starts = f"next in {one.next_seconds or 0.0:.3g} s"
+        rows.append([one.topic, running, held, rate, starts, one.declared_by])
     columns = [Column("TOPIC", share=1), Column("RUNNING", "right"), Column("HELD BY", share=2)]
-    columns += [Column("RATE"), Column("TOKENS", "right"), Column("DECLARED BY", share=1)]
+    columns += [Column("RATE"), Column("STARTS", "right"), Column("DECLARED BY", share=1)]
     print_table(columns, rows)
 
 

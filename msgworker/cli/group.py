@@ -278,7 +278,7 @@ COMMANDS = {
     "instances": ("explain", "List live and dead instances with their messages."),
     "locks": ("locks", "List locks: holder, token, since when and for how long."),
     "partitions": ("locks", "Show the current and the next owner of each shard."),
-    "deal": ("locks", "Deal messages to slices, a few at a time."),
+    "deal": ("locks", "Deal messages to instance types, a few at a time."),
     "doctor": ("schema", "Compare table, indexes, rights and server with what is needed."),
     "config": ("config", "List every setting with its value and origin."),
 }

@@ -136,7 +136,7 @@ def _list(found: list[dict[str, Any]], as_json: bool) -> None:
 
 # --- `partitions` and `deal`; and the scope of `run` and `drain`.
 
-KINDS = "everywhere, instance:FLAG, partitions:SHARDS or segments"
+KINDS = "everywhere, instance:TYPE, partitions:SHARDS or segments"
 SHARDS = 64
 TICK_SECONDS = 0.2
 
@@ -238,9 +238,9 @@ def partitions(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 
 
 @click.command("deal")
-@click.argument("flag", nargs=-1, required=True)
+@click.argument("instance_type", metavar="TYPE...", nargs=-1, required=True)
 @click.option(
-    "--size", default=3, show_default=True, help="How many messages a flag gets in a row."
+    "--size", default=3, show_default=True, help="How many messages a type gets in a row."
 )
 @click.option("--once", is_flag=True, help="Deal the existing messages, then end.")
 @app_option
@@ -251,20 +251,20 @@ def partitions(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 def deal(
     ctx: click.Context,
     /,
-    flag: tuple[str, ...],
+    instance_type: tuple[str, ...],
     size: int,
     once: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Deal messages to FLAGs, a few at a time, until a signal arrives.
+    """Deal messages to instance TYPEs, a few at a time, until a signal arrives.
 
-    An object with an unfinished message keeps its flag. Messages of an instance that no longer
+    An object with an unfinished message keeps its type. Messages of an instance that no longer
     exists are dealt again. Only one dealer deals at a time; others stand by.
     """
     app, conf = _opened(ctx, given)
     with _locks(conf, app) as locks:
-        dealer = Dealer(app, list(flag), size=size, locks=locks)
+        dealer = Dealer(app, list(instance_type), size=size, locks=locks)
         if once:
             count = dealer.deal_once()
             print_json({"dealt": count}) if as_json else click.echo(

@@ -180,12 +180,12 @@ NOT_IN_STATUS = ("holders", "declared_by", "declared_at")
 
 
 def _limit_text(one: TopicLimit, counts: list[Count]) -> str:
-    """Such as "limits of bank.post: 4 of 4 running, rate 20/s (next token in 0.3 s), 96 new"."""
+    """Such as "limits of bank.post: 4 of 4 running, rate 20/s (next start in 0.3 s), 96 new"."""
     parts = [f"{one.running} running"]
     if one.max_running is not None:
         parts = [f"{one.running} of {one.max_running} running"]
     if one.rate is not None:
-        wait = f" (next token in {one.next_seconds or 0.0:.3g} s)" if one.tokens == 0 else ""
+        wait = f" (next start in {one.next_seconds or 0.0:.3g} s)" if one.starts == 0 else ""
         parts.append(f"rate {one.rate}{wait}")
     parts.append(f"{_number(_waiting(one, counts)).replace('-', '0')} new")
     return f"limits of {safe(one.topic)}: {', '.join(parts)}"

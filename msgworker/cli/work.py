@@ -329,7 +329,7 @@ def _fleet(
     arguments = [command, ref, "--processes", "1"]
     for name in HANDED_ON:
         value = conf[name]
-        if name in OF_SCOPE and not conf.origins[name].startswith("flag"):
+        if name in OF_SCOPE and not conf.origins[name].startswith("option"):
             continue  # a secret: a child reads it from the same place, not from its command line
         if value is None or (name in OF_DRAIN and command == "run"):
             continue

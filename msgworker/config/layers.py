@@ -1,6 +1,6 @@
 """The precedence of values.
 
-Keyword > flag > MSGWORKER_* environment > msgworker.toml > [tool.msgworker] in pyproject.toml >
+Keyword > option > MSGWORKER_* environment > msgworker.toml > [tool.msgworker] in pyproject.toml >
 default. A value is checked where it is read, so that an error names its place. An unknown key is an
 error, because a silently ignored setting would be noticed only in production.
 """
@@ -110,7 +110,7 @@ def load(
     variable = {name: s.variable for name, s in SETTINGS.items()}
     layer(_environment(environ), lambda name: f"environment {variable[name]}", variable.__getitem__)
     given = {name: value for name, value in (flags or {}).items() if value is not None}
-    layer(given, lambda name: f"flag {flag_of(name)}", flag_of)
+    layer(given, lambda name: f"option {flag_of(name)}", flag_of)
     layer(_known(keywords or {}, keywords_from), lambda _: keywords_from, str)
     return Configuration(values=values, origins=origins, environ=environ, schedules=schedules)
 

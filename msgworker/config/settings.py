@@ -358,7 +358,7 @@ SETTINGS: dict[str, Setting] = {
             name="scope",
             kind="text",
             group="work",
-            about="where to look: everywhere, instance:FLAG, partitions:SHARDS or segments",
+            about="where to look: everywhere, instance:TYPE, partitions:SHARDS or segments",
             default="everywhere",
         ),
         Setting(

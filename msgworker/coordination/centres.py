@@ -18,7 +18,7 @@ from msgworker.instance.claiming.scope import InstanceView, Scope, ScopeMember
 from msgworker.payload import is_text
 from msgworker.table import MAX_FLAG, Slice
 
-# --- Where an instance looks: everywhere, or at messages with its flag.
+# --- Where an instance looks: everywhere, or at messages of its instance type.
 
 
 class Everywhere(Scope):
@@ -32,33 +32,35 @@ class Everywhere(Scope):
 
 
 class Instance(Scope):
-    """The messages whose instance_type is `flag`; a `Dealer` writes it.
+    """The messages whose column instance_type has this value; a `Dealer` writes it.
 
-    Several processes may have the same flag: they share its messages.
-    Raises ConfigError for a flag that is empty or longer than 30 characters.
+    Several processes may have the same instance type: they share its messages.
+    Raises ConfigError for one that is empty or longer than 30 characters.
     """
 
     role = "instance_type"
 
-    def __init__(self, flag: str) -> None:
-        self.flag = check_flag(flag)
+    def __init__(self, instance_type: str) -> None:
+        self.instance_type = check_instance_type(instance_type)
 
     def seat(self, standing: InstanceView) -> ScopeMember:
-        """A seat beside the others of this flag."""
-        where = Slice("instance_type", (self.flag,), exclusive=False)
-        return _Fixed(where, {"kind": "instance", "flag": self.flag})
+        """A member beside the others of this instance type."""
+        where = Slice("instance_type", (self.instance_type,), exclusive=False)
+        return _Fixed(where, {"kind": "instance", "flag": self.instance_type})
 
     def __repr__(self) -> str:
-        return f"Instance({self.flag!r})"
+        return f"Instance({self.instance_type!r})"
 
 
-def check_flag(flag: Any) -> str:
-    """A flag of an instance, or ConfigError."""
-    if not isinstance(flag, str) or not flag.strip() or not is_text(flag) or "\x00" in flag:
-        raise ConfigError(f"the flag of an instance must be a text, got {flag!r:.80}")
-    if len(flag) > MAX_FLAG:
-        raise ConfigError(f"a flag has at most {MAX_FLAG} characters, got {len(flag)}: {flag!r}")
-    return flag
+def check_instance_type(value: Any) -> str:
+    """An instance type, or ConfigError."""
+    if not isinstance(value, str) or not value.strip() or not is_text(value) or "\x00" in value:
+        raise ConfigError(f"an instance type must be a text, got {value!r:.80}")
+    if len(value) > MAX_FLAG:
+        raise ConfigError(
+            f"an instance type has at most {MAX_FLAG} characters, got {len(value)}: {value!r}"
+        )
+    return value
 
 
 class _Fixed:

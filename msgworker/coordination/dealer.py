@@ -1,7 +1,7 @@
-"""Deal messages to the flags of instances, a few at a time, so that all get about as many.
+"""Deal messages to instance types, a few at a time, so that all get about as many.
 
 One dealer deals at a time, under a lock. If it dies, another takes over; meanwhile messages
-without a flag wait for scopes with a flag, and all others continue.
+without an instance type wait for instances with one, and all others continue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from msgworker.config import YEAR_SECONDS, number, whole
-from msgworker.coordination.centres import check_flag
+from msgworker.coordination.centres import check_instance_type
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre, hold
 from msgworker.counted import plural
@@ -51,27 +51,30 @@ class _App(Protocol):
 
 
 class Dealer:
-    """Gives new messages of an App's table a flag, in groups of `size`, each to the flag that has
-    received the fewest.
+    """Gives new messages of an App's table an instance type, in groups of `size`, each to the
+    type that has received the fewest.
 
-    A message whose object has an unfinished one gets its flag, so that an object stays with
-    one instance. Only flags that a live instance looks at (`Instance(flag)`) take part;
-    if none is alive, all of them. Messages with another flag that have not started are dealt again.
+    A message whose object has an unfinished one gets its type, so that an object stays with
+    one instance. Only types of live instances (`Instance(instance_type)`) take part; if none is
+    alive, all of them. Messages of another type that have not started are dealt again.
     locks: the lock centre of the dealer's lock; default: the App's database. Raises ConfigError.
     """
 
     def __init__(
         self,
         app: _App,
-        flags: Sequence[str],
+        instance_types: Sequence[str],
         size: int = 3,
         *,
         locks: LockCentre | None = None,
         ttl: float = 30.0,
     ) -> None:
-        if isinstance(flags, str) or not isinstance(flags, Sequence) or not flags:
-            raise ConfigError(f'flags must be a list, ["asA", "asB"] say; got {flags!r:.80}')
-        self.flags = tuple(dict.fromkeys(check_flag(flag) for flag in flags))
+        given = instance_types
+        if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+            raise ConfigError(
+                f'instance_types must be a list, ["asA", "asB"] say; got {given!r:.80}'
+            )
+        self.instance_types = tuple(dict.fromkeys(check_instance_type(one) for one in given))
         self.size = whole("size", size, 1, store.BATCH)
         self.ttl = number("ttl", ttl, 0.3, 86_400)
         if app.table.instance_type is None:
@@ -90,7 +93,7 @@ class Dealer:
         return f"dealer:{self._app.table.name}"[:190]
 
     def deal_once(self) -> int:
-        """Deal the messages that wait now; returns how many got a flag.
+        """Deal the messages that wait now; returns how many were dealt.
 
         Raises LeaseBusy while another dealer deals, DatabaseUnavailable, SchemaError.
         """
@@ -148,31 +151,30 @@ class Dealer:
                     return count
 
     def _members(self, t: Tables) -> list[str]:
-        """The flags that take part; take back messages of other flags."""
+        """The instance types that take part; take back messages of others."""
         with connecting(self._app.engine) as conn:
             live = instances.served(conn, t)
             counts = store.flags(conn, t)
-        members = [flag for flag in self.flags if flag in live] or list(self.flags)
-        least = min((self._dealt[flag] for flag in members if flag in self._dealt), default=0)
-        for flag in members:
-            known = self._dealt.get(flag, counts.get(flag, 0))
-            self._dealt[flag] = max(known, least)
-        for flag in list(self._dealt):
-            if flag not in members:
-                del self._dealt[flag]
+        members = [one for one in self.instance_types if one in live] or list(self.instance_types)
+        least = min((self._dealt[kind] for kind in members if kind in self._dealt), default=0)
+        for kind in members:
+            known = self._dealt.get(kind, counts.get(kind, 0))
+            self._dealt[kind] = max(known, least)
+        for kind in list(self._dealt):
+            if kind not in members:
+                del self._dealt[kind]
         back = 0
-        for flag in counts.keys() - set(members) - live:
+        for kind in counts.keys() - set(members) - live:
             while True:
                 with writing(self._app.engine) as conn:
-                    taken = store.take_back(conn, t, flag)
+                    taken = store.take_back(conn, t, kind)
                 back += taken
                 if taken == 0:
                     break
         if back:
             facts = {"event": "dealt_again", "count": back}
-            log.info(
-                "dealer: %s of flags without an instance", plural(back, "message"), extra=facts
-            )
+            text = "dealer: took back %s whose instance type no live instance has"
+            log.info(text, plural(back, "message"), extra=facts)
         return members
 
     def _deal_some(self, t: Tables, members: Sequence[str]) -> int:
@@ -182,14 +184,14 @@ class Dealer:
             follow = store.flags_of(conn, t, objects)
         if not rows:
             return 0
-        follow = {one: flag for one, flag in follow.items() if flag in members}
+        follow = {one: kind for one, kind in follow.items() if kind in members}
         plan = shared_out(rows, members, self._dealt, follow, self.size)
         count = 0
         with writing(self._app.engine) as conn:
-            for flag, ids in plan.items():
-                count += store.deal(conn, t, ids, flag)
+            for kind, ids in plan.items():
+                count += store.deal(conn, t, ids, kind)
         facts = {"event": "dealt", "count": count}
-        log.debug("dealer: %s dealt", plural(count, "message"), extra=facts)
+        log.debug("dealer: dealt %s", plural(count, "message"), extra=facts)
         return count
 
 
@@ -201,18 +203,18 @@ def shared_out(
     size: int,
 ) -> dict[str, list[int]]:
     """The messages of each member. dealt: how many each has received, updated here; follow: by
-    object, the flag of its messages. Rows come oldest first; the order of `members` breaks ties."""
+    object, the type of its messages. Rows come oldest first; the order of `members` breaks ties."""
     plan: dict[str, list[int]] = {member: [] for member in members}
     whose = dict(follow)
     to, left = "", 0
     for row in rows:
-        flag = whose.get(row.object_id) if row.object_id is not None else None
-        if flag is None:
+        kind = whose.get(row.object_id) if row.object_id is not None else None
+        if kind is None:
             if left == 0:
                 to, left = min(members, key=lambda member: dealt[member]), size
-            flag, left = to, left - 1
+            kind, left = to, left - 1
             if row.object_id is not None:
-                whose[row.object_id] = flag
-        plan[flag].append(row.msg_id)
-        dealt[flag] += 1
-    return {flag: ids for flag, ids in plan.items() if ids}
+                whose[row.object_id] = kind
+        plan[kind].append(row.msg_id)
+        dealt[kind] += 1
+    return {kind: ids for kind, ids in plan.items() if ids}

@@ -149,7 +149,7 @@ def _judged(row: Stored, now: datetime, one: Schedule | None) -> Iterator[Findin
 
 
 def unseen(p: Patient) -> list[Finding]:
-    """Shards without an owner, and messages whose flag no instance has."""
+    """Shards without an owner, and messages whose instance type no instance has."""
     if p.live is None or not db.is_there(p.inspector, p.live.lease):
         return []
     try:
@@ -183,10 +183,12 @@ def _undealt(p: Patient, t: Tables, who: list[InstanceInfo]) -> Iterator[Finding
     if None in flags or not t.has("instance_type"):  # an instance looks at all of them
         return
     if shards.open_in(p.conn, t, "instance_type", None):
-        text = "messages wait without a flag, and every live instance looks at one flag only"
+        text = (
+            "messages wait without an instance type, and every live instance handles one type only"
+        )
         yield advised("scopes", f"{text}: run `msgworker deal {' '.join(sorted(map(str, flags)))}`")
     known = shards.open_values(p.conn, t, "instance_type")
     others = sorted(known - flags)
     if others:
-        text = f"messages wait whose flag no live instance has: {', '.join(others[:10])}"
+        text = f"messages wait whose instance type no live instance has: {', '.join(others[:10])}"
         yield advised("scopes", f"{text}; `msgworker deal` deals them again")

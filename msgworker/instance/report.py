@@ -227,7 +227,7 @@ _SAYS = {
         "{left} waiting for a retry, such as message {id}, the first in {when} s: run again then"
     ),
     Waits.LIMITED: (
-        "{left} waiting for a permit or a token of topic {topic!r}, message {id} first: run again, "
+        "{left} waiting for a limit of topic {topic!r}, message {id} first: run again, "
         "or see `msgworker limits`"
     ),
     Waits.SILENT: (

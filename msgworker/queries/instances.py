@@ -301,7 +301,7 @@ def live(who: Sequence[InstanceInfo]) -> list[InstanceInfo]:
 
 
 def part_of(conn: Connection, t: Tables, msg_id: int) -> tuple[int | None, str | None]:
-    """The shard and the flag of a message; None where the column is not there."""
+    """The shard and the instance type of a message; None where the column is not there."""
     c = t.cols()
     nothing: Any = sa.null()
     columns: list[Any] = [nothing if c.shard is None else t.slice_value(c, "shard")]
@@ -331,9 +331,9 @@ def why_not(who: Sequence[InstanceInfo], shard: int | None, flag: str | None) ->
     if "partitions" in kinds:
         told.append(f"no live member owns shard {shard}, as of the last heartbeats")
     if "instance" in kinds and flag is None:
-        told.append("it has no flag yet: a Dealer (`msgworker deal`) gives it one")
+        told.append("it has no instance type yet: a Dealer (`msgworker deal`) gives it one")
     elif "instance" in kinds:
-        told.append(f"no live instance has its flag {flag}; a Dealer deals it again")
+        told.append(f"no live instance has its instance type {flag}; a Dealer deals it again")
     return "; ".join(told)
 
 
@@ -366,7 +366,7 @@ def running_slices(conn: Connection, t: Tables, role: str) -> set[Any]:
 
 
 def served(conn: Connection, t: Tables) -> set[str]:
-    """The flags that a live instance of this table looks at."""
+    """The instance types that a live instance of this table looks at."""
     return {
         str(one.scope["flag"])
         for one in instances(conn, t)
@@ -374,7 +374,7 @@ def served(conn: Connection, t: Tables) -> set[str]:
     }
 
 
-# --- The limits of topics, for operators: who holds the permits, when the next token comes.
+# --- The limits of topics, for operators: who holds the permits, when the next may start.
 
 MOST_NAMED = 3
 
@@ -385,8 +385,8 @@ class TopicLimit:
 
     max_running: None = any number. running: messages at 1, also those of dead instances that are
     not recovered yet. holders: how many of them each instance has. rate: "20/s", None = any; burst,
-    tokens: how many may start at once, after a pause and now; None without a rate. next_seconds:
-    until the next token, 0 = there is one. declared_by: the instance that has recorded it.
+    starts: how many may start at once, after a pause and now; None without a rate. next_seconds:
+    until the next start, 0 = at once. declared_by: the instance that has recorded it.
     declared_at: when.
     """
 
@@ -396,7 +396,7 @@ class TopicLimit:
     holders: Mapping[str, int]
     rate: str | None
     burst: int | None
-    tokens: int | None
+    starts: int | None
     next_seconds: float | None
     declared_by: str
     declared_at: datetime
@@ -410,9 +410,9 @@ class TopicLimit:
             more = ", ..." if len(most) > MOST_NAMED else ""
             text = f"a permit of {self.topic}: {self.running} of {self.max_running} running"
             return f"{text}, held by {named}{more}"
-        if self.tokens == 0:
+        if self.starts == 0:
             wait = f"the next in {self.next_seconds or 0.0:.3g} s"
-            return f"a token of {self.topic}: its rate is {self.rate}, {wait}"
+            return f"a start of {self.topic}: its rate is {self.rate}, {wait}"
         return None
 
 
@@ -448,7 +448,7 @@ def _limited(
         holders={FOREIGN if who is None else shown(who): n for who, n in held.items()},
         rate=limit.rate,
         burst=limit.burst if has_rate else None,
-        tokens=free.tokens if has_rate else None,
+        starts=free.tokens if has_rate else None,
         next_seconds=free.next_in if has_rate else None,
         declared_by=by,
         declared_at=at,

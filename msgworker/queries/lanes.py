@@ -42,7 +42,7 @@ class LaneInfo:
 
     started, running_seconds: of a head that an instance has claimed, whether its handler has
     started and how long it has run, as far as the last heartbeat says; None = not known.
-    limited: the permit or token for which a head that is not running waits, None = none.
+    limited: the limit for which a head that is not running waits, None = none.
     """
 
     object_id: Any

@@ -35,7 +35,7 @@ class Waits(enum.StrEnum):
     SILENT = "silent"  # the same, but that instance may be dead: its lease has not ended yet
     NOBODY = "nobody"  # it is at 1 without an owner
     PAUSED = "paused"  # its topic is paused
-    LIMITED = "limited"  # a permit or a token of its topic
+    LIMITED = "limited"  # a limit of its topic
     NO_HANDLER = "no handler"  # no live instance has a handler for its topic
     OTHER_TOPICS = "other topics"  # this instance was not asked to handle its topic
     OTHER_SLICES = "other slices"  # its scope does not look where the message stands

@@ -217,7 +217,7 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         "urgent": "messages with a priority that may be claimed, by priority and age",
         "unique": "unique keys: at most one message holds a key, enforced by the database",
         "shard": "unfinished messages by shard, object and age",
-        "flag": "unfinished messages by the flag of the instance, object and age",
+        "flag": "unfinished messages by instance type, object and age",
         "group": "failed tries by what they have in common",
         "owner": "locks by who holds them",
         "key": "keys of requests: a write that is asked for again is done once",

@@ -281,14 +281,14 @@ BATCH = 1000
 
 
 class Undealt(NamedTuple):
-    """A message that has no flag yet."""
+    """A message that has no instance type yet."""
 
     msg_id: int
     object_id: Any
 
 
 def undealt(conn: Connection, t: Tables, *, limit: int = BATCH) -> list[Undealt]:
-    """Messages without a flag that may be claimed, oldest first."""
+    """Messages without an instance type that may be claimed, oldest first."""
 
     def build() -> Any:
         c = t.cols()

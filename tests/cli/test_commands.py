@@ -398,7 +398,7 @@ def test_config_shows_value_and_origin(cli: Cli, folder: Path) -> None:
     done = cli("config", "--json", "--grace", "2m", env={"MSGWORKER_LINGER": "1s"})
     found = {row["setting"]: (row["value"], row["origin"]) for row in json.loads(done.stdout)}
     assert found["threads"] == (9, "msgworker.toml")
-    assert found["grace"] == (120.0, "flag --grace")
+    assert found["grace"] == (120.0, "option --grace")
     assert found["linger"] == (1.0, "environment MSGWORKER_LINGER")
     assert found["url"] == (None, "default")
     text = cli("config").stdout

@@ -32,7 +32,7 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
         (5, "pyproject.toml [tool.msgworker]"),
         (6, "msgworker.toml"),
         (7, "environment MSGWORKER_THREADS"),
-        (8, "flag --threads"),
+        (8, "option --threads"),
         (9, "crm:app"),
     ]
 

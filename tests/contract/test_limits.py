@@ -588,7 +588,7 @@ def test_a_limit_in_one_database_is_another_one_in_the_next(tmp_path):
             assert (claim_all(one), claim_all(two)) == (1, 2)
             end_one(one)
             assert (claim_all(one), claim_all(two)) == (1, 2)
-        assert [app.ops.limits()[0].tokens for app in apps] == [1, 1]
+        assert [app.ops.limits()[0].starts for app in apps] == [1, 1]
     finally:
         for app in apps:
             app.engine.dispose()

@@ -26,8 +26,8 @@ def test_limits_tell_who_holds_the_permits_and_when_the_next_token_comes(app):
     app.drain(linger=0, topics=["t"])
     paced, t = app.ops.limits()
     assert (t.topic, t.max_running, t.running, dict(t.holders)) == ("t", 2, 1, {"other-1": 1})
-    assert (t.rate, t.tokens, t.why) == (None, None, None)
-    assert (paced.rate, paced.burst, paced.tokens) == ("1/h", 3, 0)
+    assert (t.rate, t.starts, t.why) == (None, None, None)
+    assert (paced.rate, paced.burst, paced.starts) == ("1/h", 3, 0)
     assert 3500 < (paced.next_seconds or 0) <= 3600
 
 
@@ -64,7 +64,7 @@ def test_explain_names_the_permit_or_the_token_that_a_message_waits_for(app):
     lanes = {lane.head.msg_id: lane.limited for lane in app.ops.lanes()}
     assert lanes[waits] == found.text.removeprefix("it waits for ")
     assert lanes[held] is None
-    assert "a token of paced: its rate is 1/h, the next in 3.6" in app.ops.explain(late).text
+    assert "a start of paced: its rate is 1/h, the next in 3.6" in app.ops.explain(late).text
     edit(app, held, status=2, claimed_by=None)
     assert why(app, waits) is Reason.NEXT
 

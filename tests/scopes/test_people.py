@@ -31,9 +31,9 @@ def test_explain_says_when_no_live_instance_has_the_flag_of_a_message(busy):
         worker.start()
         found = [busy.ops.explain(i) for i in ids]
         assert [one.reason for one in found] == [Reason.NOBODY_LOOKS] * 2
-        assert "flag asB" in found[0].text
-        assert "no flag yet" in found[1].text
-        assert "without a flag" in told(busy)
+        assert "instance type asB" in found[0].text
+        assert "no instance type yet" in found[1].text
+        assert "without an instance type" in told(busy)
         assert "asB" in told(busy)
         Dealer(busy, ["asA"]).deal_once()
         until(lambda: set(table.statuses) == {2}, "asA has done both")

@@ -302,7 +302,7 @@ def test_the_command_serves_and_stops_in_order(sqlite_app: App, tmp_path: Path) 
         text = urllib.request.urlopen(found[0], timeout=20).read().decode()
         assert "<h1>Overview</h1>" in text
         system = urllib.request.urlopen(f"{found[0]}system", timeout=20).read().decode()
-        assert "flag --port" in system
+        assert "option --port" in system
         begun = time.monotonic()
         program.send_signal(signal.SIGTERM)
         assert program.wait(20) == 0
