@@ -683,8 +683,8 @@ MUTANTS = (
     _m(
         "slow work is hoarded",
         "instance/claiming/loop.py",
-        "if excess <= 0 or self._runtime.slots < 2",
-        "if excess is not None or self._runtime.slots < 2",
+        "if excess <= 0 or self._runtime.peers.slots < 2",
+        "if excess is not None or self._runtime.peers.slots < 2",
         *_on("test_what_waits_behind_slow_handlers_is_given_back_where_others_live", "sqlite"),
     ),
     _m(
@@ -1375,8 +1375,8 @@ MUTANTS = (
     _m(
         "a batch goes on over a message of another handler",
         "instance/running/gather.py",
-        "                or runtime.is_apart(row)\n            ):\n                return\n",
-        "                or runtime.is_apart(row)\n            ):\n                continue\n",
+        "                or controls.is_apart(row)\n            ):\n                return\n",
+        "                or controls.is_apart(row)\n            ):\n                continue\n",
         *_on(
             "test_a_message_of_another_handler_or_one_that_cannot_be_read_ends_the_run_of_a_batch",
             "sqlite",
@@ -1497,15 +1497,15 @@ MUTANTS = (
     _m(
         "limits: a run is read on",
         "instance/claiming/claimer.py",
-        "return not runtime.is_apart(row)",
-        "return not runtime.is_paused(row)",
+        "return not runtime.controls.is_apart(row)",
+        "return not runtime.controls.is_paused(row)",
         *_on("test_a_message_behind_another_needs_a_permit_of_its_own", "sqlite"),
     ),
     _m(
         "limits: the flag moves on",
         "instance/settling/writer.py",
-        "not runtime.is_apart(ahead)",
-        "not runtime.is_paused(ahead)",
+        "not controls.is_apart(ahead)",
+        "not controls.is_paused(ahead)",
         *_on("test_a_limit_that_comes_while_a_run_waits_holds_for_its_messages", "sqlite"),
     ),
     _m(
@@ -1753,7 +1753,7 @@ MUTANTS = (
     _m(
         "the failure of a batch takes a permit",
         "instance/running/batch.py",
-        "if failed is not None and not self._runtime.needs_permit(failed):",
+        "if failed is not None and not self._runtime.controls.needs_permit(failed):",
         "if failed is not None:",
         *_on("test_a_failure_named_after_its_topic_was_limited_takes_no_permit", "sqlite"),
     ),
@@ -1852,15 +1852,15 @@ MUTANTS = (
     _m(
         "limits: the common search reads limited topics",
         "instance/claiming/finder.py",
-        "self.search.but = frozenset(runtime.limits)",
+        "self.search.but = frozenset(controls.limits)",
         "self.search.but = frozenset()",
         *_on("test_rows_of_limited_topics_are_not_read_again_in_each_round", "sqlite"),
     ),
     _m(
         "limits: a batch takes messages without a permit",
         "instance/running/gather.py",
-        "                or runtime.is_apart(row)\n",
-        "                or runtime.is_paused(row)\n",
+        "                or controls.is_apart(row)\n",
+        "                or controls.is_paused(row)\n",
         *_on("test_a_batch_takes_no_message_that_needs_a_permit_behind_another", "sqlite"),
     ),
     _m(
@@ -1896,7 +1896,7 @@ MUTANTS = (
     _m(
         "ahead: also beside other instances",
         "instance/claiming/loop.py",
-        "alone = runtime.slots < 2 and not",
+        "alone = lonely and not",
         "alone = not",
         *_on("test_nothing_is_looked_for_beside_another_instance", "sqlite"),
     ),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -242,6 +242,42 @@ class InstanceLog(logging.LoggerAdapter[logging.Logger]):
             super().log(level, msg, *args, stacklevel=stacklevel, **kwargs)
 
 
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What operators have set for topics, as of the last housekeeping; replaced as a whole, so
+    whoever decides something takes it once.
+
+    paused: no handler of these starts. limits: over all instances. apart: the topics of both.
+    """
+
+    paused: frozenset[str] = frozenset()
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    apart: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "apart", self.paused | self.limits.keys())
+
+    def is_apart(self, row: Row) -> bool:
+        """Whether the message does not get its flag from the one in front of it in its lane: its
+        topic is paused, or is limited, so that it needs a permit."""
+        return bool(self.apart) and topic_of(row.topic) in self.apart
+
+    def needs_permit(self, row: Row) -> bool:
+        """Whether the message may be flagged only where a permit is free: its topic is limited."""
+        return bool(self.limits) and topic_of(row.topic) in self.limits
+
+    def is_paused(self, row: Row) -> bool:
+        """Whether the message's handler may not start now because its topic is paused."""
+        return bool(self.paused) and topic_of(row.topic) in self.paused
+
+
+class Peers(NamedTuple):
+    """The live instances: our place among them, from 0, and their number, us included."""
+
+    slot: int = 0
+    slots: int = 1
+
+
 @dataclass(slots=True, eq=False)
 class Runtime:
     """First constants of the instance, then state that its roles share.
@@ -258,12 +294,9 @@ class Runtime:
     identity, in_flight, quiesce, rejected_rows, away, tally, spans: see their classes for their
     writers.
     events: the event stream, for the log, the tally and subscribers of the App.
-    paused: topics of which no handler starts; limits: of topics, over all instances; apart: the
-    topics of both; written by the housekeeper (`hold`), read by the fetcher, by handler threads and
-    settling threads.
+    controls: replaced by the housekeeper, read by the fetcher, by handler threads and settling
+    threads. peers: replaced by the housekeeper, read by the fetcher.
     unreleased: messages that the database does not let us release, told once; by any thread.
-    slot, slots: our place among the live instances, and their number; written by the
-    housekeeper, read by the fetcher.
     left_for: why the instance leaves by itself; written by any thread (`leave_for`), read by the
     thread that waits for the end.
     stopping: the instance is to stop; set by any thread, read by all.
@@ -297,12 +330,9 @@ class Runtime:
     away: Away = field(init=False)
     tally: Tally = field(default_factory=Tally)
     spans: Spans = field(init=False)
-    paused: frozenset[str] = frozenset()
-    limits: Mapping[str, Limit] = field(default_factory=dict)
-    apart: frozenset[str] = frozenset()
+    controls: Controls = field(default_factory=Controls)
+    peers: Peers = field(default_factory=Peers)
     unreleased: set[int] = field(default_factory=set)
-    slot: int = 0
-    slots: int = 1
     left_for: MsgworkerError | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     give_up_at: float | None = None
@@ -348,26 +378,6 @@ class Runtime:
         for engine in (self.engine, self.lent):
             if engine is not None:
                 engine.pool.dispose()
-
-    def hold(self, paused: frozenset[str], limits: Mapping[str, Limit]) -> None:
-        """These topics are paused, and these are limited."""
-        self.paused, self.limits = paused, limits
-        self.apart = paused | limits.keys()
-
-    def is_apart(self, row: Row) -> bool:
-        """Whether the message does not get its flag from the one in front of it in its lane: its
-        topic is paused, or is limited, so that it needs a permit."""
-        return bool(self.apart) and topic_of(row.topic) in self.apart
-
-    def needs_permit(self, row: Row) -> bool:
-        """Whether the message may be flagged only where a permit is free: its topic is limited."""
-        return bool(self.limits) and topic_of(row.topic) in self.limits
-
-    def is_paused(self, row: Row) -> bool:
-        """Whether the message's handler may not start now because its topic is paused."""
-        if not self.paused:
-            return False
-        return topic_of(row.topic) in self.paused
 
     def leave_for(self, error: MsgworkerError) -> None:
         """Make the instance finish its in-flight messages, and leave for this reason."""

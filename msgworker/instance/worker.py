@@ -71,7 +71,7 @@ class Worker(Working[Report]):
     @property
     def paused(self) -> frozenset[str]:
         """The topics that are paused, as of the last heartbeat."""
-        return self.instance.runtime.paused if self.instance else frozenset()
+        return self.instance.runtime.controls.paused if self.instance else frozenset()
 
     @property
     def tally(self) -> Tally:

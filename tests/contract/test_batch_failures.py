@@ -11,6 +11,7 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, BatchContext, Context, HandlerMisuse, Message, Reject, RetryLater
 from msgworker.events import Dead, FellBack, Later, Retried
+from msgworker.instance.state import Controls
 from msgworker.limit import Limit
 from msgworker.testing import drain
 from tests.support.batches import EFFECTS, Calls, claimed
@@ -141,7 +142,7 @@ def test_a_failure_named_before_its_topic_was_paused_is_written(
         assert lane is not None
         (ended,) = one.batches.handle_beside(lane) or []
         one.settler.add(ended, True)
-        one.runtime.hold(frozenset({"t"}), {})
+        one.runtime.controls = Controls(frozenset({"t"}), {})
         one.handlers.start()
         until(lambda: not one.lanes.ready and not one.runtime.in_flight.lanes, "it is written")
         one.lanes.close()
@@ -157,7 +158,7 @@ def test_a_batch_takes_no_message_that_needs_a_permit_behind_another(
     with claimed(app) as (one, _):
         lane = one.lanes.next()
         assert lane is not None
-        one.runtime.hold(frozenset(), {"t": Limit(max_running=1)})
+        one.runtime.controls = Controls(frozenset(), {"t": Limit(max_running=1)})
         (ended,) = one.batches.handle_beside(lane) or []
         one.settler.add(ended, True)
     assert calls.of == [ids[:1]]
@@ -176,7 +177,7 @@ def test_a_failure_named_after_its_topic_was_limited_takes_no_permit(
         assert lane is not None
         batch = one.batches.gathering.gather(lane)
         assert batch is not None
-        one.runtime.hold(frozenset(), {"t": Limit(max_running=1)})
+        one.runtime.controls = Controls(frozenset(), {"t": Limit(max_running=1)})
         (ended,) = one.batches.handle(batch)
         assert calls.of == [ids, ids[:1]]
         assert ended.settled is False

@@ -18,6 +18,7 @@ from tenacity.wait import wait_none
 from msgworker import App, BatchContext, Message, MessageTable
 from msgworker.events import Lost, Retried, Settled, Started
 from msgworker.instance.connections import Connections
+from msgworker.instance.state import Peers
 from msgworker.testing import drain
 from tests.oracle.errors import by_name
 from tests.support.batches import EFFECTS, Calls, claimed, work_off
@@ -82,7 +83,7 @@ def test_messages_that_run_alone_after_an_exception_are_not_shared_out(
         lane = one.lanes.next()
         assert lane is not None
         assert one.batches.handle_beside(lane) == []
-        one.runtime.slots, one.lane_limit.kept = 2, 1
+        one.runtime.peers, one.lane_limit.kept = Peers(0, 2), 1
         one.room.share(5, None)
         assert table.statuses == [1, 1, 1, 0, 0]
         assert [lane.row.msg_id for lane in one.lanes.ready] == ids[:3]

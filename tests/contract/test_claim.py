@@ -169,11 +169,11 @@ def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, m
     monkeypatch.setattr(one.claimer, "claim", lambda tried, *_, **__: ([], tried))
     one.housekeeper.start()
     try:
-        until(lambda: one.runtime.slots == 2, "the first beat counts them", seconds=beats)
+        until(lambda: one.runtime.peers.slots == 2, "the first beat counts them", seconds=beats)
         with app.engine.begin() as conn:
             lease.register(conn, app.tables, "a third", ttl=3600.0)
         assert fetch(one) == 0
-        until(lambda: one.runtime.slots == 3, "it counts the instances", seconds=beats / 2)
+        until(lambda: one.runtime.peers.slots == 3, "it counts the instances", seconds=beats / 2)
     finally:
         one.housekeeper.stop()
         one.housekeeper.join()

@@ -19,6 +19,7 @@ from msgworker.instance.claiming import ring, search
 from msgworker.instance.claiming.limits import LimitPoller
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
+from msgworker.instance.state import Controls
 from msgworker.limit import Limit
 from msgworker.message import Outcome
 from msgworker.store import candidates, claim, limits
@@ -329,7 +330,7 @@ def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
     limited(app, max_running=1)
     clock = [1000.0]
     runtime = runtime_of(app)
-    runtime.hold(frozenset(), {"t": Limit(1)})
+    runtime.controls = Controls(frozenset(), {"t": Limit(1)})
     one = LimitPoller(runtime, threads=1, clock=lambda: clock[0])
     one.looked("t", search.Look(complete=True, seconds=600.0))
     clock[0] += 30
@@ -340,7 +341,7 @@ def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
 def test_a_topic_without_messages_is_asked_again_where_the_look_did_not_begin_at_the_start(app):
     limited(app, max_running=1)
     runtime = runtime_of(app)
-    runtime.hold(frozenset(), {"t": Limit(1)})
+    runtime.controls = Controls(frozenset(), {"t": Limit(1)})
     one = LimitPoller(runtime, threads=1)
     one.looked("t", search.Look(complete=True, from_start=False))
     assert (one.starts_in(), one.sure) == (None, False)  # a drain looks afresh
@@ -375,7 +376,7 @@ def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, m
 def test_who_finds_a_record_locked_again_and_again_looks_more_rarely(app):
     limited(app, max_running=1)
     runtime = runtime_of(app)
-    runtime.hold(frozenset(), {"t": Limit(1)})
+    runtime.controls = Controls(frozenset(), {"t": Limit(1)})
     one = LimitPoller(runtime, threads=1, clock=lambda: 1000.0)
     waits = []
     for _ in range(12):
@@ -389,7 +390,7 @@ def test_who_finds_a_record_locked_again_and_again_looks_more_rarely(app):
 def test_who_loses_every_race_for_heads_does_not_look_again_at_once(app):
     limited(app, max_running=4)
     runtime = runtime_of(app)
-    runtime.hold(frozenset(), {"t": Limit(4)})
+    runtime.controls = Controls(frozenset(), {"t": Limit(4)})
     one = LimitPoller(runtime, threads=4, clock=lambda: 1000.0)
     one.tried("t", limits.Free(Limit(4), 1, 0, 1), 0)
     assert 0 < (one.wait() or 0.0) < 0.02

@@ -10,6 +10,7 @@ from msgworker import App
 from msgworker.instance.claiming.loop import Ahead
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
+from msgworker.instance.state import Peers
 from msgworker.message import Outcome
 from tests.support.rounds import beat, declared_dead
 from tests.support.rows import send
@@ -101,7 +102,7 @@ def test_topics_that_are_paused_meanwhile_are_not_claimed(full, app, looks):
     full.fetcher.run_once()
     app.ops.pause("t")
     beat(full)
-    assert full.runtime.apart == {"t"}
+    assert full.runtime.controls.apart == {"t"}
     end_all(full)
     looks.clear()
     assert full.fetcher.run_once() == 0
@@ -145,6 +146,6 @@ def test_nothing_is_looked_for_where_lanes_hold_runs(one, app, looks, monkeypatc
 
 def test_nothing_is_looked_for_beside_another_instance(full, app, looks):
     send(app, *[None] * 6)
-    full.runtime.slots = 2
+    full.runtime.peers = Peers(0, 2)
     assert full.fetcher.run_once() == -1
     assert looks == []

@@ -18,6 +18,7 @@ from msgworker.instance.claiming import choice
 from msgworker.instance.claiming.choice import SHARE
 from msgworker.instance.claiming.search import Search
 from msgworker.instance.instance import Instance
+from msgworker.instance.state import Controls
 from msgworker.store import claim
 from msgworker.table import URGENT
 from tests.support.flags import ME
@@ -169,9 +170,9 @@ def test_what_cannot_start_does_not_hide_lower_priorities(app, monkeypatch):
 def test_a_paused_topic_keeps_its_urgent_messages(one, app, table):
     plain = send(app, "a")
     send(app, "b", priority=9)
-    one.runtime.hold(frozenset({"t"}), {})
+    one.runtime.controls = Controls(frozenset({"t"}), {})
     assert fetch(one) == 0
-    one.runtime.hold(frozenset(), {})
+    one.runtime.controls = Controls(frozenset(), {})
     assert fetch(one) == 2
     assert [lane.row.object_id for lane in one.lanes.ready] == ["b", "a"]
     assert plain

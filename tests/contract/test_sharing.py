@@ -10,6 +10,7 @@ import pytest
 from msgworker import App
 from msgworker.clock import clock
 from msgworker.instance.running.in_flight import Execution
+from msgworker.instance.state import Peers
 from msgworker.store import lease
 from tests.support.rounds import fetch, loses_its_lease, trust_until
 from tests.support.rows import send
@@ -36,7 +37,7 @@ def in_hand_and_slow(one, app: App, *objects: Any, age: float = 1.5) -> list[Any
 
 def test_what_waits_behind_slow_handlers_is_given_back_where_others_live(one, app, table, ran):
     in_hand_and_slow(one, app, "a", "a", "b", "b", "c")
-    one.runtime.slots = 2
+    one.runtime.peers = Peers(0, 2)
     assert table.statuses == [1, 0, 1, 0, 1]
     assert fetch(one) == -1
     assert table.statuses == [1, 0, 0, 0, 0]
@@ -59,7 +60,7 @@ def test_what_waits_is_kept_while_nobody_else_lives_or_handlers_are_young(
     one, app, table, slots, age
 ):
     in_hand_and_slow(one, app, "a", "b", "c", age=age)
-    one.runtime.slots = slots
+    one.runtime.peers = Peers(0, slots)
     assert fetch(one) == -1
     assert table.statuses == [1, 1, 1]
     assert one.runtime.tally.shared == 0
@@ -67,7 +68,7 @@ def test_what_waits_is_kept_while_nobody_else_lives_or_handlers_are_young(
 
 def test_the_newest_are_given_back_first(one, app, table):
     in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
-    one.runtime.slots = 2
+    one.runtime.peers = Peers(0, 2)
     one.lane_limit.kept = 3
     one.room.share(len(one.runtime.in_flight.lanes), None)
     assert table.statuses == [1, 1, 1, 0]
@@ -75,7 +76,7 @@ def test_the_newest_are_given_back_first(one, app, table):
 
 def test_nothing_is_given_back_while_our_lease_is_in_doubt(one, app, table):
     in_hand_and_slow(one, app, "a", "b")
-    one.runtime.slots = 2
+    one.runtime.peers = Peers(0, 2)
     trust_until(one.runtime.identity, 0.0)
     assert fetch(one) == -1
     assert table.statuses == [1, 1]

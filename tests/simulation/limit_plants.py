@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Controls
 from msgworker.store import claim, limits
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Row
@@ -37,10 +35,10 @@ def counted_before() -> AbstractContextManager[None]:
 def runs_go_on() -> AbstractContextManager[None]:
     """A message of a limited topic gets the flag of the one in front of it."""
 
-    def hold(self: Runtime, paused: frozenset[str], of: Mapping[str, Any]) -> None:
-        self.paused, self.limits, self.apart = paused, of, paused
+    def init(self: Controls) -> None:
+        object.__setattr__(self, "apart", self.paused)
 
-    return replaced(Runtime, "hold", hold)
+    return replaced(Controls, "__post_init__", init)
 
 
 def free_of_charge() -> AbstractContextManager[None]:

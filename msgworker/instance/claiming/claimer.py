@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from operator import itemgetter
@@ -95,8 +95,8 @@ class Claimer:
             if self.in_doubt:
                 self._release_unknown(self._link)
             self.in_doubt = True
-            if runtime.limits:
-                rows, candidates = self._flag_by_limits(candidates, me)
+            if limited := runtime.controls.limits:
+                rows, candidates = self._flag_by_limits(candidates, me, limited)
             else:
                 rows = self._flag(candidates, me)
             if self._by_priority and len(rows) > 1:
@@ -141,7 +141,7 @@ class Claimer:
         if len(rows) < len(candidates):
             won = {row.msg_id for row in rows}
             lost = [c for c in candidates if c.msg_id not in won]
-            self._rejected_rows.lost(lost, alone=runtime.slots < 2)
+            self._rejected_rows.lost(lost, alone=runtime.peers.slots < 2)
         # A message in quarantine is claimed alone: no run behind it, no lane beside it.
         most = runtime.tables.spec.max_tries
         if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
@@ -179,7 +179,7 @@ class Claimer:
         return rows
 
     def _flag_by_limits(
-        self, candidates: list[Candidate], me: str
+        self, candidates: list[Candidate], me: str, topics: Container[str]
     ) -> tuple[list[Row], list[Candidate]]:
         """Flag each candidate of a limited topic with a permit, and the others; returns the
         rows, and the candidates that were tried."""
@@ -187,7 +187,7 @@ class Claimer:
         tried: list[Candidate] = []
         for one in candidates:
             topic = topic_of(one.topic)
-            (limited.setdefault(topic, []) if topic in self._runtime.limits else tried).append(one)
+            (limited.setdefault(topic, []) if topic in topics else tried).append(one)
         rows = self._flag(tried, me) if tried else []
         for topic, ones in limited.items():
             won, asked = self._flag_limited(topic, ones, me)
@@ -337,7 +337,8 @@ class Claimer:
         runtime = self._runtime
         if runtime.identity.doubtful:
             return False
-        if runtime.apart and not runtime.apart.isdisjoint(map(topic_of, map(_TOPIC, followers))):
+        apart = runtime.controls.apart
+        if apart and not apart.isdisjoint(map(topic_of, map(_TOPIC, followers))):
             return False
         return runtime.topics is None or runtime.topics.issuperset(map(_TOPIC, followers))
 
@@ -345,7 +346,7 @@ class Claimer:
         runtime, row = self._runtime, Row(*bare)
         if runtime.topics is not None and topic_of(row.topic) not in runtime.topics:
             return False
-        return not runtime.is_apart(row) and row.msg_id not in runtime.identity.doubtful
+        return not runtime.controls.is_apart(row) and row.msg_id not in runtime.identity.doubtful
 
     # ------------------------------------------------------------ what is flagged by us
 

@@ -177,11 +177,11 @@ class Finder:
 
     def look(self, room: int, held: int) -> Look:
         """Up to `room` heads, while `held` lanes with an object are in flight."""
-        runtime = self._runtime
-        self.search.paused = runtime.apart
+        runtime, controls = self._runtime, self._runtime.controls
+        self.search.paused = controls.apart
         self.search.busy = len(runtime.in_flight.lanes) >= self._threads
-        if self.search.but != runtime.limits.keys():
-            self.search.but = frozenset(runtime.limits)
+        if self.search.but != controls.limits.keys():
+            self.search.but = frozenset(controls.limits)
             self.search.forget()
         look = self._look_by(self.search, room, held)
         self._covered = self._seat is not None and look.complete and not look.candidates
@@ -228,7 +228,7 @@ class Finder:
                 conn,
                 runtime.tables,
                 topics=runtime.topics,
-                paused=runtime.paused,
+                paused=runtime.controls.paused,
                 linger=drain.linger,
                 retry_linger=drain.retry_linger,
                 within=self.reach,
@@ -258,8 +258,7 @@ class Finder:
         runtime = self._runtime
         wants: dict[str, Any] = {
             "want": room,
-            "slot": runtime.slot,
-            "slots": runtime.slots,
+            **runtime.peers._asdict(),
             "reach": self._contention.reach(busy=self.search.busy),
             "skip_objects": objects,
             "skip_ids": ids,

@@ -190,12 +190,11 @@ class LimitPoller:
         return self._topics.setdefault(topic, _Topic())
 
     def _handled(self) -> list[str]:
-        runtime = self._runtime
-        topics = runtime.topics
+        topics, controls = self._runtime.topics, self._runtime.controls
         return [
             name
-            for name in runtime.limits
-            if name not in runtime.paused and (topics is None or name in topics)
+            for name in controls.limits
+            if name not in controls.paused and (topics is None or name in topics)
         ]
 
     def _portion(self, free: Free) -> float:
@@ -207,7 +206,7 @@ class LimitPoller:
         """At the end of a message of ours its permit is free."""
         if not self._ours:
             return
-        lanes, limits = self._runtime.in_flight.lanes, self._runtime.limits
+        lanes, limits = self._runtime.in_flight.lanes, self._runtime.controls.limits
         left = [n for n in self._ours if n in lanes and topic_of(n.row.topic) in limits]
         if len(left) < len(self._ours):
             self._ours = left

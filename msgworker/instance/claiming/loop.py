@@ -79,7 +79,7 @@ class Capacity:
         """Release lanes that would wait long here while another instance may have free threads.
         They are not claimed again at once, because there is no room for them."""
         excess = held - self._lane_limit.kept
-        if excess <= 0 or self._runtime.slots < 2 or self._runtime.quiesce.active:
+        if excess <= 0 or self._runtime.peers.slots < 2 or self._runtime.quiesce.active:
             return
         if where is not None and where.exclusive:  # no other instance would claim them
             return
@@ -367,14 +367,14 @@ class Fetcher(Role):
                     self._look_ahead(held)
                 return -1
             won = 0
-            if self._runtime.limits and (won := self._claim_limited(room, held)):
+            if self._runtime.controls.limits and (won := self._claim_limited(room, held)):
                 held, room = held + won, room - won
                 if room < 1:
                     return won
             if held and self.pace.look_in > 0 and not self._emptying.active:
                 return -1
             me, dry = self._identity.id, self._lanes.taken_dry()
-            look = self.ahead.take((me, self._runtime.apart), room)
+            look = self.ahead.take((me, self._runtime.controls.apart), room)
             look = look or self._finder.look(room, self._hand.objects())
             self._more = True
             last_try = look.quarantined or self._last_try
@@ -390,7 +390,7 @@ class Fetcher(Role):
                     last_try
                 )  # another instance has it: continue with the others
             found = self._claim_in_parts(look.candidates, me)
-            offered, slots = len(look.candidates), self._runtime.slots
+            offered, slots = len(look.candidates), self._runtime.peers.slots
             if self._contention.claimed(offered, found, of_others=look.of_others, slots=slots):
                 self._housekeep_now()  # it counts the instances
             if self._runtime.events.wants(Looked):
@@ -408,12 +408,13 @@ class Fetcher(Role):
         """There is no room: look for the next heads already, if that pays. Not beside other
         instances: they would take these heads meanwhile, and have use for the CPU."""
         runtime = self._runtime
-        alone = runtime.slots < 2 and not runtime.limits and self._finder.everywhere
+        controls, lonely = runtime.controls, runtime.peers.slots < 2
+        alone = lonely and not controls.limits and self._finder.everywhere
         if not alone or not self._full or self._emptying.active:
             return
         seconds = self._lanes.mean_seconds
         if self.ahead.pays(held, run_length=self._run_length, handler_seconds=seconds):
-            under = self._identity.id, self._runtime.apart
+            under = self._identity.id, controls.apart
             look = self._finder.look(self._lane_limit.lanes, self._hand.objects())
             self.ahead.keep(look, under)
 
@@ -440,7 +441,7 @@ class Fetcher(Role):
         """Whether there may be more to claim than it has won."""
         if won >= room or won < len(look.candidates) or not look.saw_all:
             return True
-        return self._runtime.slots > 1  # it leaves their shares to the other instances
+        return self._runtime.peers.slots > 1  # it leaves their shares to the other instances
 
     def _claim_in_parts(self, candidates: list[Candidate], me: str) -> int:
         """Claim what a look has found; how many lanes were won.
@@ -492,7 +493,7 @@ class Fetcher(Role):
         """None while there is room and work; short while messages are in flight; else longer."""
         wanted, holding = self._lane_limit.lanes, bool(self._hand.lanes)
         due_in = self._draining.end.due_in
-        wait = self._limit_poller.wait() if self._runtime.limits else None
+        wait = self._limit_poller.wait() if self._runtime.controls.limits else None
         if wait is not None and self._draining.linger is not None:
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more

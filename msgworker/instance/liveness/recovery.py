@@ -17,7 +17,7 @@ from msgworker.db import Trouble, reason_of, trouble
 from msgworker.events import Recovered
 from msgworker.instance.connections import Connections
 from msgworker.instance.settling.writer import follow_ups
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Peers, Runtime
 from msgworker.message import UNWRITABLE, Outcome
 from msgworker.payload import shown
 from msgworker.schema import rule
@@ -235,7 +235,7 @@ class Recovery:
             one.name for one in leases if one.live and one.taken_by is None and one.table in ours
         )
         if runtime.identity.id in live:
-            runtime.slot, runtime.slots = live.index(runtime.identity.id), len(live)
+            runtime.peers = Peers(live.index(runtime.identity.id), len(live))
 
     def _restart_ttls(self, ahead: list[lease.Lease]) -> None:
         """Restart leases whose last renewal is in the future of the database's clock, which was set

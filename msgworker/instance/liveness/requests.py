@@ -12,7 +12,7 @@ from msgworker.db import Trouble, reason_of, trouble
 from msgworker.errors import SchemaError
 from msgworker.instance.connections import Connections
 from msgworker.instance.running.in_flight import Cancel
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Controls, Runtime
 from msgworker.limit import Limit
 from msgworker.logs import Said
 from msgworker.store import cancels, change, limits, pauses
@@ -85,8 +85,8 @@ class TopicLimits:
         self._started = True
         self._tell(recorded, wanted)
         by_topic = {topic: one.limit for topic, one in recorded.items()}
-        if by_topic != runtime.limits:
-            runtime.hold(runtime.paused, by_topic)
+        if by_topic != runtime.controls.limits:
+            runtime.controls = Controls(runtime.controls.paused, by_topic)
 
     def _declare(self, topic: str, limit: Limit) -> Recorded:
         """Record the limits of a handler instead of others."""
@@ -221,10 +221,10 @@ class OperatorRequests:
 
     def _pause(self, paused: frozenset[str]) -> None:
         runtime = self._runtime
-        if paused != runtime.paused:
+        if paused != runtime.controls.paused:
             names = ", ".join(repr(topic) for topic in sorted(paused)) or "none"
             self._log.info("paused topics: %s", names, extra={"event": Said.TOPICS_PAUSED})
-            runtime.hold(paused, runtime.limits)
+            runtime.controls = Controls(paused, runtime.controls.limits)
             self._look_now()
 
     # ------------------------------------------------------------ cancels

@@ -189,7 +189,7 @@ class BatchTransaction:
             ahead = settlement(lane, self._runtime).next_id
             failed = lane.next_row if lane.verdict is not None else None
             # Also of a paused topic, and at a stop: it has run, and only its failure is written.
-            if failed is not None and not self._runtime.needs_permit(failed):
+            if failed is not None and not self._runtime.controls.needs_permit(failed):
                 ahead = failed.msg_id
             followers = [message.msg_id for message in part.messages[1:]]
             shares.append(Share(lane.row.msg_id, followers, ahead))

@@ -119,6 +119,7 @@ class Gathering:
 
     def _fill(self, batch: Batch) -> None:
         first, handler, registry = batch.lanes[0], batch.handler, self._runtime.registry
+        controls = self._runtime.controls
         room = _Room(self.size(handler).now)
 
         def take(lane: Lane) -> None:
@@ -138,7 +139,7 @@ class Gathering:
                 or lane.result is not None
                 or registry.get(topic_of(lane.row.topic)) is not handler
                 or not self._may_lead(lane, handler)
-                or self._runtime.is_paused(lane.row)
+                or controls.is_paused(lane.row)
             ):
                 return False
             if not room.fits(lane.row):
@@ -152,12 +153,12 @@ class Gathering:
 
     def _behind(self, lane: Lane, handler: Handler) -> Iterator[Row]:
         """The messages of its run that may follow the flagged one in a batch."""
-        runtime = self._runtime
+        runtime, controls = self._runtime, self._runtime.controls
         for row in starmap(Row, islice(lane.rows, lane.place + 1, None)):
             if (
                 not self._is_fresh(row)
                 or runtime.registry.get(topic_of(row.topic)) is not handler
-                or runtime.is_apart(row)
+                or controls.is_apart(row)
             ):
                 return
             yield row

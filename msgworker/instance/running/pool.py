@@ -289,7 +289,8 @@ class HandlerThreads:
                     if runtime.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
                         time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
                     continue
-                if runtime.paused and runtime.is_paused(lane.row):  # since it was claimed
+                controls = runtime.controls
+                if controls.paused and controls.is_paused(lane.row):  # since it was claimed
                     lane.result = lane.result or Result(Outcome.RELEASED)
                     lane.finished_at = time.monotonic()
                 elif runtime.registry.most > 1:

@@ -141,7 +141,7 @@ def settlements(lanes: Sequence[Lane], runtime: Runtime) -> list[Settlement]:
     if held or runtime.registry.tells:
         return [settlement(lane, runtime) for lane in lanes]
     found: list[Settlement] = []
-    apart, done, new = runtime.apart, Outcome.DONE, tuple.__new__
+    apart, done, new = runtime.controls.apart, Outcome.DONE, tuple.__new__
     for lane in lanes:
         row = lane.row
         if lane.result is DONE and row.flaw is None and not (apart and lane.next_topic in apart):
@@ -201,8 +201,9 @@ def unsent(runtime: Runtime, row: Row, why: str) -> Result:
 def _may_go_on(lane: Lane, runtime: Runtime) -> bool:
     if runtime.stopping.is_set() or runtime.quiesce.active:
         return False
-    ahead = lane.next_row if runtime.apart else None
-    return ahead is None or not runtime.is_apart(ahead)
+    controls = runtime.controls
+    ahead = lane.next_row if controls.apart else None
+    return ahead is None or not controls.is_apart(ahead)
 
 
 # --- Write the outcomes of a batch on a connection of its own, until it is known what was written.
