@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # The requirements of a dependency group of pyproject.toml.
-GROUP = $(shell $(PYTHON) -m tests.matrix.bounds $(1))
+GROUP = $(shell $(PYTHON) -m proof.matrix.bounds $(1))
 # Many tests wait for something: two processes more than there are cores, six at most.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6)))
 # A test process that crashes ends the run: with groups xdist would wait for its tests without end.
@@ -15,8 +15,8 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 # A run that does not end is interrupted, as by Ctrl-C: what failed until then is shown.
 LIMIT = 40m
 SERVERS = postgresql mariadb postgresql-18 mariadb-11.8 mysql-9.7
-OF_A_VERSION = tests/contract tests/store tests/upgrade tests/coordination tests/crash tests/cli tests/test_alembic.py tests/test_ddl.py
-RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests; PYTHONNODEBUGRANGES=1 timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
+OF_A_VERSION = tests/contract tests/store tests/upgrade tests/coordination tests/cli tests/test_alembic.py tests/test_ddl.py proof/crash
+RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests proof; PYTHONNODEBUGRANGES=1 timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 .PHONY: help demo demo-web quick lint test dist release test-long test-variants matrix check format ddl keywords docs bench bench-peers performance torture rolling model mutants clean
 
@@ -69,13 +69,13 @@ test-matrix: LIMIT = 2h
 test-matrix: $(VENV)/.dev  ## contract, statements, upgrade, crashes and a short torture on each version of the servers (SERVERS="mysql-9.7", RECORD=1)
 	for version in $(SERVERS); do \
 	  export MSGWORKER_TEST_VARIANT=$$version; $(RUN_TESTS) $(OF_A_VERSION) -m "not long" --junitxml=.matrix/$$version.xml || exit 1; \
-	  $(if $(RECORD),$(BIN)/python -m tests.matrix.record $$version .matrix/$$version.xml || exit 1;) done
+	  $(if $(RECORD),$(BIN)/python -m proof.matrix.record $$version .matrix/$$version.xml || exit 1;) done
 
 servers: $(VENV)/.dev  ## start servers on free ports, say where, keep them until Ctrl-C (SERVERS="postgresql-18 mysql-9.7")
 	$(BIN)/python -m tests.servers $(SERVERS)
 
 matrix: $(VENV)/.dev  ## the contract suite with other versions, down to the oldest (MATRIX_ARGS="python-3.14", --list, --speed)
-	timeout --foreground -k 60 4h $(BIN)/python -m tests.matrix $(MATRIX_ARGS)
+	timeout --foreground -k 60 4h $(BIN)/python -m proof.matrix $(MATRIX_ARGS)
 
 quick: $(VENV)/.dev  ## the inner loop: lint, types, and the unit tests on SQLite; half a minute, no server
 	$(MAKE) --no-print-directory lint
@@ -124,16 +124,16 @@ performance: $(VENV)/.dev  ## measure all of it and write docs/project/performan
 	$(BIN)/python -m tests.servers -- $(BIN)/python -m bench.performance $(PERFORMANCE_ARGS)
 
 torture: $(VENV)/.dev  ## 60 s of kill -9, pauses, lost sessions, restarts and late commits, judged (TORTURE_ARGS=...)
-	$(BIN)/python -m tests.crash.torture $(TORTURE_ARGS)
+	$(BIN)/python -m proof.crash.torture $(TORTURE_ARGS)
 
 rolling: $(VENV)/.dev  ## scale a fleet under load, judged; ROLLING_ARGS="--plot FILE.svg" or "--handover"
-	$(BIN)/python -m tests.crash.rolling $(ROLLING_ARGS)
+	$(BIN)/python -m proof.crash.rolling $(ROLLING_ARGS)
 
 model:  ## check the models of the protocol with Spin, capped at 4 GB (MODEL_ARGS="--quick")
-	$(PYTHON) -m tests.model $(MODEL_ARGS)
+	$(PYTHON) -m proof.model $(MODEL_ARGS)
 
 mutants: $(VENV)/.dev  ## break the code on purpose, one place at a time: the tests must notice each
-	$(BIN)/python -m tests.servers -- $(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
+	$(BIN)/python -m tests.servers -- $(BIN)/python -m proof.mutants $(MUTANTS_ARGS)
 
 dist: $(VENV)/.dev  ## build the wheel and the source distribution, and check them
 	rm -rf dist

@@ -1,5 +1,5 @@
 """Where each test stands. No two tests share a name, so tests are named without their files: in
-tests/quick.py, tests/mutations.py and docs/project/promises.md."""
+tests/quick.py, proof/mutations.py and docs/project/promises.md."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-TESTS = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
+TREES = ("tests", "proof")
+"""The two trees of tests."""
 
 
 @cache
 def homes() -> dict[str, tuple[str, ...]]:
-    """Test -> the files that have one of that name, as "tests/..."; more than one is a fault."""
+    """Test -> the files that have one of that name, with their tree; more than one is a fault."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(TESTS.rglob("test_*.py")):
+    for path in sorted(path for tree in TREES for path in (ROOT / tree).rglob("test_*.py")):
         for name in re.findall(r"^ *(?:async )?def (test_\w+)\(", path.read_text(), re.M):
-            found[name].append(path.relative_to(TESTS.parent).as_posix())
+            found[name].append(path.relative_to(ROOT).as_posix())
     return {name: tuple(files) for name, files in found.items()}
 
 

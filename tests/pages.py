@@ -89,7 +89,7 @@ SHOWN = {
     ("guides/unique.md", "python"): "columns of a table of the reader's",
     ("operate/failover.md", "sql"): "of PostgreSQL, for a promotion",
     ("operate/failover.md", "text"): "a URL of two hosts; settings of servers",
-    ("operate/galera.md", "text"): "a URL of three hosts; HAProxy, run as tests/galera/haproxy.py",
+    ("operate/galera.md", "text"): "a URL of three hosts; HAProxy, run as proof/galera/haproxy.py",
     ("operate/logs.md", ""): "a line of a log",
     ("operate/metrics.md", "sh"): "stays until it is stopped",
     ("operate/metrics.md", "yaml"): "Prometheus",

@@ -18,17 +18,17 @@ from typing import Any
 
 import pytest
 
+from proof.oracle import cannot, standins
 from tests import variants
-from tests.oracle import cannot, standins
 
 ON_ALL = (
-    "bench/",
-    "contract/test_ops_races.py",
-    "contract/test_rights.py",
-    "crash/",
-    "store/",
-    "test_ddl.py",
-    "test_servers.py",
+    "proof/crash/",
+    "tests/bench/",
+    "tests/contract/test_ops_races.py",
+    "tests/contract/test_rights.py",
+    "tests/store/",
+    "tests/test_ddl.py",
+    "tests/test_servers.py",
 )
 """Files whose tests are quick on all databases."""
 DATABASES = ("sqlite", "postgresql", "mariadb")
@@ -268,7 +268,7 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """Those of the collected tests that are left to `make test-long`."""
     twins: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
-        file = item.nodeid.split("::")[0].removeprefix("tests/")
+        file = item.nodeid.split("::")[0]
         given = getattr(item, "callspec", None)
         test = getattr(item, "originalname", None) or item.name
         if given and given.params.get("database") in standins.NAMES:

@@ -35,7 +35,7 @@ VARIABLES = {
 }
 CHOSEN = "MSGWORKER_TEST_SERVERS"
 """Servers in the place of those of this machine's system, unpacked from a later Debian: names of
-`tests.matrix.debian.SERVERS`, such as "mysql-9.7 postgresql-18"."""
+`tests.debian.SERVERS`, such as "mysql-9.7 postgresql-18"."""
 MISSING = "MSGWORKER_TEST_MISSING"
 """JSON, server -> why it cannot be had: what a process that tried it tells those it starts."""
 START_SECONDS = 60.0
@@ -100,7 +100,7 @@ def chosen(kind: str) -> Path | None:
     """Where the server of this kind that CHOSEN names is unpacked; None = the system's own."""
     for name in os.environ.get(CHOSEN, "").split():
         if name.partition("-")[0] == kind:
-            from tests.matrix import debian
+            from tests import debian
 
             if name not in debian.SERVERS:
                 known = ", ".join(debian.SERVERS)
@@ -852,7 +852,7 @@ def up(names: Sequence[str]) -> int:
 def main() -> int:
     """`-- COMMAND`, or names of servers."""
     if "--" not in sys.argv:
-        from tests.matrix import debian
+        from tests import debian
 
         return up(sys.argv[1:] or ["postgresql", "mariadb", *debian.SERVERS])
     command = sys.argv[sys.argv.index("--") + 1 :]

@@ -54,6 +54,6 @@ def test_pages_for_users_name_no_test() -> None:
         f"{page.relative_to(DOCS)}: {name}"
         for folder in ("start", "guides", "operate", "reference")
         for page in (DOCS / folder).rglob("*.md")
-        for name in re.findall(r"`(test_\w+|tests/[\w/.]+)`", page.read_text())
+        for name in re.findall(r"`(test_\w+|(?:tests|proof)/[\w/.]+)`", page.read_text())
     ]
     assert [line for line in found if "test_crm" not in line] == []

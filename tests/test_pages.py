@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import pages
-from tests.conftest import Database
+from tests.plugin import Database
 
 PAGES = sorted(page for name in pages.FOLDERS for page in (pages.DOCS / name).glob("*.md"))
 WITH_TABS = [page for page in PAGES if pages.tabs(page.read_text(encoding="utf-8"))]

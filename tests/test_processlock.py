@@ -18,8 +18,8 @@ from msgworker import App
 from msgworker.app import runtime_of
 from msgworker.instance.running.context import SENDING
 from msgworker.processlock import ProcessLock
-from tests.conftest import Database
 from tests.engines import plain_engine
+from tests.plugin import Database
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks there")
 SECONDS = 8

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Database
+from tests.plugin import Database
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = sorted(p for p in (ROOT / "samples").glob("*.py") if p.name != "plain_sql_consumer.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from tests.conftest import Database
+from tests.plugin import Database
 
 
 def test_database_is_fresh_and_takes_writes(database: Database) -> None:

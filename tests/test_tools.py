@@ -42,7 +42,7 @@ def run(folder: Path, needs: str, *options: str) -> tuple[int, str]:
     kept = {name: v for name, v in os.environ.items() if not name.startswith("MSGWORKER_TEST_")}
     kept |= {NEEDS: needs, "MSGWORKER_TEST_MISSING": f'{{"mariadb": "{WHY["mariadb"]}"}}'}
     kept.pop("PYTEST_XDIST_WORKER", None)
-    plain = ["-q", "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    plain = ["-q", "-p", "tests.plugin", "-p", "no:cacheprovider", "--rootdir", str(folder)]
     command = [sys.executable, "-m", "pytest", *plain, *options, str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout + done.stderr

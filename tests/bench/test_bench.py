@@ -17,7 +17,7 @@ from bench.purchases import repeated, wrong
 from bench.report import Line, table
 from bench.scenarios import DRAINS, QUICK_SCALE, Drain, drains, note_round
 from msgworker.demo.purchases import read
-from tests.conftest import Database
+from tests.plugin import Database
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from msgworker.events import Lost, Retried, Settled, Started
 from msgworker.instance.connections import Connections
 from msgworker.instance.state import Peers
 from msgworker.testing import drain
-from tests.oracle.errors import by_name
+from proof.oracle.errors import by_name
 from tests.support.batches import EFFECTS, Calls, claimed, work_off
 from tests.support.rounds import fetch
 from tests.support.rows import Table, edit, send

@@ -15,7 +15,7 @@ from msgworker import Context, LostClaim
 from msgworker.store import items as store
 from msgworker.store import recover
 from msgworker.store.items import Record
-from tests.crash.sessions import Cutter, consumer_url
+from tests.support.cutting import Cutter, consumer_url
 from tests.support.fan_out import (
     DONE,
     EFFECT,

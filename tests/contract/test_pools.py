@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from msgworker import App, Context, Message
-from tests.conftest import Database
 from tests.engines import plain_engine
+from tests.plugin import Database
 from tests.support.leases import renewed
 from tests.support.rows import Table, send
 from tests.support.waiting import until

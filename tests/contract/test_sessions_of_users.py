@@ -13,8 +13,8 @@ from tenacity.wait import wait_fixed
 
 from msgworker import App, BatchContext, ConfigError, Context, Message
 from tests import variants
-from tests.conftest import Database
 from tests.engines import plain_engine
+from tests.plugin import Database
 from tests.support.rows import Table, send
 
 LEAVES = {

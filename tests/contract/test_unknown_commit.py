@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Context, Message
-from tests.conftest import Database
-from tests.crash.proxy import Proxy, Side
+from tests.plugin import Database
+from tests.support.proxy import Proxy, Side
 from tests.support.rows import Table
 from tests.support.waiting import in_thread, until
 

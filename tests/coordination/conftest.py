@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from msgworker.coordination import DatabaseLocks
-from tests.conftest import _fresh
 from tests.coordination.places import KINDS, NETWORKED, Place
+from tests.plugin import _fresh
 from tests.servers import CENTRES, CannotHave, Fleet
 
 

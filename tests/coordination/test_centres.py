@@ -23,9 +23,9 @@ from msgworker.coordination import (
     new_owner,
 )
 from tests.coordination.places import Place, connect
-from tests.crash.proxy import Proxy
 from tests.servers import CannotHave, Fleet, start
 from tests.support.browsing import Browser
+from tests.support.proxy import Proxy
 from tests.support.waiting import until
 
 ROUNDS = 20

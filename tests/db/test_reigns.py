@@ -1,5 +1,5 @@
 """What is an old primary of MariaDB, by what servers have of each other; with real ones it is in
-tests/failover."""
+proof/failover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server on an older timeline means is in tests/failover: it needs a standby."""
+"""What a server on an older timeline means is in proof/failover: it needs a standby."""
 
 from __future__ import annotations
 

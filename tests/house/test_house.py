@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import msgworker
-from tests.names import homes
+from tests.names import TREES, homes
 from tests.quick import ON_ALL, QUICK
 
 ROOT = Path(__file__).parents[2]
@@ -241,7 +241,7 @@ def test_version_is_the_same_everywhere() -> None:
 
 
 def test_top_level_is_what_was_promised() -> None:
-    wanted = "pyproject.toml msgworker tests ddl samples bench docs README.md ARCHITECTURE.md"
+    wanted = "pyproject.toml msgworker tests proof ddl samples bench docs README.md ARCHITECTURE.md"
     wanted += " CHANGELOG.md LICENSE Makefile .ci/run"
     assert [name for name in wanted.split() if not (ROOT / name).exists()] == []
 
@@ -254,7 +254,7 @@ def test_readme_commands_exist() -> None:
 
 def test_what_contributors_are_told_to_touch_and_to_run_is_there() -> None:
     text, makefile = (ROOT / "CONTRIBUTING.md").read_text(), (ROOT / "Makefile").read_text()
-    paths = set(re.findall(r"(?<![\w/.-])((?:msgworker|tests|docs|samples)/[\w/.]*\w)", text))
+    paths = set(re.findall(r"(?<![\w/.-])((?:msgworker|tests|proof|docs|samples)/[\w/.]*\w)", text))
     assert [path for path in sorted(paths) if not (ROOT / path.replace("NN", "12")).exists()] == []
     for target in set(re.findall(r"`?make ([a-z-]+)", text)):
         assert re.search(rf"^{target}:", makefile, re.M), target
@@ -272,8 +272,9 @@ def test_links_in_the_documents_lead_somewhere() -> None:
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-TESTS = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
-PLANTING = ("coordination/", "crash/", "scopes/", "simulation/")
+OF_TESTS = sorted(path for tree in TREES for path in (ROOT / tree).rglob("*.py"))
+TESTS = {path: path.read_text() for path in OF_TESTS}
+PLANTING = ("tests/coordination/", "proof/crash/", "tests/scopes/", "proof/simulation/")
 """Where tests put a fault in the place of a method, or look at what a lock centre keeps."""
 
 
@@ -315,7 +316,7 @@ def test_no_test_reaches_into_what_is_private() -> None:
     own = {"_replace", "_make", "_asdict", "_fields", "_exit", "_current_frames"}
     found = []
     for path, text in TESTS.items():
-        name = path.relative_to(ROOT / "tests").as_posix()
+        name = path.relative_to(ROOT).as_posix()
         for whom, what, line in private_parts(ast.parse(text)):
             if not re.match(r"_[a-z]", what) or what in own or whom in ("self", "cls", "super()"):
                 continue
@@ -329,14 +330,14 @@ def test_no_test_takes_anything_from_another_test() -> None:
     """What several need is in tests/support, or in the conftest.py of their folder."""
     found = []
     for path, text in TESTS.items():
-        asked = re.findall(r"^from tests\.(?:\w+\.)*test_\w+ import", text, re.M)
+        asked = re.findall(r"^from (?:tests|proof)\.(?:\w+\.)*test_\w+ import", text, re.M)
         found += [f"{path.relative_to(ROOT)}: {line}" for line in asked]
     assert found == []
 
 
 def test_what_is_left_to_the_long_suite_is_there() -> None:
     assert sorted(QUICK.keys() - homes().keys()) == []
-    assert [part for part in ON_ALL if not list((ROOT / "tests").glob(f"{part}*"))] == []
+    assert [part for part in ON_ALL if not list(ROOT.glob(f"{part}*"))] == []
 
 
 def test_no_two_tests_share_a_name() -> None:
@@ -397,7 +398,7 @@ def test_prose_uses_the_terms_of_the_glossary() -> None:
     """Comments, docstrings, texts and pages; not the names of tests in them."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").rglob("*.*")]
     found = []
-    tests = {*(ROOT / "tests").rglob("*.py")} - {Path(__file__)}
+    tests = {*TESTS} - {Path(__file__)}
     for path in [*FILES, *pages, *tests, *(ROOT / "bench").glob("*.py")]:
         if path.suffix in (".md", ".py"):
             words = " ".join(path.read_text(encoding="utf-8").replace("#", " ").split())

@@ -20,7 +20,7 @@ from msgworker import MessageTable
 from msgworker.db import Database
 from msgworker.schema import additions
 from msgworker.schema import create as schema
-from tests.matrix.debian import SERVERS
+from tests.debian import SERVERS
 from tests.servers import CHOSEN, VARIABLES, Fleet, PgBouncer, Server
 
 VARIABLE = "MSGWORKER_TEST_VARIANT"
@@ -60,7 +60,7 @@ OF_A_VERSION = (
     "tests/store/",
     "tests/upgrade/",
     "tests/coordination/",
-    "tests/crash/",
+    "proof/crash/",
     "tests/cli/test_doctor",
     "tests/test_alembic.py",
     "tests/test_ddl.py",

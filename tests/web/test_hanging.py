@@ -16,8 +16,8 @@ import pytest
 from msgworker import App
 from msgworker.web import threads
 from msgworker.web.application import dashboard
-from tests.crash.proxy import Proxy
 from tests.support.programs import program
+from tests.support.proxy import Proxy
 from tests.support.waiting import until
 from tests.support.web import Browser
 

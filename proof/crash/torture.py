@@ -1,0 +1,576 @@
+"""Everything at once, for as long as asked: kill -9, pauses beyond the lease, lost sessions, server
+crashes, late commits, cancels; then peace, and the verdict. Of a Galera cluster the nodes: killed,
+cut off from the others, paused, one at a time; so of a group of MySQL, but its primary where it has
+one alone. Of a pair the primary: killed, its standby promoted.
+A PgBouncer in front of a server: killed, restarted, its sessions ended.
+
+    python -m proof.crash.torture --seconds 60 --database postgresql --processes 8
+
+Without --database: PostgreSQL, MariaDB and SQLite, one after the other, each server our own.
+`--database oracle-mariadb`: the stand-in of Oracle (docs/project/oracle.md).
+`--database partitions`: PostgreSQL with eight partitions of the message table.
+
+Exit code 0: no rule broken, every message done or dead. The seed is printed first; faults come at
+moments that the machine decides, so a seed repeats the plan, not the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from msgworker import MessageTable
+from msgworker.schema import additions
+from msgworker.table.tables import able
+from proof import pairs, pooled
+from proof.crash import points
+from proof.crash.batch_witness import BEHIND
+from proof.crash.feature_rules import CHAIN, LIMITED, MAX_RUNNING, TICK, Broken
+from proof.crash.features import Features, extend
+from proof.crash.fleet import EXACT, Consumer, Trial, Verdict, load, load_of_batches
+from proof.crash.probe import SILENCE_SECONDS, Probe
+from proof.history import Kind, Outage
+from proof.oracle import standins
+from proof.oracle.ready import collated
+from tests import servers
+from tests.engines import plain_engine
+from tests.support.cutting import Cutter, consumer_url
+
+PROCESSES = {
+    "postgresql": 8,
+    "mariadb": 8,
+    "sqlite": 4,
+    "partitions": 8,
+    "oracle-mariadb": 4,
+    "galera": 6,
+    "mysql-group": 6,
+    "mysql-group-single": 6,
+    "postgresql-sync": 6,
+    "mariadb-semisync": 6,
+    "mysql-semisync": 6,
+    "pgbouncer-transaction": 6,
+    "pgbouncer-session": 6,
+}
+CLUSTERS = ("galera", "mysql-group", "mysql-group-single")
+DEFAULT = ("postgresql", "mariadb", "sqlite")
+LEASE_SECONDS = 2.0
+OBJECTS = 200
+KILL_SECONDS = 2.0
+PAUSE_SECONDS = 5.0
+CUT_SECONDS = 0.7
+CRASH_SECONDS = 20.0
+PEACE_SECONDS = 180.0
+
+
+AnyCluster = servers.Cluster[Any]
+Behind = servers.Server | AnyCluster | pairs.AnyPair | pooled.Pooled
+
+
+@dataclass
+class Score:
+    """What was done to the fleet."""
+
+    kills: int = 0
+    pauses: int = 0
+    restarts: int = 0
+    cuts: int = 0
+    crashes: int = 0
+    nodes: Counter[str] = field(default_factory=Counter)  # of a cluster: what was done to them
+    pooled: Counter[str] = field(default_factory=Counter)  # a server and its pooler: the same
+    rejoined: int = 0
+    redis: int = 0
+    late: int = 0
+    unsure: int = 0
+    orderly: int = 0
+
+
+@dataclass
+class Torture:
+    """One run. `server`: ours alone, to be crashed too. `ways`: URLs of its database, if recovery
+    gets as much more time as it was away."""
+
+    trial: Trial
+    processes: int
+    chance: random.Random
+    cutter: Cutter
+    server: Behind | None = None
+    kill_seconds: float = KILL_SECONDS
+    crash_seconds: float = CRASH_SECONDS
+    scope: str = ""
+    redis: servers.Server | None = None
+    ways: tuple[str, ...] = ()
+    score: Score = field(default_factory=Score)
+
+    def __post_init__(self) -> None:
+        self.over = threading.Event()
+        self.features = Features(self.trial, self.chance)
+        self.can_commit_late = self.trial.app.engine.dialect.name != "sqlite"
+        self.lives: list[Consumer] = []
+        self.broken: list[Broken] = []
+        self.mending: threading.Thread | None = None
+        self.outages: list[Outage] = []
+        self.cutter.when = lambda: 2 * len(self._ready()) > self.processes
+
+    def run(self, seconds: float) -> Verdict:
+        """Faults for so long, then peace until nothing is left, then the verdict."""
+        if not self.ways:
+            return self._run(seconds)
+        with Probe(*self.ways) as probe:
+            self.probe = probe
+            return self._run(seconds)
+
+    def _run(self, seconds: float) -> Verdict:
+        self.lives = [self._spawn() for _ in range(self.processes)]
+        producers = [threading.Thread(target=self._produce, args=(i,)) for i in range(2)]
+        for producer in producers:
+            producer.start()
+        self.features.start()
+        with self.cutter.cutting() if self.server else contextlib.nullcontext():
+            self._faults(time.monotonic() + seconds)
+        self.score.cuts = self.cutter.count
+        self.over.set()
+        self.features.peace()
+        for producer in producers:
+            producer.join()
+        return self._peace()
+
+    def _faults(self, deadline: float) -> None:
+        plan = self._plan()
+        while time.monotonic() < deadline:
+            self.trial.pauses(0.05)
+            now = time.monotonic()
+            for i, (act, every, at) in enumerate(plan):
+                if now >= at and act():
+                    plan[i] = act, every, now + every * self.chance.uniform(0.5, 1.5)
+            self._replace_dead()
+
+    def _plan(self) -> list[tuple[Callable[[], bool], float, float]]:
+        acts: list[tuple[Callable[[], bool], float]] = [
+            (self._kill, self.kill_seconds),
+            (self._pause, PAUSE_SECONDS),
+            (self._stop_in_order, 2 * self.kill_seconds),
+        ]
+        if self.server is not None:
+            acts.append((self._crash, self.crash_seconds))
+        if self.redis is not None:
+            acts.append((self._crash_redis, self.crash_seconds / 2))
+        begin = time.monotonic() + 3
+        return [(act, every, begin + self.chance.uniform(0, every)) for act, every in acts]
+
+    def _spawn(self) -> Consumer:
+        options: dict[str, object] = {"all_topics": True}
+        if self.scope:
+            options["scope"] = self.scope
+        if self.redis is not None:
+            options["locks"] = self.redis.url
+        number = len(self.trial.consumers)
+        through = None
+        if isinstance(self.server, servers.Cluster):
+            through = self.server.first(self.trial.url, number)
+        return self.trial.spawn(through=through, threads=2, seed=number, **options)
+
+    def _replace_dead(self) -> None:
+        for i, life in enumerate(self.lives):
+            if not life.running:
+                self.score.restarts += 1
+                self.lives[i] = self._spawn()
+
+    # ------------------------------------------------------------ faults
+
+    def _ready(self) -> list[Consumer]:
+        return [c for c in self.lives if c.running and c.is_ready and not c.told_to_stop]
+
+    # Each tells whether it was done; what finds no process is tried again. One is left alone:
+    # what the dead held must be recovered in time, by a living one.
+
+    def _victim(self) -> Consumer | None:
+        found = self._ready()
+        return self.chance.choice(found) if len(found) > 1 else None
+
+    def _kill(self) -> bool:
+        victim = self._victim()
+        if victim is None:
+            return False
+        victim.kill()
+        self.score.kills += 1
+        return True
+
+    def _stop_in_order(self) -> bool:
+        victim = self._victim()
+        if victim is None:
+            return False
+        victim.send(signal.SIGTERM)
+        self.score.orderly += 1
+        return True
+
+    def _pause(self) -> bool:
+        victim = self._victim()
+        if victim is None:
+            return False
+        victim.pause()
+        self.score.pauses += 1
+        seconds = LEASE_SECONDS * self.chance.uniform(1.0, 2.0)
+        timer = threading.Timer(seconds, self._resume, [victim])
+        timer.daemon = True
+        timer.start()
+        return True
+
+    @staticmethod
+    def _resume(victim: Consumer) -> None:
+        if victim.running:
+            victim.resume()
+
+    def _crash(self) -> bool:
+        assert self.server is not None
+        if isinstance(self.server, servers.Cluster):
+            return self._harm_node(self.server)
+        if isinstance(self.server, pairs.Pair):
+            return self._fail_over(self.server)
+        if isinstance(self.server, pooled.Pooled):
+            return self._harm_pooled(self.server)
+        if self.server.name == "mariadb":
+            self.server.kill()
+        elif self.chance.random() < 0.5:
+            self.server.stop(signal.SIGQUIT)
+        else:
+            self.server.stop(signal.SIGINT)  # in order, as at an upgrade
+        self.trial.pauses(self.chance.uniform(0, 2))
+        self.server.start()
+        self.score.crashes += 1
+        return True
+
+    def _harm_node(self, cluster: AnyCluster) -> bool:
+        """One node is away for some seconds, while the faults of the others go on."""
+        if self.mending is not None and self.mending.is_alive():
+            return False
+        node = cluster.victim(self.chance)
+        kind = cluster.harms[self.score.crashes % len(cluster.harms)]
+        seconds = self.chance.uniform(2, 10)
+        self.score.crashes += 1
+        self.score.nodes[kind] += 1
+
+        def harm() -> None:
+            cluster.harm(node, kind, seconds)
+            self.score.rejoined += 1
+
+        self.mending = threading.Thread(target=harm)
+        self.mending.start()
+        return True
+
+    def _fail_over(self, pair: pairs.AnyPair) -> bool:
+        """The primary is killed while the faults of the others go on; half of the times connections
+        lead to the standby before it is promoted."""
+        if self.mending is not None and self.mending.is_alive():
+            return False
+        seconds, shown = self.chance.uniform(0, 2), self.chance.random() < 0.5
+        self.score.crashes += 1
+        self.mending = threading.Thread(target=pair.fail_over, args=(seconds, shown))
+        self.mending.start()
+        return True
+
+    def _harm_pooled(self, both: pooled.Pooled) -> bool:
+        kind = pooled.HARMS[self.score.crashes % len(pooled.HARMS)]
+        both.harm(kind, self.chance.uniform(0, 2))
+        self.score.crashes += 1
+        self.score.pooled[kind] += 1
+        return True
+
+    def _crash_redis(self) -> bool:
+        """All locks and their tokens are forgotten."""
+        assert self.redis is not None
+        self.redis.kill()
+        self.trial.pauses(self.chance.uniform(0, 2))
+        self.redis.start()
+        self.score.redis += 1
+        return True
+
+    # ------------------------------------------------------------ work
+
+    def _produce(self, number: int) -> None:
+        """Messages as fast as they are done, about; some commit late, some kill their process."""
+        chance = random.Random(f"{self.chance.random()}-{number}")
+        if number == 0:  # one at least whose on_dead is left to who recovers it
+            self.trial.send(None, CHAIN, crash=points.IN_HANDLER, crashes=99)
+        while not self.over.wait(0.1):
+            try:
+                if self.trial.unfinished() > 1500:
+                    continue
+                messages = load(30, OBJECTS, chance) + load_of_batches(15, chance)
+                extend(messages, OBJECTS, chance)
+                if chance.random() < 0.02:
+                    place = chance.randrange(len(messages))  # a batch has it in its middle
+                    messages[place] = (*messages[place][:2], self._deadly(chance))
+                if chance.random() < 0.01:
+                    messages.append((None, CHAIN, {**self._deadly(chance), "crashes": 99}))
+                if self.can_commit_late and chance.random() < 0.2:
+                    object_id = f"o{chance.randrange(OBJECTS)}"
+                    self.trial.send_late(object_id, chance.choice(("plain", *EXACT)), 0.2)
+                    self.score.late += 1
+                self.trial.send_many(messages)
+                for _ in range(3 if able(self.trial.app.tables) else 0):
+                    self.features.send_keyed(chance)
+            except Exception:  # the server is away: what was sent is not certain, which is noted
+                self.score.unsure += 1
+                self.over.wait(0.5)
+
+    @staticmethod
+    def _deadly(chance: random.Random) -> dict[str, object]:
+        places = (
+            points.AFTER_CLAIM,
+            points.IN_HANDLER,
+            points.AFTER_EFFECT,
+            points.IN_SETTLE,
+            points.AFTER_SETTLE,
+        )
+        return {"crash": chance.choice(places), "crashes": chance.choice((1, 1, 2, 99))}
+
+    # ------------------------------------------------------------ the end
+
+    def _has_ticked(self) -> bool:
+        message = self.trial.app.tables.message
+        with self.trial.reader.connect() as conn:
+            query = sa.select(message.c.msg_id).where(message.c.topic == TICK).limit(1)
+            return conn.scalar(query) is not None
+
+    def _peace(self) -> Verdict:
+        if self.mending is not None:
+            self.mending.join()
+        for life in self.lives:
+            if life.running:
+                life.resume()
+        deadline = time.monotonic() + PEACE_SECONDS
+        while not self._has_ticked() and time.monotonic() < deadline:  # kills may have left no time
+            self.trial.pauses(0.2)
+            self._replace_dead()
+        # Otherwise one that stops last may send a tick that no instance handles any more.
+        self.trial.app.ops.pause_schedule(TICK, reason="peace")
+        while self.trial.unfinished() and time.monotonic() < deadline:
+            self.trial.pauses(0.2)
+            self._replace_dead()  # the last deadly messages
+        for life in self.lives:
+            if life.running and not life.told_to_stop:
+                life.ready()
+        self.trial.stop_all()
+        lines = self.features.read()
+        if self.ways:
+            self.outages = self.probe.past_outages()
+        verdict = self.trial.judge(
+            also=self.features.events(),
+            limited={line.msg_id for line in lines if line.topic == LIMITED},
+            max_running=MAX_RUNNING,
+            outages=self.outages,
+        )
+        self.broken = self.features.wrong()
+        return verdict
+
+
+def behind(torture: Torture) -> int:
+    """How many messages went from 0 to done in a batch, or would have."""
+    return sum((e.detail or "").startswith(BEHIND) for e in torture.trial.events())
+
+
+def by_rule(verdict: Verdict) -> str:
+    """How many of each rule, such as ": 3 of I9"; nothing where none is broken."""
+    count = Counter(str(violation).partition(":")[0] for violation in verdict.violations)
+    return ": " * bool(count) + ", ".join(f"{n} of {rule}" for rule, n in sorted(count.items()))
+
+
+def of_nodes(torture: Torture) -> list[str]:
+    """What was done to the nodes of a cluster, and how long it committed nothing; or to a server
+    and its pooler."""
+    score, away = torture.score, [back - away for away, back in torture.outages]
+    if score.pooled:
+        done = ", ".join(f"{kind} {count} times" for kind, count in score.pooled.items())
+        return [f"of these    {done}"]
+    if not score.nodes:
+        return []
+    done = ", ".join(f"{count} {kind}" for kind, count in score.nodes.items())
+    return [
+        f"nodes       {done}; {score.rejoined} came back",
+        f"outages     {len(away)} times no node committed for {SILENCE_SECONDS:g} s or more: "
+        f"{sum(away):.1f} s in all, {max(away, default=0.0):.1f} s at most",
+    ]
+
+
+def report(torture: Torture, verdict: Verdict) -> str:
+    """What was done, what came of it."""
+    score, rows, events = torture.score, verdict.rows, verdict.events
+    count = {kind: sum(e.kind == kind for e in events) for kind in Kind}
+    well = Counter(e.msg_id for e in events if e.kind == Kind.ENDED and e.detail == "returned")
+    sent, numbers = torture.trial.sent, verdict.numbers
+    plain = {numbers[n] for n in numbers if sent[n].topic == "plain"}
+    again = sum(times - 1 for msg_id, times in well.items() if msg_id in plain)
+    dead = sum(row.status == -1 for row in rows.values())
+    lines = [
+        f"messages    {len(rows)} ({sum(r.status == 2 for r in rows.values())} done, {dead} dead), "
+        f"{score.late} late commits, {score.unsure} uncertain commits",
+        f"faults      {score.kills} kills, {score.pauses} pauses, {score.cuts} sessions ended, "
+        f"{score.crashes} server crashes, {score.redis} of Redis, {score.orderly} orderly stops, "
+        f"{score.restarts} restarts",
+        *of_nodes(torture),
+        f"recovered   {count[Kind.RECOVERED]} messages of {count[Kind.LEASE_LOST]} dead instances",
+        f"duplicates  {again} plain handlers ended well more than once (at least once is promised)",
+        f"effects     {count[Kind.EFFECT]} of transactional handlers",
+        f"batches     {behind(torture)} times a message was handled behind the head of its object",
+        str(torture.features),
+        f"violations  {len(verdict.violations)} of the history, {len(torture.broken)} besides"
+        f"{by_rule(verdict)}",
+    ]
+    wrong = [*verdict.violations[:10], *torture.broken[:10]]
+    return "\n".join([*lines, *map(str, wrong)])
+
+
+@contextlib.contextmanager
+def cluster(name: str) -> Iterator[tuple[str, str, AnyCluster]]:
+    """The same on three nodes; the URLs name all of them."""
+    made: AnyCluster = servers.Galera()
+    if name != "galera":
+        made = servers.Group(single=name.endswith("single"))
+    try:
+        made.start()
+        made.nodes[0].query("CREATE DATABASE torture")
+        url = made.url().replace("/?", "/torture?") + "&connect_timeout=2"
+        yield consumer_url(url), url, made
+    finally:
+        made.remove()
+
+
+@contextlib.contextmanager
+def pair(name: str) -> Iterator[tuple[str, str, pairs.AnyPair]]:
+    """The same on a primary with a standby; all go through a proxy, which leads to the primary."""
+    with pairs.running(pairs.named(name)) as made:
+        ours = made.make("torture")
+        yield consumer_url(f"{made.url}torture"), ours, made
+
+
+@contextlib.contextmanager
+def pooler(name: str) -> Iterator[tuple[str, str, pooled.Pooled]]:
+    """The same behind a PgBouncer, through which the consumers go; we do not."""
+    with pooled.running(name) as made:
+        admin = plain_engine(made.server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with admin.connect() as conn:
+            conn.exec_driver_sql("CREATE DATABASE torture")
+        yield consumer_url(made.url("torture")), f"{made.server.url}torture", made
+
+
+@contextlib.contextmanager
+def database(name: str, folder: Path) -> Iterator[tuple[str, str, Behind | None]]:
+    """A new database on a server of our own: for consumers, for ourselves, and the server."""
+    if name == "sqlite":
+        url = f"sqlite:///{folder / 'torture.db'}"
+        yield url, url, None
+        return
+    if name in CLUSTERS:
+        with cluster(name) as found:
+            yield found
+        return
+    if name in pairs.LOSSLESS:
+        with pair(name) as ready:
+            yield ready
+        return
+    if name in pooled.NAMES:
+        with pooler(name) as both:
+            yield both
+        return
+    server = servers.start("postgresql" if name == "partitions" else standins.server_of(name))
+    try:
+        admin = plain_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        options = collated if name in standins.NAMES else ""
+        with admin.connect() as conn:
+            conn.exec_driver_sql(f"CREATE DATABASE torture {options}")
+        url = f"{server.url}torture"
+        if name in standins.NAMES:
+            url = standins.text(standins.over(sa.make_url(url), "torture"))
+        if name == "partitions":
+            divide(url)
+        yield consumer_url(url), url, server
+    finally:
+        server.remove()
+
+
+def divide(url: str) -> None:
+    """Make the message table with partitions."""
+    engine = plain_engine(url)
+    with engine.begin() as conn:
+        conn.exec_driver_sql(additions.ddl(MessageTable(), "postgresql", 8))
+    engine.dispose()
+
+
+@contextlib.contextmanager
+def running(
+    name: str, folder: Path, processes: int, seed: int, scope: str = ""
+) -> Iterator[Torture]:
+    """A torture that can be run; raises CannotHave. scope: partitions with their locks in the
+    database, or segments with theirs in Redis, which is killed, too."""
+    with contextlib.ExitStack() as stack:
+        theirs, ours, server = stack.enter_context(database(name, folder))
+        table = MessageTable(shard="shard") if scope else MessageTable()
+        trial = Trial(theirs, folder, lease=LEASE_SECONDS, sends_with=ours, table=table)
+        stack.callback(trial.close)
+        cutter = Cutter(ours, CUT_SECONDS, random.Random(seed))
+        torture = Torture(trial, processes, random.Random(seed), cutter, server, scope=scope)
+        if isinstance(server, pairs.Pair):
+            torture.ways = (ours,)
+        if isinstance(server, servers.Cluster):
+            torture.ways = tuple(f"{node.url}torture" for node in server.nodes)
+        if isinstance(server, pooled.Pooled):
+            torture.crash_seconds /= 2
+        if scope == "segments":
+            torture.redis = servers.start("redis", durable=False)
+            stack.callback(torture.redis.remove)
+        yield torture
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="torture", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument(
+        "--database", choices=list(PROCESSES), action="append", help="default: all but Oracle's"
+    )
+    parser.add_argument("--processes", type=int, help="default: 8, and 4 on SQLite")
+    parser.add_argument("--scope", choices=["partitions", "segments"], default="")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--keep", type=Path, help="leave the history and the logs in this folder")
+    options = parser.parse_args()
+    standins.install()
+    codes = [torture(name, options) for name in options.database or DEFAULT]
+    return max(codes)
+
+
+def torture(name: str, options: argparse.Namespace) -> int:
+    """One database; 0 if no rule was broken, 1 if one was, 3 if there is no such server."""
+    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    processes = options.processes or PROCESSES[name]
+    print(
+        f"torture of {name}: {options.seconds:g} s, {processes} processes, seed {seed}", flush=True
+    )
+    with contextlib.ExitStack() as stack:
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = folder / f"{name}-{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            run = stack.enter_context(running(name, folder, processes, seed, options.scope))
+        except servers.CannotHave as reason:
+            print(f"{name} is not there: {reason}", file=sys.stderr)
+            return 3
+        verdict = run.run(options.seconds)
+        print(report(run, verdict), flush=True)
+        left = sum(row.status in (0, 1) for row in verdict.rows.values())
+        return 1 if verdict.violations or run.broken or left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

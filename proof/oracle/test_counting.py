@@ -1,0 +1,42 @@
+"""Round trips, statements and parses per message on the stand-in, beside what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.counts import SHAPES, recorded
+from proof.oracle import counting
+from tests.plugin import Database, _fresh
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def empty(servers: Any, tmp_path: Path) -> Iterator[Database]:
+    yield from _fresh("oracle-mariadb", servers, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name == "B1" else [pytest.mark.long]) for name in SHAPES],
+)
+def test_a_message_costs_no_more_on_oracle_than_recorded(empty: Database, name: str) -> None:
+    counted, kept = asdict(counting.count(empty.url, name)), counting.kept()[name]
+    for what, most in kept.items():
+        assert counted[what] <= counting.TOLERANCE * most, (what, counted)
+
+
+@pytest.mark.parametrize("name", list(SHAPES))
+def test_the_round_trips_recorded_are_within_the_aim(name: str) -> None:
+    times = counting.kept()[name]["round_trips"] / recorded()["postgresql"][name]["round_trips"]
+    assert times <= counting.AIM
+
+
+def test_the_document_shows_the_counts() -> None:
+    text = (DOCS / "project" / "oracle.md").read_text(encoding="utf-8")
+    assert counting.shown() in text, "write it anew with `python -m proof.oracle.counting`"

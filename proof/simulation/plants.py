@@ -1,0 +1,583 @@
+"""Planted bugs: what must turn the checker red, each with the rules that may say so.
+
+Some break statements of store/, others the objects of instance/ that decide; both for a while.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection
+
+from msgworker import ticks
+from msgworker.instance.claiming.choice import HeadChooser
+from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.drain import DrainEnd, Next, Seen
+from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.search import Look, Search
+from msgworker.instance.liveness.identity import Identity
+from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.running.in_flight import InFlight, Lane, Phase, Quiesce
+from msgworker.instance.running.pool import Lanes
+from msgworker.instance.settling.settler import Settler
+from msgworker.instance.settling.writer import Writer, settlement
+from msgworker.instance.state import Runtime
+from msgworker.message import Outcome, Settled, Settlement
+from msgworker.store import claim, done, lease, recover, rows, schedules, settle
+from msgworker.store.candidates import Candidate
+from msgworker.store.rows import Bare, Row
+from msgworker.table import Cols, Tables
+from proof.history import Rule
+from proof.simulation.batch_plants import counts_ignored, half_is_committed
+from proof.simulation.cancel_plants import kept_by_a_rerun
+from proof.simulation.configs import CONFIGS
+from proof.simulation.key_plants import free_between_tries, held_by_the_dead
+from proof.simulation.limit_plants import counted_before, free_of_charge, runs_go_on
+from proof.simulation.process import RUN_LIMIT
+from proof.simulation.schedule import Config, Report, search_seeds, world_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """One way to be wrong, where to look for it, and what must be reported."""
+
+    name: str
+    config: str
+    rules: frozenset[Rule]
+    patch: Callable[[], AbstractContextManager[None]] = nullcontext
+    guard: bool = True
+    seeds: int = 5000
+    rare: bool = False  # takes long to find
+
+    def hunt(self, seeds: range | None = None) -> Report | None:
+        """The first schedule in which one of the rules is reported broken, None if none is."""
+        config: Config = CONFIGS[self.config]
+
+        def found(report: Report) -> bool:
+            return any(violation.rule in self.rules for violation in report.violations)
+
+        with self.patch():
+            world = world_for(config, guard=self.guard)
+            try:
+                return search_seeds(
+                    config,
+                    seeds or range(self.seeds),
+                    world=world,
+                    plant=self.name,
+                    found=found,
+                )
+            finally:
+                world.close()
+
+
+@contextmanager
+def replaced(target: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute replaced for a while; statements are built anew with every world."""
+    before = getattr(target, name)
+    setattr(target, name, value)
+    try:
+        yield
+    finally:
+        setattr(target, name, before)
+
+
+# --- broken statements ---
+
+
+def owner(c: Cols) -> ColumnElement[Any]:
+    assert c.claimed_by is not None
+    return c.claimed_by
+
+
+def no_fence() -> AbstractContextManager[None]:
+    """A settle asks only whether the row is at 1."""
+
+    def mine(self: Tables, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
+        return sa.or_(self.running(c), sa.and_(sa.false(), owner(c) == me))
+
+    return replaced(Tables, "mine", mine)
+
+
+def no_status_in_fence() -> AbstractContextManager[None]:
+    """A settle, and a recovery, takes any row, whoever has it."""
+
+    def mine(self: Tables, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
+        return sa.or_(sa.true(), owner(c) == me)
+
+    return replaced(Tables, "mine", mine)
+
+
+def earlier_running() -> AbstractContextManager[None]:
+    """The seed's question: is an earlier message running (instead of unfinished)."""
+
+    def earlier(self: Tables, of: Cols) -> ColumnElement[bool]:
+        other = self.cols(self.message.alias("e"))
+        same = sa.and_(other.object_id == of.object_id, other.msg_id < of.msg_id)
+        return sa.exists(sa.select(other.msg_id).where(same, self.running(other)))
+
+    return replaced(Tables, "earlier_unfinished", earlier)
+
+
+def earlier_ignored() -> AbstractContextManager[None]:
+    """A claim does not ask whether the message is the head."""
+
+    def earlier(_: Tables, __: Cols) -> ColumnElement[bool]:
+        return sa.false()
+
+    return replaced(Tables, "earlier_unfinished", earlier)
+
+
+def due_first() -> AbstractContextManager[None]:
+    """A due message is offered before the head of its object, which is then passed over."""
+
+    def offer_waited(self: HeadChooser, row: Candidate) -> None:
+        if row.object_id not in self._passed and self.could_go(row):
+            self.offer(row)
+
+    def refused(self: Search, candidates: list[Candidate]) -> None:
+        self._blocked.update(c.object_id for c in candidates if c.object_id is not None)
+
+    patches = ExitStack()
+    patches.enter_context(replaced(HeadChooser, "offer_waited", offer_waited))
+    patches.enter_context(replaced(Search, "refused", refused))
+    return patches
+
+
+def any_claim() -> AbstractContextManager[None]:
+    """The settle does not ask which claim of the instance it belongs to."""
+
+    def statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
+        c = t.cols()
+        if outcome is Outcome.DONE:
+            return done.finish_of(t, False)
+        unasked = [sa.bindparam(name, type_=sa.Integer()) >= 0 for name in ("mw_tries", "mw_times")]
+        mine = (t.among(c.msg_id), t.mine(c, rows.ME), *unasked)
+        return sa.update(t.message).where(*mine).values(settle._outcome_values(t, outcome))
+
+    return replaced(settle, "_statement", statement)
+
+
+def any_tries() -> AbstractContextManager[None]:
+    """Without owners an outcome asks for the status alone."""
+
+    def same_tries(self: Tables, c: Cols, counted: bool) -> list[ColumnElement[bool]]:
+        seen = sa.bindparam("mw_tries", type_=sa.Integer())
+        return [sa.or_(self.tries(c) == seen, c.msg_id.is_not(None))] if counted else []
+
+    return replaced(Tables, "same_tries", same_tries)
+
+
+_flag = claim.flag
+
+
+def _as_it_is_now(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> list[Candidate]:
+    c = t.cols()
+    ids = [one.msg_id for one in candidates]
+    query = sa.select(c.msg_id, c.status, t.tries(c)).where(c.msg_id.in_(ids))
+    now = {row[0]: row for row in conn.execute(query)}
+    return [one._replace(status=now[one.msg_id][1], tries=now[one.msg_id][2]) for one in candidates]
+
+
+def seen_ignored() -> AbstractContextManager[None]:
+    """The claim does not compare status and tries with what was seen."""
+
+    def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str) -> list[Row]:
+        return _flag(conn, t, _as_it_is_now(conn, t, candidates), me=me)
+
+    return replaced(claim, "flag", flag)
+
+
+@contextmanager
+def seen_and_status_ignored() -> Iterator[None]:
+    """Nor does it look at the status at all."""
+
+    def claimable(_: Tables, c: Cols) -> ColumnElement[bool]:
+        return c.status != 1
+
+    with seen_ignored(), replaced(Tables, "claimable", claimable):
+        yield
+
+
+def recover_anybody() -> AbstractContextManager[None]:
+    """Rows are given back by id, whoever holds them now."""
+
+    def taken(conn: Connection, t: Tables, ids: Sequence[int], **_: Any) -> int:
+        c = t.cols()
+        found = conn.execute(
+            sa.update(t.message)
+            .where(c.msg_id.in_(ids), t.running(c))
+            .values(status=-1, error_try_times=t.tries(c) + 1, crash_times=1, claimed_by=None)
+        )
+        return found.rowcount
+
+    return replaced(recover, "recover", taken)
+
+
+def crash_is_no_try() -> AbstractContextManager[None]:
+    """A recovery counts no try."""
+
+    def back(
+        conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str, **_: Any
+    ) -> int:
+        c = t.cols()
+        mine = sa.and_(t.running(c), owner(c) == dead_id)
+        values = {"status": -1, "available_at": None, "claimed_by": None, "last_error": text}
+        return conn.execute(
+            sa.update(t.message).where(c.msg_id.in_(ids), mine).values(values)
+        ).rowcount
+
+    return replaced(recover, "recover", back)
+
+
+def owner_kept() -> AbstractContextManager[None]:
+    """What leaves status 1 keeps its `claimed_by`."""
+    values = Tables.values
+
+    def kept(self: Tables, **roles: Any) -> dict[str, Any]:
+        gone = isinstance(roles.get("claimed_by"), sa.sql.elements.Null)
+        return values(self, **{k: v for k, v in roles.items() if k != "claimed_by" or not gone})
+
+    return replaced(Tables, "values", kept)
+
+
+# --- broken roles ---
+
+
+def no_take_over() -> AbstractContextManager[None]:
+    """Recovery: rows of an expired lease are given back without taking it over."""
+
+    def give_back(self: Recovery, seen: lease.Lease) -> int:
+        return self._give_back(seen.name)[0]
+
+    return replaced(Recovery, "_take_over", give_back)
+
+
+def no_orphans() -> AbstractContextManager[None]:
+    """Recovery: rows of ids without a lease stay."""
+    return replaced(Recovery, "_recover_orphan", lambda self, dead_id: 0)
+
+
+def drops_before_the_rest() -> AbstractContextManager[None]:
+    """Recovery: takes the dead for living as long as their lease was once seen alive."""
+    return replaced(Recovery, "_due", lambda self, leases, holders: iter(()))
+
+
+def early_runs() -> AbstractContextManager[None]:
+    """Claimer: the run is read before the flag commits."""
+    flag, runs = Claimer._flag, claim.read_runs
+    kept: dict[int, list[Bare]] = {}
+
+    def flag_later(self: Claimer, candidates: list[Candidate], me: str) -> list[Row]:
+        heads: list[Row] = [
+            Row(c.msg_id, c.object_id, None, None, 0, 0, 0, None, None) for c in candidates
+        ]
+        with self._link.statement() as conn:
+            kept.update(runs(conn, self._runtime.tables, heads, limit=RUN_LIMIT))
+        return flag(self, candidates, me)
+
+    def read(conn: Connection, t: Tables, heads: Sequence[Row], **_: Any) -> dict[int, list[Bare]]:
+        return {head.msg_id: kept.get(head.msg_id, []) for head in heads}
+
+    patches = ExitStack()
+    patches.enter_context(replaced(Claimer, "_flag", flag_later))
+    patches.enter_context(replaced(claim, "read_runs", read))
+    return patches
+
+
+def no_sweep() -> AbstractContextManager[None]:
+    """Claimer: rows flagged by us that no lane knows stay."""
+    return replaced(Claimer, "_release_unknown", lambda self, link: None)
+
+
+def no_look_at_the_stop() -> AbstractContextManager[None]:
+    """Claimer: it holds nothing, it says, without a look."""
+    return replaced(Claimer, "holds_nothing", lambda self, link: True)
+
+
+def sweep_beside_a_claim() -> AbstractContextManager[None]:
+    """Claimer: the sweep of unknown rows does not wait for claims in flight."""
+
+    @contextmanager
+    def no_claim_in_flight(self: Claimer, patience: float | None = None) -> Iterator[bool]:
+        yield True
+
+    return replaced(Claimer, "no_claim_in_flight", no_claim_in_flight)
+
+
+def nothing_held() -> AbstractContextManager[None]:
+    """Hand: claims objects whose settle is not known to be over."""
+    return replaced(InFlight, "held", lambda self: (set(), set()))
+
+
+def rows_held() -> AbstractContextManager[None]:
+    """Hand: leaves alone only the very messages whose settle is not answered."""
+
+    def held(self: InFlight) -> Any:
+        return set(), {lane.row.msg_id for lane in list(self.lanes)}
+
+    return replaced(InFlight, "held", held)
+
+
+def unasked() -> AbstractContextManager[None]:
+    """Lanes: without owners what is carried over starts without being asked for."""
+
+    def may_start(self: Lanes, lane: Lane) -> bool:
+        return self._runtime.identity.is_ours(lane.owner)
+
+    return replaced(Lanes, "may_start", may_start)
+
+
+def forgets_all() -> AbstractContextManager[None]:
+    """Runtime: without owners, too, a lost lease makes an instance forget all."""
+
+    go_on_as = Runtime.go_on_as
+
+    def forget(self: Runtime, *what: Any, with_all: bool = False) -> None:
+        go_on_as(self, *what)
+
+    return replaced(Runtime, "go_on_as", forget)
+
+
+def never_quiet() -> AbstractContextManager[None]:
+    """Quiesce: hands never run empty, and a message in quarantine is claimed beside others."""
+    patches = ExitStack()
+    patches.enter_context(replaced(Quiesce, "step", lambda self, held, reason: Phase.EMPTY))
+    patches.enter_context(replaced(Claimer, "claim_alone", Claimer.claim))
+    patches.enter_context(replaced(InFlight, "quarantined", lambda self, most: False))
+    return patches
+
+
+def ahead_of_the_flag() -> AbstractContextManager[None]:
+    """Settler: lanes go on before what moves their flags is written."""
+    settle = Settler.settle
+
+    def early(self: Settler, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
+        ahead = []
+        for lane in batch:
+            if settlement(lane, self._runtime).next_id is not None and lane.settled is None:
+                ahead.append(Lane(lane.owner, lane.rows[lane.place + 1 :]))
+        self._runtime.in_flight.lanes.update(ahead)
+        self._lanes.put(ahead)
+        settle(self, batch, writer)
+        return []
+
+    return replaced(Settler, "settle", early)
+
+
+def one_answer_for_all() -> AbstractContextManager[None]:
+    """Writer: what became of one lane of a batch is taken for what became of all."""
+    write = Writer.write
+
+    def same(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        became = write(self, lanes, me)
+        return dict.fromkeys(lanes, next(iter(became.values()), Settled.LOST))
+
+    return replaced(Writer, "write", same)
+
+
+def unanswered_is_written() -> AbstractContextManager[None]:
+    """Writer: what was not answered is taken for written, without a look."""
+
+    def look(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        wanted = {i: settlement(lane, self._runtime).next_id for i, lane in lanes.items()}
+        return {i: Settled.WENT_ON if ahead else Settled.ENDED for i, ahead in wanted.items()}
+
+    return replaced(Writer, "_look", look)
+
+
+def in_both() -> AbstractContextManager[None]:
+    """Settler: finished lanes leave the queue after their settle, so that both take them."""
+    settle = Settler.settle
+
+    def copied(self: Settler) -> list[Lane]:
+        return list(self._finished)
+
+    def late(self: Settler, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
+        try:
+            return settle(self, batch, writer)
+        finally:
+            for lane in batch:
+                if lane in self._finished:
+                    self._finished.remove(lane)
+
+    patches = ExitStack()
+    patches.enter_context(replaced(Settler, "_take", copied))
+    patches.enter_context(replaced(Settler, "settle", late))
+    return patches
+
+
+def lost_by_one_is_written() -> AbstractContextManager[None]:
+    """Writer: what a spare one has lost it takes for written."""
+    write = Writer.write
+
+    def hopeful(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        became = write(self, lanes, me)
+        if not self._spare:
+            return became
+        wanted = {i: settlement(lane, self._runtime).next_id for i, lane in lanes.items()}
+        hoped = {i: Settled.WENT_ON if ahead else Settled.ENDED for i, ahead in wanted.items()}
+        found = {i: became.get(i, Settled.LOST) for i in lanes}
+        return {i: hoped[i] if fate is Settled.LOST else fate for i, fate in found.items()}
+
+    return replaced(Writer, "write", hopeful)
+
+
+def always_trusted() -> AbstractContextManager[None]:
+    """Identity: believes in a lease that is over."""
+    return replaced(Identity, "trusted", lambda self: True)
+
+
+def keeps_its_id() -> AbstractContextManager[None]:
+    """Identity: goes on under its id while a settle may be under way, and a settle does not ask
+    which claim it belongs to. One of both alone does no harm."""
+    patches = ExitStack()
+    patches.enter_context(replaced(Identity, "retire", lambda self: None))
+    patches.enter_context(replaced(Finder, "_drop_doubtful", lambda self, look: None))
+    patches.enter_context(any_claim())
+    return patches
+
+
+def nobody_else() -> AbstractContextManager[None]:
+    """Identity: what was claimed under a lost id is never lost."""
+    return replaced(Identity, "is_ours", lambda self, owner: True)
+
+
+def ends_at_once() -> AbstractContextManager[None]:
+    """DrainEnd: over after the first look at everything that found nothing."""
+
+    def saw_nothing(self: DrainEnd, look: Look, _: Seen) -> Next:
+        return Next.OVER if look.complete else Next.AGAIN
+
+    return replaced(DrainEnd, "saw_nothing", saw_nothing)
+
+
+def asks_nothing() -> AbstractContextManager[None]:
+    """DrainEnd: does not wait for what is to come."""
+    return replaced(DrainEnd, "waits", lambda self, due_in, lease_ends_in=None: Next.OVER)
+
+
+def waits_for_no_lease() -> AbstractContextManager[None]:
+    """DrainEnd: does not wait for the leases of others."""
+    return replaced(DrainEnd, "lease_ends_in", lambda self, ending: None)
+
+
+def sends_for_the_lost() -> AbstractContextManager[None]:
+    """What the handler of a lost lane has sent is sent all the same."""
+    real = settle.settle_one
+
+    def settle_one(conn: Connection, t: Tables, one: Settlement, **how: Any) -> Settled:
+        settled = real(conn, t, one, **how)
+        if settled is Settled.LOST:
+            settle.send_all(conn, t, one.sends)
+        return settled
+
+    return replaced(settle, "settle_one", settle_one)
+
+
+def sends_by_itself() -> AbstractContextManager[None]:
+    """What handlers have sent is committed before their outcomes."""
+    real = Writer.write_once
+
+    def write_once(self: Writer, lanes: Sequence[Lane], *how: Any) -> None:
+        for lane in lanes:
+            if lane.result is not None and lane.result.sends:
+                with self.link.transaction() as conn:
+                    settle.send_all(conn, self._runtime.tables, lane.result.sends)
+                lane.result = dataclasses.replace(lane.result, sends=())
+        real(self, lanes, *how)
+
+    return replaced(Writer, "write_once", write_once)
+
+
+# --- schedules ---
+
+
+def any_version() -> AbstractContextManager[None]:
+    """A tick is fired whoever has fired it meanwhile."""
+    as_seen = schedules._as_seen
+    return replaced(schedules, "_as_seen", lambda t: as_seen(t)[:2])
+
+
+def ticks_from_now() -> AbstractContextManager[None]:
+    """The next tick is computed from the time at which the one before is sent."""
+    due = ticks.due
+
+    def late(when: Any, catch_up: str, next_at: Any, last_at: Any, now: Any) -> Any:
+        found = due(when, catch_up, next_at, last_at, now)
+        return found and ticks.Due(found.ticks[:1], when.after(now))
+
+    return replaced(ticks, "due", late)
+
+
+# --- all of them ---
+
+
+def _plant(name: str, config: str, rules: str, **how: Any) -> Plant:
+    expected = frozenset(Rule(rule) for rule in rules.split())
+    return Plant(name=name, config=config, rules=expected, **how)
+
+
+PLANTS = {
+    plant.name: plant
+    for plant in (
+        _plant("guard index dropped", "guard", "I1", guard=False),
+        _plant("guard dropped, claim looks", "foreign", "I1", guard=False),
+        _plant("settle without claimed_by", "crashes", "I5", patch=no_fence),
+        _plant("settle without any check", "crashes", "I5", patch=no_status_in_fence),
+        _plant("earlier running", "ops", "I2", patch=earlier_running),
+        _plant("any message instead of the head", "ops", "I2", patch=earlier_ignored),
+        _plant("any status claimed", "plain", "FINAL I4", patch=seen_and_status_ignored),
+        _plant("recover whoever holds it", "zombies", "I1 I4 I5", patch=recover_anybody, rare=True),
+        _plant("crash counts no try", "crashes", "I4", patch=crash_is_no_try),
+        _plant("claimed_by kept", "foreign", "I1 I5", patch=owner_kept),
+        _plant("no take-over", "crashes", "I1 I5", patch=no_take_over),
+        _plant("orphans never given back", "zombies", "I3", patch=no_orphans, rare=True),
+        _plant("the dead never given back", "crashes", "I3", patch=drops_before_the_rest),
+        _plant("run read before the flag", "ops", "I2 I3 FINAL", patch=early_runs),
+        _plant("unknown rows never swept", "unknown", "I3", patch=no_sweep),
+        _plant("stop without a sweep", "stops", "I8", patch=no_look_at_the_stop),
+        _plant("sweep beside a claim", "stops", "I4 I8", patch=sweep_beside_a_claim),
+        _plant("claim before the answer", "answers", "I1 I4", patch=nothing_held, rare=True),
+        _plant("only the settled row waits", "answers", "I1 I4", patch=rows_held, rare=True),
+        _plant("beside a quarantined", "quarantine", "I10", patch=never_quiet),
+        _plant("handler ahead of the flag", "plain", "I4", patch=ahead_of_the_flag),
+        _plant("one answer for a batch", "plain", "I3 I4", patch=one_answer_for_all),
+        _plant("unanswered is written", "unknown", "I1 I4", patch=unanswered_is_written),
+        _plant("one lane in two settles", "plain", "I1 I3 I4 I5", patch=in_both),
+        _plant(
+            "lost by the second is written",
+            "clock",
+            "I1 I4",
+            patch=lost_by_one_is_written,
+            rare=True,
+        ),
+        _plant("no lease is ever lost", "zombies", "I1", patch=always_trusted),
+        _plant("lost ids are ours", "zombies", "I1 I5", patch=nobody_else, rare=True),
+        _plant("drain ends at once", "drains", "I3", patch=ends_at_once),
+        _plant("drain asks nothing", "drains", "I3", patch=asks_nothing),
+        _plant("drain waits for no lease", "drains", "I3", patch=waits_for_no_lease),
+        _plant("due follower hides head", "ops", "I3", patch=due_first),
+        _plant("without owners all forgotten", "unowned", "I3", patch=forgets_all),
+        _plant("without owners started unasked", "unowned", "I1", patch=unasked),
+        _plant("without owners any tries", "unowned", "I5", patch=any_tries),
+        _plant("batch: counts ignored", "batches", "I3 I5 I6 FINAL", patch=counts_ignored),
+        _plant("batch: half is committed", "batches", "I3 I6", patch=half_is_committed),
+        _plant("batch: without claimed_by", "groups", "I5", patch=no_fence),
+        _plant("chains: sent for the lost", "chains", "I6", patch=sends_for_the_lost),
+        _plant("chains: sent by itself", "chains", "I6", patch=sends_by_itself),
+        _plant("a rerun keeps a request", "cancels", "I3", patch=kept_by_a_rerun),
+        _plant("limits: counted before", "limits", "I11", patch=counted_before),
+        _plant("limits: a run goes on", "limits", "I11", patch=runs_go_on),
+        _plant("limits: starts take no token", "limits", "I11", patch=free_of_charge),
+        _plant("keys: free between tries", "keys", "I7", patch=free_between_tries),
+        _plant("keys: held by the dead", "keys", "I7", patch=held_by_the_dead),
+        _plant("ticks: any version", "ticks", "I3", patch=any_version),
+        _plant("ticks: computed from now", "ticks", "I3", patch=ticks_from_now),
+        _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),
+    )
+}

@@ -1,0 +1,62 @@
+"""Faults of the core that the simulation found, each as small as it can be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgworker import App, Message
+from msgworker.config import Settings
+from msgworker.instance.liveness.identity import Identity
+from msgworker.instance.running.handler import Registry
+from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.state import Runtime
+from msgworker.store.rows import Row
+from proof.simulation.configs import CONFIGS
+from proof.simulation.process import Log
+from proof.simulation.schedule import world_for
+
+
+def test_due_follower_does_not_hide_its_head(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path / 'due.db'}")
+    app.create_schema()
+    handled: list[int] = []
+
+    @app.handler("t")
+    def handle(msg: Message[None]) -> None:
+        handled.append(msg.msg_id)
+
+    with app.engine.begin() as conn:
+        head = app.send(conn, "t", object_id="X")
+        follower = app.send(conn, "t", object_id="X", delay=0.0)
+    app.drain(time_limit=20, linger=0.2)
+    assert handled == [head, follower]
+
+
+class LaneThatMoves(Lane):
+    """Its flag passes on between two looks at it, as a settling thread may do at any moment."""
+
+    __slots__ = ("_place",)
+
+    @property  # type: ignore[override]
+    def place(self) -> int:
+        self._place += 1
+        return self._place - 1
+
+    @place.setter
+    def place(self, place: int) -> None:
+        self._place = place
+
+
+def test_known_holds_the_flag_of_a_lane_that_moves() -> None:
+    world = world_for(CONFIGS["plain"])
+    runtime = Runtime(
+        engine=world.engine,
+        tables=world.t,
+        registry=Registry(),
+        settings=Settings(),
+        identity=Identity("a"),
+        log=Log(),
+    )
+    rows = [Row(i, "X", None, None, 0, 0, 0, None, None) for i in (1, 2, 3)]
+    runtime.in_flight.lanes.add(LaneThatMoves("a", rows))
+    assert 2 in runtime.known()  # else the sweep would release message 2 under its handler

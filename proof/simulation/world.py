@@ -1,0 +1,420 @@
+"""One SQLite database, a clock that stands still until it is moved, an observer of every commit.
+
+The rule to know: the history is not what the instances believe but what the table shows. After
+each step all rows are read and compared with those before, so a statement that lies about what it
+did, or whose reply was lost, is in the history all the same.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple, TypeVar, cast
+
+import sqlalchemy as sa
+
+from msgworker.db import DATABASES, Database
+from msgworker.message import TRANSITIONS, word_of
+from msgworker.schema import rule
+from msgworker.store import cancels as cancelling
+from msgworker.store import limits, schedules
+from msgworker.table import MessageTable, Tables, build_tables
+from proof.history import (
+    DONE,
+    FAILED,
+    NEW,
+    PROCESSING,
+    Event,
+    Final,
+    Kind,
+    Outcome,
+    Row,
+    Rule,
+    Violation,
+)
+from proof.simulation.keys import Keys
+from proof.simulation.permits import Permits
+from proof.simulation.quick import Quick
+
+T = TypeVar("T")
+EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - the text that SQLite keeps has no zone
+EPOCH_DAY = 2461041.5
+OPTIONAL = frozenset(
+    f"msgworker_{name}"
+    for name in ("item", "try", "operation", "audit", "pause", "cancel", "limit", "history")
+)
+"""Tables that instances do without."""
+
+
+class Act(StrEnum):
+    """What a step is for: how a change of a row is to be understood."""
+
+    PRODUCE = "produce"
+    CLAIM = "claim"
+    SETTLE = "settle"
+    RELEASE = "release"
+    RECOVER = "recover"
+    LEASE = "lease"
+    RERUN = "rerun"
+    DISCARD = "discard"
+    CANCEL = "cancel"
+    FOREIGN = "foreign"
+
+
+class Clock:
+    """Virtual seconds: those of the instances, and strftime for the database; `ahead`: how far the
+    database's clock was put forward (or back, negative)."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.ahead = 0.0
+        self._text = ("", math.nan)
+
+    def strftime(self, _format: str, _now: str, modifier: str = "0 seconds") -> str:
+        """What SQLite's strftime('%Y-%m-%d %H:%M:%f', 'now', 'n seconds') gives."""
+        plus = float(modifier.removesuffix(" seconds"))
+        now = self.seconds + self.ahead
+        if plus == 0.0 and self._text[1] == now:
+            return self._text[0]
+        moment = EPOCH + timedelta(seconds=now + plus)
+        text = moment.isoformat(" ", "milliseconds")
+        if plus == 0.0:
+            self._text = (text, now)
+        return text
+
+    def julianday(self, moment: str | None) -> float | None:
+        """Days, as SQLite's; of 'now' or of an instant of a row."""
+        if moment is None:
+            return None
+        at = self.strftime("", "now") if moment == "now" else moment
+        return (datetime.fromisoformat(at) - EPOCH).total_seconds() / 86_400 + EPOCH_DAY
+
+
+class Seen(NamedTuple):
+    """A row as the observer reads it."""
+
+    msg_id: int
+    object_id: str | None
+    status: int
+    tries: int
+    later_times: int
+    claimed_by: str | None
+
+
+def dialect(*, ignores: bool) -> Database:
+    """SQLite, on which settles overlap as on a server; without `ignores` a guard violation raises,
+    as it does on PostgreSQL and Oracle."""
+    sqlite = DATABASES["sqlite"].having(settles_at_once=2)
+    return sqlite if ignores else sqlite.having(update_ignore=None)
+
+
+class World:
+    """The database of many schedules, one after the other."""
+
+    def __init__(
+        self,
+        spec: MessageTable,
+        *,
+        ignores: bool = True,
+        blind: bool = False,
+        guard: bool = True,
+        cancels: bool = False,
+        limited: bool = False,
+        keys: bool = False,
+    ) -> None:
+        self.clock = Clock()
+        self.spec = spec
+        self.t: Tables = build_tables(spec, dialect(ignores=ignores))
+        requests, limited_topics = cancelling.table(self.t), limits.table(self.t)
+        there = {requests.name: cancels, limited_topics.name: limited}
+        missing = OPTIONAL - {name for name, is_there in there.items() if is_there}
+        object.__setattr__(self.t, "missing", missing)
+        self.limited = limited
+        if blind:  # as a snapshot that is too old would be
+            object.__setattr__(self.t, "object_is_running", lambda of: sa.false())
+        args = {"check_same_thread": False}
+        self.engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool, connect_args=args)
+        self._real = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        raw = self._real.connection.dbapi_connection
+        assert isinstance(raw, sqlite3.Connection)
+        self.raw: sqlite3.Connection = raw
+        raw.execute("PRAGMA synchronous=OFF")
+        raw.create_function("strftime", -1, self.clock.strftime)
+        raw.create_function("julianday", 1, self.clock.julianday)
+        self.schedule = schedules.table(self.t)
+        self.keys = Keys(raw, spec) if keys else None
+        self.t.message.metadata.create_all(self._real)
+        self.conn = cast(sa.Connection, Quick(self._real, raw, self.t))
+        raw.execute("CREATE TABLE effects (msg_id INTEGER)")
+        if not guard:
+            raw.execute(f"DROP INDEX {self.t.guard_name}")
+        self.reset()
+
+    def close(self) -> None:
+        self._real.close()
+        self.engine.dispose()
+
+    def reset(self) -> None:
+        """Empty tables, a clock at 0, no history."""
+        own = (self.t.lease.name, cancelling.NAME, limits.NAME, self.schedule.name)
+        for table in (self.t.message.name, *own, "effects", "sqlite_sequence"):
+            self.raw.execute(f"DELETE FROM {table}")
+        self.clock.seconds = self.clock.ahead = 0.0
+        self.events: list[Event] = []
+        self.violations: list[Violation] = []
+        self.observed: list[tuple[float, list[tuple[str | None, int, int]]]] = []
+        self.rows: dict[int, Seen] = {}
+        self.claims: Counter[int] = Counter()  # how often each message was flagged
+        self.batched: Counter[int] = Counter()  # messages of batches, in so many calls now
+        self.named: set[int] = set()  # messages that a handler of a batch has failed
+        self.holders: dict[int, str] = {}  # without owners: who has flagged a message
+        self.reruns: Counter[int] = Counter()
+        self.asked: dict[int, int] = {}  # by message: for which run its cancel was requested
+        self.permits = Permits() if self.limited else None
+        self._taken_over: set[str] = set()
+        self.moved_at: dict[int, float] = {}  # when a row changed last
+        self.place = 0
+        self.version = 0
+        self.raw.execute("BEGIN")
+        rule.record(self.conn, self.t)
+        self.raw.execute("COMMIT")
+
+    # ------------------------------------------------------------ steps
+
+    def read(self, fn: Callable[[sa.Connection], T]) -> T:
+        """One step that reads."""
+        return fn(self.conn)
+
+    def commit(
+        self,
+        act: Act,
+        who: str,
+        fn: Callable[[sa.Connection], T],
+        read_at: Mapping[int, float] | None = None,
+    ) -> T:
+        """One step that writes: a transaction, and what it changed.
+
+        read_at: of messages that may be flagged, when their run was read.
+        """
+        self.raw.execute("BEGIN")
+        try:
+            value = fn(self.conn)
+        except BaseException:
+            self.raw.execute("ROLLBACK")
+            raise
+        self.raw.execute("COMMIT")
+        self.observe(act, who, read_at or {})
+        return value
+
+    def running(self) -> bool:
+        return any(row.status == PROCESSING for row in self.rows.values())
+
+    def mark(self) -> float:
+        """A place in the history, behind all that has happened so far."""
+        return self.place + 0.5
+
+    def record(
+        self,
+        kind: Kind,
+        who: str,
+        row: Seen | None = None,
+        *,
+        msg_id: int | None = None,
+        detail: str | None = None,
+        attempt: int | None = None,
+        since: float | None = None,
+    ) -> None:
+        """Write one event into the history."""
+        self.place += 1
+        object_id = None
+        if row is None and msg_id is not None:
+            row = self.rows.get(msg_id)
+        if row is not None:
+            msg_id, object_id = row.msg_id, row.object_id
+        at = float(self.place)
+        self.events.append(Event(kind, at, who, msg_id, object_id, attempt, detail, since))
+
+    @property
+    def owners(self) -> bool:
+        """Whether the table says who has flagged a message."""
+        return self.t.has("claimed_by")
+
+    def observe(self, act: Act, who: str, read_at: Mapping[int, float]) -> None:
+        """Compare the table with what it was before this act was committed."""
+        if act is Act.LEASE:
+            self._observe_leases()
+        found = self.raw.execute(
+            "SELECT msg_id, object_id, status, error_try_times, later_times,"
+            f" {'claimed_by' if self.owners else 'NULL'}"
+            f" FROM {self.t.message.name} ORDER BY msg_id"
+        ).fetchall()
+        before = self.rows
+        self.rows = {row[0]: Seen._make(row) for row in found}
+        if self.rows == before:
+            return
+        self.version += 1
+        changed = [row for i, row in self.rows.items() if before.get(i) != row]
+        changed.sort(key=lambda row: row.status == PROCESSING)  # first what was given up
+        for row in changed:
+            self.moved_at[row.msg_id] = self.clock.seconds
+            self._changed(act, who, before.get(row.msg_id), row, read_at)
+        if self.keys is not None:
+            self.violations += self.keys.judge()
+        if self.permits is not None:
+            self.violations += self.permits.judge(
+                [row.msg_id for row in self.rows.values() if row.status == PROCESSING],
+                [row.msg_id for row in changed if row.status == PROCESSING],
+                self.clock.seconds + self.clock.ahead,
+            )
+        self.observed.append(
+            (float(self.place), [(r.object_id, r.msg_id, r.status) for r in self.rows.values()])
+        )
+
+    def _observe_leases(self) -> None:
+        """Who was taken over is dead; without owners its holder keeps what it has."""
+        query = f"SELECT name FROM {self.t.lease.name} WHERE taken_by IS NOT NULL ORDER BY name"
+        for (name,) in self.raw.execute(query).fetchall():
+            if name not in self._taken_over:
+                self._taken_over.add(name)
+                if self.owners:
+                    self.record(Kind.LEASE_LOST, name)
+
+    def _judge(self, act: Act, old: Seen, row: Seen) -> None:
+        """A row moves only as TRANSITIONS says; a foreign consumer does what it likes."""
+        most = self.spec.max_tries
+        move = word_of(old.status, old.tries, most), word_of(row.status, row.tries, most)
+        if act is not Act.FOREIGN and act not in TRANSITIONS.get(move, ()):
+            text = f"{act} moved message {row.msg_id} from {move[0]} to {move[1]}"
+            self.violations.append(Violation(Rule.I7, text))
+
+    def _changed(
+        self, act: Act, who: str, old: Seen | None, row: Seen, read_at: Mapping[int, float]
+    ) -> None:
+        if act is Act.RECOVER and old and old.status != PROCESSING and self._is_cancelled(row):
+            act = Act.CANCEL  # it was released in the meantime, and its request is ended
+        if old is not None:
+            self._judge(act, old, row)
+        if old is None:
+            self.record(Kind.INSERTED, who, row)
+        elif act is Act.FOREIGN:
+            kind = Kind.FOREIGN_CLAIMED if row.status == PROCESSING else Kind.FOREIGN_DONE
+            failed = kind is Kind.FOREIGN_DONE and row.status != DONE
+            self.record(kind, who, row, detail="failed" if failed else None)
+        elif row.status == PROCESSING:
+            since = read_at.get(row.msg_id) if act is Act.SETTLE else None
+            by = self.holders[row.msg_id] = row.claimed_by or who
+            self.claims[row.msg_id] += 1
+            self.record(Kind.CLAIMED, by, row, attempt=row.tries + 1, since=since)
+        elif act in (Act.RERUN, Act.DISCARD):
+            self.reruns[row.msg_id] += act is Act.RERUN
+            self.record(Kind.RERUN if act is Act.RERUN else Kind.DISCARDED, who, row)
+        elif act is Act.CANCEL:
+            self._cancelled(who, row)
+        elif act is Act.RECOVER:
+            whose = "foreign" if self.owners else self.holders[row.msg_id]
+            self.record(Kind.RECOVERED, who, row, detail=old.claimed_by or whose)
+            if self._is_cancelled(row):
+                self._cancelled(who, row)
+        elif self._is_cancelled(row):
+            given_back = Outcome.LATER if self._has_started(row) else Outcome.RELEASED
+            self.record(Kind.SETTLED, who, row, detail=given_back)
+            self._cancelled(who, row)
+        else:
+            outcome = self._outcome(old, row)
+            if outcome is Outcome.RELEASED and self.batched.get(row.msg_id) == 0:
+                self._undo_start(row.msg_id)
+            if (old.status, row.status) == (NEW, DONE):  # behind the head of a batch
+                by = read_at.get(row.msg_id)
+                self.record(Kind.CLAIMED, who, row, attempt=row.tries + 1, since=by)
+                self._handled(who, row, "returned")
+            elif row.msg_id in self.named and outcome not in (Outcome.DONE, Outcome.RELEASED):
+                how = "rejected" if outcome is Outcome.DEAD else "raised"
+                self._handled(who, row, how)
+            self.named.discard(row.msg_id)
+            self.record(Kind.SETTLED, who, row, detail=outcome)
+
+    def _is_cancelled(self, row: Seen) -> bool:
+        if not self.asked or row.status != FAILED:
+            return False
+        query = f"SELECT last_error FROM {self.t.message.name} WHERE msg_id = ?"
+        text = self.raw.execute(query, (row.msg_id,)).fetchone()[0]
+        return (text or "").startswith(cancelling.CANCELLED)
+
+    def _cancelled(self, who: str, row: Seen) -> None:
+        """In the history it is given back, and discarded."""
+        if self.asked.get(row.msg_id, self.reruns[row.msg_id]) != self.reruns[row.msg_id]:
+            text = f"message {row.msg_id} was cancelled by a request for a run before its rerun"
+            self.violations.append(Violation(Rule.I3, text))
+        self.record(Kind.DISCARDED, who, row)
+
+    def _has_started(self, row: Seen) -> bool:
+        """Whether a handler has started under the claim that ends."""
+        for event in reversed(self.events):
+            if event.msg_id == row.msg_id and event.kind in (Kind.STARTED, Kind.CLAIMED):
+                return event.kind is Kind.STARTED
+        return False
+
+    def _undo_start(self, msg_id: int) -> None:
+        """Its batch was rolled back, and it has not started alone."""
+        for i in range(len(self.events) - 1, -1, -1):
+            event = self.events[i]
+            if event.msg_id == msg_id:
+                if event.kind not in (Kind.STARTED, Kind.ENDED):
+                    return
+                del self.events[i]
+
+    def _handled(self, who: str, row: Seen, how: str) -> None:
+        """Its handler has run in a batch, before it had the flag itself."""
+        self.record(Kind.STARTED, who, row)
+        self.record(Kind.ENDED, who, row, detail=how)
+
+    def _outcome(self, old: Seen, row: Seen) -> Outcome:
+        if row.status == DONE:
+            return Outcome.DONE
+        if row.tries > old.tries:
+            return Outcome.DEAD if row.tries >= self.spec.max_tries else Outcome.FAILED
+        return Outcome.LATER if row.later_times > old.later_times else Outcome.RELEASED
+
+    # ------------------------------------------------------------ ticks
+
+    def end_of_ticks(self) -> None:
+        """No schedule fires any more."""
+        text = f"UPDATE {self.schedule.name} SET paused_at = '2026-01-01', version = version + 1"
+        self.raw.execute(text)
+
+    def judge_ticks(self, period: int) -> None:
+        """Each tick up to the last one is one message."""
+        query = f"SELECT scheduled_for FROM {self.t.message.name} ORDER BY msg_id"
+        sent = [datetime.fromisoformat(text) for (text,) in self.raw.execute(query).fetchall()]
+        last = self.raw.execute(f"SELECT max(last_at) FROM {self.schedule.name}").fetchone()[0]
+        wanted, tick = [], min(sent, default=EPOCH)
+        while last is not None and tick <= datetime.fromisoformat(last):
+            wanted.append(tick)
+            tick += timedelta(seconds=period)
+        if sent != wanted:
+            twice = [str(tick) for tick, n in Counter(sent).items() if n > 1]
+            missing = [str(tick) for tick in wanted if tick not in sent]
+            text = f"ticks that were sent twice: {twice}; missing: {missing}; last: {last}"
+            self.violations.append(Violation(Rule.I3, text))
+
+    # ------------------------------------------------------------ the end
+
+    def final(self) -> Final:
+        """The table as it is; writes the effects into the history."""
+        for (msg_id,) in self.raw.execute("SELECT msg_id FROM effects").fetchall():
+            self.record(Kind.EFFECT, "reader", msg_id=msg_id)
+        rows = {i: Row(r.object_id, r.status, r.tries, r.claimed_by) for i, r in self.rows.items()}
+        return Final(rows, self.observed)
+
+    def next_due_in(self) -> float | None:
+        """Seconds until the next waiting row is due, None if none waits."""
+        query = f"SELECT min(available_at) FROM {self.t.message.name} WHERE status IN (0, -1)"
+        text = self.raw.execute(query).fetchone()[0]
+        if text is None:
+            return None
+        now = self.clock.seconds + self.clock.ahead
+        return (datetime.fromisoformat(text) - EPOCH).total_seconds() - now

@@ -1,1 +1,0 @@
-"""Random rows among good ones, and random tables to adopt; `python -m tests.fuzz --help`."""
