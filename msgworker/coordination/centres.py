@@ -24,7 +24,7 @@ from msgworker.table import MAX_FLAG, Slice
 class Everywhere(Scope):
     """The whole table; as without a scope."""
 
-    def seat(self, standing: InstanceView) -> None:
+    def join(self, standing: InstanceView) -> None:
         """None: there is nothing to separate."""
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class Instance(Scope):
     def __init__(self, instance_type: str) -> None:
         self.instance_type = check_instance_type(instance_type)
 
-    def seat(self, standing: InstanceView) -> ScopeMember:
+    def join(self, standing: InstanceView) -> ScopeMember:
         """A member beside the others of this instance type."""
         where = Slice("instance_type", (self.instance_type,), exclusive=False)
         return _Fixed(where, {"kind": "instance", "flag": self.instance_type})
@@ -64,13 +64,13 @@ def check_instance_type(value: Any) -> str:
 
 
 class _Fixed:
-    """A seat that never moves."""
+    """A member whose slice never changes."""
 
     settled = True
 
-    def __init__(self, where: Slice, tells: Mapping[str, Any]) -> None:
+    def __init__(self, where: Slice, info: Mapping[str, Any]) -> None:
         self._where = where
-        self._tells = tells
+        self._info = info
 
     def start(self) -> None:
         """Nothing to renew."""
@@ -93,8 +93,8 @@ class _Fixed:
     def looked(self, *, complete: bool, rest: float | None = None) -> None:
         """Always the same."""
 
-    def tells(self) -> Mapping[str, Any]:
-        return self._tells
+    def info(self) -> Mapping[str, Any]:
+        return self._info
 
 
 # --- A lock centre from a configuration: "database", redis://..., zookeeper://...

@@ -70,7 +70,7 @@ def requested(target: Mapping[int, str], owners: Mapping[int, str]) -> dict[int,
     return {shard: None if owners.get(shard) == to else to for shard, to in target.items()}
 
 
-# --- A seat that moves: a separate thread talks to the lock centre.
+# --- A member whose slice changes: a thread of its own talks to the lock centre.
 #
 # The claim loop only reads its result, and never waits for it.
 
@@ -85,7 +85,7 @@ class Moving:
         self.log = standing.log
         self.lock = threading.Lock()
         self.leaving = False
-        self._poked = threading.Event()
+        self._woken = threading.Event()
         self._stopping = threading.Event()
         self._away = False
         self._thread = threading.Thread(target=self._run, name=f"msgworker-{name}", daemon=True)
@@ -102,26 +102,26 @@ class Moving:
 
     def leave(self) -> None:
         self.leaving = True
-        self.poke()
+        self.wake()
 
     def stop(self, seconds: float) -> None:
         self.leave()
         if self._thread.ident is not None:
             self._thread.join(seconds)
         self._stopping.set()
-        self.poke()
+        self.wake()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Cut the pause short."""
-        self._poked.set()
+        self._woken.set()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             pause = self._guarded()
             if pause is None:
                 return
-            self._poked.wait(pause)
-            self._poked.clear()
+            self._woken.wait(pause)
+            self._woken.clear()
 
     def _guarded(self) -> float | None:
         try:
@@ -261,7 +261,7 @@ class Partitions(Scope):
     def __repr__(self) -> str:
         return f"Partitions({self.locks!r}, shards={self.shards})"
 
-    def seat(self, standing: InstanceView) -> ScopeMember:
+    def join(self, standing: InstanceView) -> ScopeMember:
         """A new member."""
         return Member(self, standing)
 
@@ -340,7 +340,7 @@ class Member(Moving):
     def go_round(self) -> None:
         """It always looks at all of its shards."""
 
-    def tells(self) -> Mapping[str, Any]:
+    def info(self) -> Mapping[str, Any]:
         with self.lock:
             owned = sorted(self._mine())
         return {

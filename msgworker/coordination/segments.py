@@ -74,7 +74,7 @@ class Segments(Scope):
     def __repr__(self) -> str:
         return f"Segments({self.locks!r}, {len(self.segments)} segments of {self.shards} shards)"
 
-    def seat(self, standing: InstanceView) -> ScopeMember:
+    def join(self, standing: InstanceView) -> ScopeMember:
         """A new worker of the round."""
         return Walker(self, standing)
 
@@ -152,7 +152,7 @@ class Walker(Moving):
             if was:
                 pause = EMPTY_SECONDS if rest is None else min(EMPTY_SECONDS, rest)
                 self._empty_until |= dict.fromkeys(was, self._clock() + pause)
-        self.poke()
+        self.wake()
 
     @property
     def settled(self) -> bool:
@@ -167,9 +167,9 @@ class Walker(Moving):
         with self.lock:
             self._seen.clear()
             self._empty_until = {}
-        self.poke()
+        self.wake()
 
-    def tells(self) -> Mapping[str, Any]:
+    def info(self) -> Mapping[str, Any]:
         """All shards: its segment changes all the time."""
         return {"kind": "segments", "shards": self.scope.shards}
 

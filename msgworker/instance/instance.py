@@ -88,7 +88,7 @@ class Instance:
         self._registered = False
         self._look, self._beat, self._house = (threading.Event() for _ in range(3))
         look_now, housekeep_now = self._look.set, self._house.set
-        self.seat = None if runtime.scope is None else runtime.scope.seat(self._standing())
+        self.member = None if runtime.scope is None else runtime.scope.join(self._standing())
         settings, link = runtime.settings, runtime.link(tuned=True)
         self.lane_limit = LaneLimit(threads, settings.lanes_limit)
         self.lanes = Lanes(runtime, housekeep_now=housekeep_now)
@@ -112,12 +112,12 @@ class Instance:
         self.finder = Finder(
             runtime,
             link,
-            self.seat,
+            self.member,
             limit_poller=self.limit_poller,
             contention=contention,
             threads=threads,
         )
-        lease = OwnLease(runtime, seat=self.seat, threads=threads, label=label)
+        lease = OwnLease(runtime, member=self.member, threads=threads, label=label)
         self.heartbeat = Heartbeat(
             runtime,
             lease,
@@ -219,8 +219,8 @@ class Instance:
         self.watchdog.start()
         self.heartbeat.start()
         self.housekeeper.start()
-        if self.seat is not None:
-            self.seat.start()
+        if self.member is not None:
+            self.member.start()
         self.settler.thread.start()
         self.handlers.start()
         self.fetcher.start()
@@ -329,16 +329,16 @@ class Instance:
             self.timer.stop()
         self.fetcher.stop()
         self.lanes.close()
-        if self.seat is not None:
-            self.seat.leave()
+        if self.member is not None:
+            self.member.leave()
         in_time = self._wait_for_handlers()
         ended = not self.handlers.alive
         for role in (self.fetcher, self.timer):
             if role is not None:
                 self._wait_for(role, float("inf"))
         self.settle_rest()
-        if self.seat is not None:
-            self.seat.stop(0.0 if self._hurried else min(ROLE_SECONDS, self._rest))
+        if self.member is not None:
+            self.member.stop(0.0 if self._hurried else min(ROLE_SECONDS, self._rest))
         beats = (self.housekeeper, self.heartbeat)
         for one in (self.settler.thread, self.listener, *beats):
             one.stop()

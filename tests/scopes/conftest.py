@@ -25,7 +25,7 @@ class Shards(Scope):
     def __init__(self, *values: int) -> None:
         self.values = values
 
-    def seat(self, standing: InstanceView) -> ScopeMember:
+    def join(self, standing: InstanceView) -> ScopeMember:
         return _Fixed(Slice("shard", self.values), {})
 
 

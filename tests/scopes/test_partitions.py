@@ -32,11 +32,11 @@ def member(app, scope, holding=()):
         wake=lambda: None,
         log=log,
     )
-    return scope.seat(standing)
+    return scope.join(standing)
 
 
 def owned(one):
-    return set(one.tells()["owned"])
+    return set(one.info()["owned"])
 
 
 def settle(*members):

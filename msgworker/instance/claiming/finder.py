@@ -87,17 +87,17 @@ class UnhandledTopics:
 
 
 class Finder:
-    """Used by the fetcher's thread only. seat: None = it looks everywhere.
+    """Used by the fetcher's thread only. member: None = it looks everywhere.
 
-    where: the slice of this round; None = everywhere, or nowhere if there is a seat. places: by
-    msg_id, the part of the slice of each candidate.
+    where: the slice of this round; None = everywhere, or nowhere for a member of a scope. places:
+    by msg_id, the part of the slice of each candidate.
     """
 
     def __init__(
         self,
         runtime: Runtime,
         link: Connections,
-        seat: ScopeMember | None,
+        member: ScopeMember | None,
         *,
         limit_poller: LimitPoller,
         contention: Contention,
@@ -105,12 +105,12 @@ class Finder:
     ) -> None:
         self._runtime = runtime
         self._link = link
-        self._seat = seat
+        self._member = member
         self._limit_poller = limit_poller
         self._contention = contention
         self._threads = threads
         sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
-        self._kind = Search if seat is None else sliced
+        self._kind = Search if member is None else sliced
         self.search: Search = self._kind(runtime.tables, runtime.topics, runtime.in_flight.blocked)
         self._limited: dict[str, Search] = {}  # these topics the other one leaves out
         self.unhandled = UnhandledTopics(
@@ -141,39 +141,39 @@ class Finder:
     @property
     def settled(self) -> bool:
         """Whether no further slice is about to become ours, or to be looked at in its turn."""
-        return self._seat is None or self._seat.settled
+        return self._member is None or self._member.settled
 
     @property
     def everywhere(self) -> bool:
         """Whether it looks in no slices."""
-        return self._seat is None
+        return self._member is None
 
     @property
     def reach(self) -> Slice | None:
         """All that this instance may look at, now or in turn; None = everything, or not known."""
-        return None if self._seat is None else self._seat.reach()
+        return None if self._member is None else self._member.reach()
 
     def go_round(self) -> None:
         """Look at all of the reach again, also at what was empty a moment ago."""
-        if self._seat is not None:
-            self._seat.go_round()
+        if self._member is not None:
+            self._member.go_round()
 
     @contextmanager
     def round(self) -> Iterator[None]:
         """The looks at a slice and the claims of their candidates; it is not given up meanwhile."""
         self._covered = False
-        if self._seat is not None:
-            where = self._seat.slice()
+        if self._member is not None:
+            where = self._member.slice()
             if where != self.where:
                 self._limit_poller.moved()
             self.where = where
         try:
             yield
         finally:
-            if self._seat is not None:
+            if self._member is not None:
                 # One that leaves out limited topics says nothing of these.
                 rest = self._limit_poller.rest() if self._covered else None
-                self._seat.looked(complete=rest is not None, rest=rest)
+                self._member.looked(complete=rest is not None, rest=rest)
 
     def look(self, room: int, held: int) -> Look:
         """Up to `room` heads, while `held` lanes with an object are in flight."""
@@ -184,7 +184,7 @@ class Finder:
             self.search.but = frozenset(controls.limits)
             self.search.forget()
         look = self._look_by(self.search, room, held)
-        self._covered = self._seat is not None and look.complete and not look.candidates
+        self._covered = self._member is not None and look.complete and not look.candidates
         if self.search.unknown_topics:
             self.unhandled.report(self.search.unknown_topics)
         return look
@@ -263,7 +263,7 @@ class Finder:
             "skip_objects": objects,
             "skip_ids": ids,
         }
-        if self._seat is None:
+        if self._member is None:
             with self._link.statement() as conn:
                 return search.look(conn, in_hand=held, **wants)
         assert isinstance(search, SliceSearch)

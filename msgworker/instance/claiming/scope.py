@@ -44,14 +44,14 @@ class ScopeMember(Protocol):
     def settled(self) -> bool:
         """Whether all of its reach was looked at, and no more is about to be added."""
 
-    def tells(self) -> Mapping[str, Any]:
+    def info(self) -> Mapping[str, Any]:
         """Data for operators in the lease of the instance. kind: the scope; flag, or shards (their
         number) and owned (which of them)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceView:
-    """What a seat knows of its instance. holding: the values of slices with messages in flight.
+    """What a member knows of its instance. holding: the values of slices with messages in flight.
     wake: signals that there is a slice to look at."""
 
     tables: Tables
@@ -70,7 +70,7 @@ class Scope(ABC):
     role: str | None = None
 
     @abstractmethod
-    def seat(self, standing: InstanceView) -> ScopeMember | None:
+    def join(self, standing: InstanceView) -> ScopeMember | None:
         """A place for one more instance; None = everywhere."""
 
     def check(self, spec: MessageTable) -> None:

@@ -48,12 +48,12 @@ class OwnLease:
         self,
         runtime: Runtime,
         *,
-        seat: ScopeMember | None,
+        member: ScopeMember | None,
         threads: int,
         label: str,
     ) -> None:
         self._runtime = runtime
-        self._seat = seat
+        self._member = member
         self._threads = threads
         self._label = label
 
@@ -108,7 +108,7 @@ class OwnLease:
             label=self._label,
             topics=runtime.topics,
             refused=runtime.rejected_rows.reasons(),
-            scope=None if self._seat is None else self._seat.tells(),
+            scope=None if self._member is None else self._member.info(),
             process=self._process(),
         )
         if not lease.is_kept(conn, t, name):  # others could not find our lease
@@ -164,7 +164,7 @@ class OwnLease:
             runtime.topics,
             handlers,
             runtime.rejected_rows.reasons(),
-            scope=None if self._seat is None else self._seat.tells(),
+            scope=None if self._member is None else self._member.info(),
             process=self._process(),
         )
 
