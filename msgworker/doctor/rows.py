@@ -15,9 +15,10 @@ from msgworker import db
 from msgworker.counted import plural
 from msgworker.db import Trouble, WholeId, is_overtime, seconds_since, trouble
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
-from msgworker.message import Status
+from msgworker.message import State, Status
 from msgworker.queries import remaining
-from msgworker.queries.instances import InstanceInfo, Life, instances, live
+from msgworker.queries.instances import instances, live
+from msgworker.queries.verdict import Asked, Facts, Verdict, Waits, World, verdict
 from msgworker.schema import additions, create, describe, requirements
 from msgworker.store import audit, bounded
 from msgworker.store.recover import flagged_at, giving_back
@@ -48,11 +49,14 @@ def held(p: Patient) -> list[Finding]:
 
 
 def _found(p: Patient, t: Tables) -> Iterator[Finding]:
-    who = instances(p.conn, t)
-    lives = bool(live(who))
-    yield from _of_nobody(p, t, lives)
-    if not any(one.works for one in who):
-        yield from _of_the_dead(who)
+    world = World.read(p.conn, t)
+    if _flagged_by(None, world).left_as is Waits.NOBODY:
+        yield from _of_nobody(p, t)
+    yield from _of_the_dead(world)
+
+
+def _flagged_by(owner: str | None, world: World) -> Verdict:
+    return verdict(Facts(status=State.PROCESSING, owner=owner), world)
 
 
 def _indexed(t: Tables) -> bool:
@@ -64,10 +68,8 @@ def _there(p: Patient, table: sa.Table) -> bool:
     return bool(db.is_there(p.inspector, table))
 
 
-def _of_nobody(p: Patient, t: Tables, lives: bool) -> Iterator[Finding]:
+def _of_nobody(p: Patient, t: Tables) -> Iterator[Finding]:
     c = t.cols()
-    if c.claimed_by is None and lives:  # they may be its own
-        return
     ids = bounded.running(t)
     age: Any = sa.null()
     dated: Any = sa.literal_column("0")
@@ -82,8 +84,8 @@ def _of_nobody(p: Patient, t: Tables, lives: bool) -> Iterator[Finding]:
     count, known, oldest = p.conn.execute(query).one()
     if not count:
         return
-    waiting = remaining.left(p.conn, t, remaining.Asked(topics=None), most=MOST)
-    behind = waiting.by.get(remaining.Waits.NOBODY, count) - count
+    waiting = remaining.left(p.conn, t, Asked(topics=None), most=MOST)
+    behind = waiting.by.get(Waits.NOBODY, count) - count
     text = f"{_messages(count)} at 1 without an owner"
     if oldest is not None:
         text += f", the oldest for {float(oldest) / 3600:.1f} h at most"
@@ -99,8 +101,9 @@ def _messages(count: int) -> str:
     return plural(count, "message")
 
 
-def _of_the_dead(who: list[InstanceInfo]) -> Iterator[Finding]:
-    dead = [one for one in who if one.running and one.life not in (Life.LIVE, Life.FOREIGN)]
+def _of_the_dead(world: World) -> Iterator[Finding]:
+    held = [one for one in world.who if one.running]
+    dead = [one for one in held if _flagged_by(one.instance_id, world) is Verdict.ABANDONED]
     if dead:
         count = sum(one.running for one in dead)
         text = (

@@ -7,14 +7,14 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from msgworker.counted import plural
 from msgworker.db import Trouble, outage_pause, trouble
 from msgworker.errors import ExitCode
 from msgworker.instance.state import Runtime
 from msgworker.logs import Said
-from msgworker.queries.remaining import Asked, Left, Waits, left
+from msgworker.queries.remaining import Left, left
+from msgworker.queries.verdict import Asked, Waits
 from msgworker.table import Slice
 
 WORDS = {
@@ -208,54 +208,43 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
         say = _SAYS.get(waits)
         if waits is Waits.DUE and not report.stopped:
             say = _UNDONE if report.undone else None
-        if say is not None and waits in found.examples:
-            one = found.examples[waits]
-            many = f"{plural(count, 'message')} left"
-            facts: dict[str, Any] = {"left": many, "id": one.msg_id, "topic": one.topic}
-            facts |= {"owner": one.claimed_by, "giving_back": found.giving_back}
-            if waits is Waits.NOBODY and one.claimed_by is not None:
-                say = _OF_THE_DEAD
-            if waits is Waits.SILENT:
-                facts["when"] = f"{math.ceil(found.lease_seconds or 0.0)}"
-            if waits is Waits.RETRY:
-                facts["when"] = f"{found.next_seconds or 0.0:.0f}"
-            yield say.format(**facts)
+        if say is None or waits not in found.examples:
+            continue
+        one = found.examples[waits]
+        retry = waits is Waits.RETRY
+        when = round(found.next_seconds or 0.0) if retry else math.ceil(found.lease_seconds or 0.0)
+        text = say.format(id=one.msg_id, why=one.text, when=when)
+        if waits is Waits.NOBODY and one.claimed_by is not None:
+            text += f"; the next drain does, or `msgworker release {one.claimed_by}`"
+        yield f"{plural(count, 'message')} left {text}"
 
 
 _SAYS = {
-    Waits.RETRY: (
-        "{left} waiting for a retry, such as message {id}, the first in {when} s: run again then"
-    ),
+    Waits.RETRY: "waiting for a retry, such as message {id}, the first in {when} s: run again then",
     Waits.LIMITED: (
-        "{left} waiting for a limit of topic {topic!r}, message {id} first: run again, "
-        "or see `msgworker limits`"
+        "of a limited topic, message {id} first: {why}; run again, or see `msgworker limits`"
     ),
     Waits.SILENT: (
-        "{left} held by an instance that is silent or has stopped: {owner} has message {id}; they "
-        "are recovered when its lease ends, in {when} s: run again then, or with --linger {when}"
+        "held by an instance that is silent or has stopped, such as message {id}: {why}; run again "
+        "then, or with --linger {when}"
     ),
     Waits.NOBODY: (
-        "{left} that no instance handles: message {id} is at 1 without an owner (see `msgworker "
-        "explain {id}`), or holds them back; {giving_back} gives such messages back"
+        "that no instance handles: message {id} (see `msgworker explain {id}`), or the one before "
+        "them: {why}"
     ),
     Waits.NO_HANDLER: (
-        "{left} that no instance handles: topic {topic!r} of message {id} has no handler here or "
-        "in a live instance; register one, or name the topics to drain"
+        "that no instance handles, such as message {id}: {why}; register one, or name the topics "
+        "to drain"
     ),
     Waits.DEAD: (
-        "{left}, dead or behind a dead one: message {id} blocks its object; `msgworker rerun {id}` "
-        "or `msgworker discard {id} --reason ...`"
+        "dead or behind a dead one, such as message {id}: {why}, and blocks its object; `msgworker "
+        "rerun {id}` or `msgworker discard {id} --reason ...`"
     ),
     Waits.DUE: (
-        "{left} though due, message {id} first: the drain was stopped, or its time was over; run "
-        "again"
+        "though due, message {id} first: the drain was stopped, or its time was over; run again"
     ),
 }
 _UNDONE = (
-    "{left} though due, message {id} first: it could not be claimed, or its outcome not be "
-    "written; see the warnings, `msgworker explain {id}` and `msgworker doctor`"
-)
-_OF_THE_DEAD = (
-    "{left} that no instance handles: {owner} has message {id} and is dead; the next drain gives "
-    "it back, or `msgworker release {owner}`"
+    "though due, message {id} first: it could not be claimed, or its outcome not be written; see "
+    "the warnings, `msgworker explain {id}` and `msgworker doctor`"
 )

@@ -31,7 +31,7 @@ from msgworker.limit import Limit
 from msgworker.logs import logger
 from msgworker.message import topic_of
 from msgworker.payload import shown
-from msgworker.queries.remaining import Asked
+from msgworker.queries.verdict import Asked
 from msgworker.schedules import Schedule
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Row

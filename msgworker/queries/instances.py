@@ -5,10 +5,9 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -24,7 +23,7 @@ from msgworker.db import (
 from msgworker.limit import Limit
 from msgworker.payload import shown, told
 from msgworker.queries.messages import MessageInfo
-from msgworker.store import bounded, lease, limits, pauses
+from msgworker.store import bounded, lease, limits
 from msgworker.store.limits import Free
 from msgworker.store.recover import FOREIGN, running_rows
 from msgworker.table import Tables
@@ -458,49 +457,3 @@ def _limited(
 def waiting(conn: Connection, t: Tables) -> dict[str, str]:
     """The topics of which no message can start now because of their limits, and why."""
     return {one.topic: one.why for one in topics(conn, t) if one.why is not None}
-
-
-# --- What messages wait for, beside their own rows. All that tells why one waits asks this.
-
-
-class Holder(enum.Enum):
-    """Who has a running message."""
-
-    LIVE = enum.auto()
-    SILENT = enum.auto()  # its lease has not ended, but it may be dead
-    DEAD = enum.auto()  # its lease has ended, or it has none
-    NOBODY = enum.auto()  # it is at 1 without an owner, or the table does not say whose it is
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """who: the instances. paused: topics. full: those of which no message can start now because of
-    their limits, and why; read when it is asked for."""
-
-    who: Sequence[InstanceInfo]
-    paused: Collection[str]
-    full: Callable[[], Mapping[str, str]]
-
-    @classmethod
-    def read(cls, conn: Connection, t: Tables) -> World:
-        """As it is now."""
-        full = cache(partial(waiting, conn, t))
-        return cls(instances(conn, t), pauses.topics(conn, t), full)
-
-    @property
-    def works(self) -> list[InstanceInfo]:
-        """The instances that work on this table."""
-        return [one for one in self.who if one.works]
-
-    def handling(self, topic: str) -> list[InstanceInfo]:
-        """Those that have a handler for a topic."""
-        return [one for one in self.who if one.handles(topic)]
-
-    def holder(self, owner: str | None) -> tuple[Holder, InstanceInfo | None]:
-        """Who has a running message with this `claimed_by`."""
-        if owner is None:
-            return Holder.NOBODY, None
-        one = next((one for one in self.who if one.instance_id == owner), None)
-        if one is None or one.life is not Life.LIVE:
-            return Holder.DEAD, one
-        return Holder.SILENT if one.silent else Holder.LIVE, one

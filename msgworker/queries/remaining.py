@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,12 +10,13 @@ import sqlalchemy as sa
 from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam
 
 from msgworker.db import beginning, bytewise, fetch, real_instant, seconds_since
-from msgworker.message import Status, topic_of
+from msgworker.message import State, Status, topic_of
 from msgworker.payload import shown
 from msgworker.queries import messages
-from msgworker.queries.instances import Holder, InstanceInfo, Life, World
-from msgworker.store.recover import giving_back, undated
-from msgworker.table import Cols, Slice, Tables
+from msgworker.queries.instances import InstanceInfo, Life
+from msgworker.queries.verdict import Asked, Facts, Verdict, Waits, World, sentence, verdict
+from msgworker.store.recover import undated
+from msgworker.table import Cols, Tables
 
 # A message waits for what holds its object: the running message if there is one, else the head.
 
@@ -26,29 +25,12 @@ MOST = 200_000
 """The most entries of the object index that are read; of more only a part is."""
 
 
-class Waits(enum.StrEnum):
-    """What a message waits for."""
-
-    RETRY = "retry"  # its next try after a failed one
-    LATER = "later"  # an instant: a delayed send, RetryLater, the visibility delay
-    ELSEWHERE = "elsewhere"  # another live instance has it, or the one before it
-    SILENT = "silent"  # the same, but that instance may be dead: its lease has not ended yet
-    NOBODY = "nobody"  # it is at 1 without an owner
-    PAUSED = "paused"  # its topic is paused
-    LIMITED = "limited"  # a limit of its topic
-    NO_HANDLER = "no handler"  # no live instance has a handler for its topic
-    OTHER_TOPICS = "other topics"  # this instance was not asked to handle its topic
-    OTHER_SLICES = "other slices"  # its scope does not look where the message stands
-    DEAD = "dead"  # a dead message, or one behind it, where those block their object
-    DUE = "due"  # nothing: it can be claimed
-
-
 class Example(NamedTuple):
-    """The lowest message that others wait for, or that waits itself."""
+    """The lowest message that others wait for, or that waits itself; text: why it does not run."""
 
     msg_id: int
-    topic: str
     claimed_by: str | None
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +38,14 @@ class Left:
     """total: unfinished messages. by: how many wait for what; together fewer than the total where
     only a part of very many was looked at. due_heads: how many of those that are due have none of
     their object before them. next_seconds: until the first retry, or the first other
-    instant if no retry waits. giving_back: the command that releases what has no owner. holders:
-    the other instances that have messages and whose lease has not ended, the first to end first."""
+    instant if no retry waits. holders: the other instances that have messages and whose lease has
+    not ended, the first to end first."""
 
     total: int = 0
     by: dict[Waits, int] = field(default_factory=dict)
     due_heads: int = 0
     examples: dict[Waits, Example] = field(default_factory=dict)
     next_seconds: float | None = None
-    giving_back: str = ""
     holders: tuple[InstanceInfo, ...] = ()
 
     @property
@@ -73,26 +54,12 @@ class Left:
         return max((one.left_seconds or 0.0 for one in self.holders), default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The instance that asks. topics: those handled, None = all. chosen: they are a choice of
-    those that have a handler. me: the ids of the asking instances. within: where it looks, now or
-    in turn; None = everywhere, or not known."""
-
-    topics: Collection[str] | None
-    chosen: bool = False
-    me: Collection[str] = ()
-    within: Slice | None = None
-
-
 def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
     """Count what is unfinished, by reason. Where nothing is, it costs one look."""
     total = messages.unfinished(conn, t)
     if total == 0:
         return Left()
-    world = World.read(conn, t)
-    world = replace(world, who=[one for one in world.who if one.instance_id not in asked.me])
-    holders: dict[str | None, InstanceInfo] = {}
+    world = World.read(conn, t, asked)
     cut = total > most
     role = None if asked.within is None else asked.within.role
     statement = t.built(("left", cut, role), partial(_statement, t, cut, role))
@@ -101,31 +68,41 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         params["mw_slice"] = list(asked.within.values)
     groups = [_Group._make(row) for row in fetch(conn, statement, params)]
     by: dict[Waits, int] = dict.fromkeys(Waits, 0)
-    examples: dict[Waits, Example] = {}
+    first: dict[Waits, tuple[_Group, Verdict]] = {}
+    holders: dict[str | None, InstanceInfo] = {}
     instants: dict[Waits, float] = {}
     due_heads = 0
     for one in groups:
-        topic = topic_of(one.topic)
-        waits = _waits(t, one, topic, asked, world)
+        found = verdict(_facts_of(one), world)
+        waits = found.left_as
+        assert waits is not None  # it is unfinished, and the head of its object
         by[waits] += int(one.number)
         due_heads += int(one.heads) if waits is Waits.DUE else 0
-        holder = world.holder(one.owner)[1]
+        holder = world.holder(one.owner)
         if holder is not None and holder.life is Life.LIVE:
             holders[one.owner] = holder
-        known = examples.get(waits)
-        if one.head is not None and (known is None or _better(one, known)):
-            examples[waits] = Example(int(one.head), topic, _name(one.owner))
+        if one.head is not None and (waits not in first or _better(one, first[waits][0])):
+            first[waits] = one, found
         if one.past is not None and not one.due:
             ahead = max(0.0, -float(one.past))
             instants[waits] = min(ahead, instants.get(waits, ahead))
+    dated = not by[Waits.NOBODY] or not undated(conn, t, limit=1)
     return Left(
         total=total if cut else sum(by.values()),
         by={waits: count for waits, count in by.items() if count},
         due_heads=due_heads,
-        examples=examples,
+        examples={
+            waits: Example(
+                int(one.head or 0),
+                _name(one.owner),
+                sentence(
+                    found, replace(_facts_of(one), owner=_name(one.owner), dated=dated), world
+                ),
+            )
+            for waits, (one, found) in first.items()
+        },
         next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
         holders=tuple(sorted(holders.values(), key=lambda one: one.left_seconds or 0.0)),
-        giving_back=giving_back(dated=not by[Waits.NOBODY] or not undated(conn, t, limit=1)),
     )
 
 
@@ -150,41 +127,21 @@ def _name(owner: str | None) -> str | None:
     return None if owner is None else shown(owner)
 
 
-def _better(one: _Group, known: Example) -> bool:
+def _better(one: _Group, known: _Group) -> bool:
     """As an example: without an owner first, then the lowest."""
-    return (one.owner is not None, one.head or 0) < (known.claimed_by is not None, known.msg_id)
+    return (one.owner is not None, one.head or 0) < (known.owner is not None, known.head or 0)
 
 
-def _waits(t: Tables, one: _Group, topic: str, asked: Asked, world: World) -> Waits:
-    if one.status == Status.PROCESSING:
-        return _held(t, one.owner, asked, world)
-    if not one.tries_left:
-        return Waits.DEAD
-    if not one.here:
-        return Waits.OTHER_SLICES
-    if not one.due and one.status == Status.NEW:
-        return Waits.LATER
-    if asked.topics is not None and topic not in asked.topics:
-        if world.handling(topic):
-            return Waits.ELSEWHERE
-        return Waits.OTHER_TOPICS if asked.chosen else Waits.NO_HANDLER
-    if topic in world.paused:
-        return Waits.PAUSED
-    if not one.due:
-        return Waits.RETRY
-    return Waits.LIMITED if topic in world.full() else Waits.DUE
-
-
-def _held(t: Tables, owner: str | None, asked: Asked, world: World) -> Waits:
-    """world: without those that ask."""
-    if owner in asked.me:  # a handler has outlived the grace time
-        return Waits.DUE
-    if owner is None and t.has("claimed_by"):
-        return Waits.NOBODY
-    if world.holder(owner)[0] is Holder.SILENT:
-        return Waits.SILENT
-    # A live instance has it, or gives it back when its owner is dead.
-    return Waits.ELSEWHERE if world.works else Waits.NOBODY
+def _facts_of(one: _Group) -> Facts:
+    state = State.NEW if one.status == Status.NEW else State.FAILED
+    state = state if one.tries_left else State.DEAD
+    return Facts(
+        status=State.PROCESSING if one.status == Status.PROCESSING else state,
+        topic=topic_of(one.topic),
+        owner=one.owner,
+        due=bool(one.due),
+        unseen="" if one.here else "its scope does not look where it stands",
+    )
 
 
 # ---------------------------------------------------------------- the statement

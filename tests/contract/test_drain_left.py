@@ -20,7 +20,8 @@ from msgworker.instance import worker as worker_module
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.finder import Finder
 from msgworker.message import State
-from msgworker.queries.remaining import Asked, Waits, left
+from msgworker.queries.remaining import left
+from msgworker.queries.verdict import Asked, Waits
 from msgworker.store import lease
 from msgworker.testing import Database, drain
 from tests.support.leases import registered
@@ -167,7 +168,7 @@ def test_a_topic_without_a_handler_ends_a_drain_with_1(app, caplog):
     with caplog.at_level(logging.WARNING, "msgworker"):
         report = app.drain(linger=0)
     assert (report.left_by, report.exit_code) == ({"no handler": 2}, 1)
-    assert any("topic 'u' of message" in r.getMessage() for r in caplog.records)
+    assert any("a handler for topic u; register one" in r.getMessage() for r in caplog.records)
     registered(app, "of others", topics=["v"])
     assert app.drain(linger=0).exit_code == 1
     registered(app, "of theirs", topics=["u"])
@@ -327,7 +328,8 @@ def test_what_an_instance_without_a_heartbeat_has_ends_a_drain_with_6(app, caplo
     assert 150 < report.lease_seconds <= 200
     assert "held by a silent instance: 1, recovered after " in str(report)
     (line,) = [r.getMessage() for r in caplog.records if "1 message left" in r.getMessage()]
-    assert f"another has message {msg_id}; they are recovered when its lease ends" in line
+    assert f"message {msg_id}: it is running on another, last heard of 6 min ago; its" in line
+    assert "the message is recovered when its lease is over, in about 3 min" in line
     assert "run again then, or with --linger" in line
 
 

@@ -15,8 +15,8 @@ from msgworker.errors import ConfigError
 from msgworker.message import Outcome, Settlement, State
 from msgworker.queries import counts, failures, lanes
 from msgworker.queries.counts import Exact
-from msgworker.queries.explain import Reason
 from msgworker.queries.instances import Life
+from msgworker.queries.verdict import Reason
 from msgworker.store import bounded, settle
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered

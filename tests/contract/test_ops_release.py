@@ -14,7 +14,7 @@ from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, d
 from msgworker.doctor import Severity
 from msgworker.ops import release
 from msgworker.ops.results import Progress, Why
-from msgworker.queries.explain import Reason
+from msgworker.queries.verdict import Reason
 from msgworker.store import lease, recover
 from tests.support.doctor import run
 from tests.support.leases import registered

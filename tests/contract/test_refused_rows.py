@@ -11,7 +11,8 @@ from tenacity.wait import wait_none
 from msgworker import App
 from msgworker.instance.report import Report
 from msgworker.instance.state import FIRST_PAUSE_SECONDS, FORGET_SECONDS, RejectedRows
-from msgworker.queries.remaining import Left, Waits
+from msgworker.queries.remaining import Left
+from msgworker.queries.verdict import Waits
 from msgworker.store.candidates import Candidate
 from tests.support.odd_rows import assert_all_others_ran, drain
 from tests.support.rows import Table, send

@@ -22,6 +22,7 @@ from msgworker.queries import (
     messages,
     pages,
     remaining,
+    verdict,
 )
 from msgworker.queries import counts as overview
 from msgworker.store import (
@@ -223,8 +224,8 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield counts.counts, {"most": 0}
     yield messages.unfinished, {}
     log.rows["count(*) AS count_1 \n"] = [(3,)]
-    yield remaining.left, {"asked": remaining.Asked(topics=None)}
-    yield remaining.left, {"asked": remaining.Asked(topics=None), "most": 2}
+    yield remaining.left, {"asked": verdict.Asked(topics=None)}
+    yield remaining.left, {"asked": verdict.Asked(topics=None), "most": 2}
     log.rows["count(*) AS count_1 \n"] = [(0,)]
     every = tuple(State)
     for word in State:

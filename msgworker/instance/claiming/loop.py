@@ -27,7 +27,7 @@ from msgworker.instance.running.in_flight import Lane, Phase, Reason
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import Runtime
-from msgworker.queries.remaining import Waits
+from msgworker.queries.verdict import Waits
 from msgworker.store.candidates import Candidate
 from msgworker.table import Slice
 
