@@ -1193,6 +1193,7 @@ def test_random_correct_history_is_clean(tale: Tale) -> None:
     assert check(tale.events, Final(tale.rows, tale.observed), **tale.settings) == []
 
 
+@pytest.mark.long
 @CHECKED
 @given(histories(), st.randoms(use_true_random=False))
 def test_slowly_recorded_history_is_clean(tale: Tale, dice: random.Random) -> None:
@@ -1365,6 +1366,7 @@ def final_plant_done_again(tale: Tale, n: int) -> bool:
 PLANTS: dict[str, Plant] = {k: f for k, f in list(globals().items()) if "_plant_" in k}
 
 
+@pytest.mark.long
 @CHECKED
 @given(histories(), st.sampled_from(sorted(PLANTS)), st.integers(0, 3))
 def test_one_planted_fault_is_found(tale: Tale, name: str, n: int) -> None:
@@ -1542,6 +1544,7 @@ def all_late(count: int) -> Tale:
     return tale.ends(dict.fromkeys(range(1, count + 1), DONE))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tell", [one_hot_object, many_objects, all_late])
 def test_a_hundred_thousand_events_take_seconds(tell: Callable[[int], Tale]) -> None:
     tale = tell(20_000)

@@ -1,8 +1,9 @@
 """Where each test stands. No two tests share a name, so tests are named without their files: in
-tests/quick.py, proof/mutations.py and docs/project/promises.md."""
+proof/mutations.py and docs/project/promises.md."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from functools import cache
@@ -21,6 +22,19 @@ def homes() -> dict[str, tuple[str, ...]]:
         for name in re.findall(r"^ *(?:async )?def (test_\w+)\(", path.read_text(), re.M):
             found[name].append(path.relative_to(ROOT).as_posix())
     return {name: tuple(files) for name, files in found.items()}
+
+
+def marked(mark: str) -> set[str]:
+    """The tests at which this mark of pytest stands."""
+    found = set()
+    for path in {ROOT / file for files in homes().values() for file in files}:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+                ast.unparse(one).partition("(")[0] == f"pytest.mark.{mark}"
+                for one in node.decorator_list
+            ):
+                found.add(node.name)
+    return found
 
 
 def node_of(test: str) -> str:

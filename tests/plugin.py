@@ -20,10 +20,9 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy.engine import make_url
 
 from proof.oracle import standins
-from proof.oracle.cannot import excused
 from proof.oracle.ready import ReadyOverMariaDB, collated
 from proof.oracle.schema import NotOurs, emptied
-from tests import tools, variants
+from tests import requirements, tools, variants
 from tests.compiled import share_compiled
 from tests.engines import plain_engine
 from tests.quick import long_ones
@@ -32,7 +31,6 @@ from tests.scratch import keep_in_memory
 from tests.servers import VARIABLES, CannotHave, Fleet, session
 from tests.support.apps import app, blocking_app, make_app, sqlite_app, table  # noqa: F401 - fixtures
 from tests.tools import NEEDS, is_needed
-from tests.variants import cannot
 
 NAMES = ["sqlite", "postgresql", "mariadb"]
 _number = itertools.count(1)
@@ -98,11 +96,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as long what tests/quick.py leaves to the long suite."""
+    """Mark as long what tests/quick.py leaves to the long suite; leave what runs on this variant;
+    skip what a database lacks."""
     for item in long_ones(items):
         item.add_marker(pytest.mark.long)
-    excused(items)  # after the marks of what is long
-    cannot.only(items)
+    variants.only(items)  # after the marks of what is long
+    requirements.mark(items)
 
 
 def pytest_collection_finish() -> None:

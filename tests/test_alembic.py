@@ -322,6 +322,7 @@ def test_a_revision_builds_indexes_in_no_transaction_and_waits_for_no_long_lock(
         assert (in_none, alone) == (False, False)
 
 
+@pytest.mark.long
 def test_a_revision_waits_for_a_table_in_use_without_holding_up_others(postgresql, migrations):
     from alembic import command
 

@@ -19,6 +19,8 @@ from tests.statements import statements as written
 from tests.support.acts import Compiled, acts, scope_acts
 from tests.variants import database_name
 
+pytestmark = pytest.mark.quick
+
 DDL = Path(__file__).parent.parent / "ddl"
 
 
@@ -172,6 +174,7 @@ def test_mysql_s_script_has_nothing_that_mysql_refuses():
     assert script.count("ENGINE=InnoDB") == script.count("CREATE TABLE")
 
 
+@pytest.mark.quick("shard")
 @pytest.mark.parametrize("role", ["shard", None])
 def test_mysql_is_sent_the_statements_of_scopes_and_locks_that_mariadb_runs(role):
     spec = MessageTable("crm.sliced", shard=role and "part", instance_type=role and "flag")
@@ -268,6 +271,7 @@ SPECS = {
 }
 
 
+@pytest.mark.quick("ours")
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_every_statement_is_one_that_oracle_takes(spec):
     found = _oracle_statements(spec)
@@ -282,6 +286,7 @@ def test_oracle_takes_the_statements_with_headers():
     assert {sql: lint(sql) for sql in on if lint(sql)} == {}
 
 
+@pytest.mark.long
 def test_oracle_s_hints_name_the_indexes():
     found = "\n".join(_oracle_statements(MessageTable()))
     assert "/*+ FIRST_ROWS(100) INDEX(" in found

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.names import homes
-from tests.quick import NONE, QUICK
+from tests.names import homes, marked
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -37,7 +36,7 @@ def test_each_promise_to_users_has_its_line_here_in_its_own_words() -> None:
 
 
 def test_the_first_test_of_each_promise_is_quick() -> None:
-    long = {name for name, quick in QUICK.items() if quick == NONE}
+    long = marked("long")
     first = [re.findall(r"`(test_\w+)`", row)[:1] for row in promises()]
     assert [names for names in first if long.intersection(names)] == []
 

@@ -27,6 +27,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.quick("^0[13]")
 @pytest.mark.parametrize(
     "sample", [s for s in SAMPLES if s.name not in [*MAIN, PROVED]], ids=lambda p: p.name
 )
@@ -45,6 +46,7 @@ def test_the_contracts_of_the_sample_are_proved() -> None:
     assert "BROKEN" not in done.stdout
 
 
+@pytest.mark.long
 def test_the_databases_of_the_sample_are_proved_as_three_schemas(postgresql: Database) -> None:
     done = run("samples/several_databases.py", "--url", postgresql.url)
 
@@ -57,6 +59,7 @@ def test_every_sample_is_described() -> None:
     assert [p.name for p in (ROOT / "samples").glob("*.py") if f"`{p.name}`" not in described] == []
 
 
+@pytest.mark.quick("existing")
 @pytest.mark.parametrize("name", MAIN)
 def test_main_samples_run_on_every_database(database: Database, name: str) -> None:
     if database.name == "oracle":
@@ -66,6 +69,7 @@ def test_main_samples_run_on_every_database(database: Database, name: str) -> No
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_demo_proves_what_it_says() -> None:
     done = run("-m", "msgworker", "demo")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import sqlalchemy as sa
 
 from tests.plugin import Database
+
+pytestmark = pytest.mark.quick
 
 
 def test_database_is_fresh_and_takes_writes(database: Database) -> None:

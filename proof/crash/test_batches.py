@@ -10,6 +10,7 @@ import pytest
 from proof.crash.batches import Torture, verdict
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["batch", "group"])
 def test_batches_of_processes_that_are_killed_are_done_exactly_once_in_order(

@@ -90,6 +90,7 @@ def kill_again_and_again(database: Any, folder: Path, *, kills: int, items: int)
         app.engine.dispose()
 
 
+@pytest.mark.quick("sqlite")
 def test_a_kill_repeats_no_transactional_item_and_at_most_a_batch(
     database: Any, tmp_path: Path
 ) -> None:

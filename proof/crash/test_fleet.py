@@ -62,6 +62,7 @@ def produce(
         holder.join()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("share", [0.15, pytest.param(1.0, marks=pytest.mark.long)])
 def test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order(

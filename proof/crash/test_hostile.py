@@ -45,6 +45,7 @@ def session(trial: Trial) -> Iterator[sa.Connection]:
 # ---------------------------------------------------------------- locks
 
 
+@pytest.mark.quick("sqlite")
 @pytest.mark.ahead(lease=60.0)
 def test_a_rival_that_locks_the_row_costs_time_and_no_try(trial: Trial) -> None:
     """F16 and F23, rules I3, I4: lock timeouts are waited out."""
@@ -63,6 +64,7 @@ def test_a_rival_that_locks_the_row_costs_time_and_no_try(trial: Trial) -> None:
     assert not consumer.complaints
 
 
+@pytest.mark.long
 @pytest.mark.ahead(lease=60.0)
 def test_deadlocks_of_handlers_are_run_again_and_take_effect_once(trial: Trial) -> None:
     """F16, rule I6: two rows counted up in opposite orders, by many at once."""
@@ -175,6 +177,7 @@ def take_rights(trial: Trial) -> Callable[[], None]:
     return give_back
 
 
+@pytest.mark.quick("mariadb")
 @ON_SERVERS
 @pytest.mark.ahead
 def test_rights_that_go_away_end_the_run_with_a_clear_error(trial: Trial) -> None:
@@ -247,6 +250,7 @@ def test_too_few_connections_are_waited_for(trial: Trial) -> None:
     assert {row.status for row in verdict.rows.values()} == {2}
 
 
+@pytest.mark.quick("mariadb")
 def test_a_pool_that_is_used_up_is_waited_for(database: Database) -> None:
     """F24: an Engine of the user's with few connections that other code holds for a while."""
     engine = sa.create_engine(
@@ -335,6 +339,7 @@ def test_a_full_disk_pauses_the_work_and_counts_no_try_for_it(
 # ---------------------------------------------------------------- the table
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("served", ["postgresql", "mariadb"])
 def test_a_column_that_is_dropped_under_us_ends_the_run_and_is_named(
     served: str, request: pytest.FixtureRequest
@@ -357,6 +362,7 @@ def test_a_column_that_is_dropped_under_us_ends_the_run_and_is_named(
     app.engine.dispose()
 
 
+@pytest.mark.long
 def test_a_lease_table_that_is_gone_ends_the_run(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -375,6 +381,7 @@ def test_a_lease_table_that_is_gone_ends_the_run(
     app.engine.dispose()
 
 
+@pytest.mark.long
 def test_leases_that_are_gone_make_new_instances(database: Database) -> None:
     """F34: a backup is restored, and the lease of who is alive is not in it: it takes a new id
     instance, and what it held is recovered."""
@@ -408,6 +415,7 @@ def test_leases_that_are_gone_make_new_instances(database: Database) -> None:
 # ---------------------------------------------------------------- forks
 
 
+@pytest.mark.quick("postgresql")
 def test_a_forked_child_has_connections_of_its_own(database: Database) -> None:
     """F36: an App that has been used, then a fork: both go on with it."""
     app = App(database.url, backoff_seconds=1)

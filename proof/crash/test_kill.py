@@ -50,6 +50,7 @@ def heir_after(trial: Trial, victim: Consumer) -> Consumer:
     return trial.spawn(lease=HEIR_SECONDS, immune=True).ready()
 
 
+@pytest.mark.quick("sqlite-in-settle-plain|postgresql-in-claim-plain|mariadb-after-effect-exact")
 @pytest.mark.parametrize(
     ("point", "topic"),
     [
@@ -116,6 +117,7 @@ def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
     assert {verdict.count(n, Kind.EFFECT) for n in done} == {1}
 
 
+@pytest.mark.long
 @pytest.mark.ahead(spare=True)
 def test_object_of_a_killed_process_goes_on_with_the_heir(trial: Trial) -> None:
     """The victim's objects are handled again within lease + 2 heartbeats, without an operator."""
@@ -155,6 +157,7 @@ def holds_the_only_lock(trial: Trial) -> bool:
         return False
 
 
+@pytest.mark.quick("sqlite-plain|postgresql-exact")
 @pytest.mark.parametrize("topic", ["plain", "exact"])
 def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
     trial: Trial, topic: str
@@ -197,6 +200,7 @@ def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
         assert old not in later
 
 
+@pytest.mark.quick("mariadb-15")
 @pytest.mark.ahead(lease=30.0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_under_load_leaves_nothing_behind(trial: Trial, number: int) -> None:
@@ -223,6 +227,7 @@ def test_told_to_stop_under_load_leaves_nothing_behind(trial: Trial, number: int
         assert not consumer.complaints
 
 
+@pytest.mark.long
 @pytest.mark.ahead(lease=8.0)
 def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None:
     held = trial.send("a", work=120)
@@ -251,6 +256,7 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
     assert {verdict.row(n).status for n in (late, *beside)} == {2}
 
 
+@pytest.mark.quick("mariadb-segv")
 @pytest.mark.ahead(spare=True)
 @pytest.mark.parametrize("how", [points.IN_HANDLER, points.EXIT, points.SEGV])
 def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how: str) -> None:
@@ -323,6 +329,7 @@ def test_items_that_end_or_hang_their_threads_fail_alone(trial: Trial) -> None:
     assert [ran[name] for name in ("exit2", "interrupt2")] == [3, 3]
 
 
+@pytest.mark.long
 def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
     """I10: also where two of them meet in one instance, more than once."""
     poisons = [trial.send(f"p{i}", crash=points.IN_HANDLER, crashes=99) for i in range(3)]
@@ -337,6 +344,7 @@ def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
     assert [verdict.row(n).status for n in poisons] == [-1, -1, -1]
 
 
+@pytest.mark.quick("sqlite")
 def test_frozen_between_claim_and_handler_does_not_start_it(trial: Trial) -> None:
     """F6: its lease is over when it wakes, so it leaves the message to whoever has it now."""
     frozen = trial.send("a", crash=points.FREEZE)
@@ -356,6 +364,7 @@ def test_frozen_between_claim_and_handler_does_not_start_it(trial: Trial) -> Non
     assert starts_of(verdict, after) == [zombie.pid]
 
 
+@pytest.mark.long
 def test_all_frozen_beyond_their_leases_go_on_without_a_storm(trial: Trial) -> None:
     """F7, with F31 and F18: many instances, one object, gaps in the ids."""
     loads: list[Any] = [("a", ("plain", "exact")[i % 2], {"work": 0.005}) for i in range(60)]
@@ -377,6 +386,7 @@ def test_all_frozen_beyond_their_leases_go_on_without_a_storm(trial: Trial) -> N
         assert len(consumer.err.read_text().splitlines()) < 12, consumer.err.read_text()
 
 
+@pytest.mark.quick("sqlite")
 @pytest.mark.ahead(lease=60.0)
 def test_wall_clocks_of_consumers_do_not_matter(trial: Trial) -> None:
     """F19: a day ahead, a day behind, and right, side by side."""
@@ -389,6 +399,7 @@ def test_wall_clocks_of_consumers_do_not_matter(trial: Trial) -> None:
     assert {verdict.row(n).error_try_times for n in numbers[:-1]} == {0}
 
 
+@pytest.mark.long
 def test_killed_when_the_clock_of_the_database_was_put_back(trial: Trial) -> None:
     """F20: or the dead would look alive for a day."""
     held = trial.send("a", crash=points.IN_HANDLER, crashes=99)
@@ -403,6 +414,7 @@ def test_killed_when_the_clock_of_the_database_was_put_back(trial: Trial) -> Non
     assert heir.err.read_text().count("clock was set back") == 1
 
 
+@pytest.mark.long
 def test_clock_of_the_database_put_forward_costs_tries_and_breaks_nothing(trial: Trial) -> None:
     """F20: every lease is over at once. Who has not noticed yet may claim again what it lost; one
     of two has, since it recovers, so that nothing dies of it."""

@@ -43,6 +43,7 @@ def warnings_of(consumer: Consumer) -> list[str]:
     return [line for line in lines if line.startswith(("WARNING", "ERROR"))]
 
 
+@pytest.mark.quick("postgresql")
 @ON_SERVERS
 @proxied(lease=60.0)
 def test_cut_at_commit_is_answered_by_reading_and_never_guessed(trial: Trial) -> None:
@@ -63,6 +64,7 @@ def test_cut_at_commit_is_answered_by_reading_and_never_guessed(trial: Trial) ->
     assert_once(trial, verdict)
 
 
+@pytest.mark.quick("postgresql")
 @ON_SERVERS
 @proxied(lease=60.0)
 def test_drain_whose_last_claim_was_cut_leaves_nothing(trial: Trial) -> None:
@@ -78,6 +80,7 @@ def test_drain_whose_last_claim_was_cut_leaves_nothing(trial: Trial) -> None:
     assert_once(trial, verdict)
 
 
+@pytest.mark.quick("plain-postgresql|exact-mariadb")
 @ON_SERVERS
 @proxied()
 @pytest.mark.parametrize("topic", ["plain", "exact"])
@@ -108,6 +111,7 @@ def test_half_open_connections_cost_the_lease_and_are_cut(trial: Trial, topic: s
     assert len(warnings_of(far)) < 12, warnings_of(far)
 
 
+@pytest.mark.quick("mariadb")
 @ON_SERVERS
 @proxied(lease=60.0)
 def test_an_outage_is_one_line_and_its_end_another(trial: Trial) -> None:
@@ -130,6 +134,7 @@ def test_an_outage_is_one_line_and_its_end_another(trial: Trial) -> None:
     assert_once(trial, finish(trial))
 
 
+@pytest.mark.long
 @ON_SERVERS
 @proxied(lease=60.0)
 def test_drain_gives_up_a_database_that_stays_away_and_run_does_not(trial: Trial) -> None:
@@ -148,6 +153,7 @@ def test_drain_gives_up_a_database_that_stays_away_and_run_does_not(trial: Trial
     assert runs.stop() == 0
 
 
+@pytest.mark.long
 @ON_SERVERS
 @proxied(lease=60.0)
 def test_slow_line_is_slow_and_correct(trial: Trial) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from math import inf
 
+import pytest
+
 from proof.crash.probe import SILENCE_SECONDS, Probe, gaps
 from tests.plugin import Database
 from tests.support.proxy import Proxy
@@ -17,6 +19,7 @@ def test_silence_between_two_writes_is_an_outage() -> None:
     assert list(gaps([0.0], 0.9)) == []
 
 
+@pytest.mark.long
 def test_a_way_that_is_closed_is_silent_and_all_of_them_are_an_outage(served: Database) -> None:
     proxies = [Proxy.before(served.url) for _ in range(2)]
     with Probe(*(proxy.url_of(served.url) for proxy in proxies)) as probe:

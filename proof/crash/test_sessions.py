@@ -59,6 +59,7 @@ def drained_once(trial: Trial) -> Verdict:
     return verdict
 
 
+@pytest.mark.quick("mariadb")
 def test_ended_sessions_lose_nothing_and_count_no_try(served: Database, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -103,6 +104,7 @@ def crash(server: servers.Server, away_seconds: float, trial: Trial) -> None:
     server.start()
 
 
+@pytest.mark.quick("postgresql-0.0")
 @pytest.mark.parametrize("away_seconds", [0.0, pytest.param(6.0, marks=pytest.mark.long)])
 def test_crash_of_the_server_loses_nothing_and_counts_no_try(
     own_server: servers.Server, tmp_path: Path, away_seconds: float

@@ -6,9 +6,12 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from proof.crash.timers import NAMES, Torture, verdict
 
 
+@pytest.mark.quick("sqlite")
 def test_every_tick_is_one_message_while_processes_are_killed(database: Any) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

@@ -22,6 +22,7 @@ CRASH_SECONDS = 2.0  # one crash at least
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("oracle-mariadb", "partitions")]
 
 
+@pytest.mark.quick("postgresql")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", [*NAMES, *LONG])
 def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:

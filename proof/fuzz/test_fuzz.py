@@ -15,6 +15,7 @@ from proof.fuzz.hunt import hunt_rows, hunt_tables
 SEED = 1
 
 
+@pytest.mark.quick("postgresql")
 def test_odd_rows_among_good_ones_harm_themselves_only(database: Any) -> None:
     found = hunt_rows(database.url, database.name, rows=60, at_once=90, start=SEED)
     assert not found.faults, str(found)
@@ -22,6 +23,7 @@ def test_odd_rows_among_good_ones_harm_themselves_only(database: Any) -> None:
     assert min(found.figures["done"], found.figures["dead"]) > 0
 
 
+@pytest.mark.quick("mariadb")
 def test_a_table_of_any_types_works_or_is_refused_with_its_mend(database: Any) -> None:
     found = hunt_tables(database.url, database.name, tables=8, start=SEED)
     assert not found.faults, str(found)

@@ -26,7 +26,7 @@ KINDS = {"postgresql": "PostgreSQL", "mariadb": "MariaDB", "mysql": "MySQL"}
 
 
 def counted(reports: Sequence[str]) -> dict[str, Any]:
-    """passed, listed (failed as tests/variants/cannot.py says), skipped, failed (names), again (how
+    """passed, listed (failed as tests/requirements.py says), skipped, failed (names), again (how
     many failed at first and passed alone), seconds of the first report."""
     found: dict[str, Any] = {"passed": 0, "listed": 0, "skipped": 0, "again": 0}
     failed: set[str] = set()

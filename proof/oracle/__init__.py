@@ -14,7 +14,6 @@ The driver's types and exceptions are its own; its connections and cursors are o
   faults      errors injected at a statement or at a COMMIT
   trial       a few messages handled while one of them comes, and judged
   ended       a session of PostgreSQL that is ended at the n-th statement, beside which that stands
-  cannot      what a stand-in cannot do, by the names of tests
   counting    round trips, statements and parses per message
   schema      the schema of a real Oracle's login, emptied for each test
   live        the plans and the speed that proof/oracle_live.sh asks a real Oracle for

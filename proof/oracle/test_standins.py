@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.db import exact
 from msgworker.doctor import Severity
-from proof.oracle import cannot, standins
+from proof.oracle import standins
 from proof.oracle.mariadb import prepared
 from proof.oracle.text import bind_names, calls, returning
+from tests import requirements
 from tests.plugin import Database, _ready
 from tests.support.rows import send
 
@@ -171,4 +172,5 @@ def test_another_url_goes_to_the_driver() -> None:
 def test_the_document_lists_what_the_stand_ins_cannot_do() -> None:
     text = (DOCS / "project" / "oracle.md").read_text(encoding="utf-8")
     shown = text.split("<!-- cannot -->\n")[1].split("<!-- /cannot -->")[0]
-    assert shown == cannot.shown(), "write it anew with `python -m proof.oracle.cannot`"
+    wanted = requirements.shown("oracle-mariadb")
+    assert shown == wanted, "write it anew with `python -m tests.requirements oracle-mariadb`"

@@ -62,5 +62,6 @@ def test_schemathesis_finds_nothing(sqlite_app):
     assert found_in(sqlite_app, 2) == []
 
 
+@pytest.mark.long
 def test_schemathesis_finds_nothing_in_many_requests(app):
     assert found_in(app, 12) == []

@@ -30,18 +30,21 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
     return written
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("tiny run")
 def test_a_tiny_run_reports_each_scenario_with_one_and_two_processes(report):
     got = [(line["scenario"], line["processes"]) for line in report["lines"]]
     assert got == [("B1", 1), ("B1", 2), ("B2", 1), ("B2", 2)]
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("tiny run")
 def test_a_tiny_run_finds_no_fault(report):
     faulty = ("order_faults", "overlaps", "missing")
     assert [line[name] for line in report["lines"] for name in faulty] == [0] * 12
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("tiny run")
 def test_a_tiny_run_measures_rates_and_counts(report):
     for line in report["lines"]:
@@ -50,6 +53,7 @@ def test_a_tiny_run_measures_rates_and_counts(report):
         assert 0 < line["statements"] <= line["round_trips"]
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("tiny run")
 def test_the_run_says_on_which_machine_and_how_durable(report):
     facts = " ".join(report["facts"])
@@ -120,6 +124,7 @@ def test_prototypes_are_there_for_every_database():
     assert {path.stem for path in folder.glob("*.py")} >= {"sqlite", "postgresql", "mariadb"}
 
 
+@pytest.mark.quick("postgresql-B(1|2|14|14 group)$|sqlite-B(2|15)$|mariadb-B2$")
 @pytest.mark.parametrize("shape", counts.SHAPES)
 def test_statements_per_message_stay_as_recorded(database: Database, shape: str):
     """Counts, not seconds: a statement or a round trip more per batch is seen here."""

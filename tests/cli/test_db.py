@@ -95,6 +95,7 @@ def test_db_upgrade_makes_the_schema_of_today_from_one_that_was_kept(db: Db, dat
     assert kept.shape(database.engine()) == kept.shape_made_anew(database.engine())
 
 
+@pytest.mark.quick("sqlite-1$|postgresql-4|mariadb-8")
 @pytest.mark.parametrize("version", range(1, NEWEST))
 def test_what_db_upgrade_prints_as_sql_leads_to_the_same_schema(
     db: Db, database: Any, tmp_path: Path, version: int

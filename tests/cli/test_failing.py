@@ -358,6 +358,7 @@ def test_main_group_is_a_click_command() -> None:
     assert isinstance(main, click.Group)
 
 
+@pytest.mark.long
 def test_closed_pipe_ends_quietly(crm: Cli, folder: Path) -> None:
     for _ in range(3):
         crm("send", "settle", "--app", "crm:app")

@@ -34,6 +34,7 @@ def leave(app: App, folder: Path) -> None:
         app.send(conn, "settle", object_id="free")
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_work_that_nobody_does_is_said_given_back_and_done(
     app: App, cli: Cli, folder: Path, start: Callable[..., Program], processes: int
@@ -62,6 +63,7 @@ def test_work_that_nobody_does_is_said_given_back_and_done(
     assert (child.returncode, report["exit_code"]) == (0, 0), log
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_messages_that_wait_for_their_retry_end_a_drain_with_6(
     app: App, folder: Path, start: Callable[..., Program], processes: int

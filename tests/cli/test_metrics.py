@@ -17,6 +17,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from msgworker import App
@@ -126,6 +127,7 @@ def scraping(prometheus: str, folder: Path, config: str) -> Iterator[int]:
         server.wait()
 
 
+@pytest.mark.long
 def test_prometheus_itself_scrapes_and_judges(
     app: App, start: Callable[..., Program], tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ SINGLE = [
 TABLES = [("status",), ("list",), ("lanes",), ("instances",), ("audit",)]
 
 
+@pytest.mark.quick("80")
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(filled: Cli, terminal: Any, width: int) -> None:
     terminal(width)
@@ -97,6 +98,7 @@ def test_no_line_is_wider_than_the_terminal(filled: Cli, terminal: Any, width: i
         assert wide == [], command
 
 
+@pytest.mark.quick("-80")
 @pytest.mark.parametrize("width", [70, 80, 100, 200])
 @pytest.mark.parametrize("name", ["app-7c9f-1-0123456789abcdef", "x" * 47 + "-0123456789abcdef"])
 def test_the_id_of_an_instance_is_never_cut(
@@ -125,6 +127,7 @@ def test_the_id_of_an_instance_is_never_cut(
     assert "3 minutes" in text
 
 
+@pytest.mark.quick("60")
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_view_of_one_message_cuts_nothing_and_breaks_no_word(
     filled: Cli, terminal: Any, width: int

@@ -21,6 +21,7 @@ from tests.support.programs import Program, children, environment, fill, gone, s
 from tests.support.waiting import until
 
 
+@pytest.mark.quick("15-2")
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_run_ends_in_order_at_a_signal(
@@ -39,6 +40,7 @@ def test_run_ends_in_order_at_a_signal(
     assert len(leases(app)) == 0
 
 
+@pytest.mark.long
 def test_second_signal_stops_at_once(app: App, start: Callable[..., Program]) -> None:
     fill(app, 4, sleep=60)
     child = start("run", "crm:app", "--processes", 2, "--threads", 4)
@@ -82,6 +84,7 @@ def test_run_replaces_a_process_that_died(app: App, start: Callable[..., Program
     assert f"process {pids[0]} was killed by SIGKILL" in log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["run", "drain"])
 def test_handler_that_hangs_ends_the_program(
     app: App, start: Callable[..., Program], command: str
@@ -95,6 +98,7 @@ def test_handler_that_hangs_ends_the_program(
     assert re.search(r"message 1: its handler has run for \S+ s, longer than its timeout;", log)
 
 
+@pytest.mark.long
 def test_run_ends_when_its_time_is_over(app: App, start: Callable[..., Program]) -> None:
     fill(app, 10)
     child = start("run", "crm:app", "--processes", 2, "--time-limit", "4s", "--quiet")
@@ -103,6 +107,7 @@ def test_run_ends_when_its_time_is_over(app: App, start: Callable[..., Program])
     assert states(app) == {"done": 10}
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_drain_sums_what_was_done(app: App, start: Callable[..., Program], processes: int) -> None:
     fill(app, 200)
@@ -128,6 +133,7 @@ def test_drain_prints_one_line_for_people(app: App, start: Callable[..., Program
     assert "msg_id=2 object_id=C-1 topic=settle try=1" in log
 
 
+@pytest.mark.long
 def test_drain_tells_of_a_process_that_died(app: App, start: Callable[..., Program]) -> None:
     fill(app, 1, exit=True)
     child = start("drain", "crm:app", "--processes", 2, "--linger", 0)
@@ -136,6 +142,7 @@ def test_drain_tells_of_a_process_that_died(app: App, start: Callable[..., Progr
     assert "ended with 9" in log
 
 
+@pytest.mark.long
 def test_only_the_topics_that_were_asked_for(app: App, start: Callable[..., Program]) -> None:
     with app.engine.begin() as conn:
         app.send(conn, "other", object_id="X")
@@ -196,6 +203,7 @@ def test_terminal_gets_colours_and_a_status_line(app: App, folder: Path) -> None
     assert "\x1b" not in plain
 
 
+@pytest.mark.quick("^y|x04")
 @pytest.mark.parametrize(
     ("answer", "done", "exit_code", "said"),
     [
@@ -237,6 +245,7 @@ def holders(app: App) -> dict[str, int]:
         return {row[0]: row[1] for row in found}
 
 
+@pytest.mark.long
 def test_slow_messages_are_spread_over_the_processes(app: App, start) -> None:
     fill(app, 12, sleep=600)
     run = ("run", "crm:app", "--threads", "2", "--quiet")
@@ -249,6 +258,7 @@ def test_slow_messages_are_spread_over_the_processes(app: App, start) -> None:
     assert states(app) == {"processing": 6, "new": 6}
 
 
+@pytest.mark.long
 def test_messages_that_turn_out_slow_are_given_to_others(app: App, start) -> None:
     fill(app, 34)
     fill(app, 12, sleep=600)

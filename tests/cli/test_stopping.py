@@ -108,6 +108,7 @@ def ended(child: subprocess.Popen[str]) -> tuple[int, str]:
     return child.returncode, log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["parent first", "children first", "twice"])
 def test_one_stop_of_a_whole_group_is_one_stop_by_whatever_way_it_comes(
     app: App, start: Start, folder: Path, order: str
@@ -130,6 +131,7 @@ def test_one_stop_of_a_whole_group_is_one_stop_by_whatever_way_it_comes(
     assert len(leases(app)) == 0
 
 
+@pytest.mark.quick("2-15")
 @SQLITE
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", [1, 2])
@@ -147,6 +149,7 @@ def test_signals_that_rain_for_two_seconds_are_one_stop(
     assert len(leases(app)) == 0
 
 
+@pytest.mark.long
 @SQLITE
 def test_a_drain_that_is_stopped_as_a_group_counts_no_try(
     app: App, start: Start, folder: Path
@@ -163,6 +166,7 @@ def test_a_drain_that_is_stopped_as_a_group_counts_no_try(
     assert counted(app) == {(0, 0)}
 
 
+@pytest.mark.quick("15")
 @SQLITE
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_within_two_seconds_is_the_same_stop(
@@ -181,6 +185,7 @@ def test_a_second_signal_within_two_seconds_is_the_same_stop(
     assert counted(app) == {(0, 0)}
 
 
+@pytest.mark.quick("mariadb-2")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_signal_after_two_seconds_stops_at_once_and_gives_back_what_has_not_started(
     app: App, start: Start, folder: Path, processes: int
@@ -205,6 +210,7 @@ def test_a_signal_after_two_seconds_stops_at_once_and_gives_back_what_has_not_st
     assert len(leases(app)) == processes, "who recovers what ran"
 
 
+@pytest.mark.quick("postgresql")
 @SERVERS
 def test_a_stop_at_once_does_not_wait_for_a_locked_row_and_gives_back_the_others(
     app: App, start: Start, folder: Path
@@ -234,6 +240,7 @@ def test_a_stop_at_once_does_not_wait_for_a_locked_row_and_gives_back_the_others
     assert {row[1:] for row in rows if row[0] in slow and row[1] != 1} == {(0, 0)}
 
 
+@pytest.mark.long
 @SQLITE
 def test_a_stop_at_once_ends_within_seconds_while_the_database_does_not_answer(
     app: App, start: Start, folder: Path
@@ -268,6 +275,7 @@ def test_a_stop_while_children_import_the_app_ends_them_and_the_program_with_0(
     assert time.monotonic() - begun < 10
 
 
+@pytest.mark.quick("run-15")
 @SQLITE
 @pytest.mark.parametrize(
     ("command", "number", "exit_code"),
@@ -287,6 +295,7 @@ def test_a_group_that_is_stopped_while_children_import_the_app_ends_in_order(
     assert states(app) == {"new": 3}
 
 
+@pytest.mark.long
 @SQLITE
 def test_what_handlers_start_does_not_read_the_words_of_the_parent(
     app: App, start: Start, folder: Path
@@ -298,6 +307,7 @@ def test_what_handlers_start_does_not_read_the_words_of_the_parent(
     assert states(app) == {"done": 1}
 
 
+@pytest.mark.long
 @SQLITE
 def test_insisting_once_more_ends_the_program_where_it_stands(
     app: App, start: Start, folder: Path

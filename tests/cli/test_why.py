@@ -340,6 +340,7 @@ def on_terminal(folder: Path, width: int, *args: str) -> str:
     return out.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.quick("80")
 @pytest.mark.parametrize("width", [80, 160])
 @pytest.mark.parametrize("command", ["status", "list", "failures", "lanes", "instances"])
 def test_tables_fit_a_terminal_and_let_no_escape_through(

@@ -133,6 +133,7 @@ def test_a_drain_leaves_a_retry_that_comes_too_late(app):
     assert (report.retried, report.left, report.seconds < 30) == (1, 1, True)
 
 
+@pytest.mark.long
 def test_a_drain_that_waits_takes_new_work_as_it_comes(app, flaky):
     app.add_handler("slow", fail, wait=wait_fixed(2))
     send(app, "o", topic="slow")
@@ -144,6 +145,7 @@ def test_a_drain_that_waits_takes_new_work_as_it_comes(app, flaky):
     assert (join().done, join().failed) == (1, 1)
 
 
+@pytest.mark.long
 def test_a_drain_that_waits_looks_at_the_pace_of_polling(make_app, monkeypatch):
     app = make_app(poll_seconds=0.4)
     app.create_schema()

@@ -99,6 +99,10 @@ EVERYWHERE = {
 }
 
 
+@pytest.mark.quick("sqlite-(a short|avail)|postgresql-(ids|claimed)|mariadb-(ids|finished)")
+@pytest.mark.requires(
+    "types_as_named", of="claimed_by is never empty|last_error is never empty|is a number|is a day"
+)
 @pytest.mark.parametrize("case", EVERYWHERE)
 def test_a_column_that_cannot_hold_what_is_written_is_refused_with_its_mend(make_app, server, case):
     changed, words = EVERYWHERE[case]
@@ -120,6 +124,7 @@ MENDED = {
 }
 
 
+@pytest.mark.quick("generated|CHECK|money")
 @pytest.mark.parametrize("case", MENDED)
 def test_a_column_of_any_type_has_a_mend_that_runs(postgresql, case):
     (role,) = MENDED[case]
@@ -185,6 +190,7 @@ MENDED_THERE = {
 }
 
 
+@pytest.mark.quick("ids that change|list|transactions")
 @pytest.mark.parametrize("case", MENDED_THERE)
 def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, case):
     odd, words = MENDED_THERE[case]
@@ -227,6 +233,7 @@ def test_no_statement_is_printed_that_what_uses_a_column_keeps_from_running(requ
     )
 
 
+@pytest.mark.requires("table_history")
 def test_no_statement_is_printed_that_deletes_what_a_table_keeps(mariadb):
     make_table(mariadb, topic="INTEGER", whole="WITH SYSTEM VERSIONING")
     app = App(mariadb.url, table=TABLE)
@@ -238,6 +245,7 @@ def test_no_statement_is_printed_that_deletes_what_a_table_keeps(mariadb):
     app.engine.dispose()
 
 
+@pytest.mark.requires("keys_of_odd_types", of="msg_id")
 @pytest.mark.filterwarnings("ignore:Did not recognize type")
 @pytest.mark.parametrize("role", ["msg_id", "error_try_times"])
 def test_what_doctor_prints_runs_also_where_a_type_has_no_mend(mariadb, role):
@@ -353,6 +361,7 @@ def test_a_check_that_refuses_what_is_written_is_found(make_app, server, check):
     refused_until_mended(make_app, server, f"CHECK {rule}", "does not take")
 
 
+@pytest.mark.requires("loose_checks", of="available_at")
 @pytest.mark.parametrize("check", ["available_at <> ''", "last_error = 0 OR status = 0"])
 def test_a_check_that_an_update_fails_for_and_a_query_warns_of_is_found(mariadb, check):
     make_table(mariadb, f", CONSTRAINT tb_rule CHECK ({check})")
@@ -362,6 +371,7 @@ def test_a_check_that_an_update_fails_for_and_a_query_warns_of_is_found(mariadb,
     app.engine.dispose()
 
 
+@pytest.mark.requires("named_checks")
 def test_a_check_of_the_column_itself_is_found(make_app, server):
     make_table(server, status="SMALLINT DEFAULT 0 NOT NULL CHECK (status IN (0, 1, 2))")
     refused_until_mended(make_app, server, "does not take one that has failed (-1)")
@@ -393,6 +403,7 @@ def test_a_check_is_found_where_no_statement_drops_it(make_app, sqlite, check):
     app.engine.dispose()
 
 
+@pytest.mark.quick("sqlite-status|mariadb-length|postgresql-length")
 @pytest.mark.parametrize(
     "check",
     [
@@ -485,6 +496,7 @@ def test_a_payload_is_read_as_it_stands_there_whatever_its_type_says(sqlite, kin
     app.engine.dispose()
 
 
+@pytest.mark.requires("common_sql")
 def test_an_instance_does_not_start_on_a_table_that_was_changed(make_app, server):
     """Looks and sends go on; what strands is what instances do."""
     make_table(server)
@@ -520,6 +532,7 @@ def test_errors_are_cut_to_their_column(make_app, server, length):
     assert Table(app).column("last_error") == [whole[:length]] * 3
 
 
+@pytest.mark.requires("common_sql")
 def test_the_id_of_an_instance_is_read_back(make_app, server):
     """A lease table that was changed by hand, on a server that cuts what does not fit."""
     app = make_app()
@@ -536,6 +549,7 @@ def test_the_id_of_an_instance_is_read_back(make_app, server):
         app.drain(linger=0)
 
 
+@pytest.mark.requires("common_sql")
 def test_a_trigger_on_updates_is_shown(make_app, database):
     make_table(database)
     text = {

@@ -107,6 +107,7 @@ class _BadWait:
 BAD_WAITS = [-1, float("nan"), float("inf"), 10**12, "soon", None, ValueError, SystemExit]
 
 
+@pytest.mark.quick("SystemExit|ValueError")
 @pytest.mark.parametrize("what", BAD_WAITS, ids=str)
 def test_a_wait_strategy_that_fails_costs_only_its_delay(sqlite_app, what):
     def fail(msg: Message) -> None:

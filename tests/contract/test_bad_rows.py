@@ -111,6 +111,11 @@ def every_look(app: App, msg_id: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.quick(
+    "sqlite-(status-0|available_at-_$|available_at-_gar|topic)|postgresql-available_at-_inf|"
+    "mariadb-(payload-_NaN|object|created)"
+)
+@pytest.mark.requires("half_surrogates", of="x_eda080_")
 @pytest.mark.parametrize(
     ("database", "odd"),
     [(odd.database, odd) for odd in ODD],
@@ -263,6 +268,7 @@ def test_a_counter_at_the_limit_of_its_column_goes_no_further(app, server, taken
     assert (info.status, info.error_try_times) == (DEAD, app.table.max_tries)
 
 
+@pytest.mark.requires("common_sql")
 def test_an_odd_created_at_hides_no_ages_of_others(app, database, taken):
     send(app, "a", "b")
     Table(app).edit(created_at=datetime.now(UTC) - timedelta(hours=1))
@@ -294,6 +300,7 @@ def test_an_id_that_is_no_whole_number_stops_nobody(postgresql, taken):
     app.engine.dispose()
 
 
+@pytest.mark.long
 def test_tries_counted_in_decimals_back_off_like_whole_ones(database, make_app, caplog):
     engine = database.engine()
     kind = "DECIMAL(5, 2)"

@@ -33,6 +33,8 @@ def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app):
     assert table.rows("topic", "status") == [("t", -1)]
 
 
+@pytest.mark.quick("postgresql")
+@pytest.mark.requires("isolation_of_an_engine")
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "READ UNCOMMITTED"])
 def test_the_engine_s_isolation_level_is_not_ours(database, make_app, level):
     if database.name == "sqlite":
@@ -78,6 +80,7 @@ def test_any_style_of_dates_of_a_login_will_do(postgresql, style):
         app.engine.dispose()
 
 
+@pytest.mark.requires("startup_options")
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu"])
 def test_instants_mean_the_same_in_any_time_zone_of_a_session(postgresql, mariadb, zone):
     """74: also in the hour that a clock shows twice, on 1 November 2026 in New York."""
@@ -103,6 +106,7 @@ def test_instants_mean_the_same_in_any_time_zone_of_a_session(postgresql, mariad
         app.engine.dispose()
 
 
+@pytest.mark.quick("postgresql")
 @pytest.mark.parametrize("year", [1970, 2106])
 def test_the_clock_of_the_host_may_be_wrong_by_decades(database, make_app, monkeypatch, year):
     """84: instants are the database's; doctor says how far the clocks are apart."""

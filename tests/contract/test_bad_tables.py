@@ -139,6 +139,7 @@ BAD_TYPES = {
 }
 
 
+@pytest.mark.requires("booleans", of="boolean")
 @pytest.mark.parametrize("case", BAD_TYPES)
 def test_columns_of_a_wrong_kind_are_named(database, make_app, case):
     if case == "boolean status" and database.name == "mariadb":

@@ -135,6 +135,7 @@ def test_a_database_that_does_not_answer(url):
         assert caught.value.exit_code == 3
 
 
+@pytest.mark.quick("mariadb")
 def test_a_wrong_password(database):
     if database.name == "sqlite":
         pytest.skip("SQLite has no passwords")
@@ -146,6 +147,8 @@ def test_a_wrong_password(database):
     assert "nobody_here" in str(caught.value)
 
 
+@pytest.mark.quick("postgresql")
+@pytest.mark.requires("database_in_url")
 def test_a_database_that_does_not_exist(database):
     if database.name == "sqlite":
         pytest.skip("SQLite makes the file")

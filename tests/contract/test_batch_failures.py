@@ -387,6 +387,7 @@ def test_an_error_that_was_not_raised_has_the_place_of_its_fail(
     assert one_try.traceback.endswith("ValueError: negative amount")
 
 
+@pytest.mark.quick("rollback")
 @pytest.mark.parametrize("swallows", [True, False], ids=["goes on", "raises"])
 @pytest.mark.parametrize("how", ["commit", "rollback", "close"])
 def test_who_ends_the_transaction_of_a_batch_fails_its_heads_and_nothing_runs_again(
@@ -416,6 +417,7 @@ def test_who_ends_the_transaction_of_a_batch_fails_its_heads_and_nothing_runs_ag
     assert one_try.error.startswith("HandlerMisuse")
 
 
+@pytest.mark.quick("group-rollback")
 @pytest.mark.parametrize("how", ["commit", "rollback", "close"])
 @pytest.mark.parametrize("options", [{}, {"group": 5}], ids=["one", "group"])
 def test_who_ends_the_transaction_of_one_message_fails_with_that(

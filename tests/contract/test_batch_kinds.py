@@ -170,6 +170,7 @@ def test_the_context_of_a_batch_says_what_it_is_of(
     assert (record.topic, record.messages, record.msg_id) == ("t", 2, None)  # type: ignore[attr-defined]
 
 
+@pytest.mark.quick("claimed")
 @pytest.mark.parametrize("kind", ["batch", "group", "plain"])
 @pytest.mark.parametrize("place", ["claimed", "handled", "settled"])
 def test_a_crash_in_a_batch_gives_back_its_heads_with_a_try(

@@ -127,6 +127,7 @@ def test_a_bad_message_fails_in_the_handler(app):
     assert sent(app) == []
 
 
+@pytest.mark.requires("unique_keys")
 def test_a_plain_handler_cannot_ask_for_an_error_of_a_taken_key(app):
     def handle(msg: Message[Any], ctx: Context) -> None:
         with pytest.raises(HandlerMisuse, match="plain handler"):
@@ -171,6 +172,7 @@ def test_a_send_after_the_handler_has_returned_is_refused(app):
         kept[0].send("next")
 
 
+@pytest.mark.requires("unique_keys")
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
 def test_a_message_may_send_another_with_its_own_key(app, transactional):
     """The key of a message is free for what it sends: it is done when that is there."""
@@ -186,6 +188,7 @@ def test_a_message_may_send_another_with_its_own_key(app, transactional):
     assert Table(app).column("payload") == ["1", "2", "3"]
 
 
+@pytest.mark.requires("unique_keys")
 def test_a_key_that_is_taken_skips_that_message_alone(app):
     def handle(msg: Message[Any], ctx: Context) -> None:
         for key in ("k", None, "k", "l"):

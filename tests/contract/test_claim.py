@@ -18,6 +18,8 @@ from tests.support.rows import edit, send
 from tests.support.waiting import until
 
 
+@pytest.mark.quick
+@pytest.mark.core
 def test_the_database_refuses_a_second_running_row(app, table):
     first, second, other = send(app, "a", "a", "b")
     for msg_id in (first, other):
@@ -27,6 +29,7 @@ def test_the_database_refuses_a_second_running_row(app, table):
     assert table.statuses == [1, 0, 1]
 
 
+@pytest.mark.core
 def test_messages_without_an_object_are_claimed_together(one, app, table):
     send(app, None, None, None)
     assert fetch(one) == 3

@@ -132,6 +132,8 @@ def test_an_index_is_missing(make_app, app, database, suffix):
     found_and_mended(make_app, app, "indexes", f"msgworker_message_{suffix}")
 
 
+@pytest.mark.quick("mariadb")
+@pytest.mark.requires("guard_column")
 def test_generated_columns_are_missing(make_app, app, database):
     if database.name != "mariadb":
         pytest.skip("no generated columns there")
@@ -144,6 +146,8 @@ def test_generated_columns_are_missing(make_app, app, database):
     found_and_mended(make_app, app, "columns", *GENERATED)
 
 
+@pytest.mark.quick("mariadb")
+@pytest.mark.requires("fragile_virtual_columns")
 def test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them(app, database):
     if database.name != "mariadb":
         pytest.skip("no generated columns there")
@@ -162,6 +166,7 @@ def test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them(app, d
     assert app.drain(linger=0).done == 1
 
 
+@pytest.mark.requires("stored_columns", of="STORED")
 @pytest.mark.parametrize(
     ("acts", "kind"),
     [
@@ -196,6 +201,7 @@ THEIRS = (
 )
 
 
+@pytest.mark.requires("guard_column")
 def test_two_rules_add_their_columns_at_once(mariadb, monkeypatch):
     """Generated columns are added together; some of them may be there by then."""
     one = App(mariadb.url, table=MessageTable("tb"))
@@ -245,6 +251,7 @@ def make_virtual(app: App) -> None:
     app.create_schema()
 
 
+@pytest.mark.requires("guard_column")
 def test_a_guard_that_is_not_unique(make_app, app, database):
     on = " ON msgworker_message" if database.name == "mariadb" else ""
     column = "mw_running_object" if on else "object_id"
@@ -400,6 +407,7 @@ def postgresql_or_mariadb(database):
     return database
 
 
+@pytest.mark.requires("common_sql")
 def test_a_status_that_is_text(make_app, postgresql_or_mariadb):
     app = make_app(table=MessageTable("tb"))
     run(
@@ -416,6 +424,7 @@ def test_a_status_that_is_text(make_app, postgresql_or_mariadb):
     assert app.drain(linger=0).done == 1
 
 
+@pytest.mark.requires("aria", of="Aria")
 @pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
 def test_a_storage_engine_without_transactions(mariadb, engine):
     app = App(mariadb.url, table=MessageTable("tb"))
@@ -455,6 +464,8 @@ def test_who_holds_an_old_snapshot_is_named(app, database, monkeypatch):
         assert not [one for one in app.ops.doctor() if "held a snapshot" in one.text]
 
 
+@pytest.mark.quick("mariadb")
+@pytest.mark.requires("common_sql")
 def test_a_login_that_may_only_read(app, database, servers):
     """doctor runs, and says which rights are missing."""
     if database.name == "sqlite":
@@ -582,6 +593,7 @@ def in_another_schema(database: Any) -> Iterator[str]:
         )
 
 
+@pytest.mark.requires("schemas")
 def test_a_table_in_another_schema_is_named_not_made_anew(make_app, in_another_schema, caplog):
     app = make_app(table=MessageTable("tb_cus"))
     say = f"a table of that name is in schema {in_another_schema}"
@@ -665,6 +677,7 @@ def test_a_sequence_that_was_left_behind_is_told_and_mended(postgresql, case, ca
     app.engine.dispose()
 
 
+@pytest.mark.requires("sequences")
 def test_a_sequence_of_mariadb_that_was_left_behind_is_told_and_mended(mariadb):
     run(mariadb, "CREATE SEQUENCE numbers")
     make_table(mariadb, msg_id="BIGINT DEFAULT nextval(numbers)")

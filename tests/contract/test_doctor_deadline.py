@@ -41,6 +41,7 @@ def elsewhere(p: Any) -> list[Finding]:
         return [fine("elsewhere", str(too_slow(conn)))]
 
 
+@pytest.mark.requires("common_sql")
 def test_doctor_tells_what_it_found_in_time_and_names_the_checks_that_were_not(app, monkeypatch):
     checks(monkeypatch, quick, endless, elsewhere, quick)
     app.ops.counts()
@@ -65,6 +66,7 @@ def test_no_check_begins_when_the_time_of_doctor_is_over(app, monkeypatch):
     assert "lasting" in found[-1].text
 
 
+@pytest.mark.requires("doctor_asks", of="held|unseen|schedules|plan")
 @pytest.mark.parametrize("name", SWALLOW)
 def test_a_check_that_was_ended_is_not_one_that_found_nothing(app, monkeypatch, name):
     module, what = SWALLOW[name]
@@ -79,6 +81,7 @@ def test_a_check_that_was_ended_is_not_one_that_found_nothing(app, monkeypatch, 
     assert found.text.startswith(f"not examined within 0.8 s: {name};")
 
 
+@pytest.mark.requires("doctor_asks")
 def test_a_setting_of_the_server_that_was_not_told_in_time_is_not_one_it_lacks(app, monkeypatch):
     def slow(conn: Any, *_: Any) -> Any:
         return too_slow(conn)
@@ -89,6 +92,7 @@ def test_a_setting_of_the_server_that_was_not_told_in_time_is_not_one_it_lacks(a
     assert [one.check for one in found][-1] == "time"
 
 
+@pytest.mark.requires("common_sql")
 def test_the_deadline_of_doctor_ends_also_what_it_reads_first(app, monkeypatch):
     monkeypatch.setattr(doctor, "meet", lambda engine, conn, *_: too_slow(conn))
     with pytest.raises(TookTooLong):

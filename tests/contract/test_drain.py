@@ -279,6 +279,7 @@ def test_a_drain_that_claims_is_held_up_by_nothing(one, app):
     assert one.draining.end.overdue_since is None
 
 
+@pytest.mark.quick("sqlite-a lost")
 @pytest.mark.parametrize("lost", [False, True], ids=["an error", "a lost connection"])
 def test_what_is_done_beside_messages_ends_no_drain(ready, make_app, lost, caplog):
     """Pauses, requests, limits, the history, recovery: while none of it can be read or written,

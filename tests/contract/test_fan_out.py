@@ -223,6 +223,7 @@ def test_the_item_table_is_shared_by_message_tables(make_app):
         assert store.any_recorded(conn, second.tables, 1)
 
 
+@pytest.mark.requires("common_sql")
 def test_four_columns_of_an_existing_table_are_enough(database, make_app):
     engine = database.engine()
     kind = "SERIAL" if database.name == "postgresql" else "INTEGER"

@@ -92,6 +92,7 @@ def test_a_value_that_cannot_be_kept_rolls_its_item_back(app):
     assert effects(app) == {}
 
 
+@pytest.mark.quick("mariadb")
 def test_a_transactional_item_taken_over_before_its_commit_writes_nothing(app, database):
     if database.name == "sqlite":
         pytest.skip("no other connection can write while an item's transaction is open")
@@ -134,6 +135,7 @@ def test_transactional_items_after_a_take_over_write_nothing(app):
     assert set(records(app)) == {"1"}
 
 
+@pytest.mark.quick("postgresql")
 def test_recovery_leaves_a_row_whose_item_is_committing(app, database):
     """The other way round: the look has been made, the commit has not. It must still count."""
     if database.name == "sqlite":
@@ -162,6 +164,8 @@ def test_recovery_leaves_a_row_whose_item_is_committing(app, database):
     assert set(records(app)) == {"a"}
 
 
+@pytest.mark.quick("mariadb")
+@pytest.mark.requires("rows_in_two_transactions")
 def test_two_items_commit_side_by_side(app, database):
     """The look at the message's row does not make items wait for each other."""
     if database.name in ("sqlite", "oracle"):
@@ -176,6 +180,7 @@ def test_two_items_commit_side_by_side(app, database):
             assert store.record_one(conn, t, msg_id, record, me="me", tries=0, there=False) is True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "plain"])
 def test_cut_sessions_lose_nothing_and_repeat_no_transactional_item(make_app, database, exact):
     if database.name == "sqlite":
@@ -213,6 +218,7 @@ def test_cut_sessions_lose_nothing_and_repeat_no_transactional_item(make_app, da
         assert ran.counts == {n: 1 for n in range(200)}
 
 
+@pytest.mark.quick("mariadb")
 def test_an_item_s_own_deadlock_is_run_again(app, database):
     """Two items that lock two rows in opposite order: one of them is rolled back, both end."""
     if database.name == "sqlite":

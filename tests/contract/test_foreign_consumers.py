@@ -75,6 +75,7 @@ def _both(app: App, foreign: Foreign, table: Table) -> None:
     join()
 
 
+@pytest.mark.quick
 def test_a_foreign_consumer_beside_ours(database, app, table):
     watch = Watch()
     app.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))

@@ -37,6 +37,8 @@ def test_a_table_with_other_names(make_app):
     assert {row[1] for row in rows} == {None}
 
 
+@pytest.mark.quick("mariadb")
+@pytest.mark.requires("schemas")
 def test_a_table_in_a_schema(database, make_app):
     if database.name == "sqlite":
         pytest.skip("SQLite has no schemas")

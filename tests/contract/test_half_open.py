@@ -26,6 +26,7 @@ def networked(app: App) -> None:
         pytest.skip("the stand-in has no connections of its own")
 
 
+@pytest.mark.quick("postgresql")
 def test_handlers_on_half_open_connections_run_again_on_others(make_app):
     """Of the roles and of transactional handlers, while the lease is renewed in time or late."""
     near = make_app()
@@ -55,6 +56,7 @@ def test_handlers_on_half_open_connections_run_again_on_others(make_app):
     assert table.column("error_try_times") == [0] * 4
 
 
+@pytest.mark.quick("mariadb")
 def test_a_handler_s_connection_is_cut_when_its_claim_is_lost(make_app):
     app = make_app(lease_seconds=3.0)
     app.create_schema()
@@ -80,6 +82,7 @@ def test_a_handler_s_connection_is_cut_when_its_claim_is_lost(make_app):
         worker.stop(grace=0)
 
 
+@pytest.mark.long
 def test_a_statement_of_a_handler_may_take_longer_than_the_lease(make_app):
     app = make_app(lease_seconds=3.0)
     app.create_schema()

@@ -99,6 +99,7 @@ def test_unknown_topic_at_the_head_holds_its_object_back(app, table):
     assert table.statuses == [0, 0]
 
 
+@pytest.mark.requires("empty_text")
 def test_an_empty_topic_is_a_topic_of_its_own(app, table):
     app.add_handler("default", lambda msg: None)
     _, second = send(app, "o", "o", topic="default")

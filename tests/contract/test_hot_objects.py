@@ -87,6 +87,7 @@ def test_a_message_of_this_process_starts_at_once_beside_a_busy_object(make_hold
     holding.until_ran("new")
 
 
+@pytest.mark.requires("listen")
 @pytest.mark.usefixtures("rare")
 def test_a_notification_starts_a_message_at_once_beside_a_busy_object(postgresql):
     app, other = (App(postgresql.url, poll_seconds=600.0, notify=True) for _ in range(2))

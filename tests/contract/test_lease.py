@@ -86,6 +86,7 @@ def test_a_lease_is_not_dropped_while_a_row_is_flagged(one, app, table):
     assert list(leases(app)) == [one.runtime.identity.id]
 
 
+@pytest.mark.long
 def test_the_lease_is_kept_while_a_stop_waits_for_a_handler(make_app):
     app = make_app(lease_seconds=9)
     app.create_schema()
@@ -183,6 +184,7 @@ def test_a_renewal_is_not_doubted_again_and_again(make_app):
     assert term <= 2
 
 
+@pytest.mark.quick("mariadb")
 def test_who_stands_still_after_its_renewal_holds_no_lock(make_app):
     """Frozen there, it would keep what it holds from whoever takes over its lease."""
     app = make_app(lease_seconds=6.0)
@@ -207,6 +209,8 @@ def test_who_stands_still_after_its_renewal_holds_no_lock(make_app):
         until(lambda: not ask(), "its other transactions are as before")
 
 
+@pytest.mark.quick("mariadb")
+@pytest.mark.requires("common_sql")
 def test_listeners_of_the_user_s_engine_do_not_end_the_renewals(make_app):
     """What a listener says at the beginning of a transaction, for row level security, say."""
     app = make_app(lease_seconds=3.0)
@@ -225,6 +229,7 @@ def test_listeners_of_the_user_s_engine_do_not_end_the_renewals(make_app):
         until(lambda: term() > 3, "it renews")
 
 
+@pytest.mark.quick("mariadb")
 def test_who_is_being_taken_over_does_not_wait_for_its_lease(one, app, table):
     """Whoever takes it over has the lease locked, and may stand still."""
     only_servers(app)
@@ -323,6 +328,7 @@ def test_who_is_late_each_time_takes_over_who_is_silent_for_long(one, app, table
     assert beat(one) == 1
 
 
+@pytest.mark.quick("postgresql")
 def test_a_lease_is_renewed_while_the_table_of_messages_is_locked(make_app):
     """ALTER TABLE, VACUUM FULL, a new index: for longer than a lease. Nothing is lost by it."""
     app = make_app(lease_seconds=3.0, backoff_seconds=0.0)
@@ -418,6 +424,7 @@ def test_trust_goes_on_to_end_while_the_machine_sleeps(one, monkeypatch):
     assert one.runtime.identity.trusted()
 
 
+@pytest.mark.long
 def test_a_handler_s_transaction_longer_than_the_lease_costs_nobody_the_lease(make_app, sqlite):
     """On SQLite no other can write meanwhile: neither renew nor take over."""
     app = make_app(lease_seconds=3.0, backoff_seconds=0.0)

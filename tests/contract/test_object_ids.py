@@ -104,6 +104,7 @@ def put(database: Any, *ids: str) -> None:
         conn.execute(text, [{"i": i, "o": o} for i, o in enumerate(ids, start=1)])
 
 
+@pytest.mark.quick("general_ci-6|latin1_german|RTRIM|CITEXT|CHAR.40")
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
 def test_ids_that_the_database_takes_for_one_are_one_object(made, name, kind, ids):
     app, database = made(name, kind)
@@ -117,6 +118,7 @@ def test_ids_that_the_database_takes_for_one_are_one_object(made, name, kind, id
     assert [one for one in needed(app) if one.check != "numbers"] == []  # the test gives ids
 
 
+@pytest.mark.quick("general_ci-60|NOCASE|CITEXT")
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
 def test_a_failed_message_holds_back_ids_that_are_the_same(made, name, kind, ids):
     app, database = made(name, kind)
@@ -126,6 +128,7 @@ def test_a_failed_message_holds_back_ids_that_are_the_same(made, name, kind, ids
     assert (report.retried, report.left) == (1, len(ids))
 
 
+@pytest.mark.quick("utf8mb4_bin-5|TEXT|BLOB|DECIMAL|C.-16")
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(TWO))
 def test_ids_that_the_database_tells_apart_are_objects_of_their_own(made, name, kind, ids):
     app, database = made(name, kind)
@@ -136,6 +139,7 @@ def test_ids_that_the_database_tells_apart_are_objects_of_their_own(made, name, 
     assert [one for one in needed(app) if one.check != "numbers"] == []  # the test gives ids
 
 
+@pytest.mark.quick("unicode_ci|RTRIM|CHAR")
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
 def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, ids):
     """Not while its settle is under way, nor while a handler of a former self runs."""
@@ -227,6 +231,7 @@ def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
     app.engine.dispose()
 
 
+@pytest.mark.requires("fractions")
 def test_open_messages_whose_id_has_a_fraction_are_found(database, make_app):
     make_table(database, msg_id="NUMERIC NOT NULL" if database.name != "mariadb" else "DECIMAL(20)")
     app = make_app(table=TABLE)

@@ -49,6 +49,7 @@ def _states(app: App) -> list[str]:
     return [str(info.status) for info in app.ops.find(limit=100)]
 
 
+@pytest.mark.long
 def test_a_dry_run_tells_what_it_has_counted_when_its_time_is_up(app, second_page_never_comes):
     ids = put(app, *((f"o{n}", NEW) for n in range(30)))
     begun = time.monotonic()
@@ -59,6 +60,7 @@ def test_a_dry_run_tells_what_it_has_counted_when_its_time_is_up(app, second_pag
     assert app.ops.counts()[0].count == 30  # the connection has no deadline any more
 
 
+@pytest.mark.long
 def test_a_dry_run_that_finds_nothing_in_its_time_says_so(app, monkeypatch):
     ids = put(app, ("a", FAILED), ("b", FAILED))
     monkeypatch.setattr(change, "ran_later", _never)
@@ -67,6 +69,7 @@ def test_a_dry_run_that_finds_nothing_in_its_time_says_so(app, monkeypatch):
         assert (would.changed, would.complete, would.up_to) == (0, False, None)
 
 
+@pytest.mark.long
 def test_a_dry_run_of_a_whole_object_or_instance_is_ended_at_its_time(app, monkeypatch):
     put(app, ("a", FAILED), ("a", NEW))
     hurried = app.ops.within(0.5)
@@ -223,6 +226,7 @@ def test_a_write_tells_how_far_it_has_counted_and_counts_no_more_than_expected(a
     assert told[-1].op_id is not None
 
 
+@pytest.mark.long
 def test_a_write_that_counts_is_ended_at_its_time_before_anything_is_done(
     app, second_page_never_comes
 ):

@@ -24,6 +24,7 @@ def test_discard(app, table):
     assert (again, again.skips[0].why) == (0, Why.GIVEN_UP)
 
 
+@pytest.mark.requires("common_sql")
 @pytest.mark.parametrize("length", [40, 13, 5])
 def test_discard_where_the_text_is_too_long_for_the_column(make_app, database, length):
     """Of a table that was adopted; cut, it still says what it must: that an operator gave it up."""

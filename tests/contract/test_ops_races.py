@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 
+import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, Reject
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
 from tests.support.watching import Watch
+
+pytestmark = pytest.mark.quick
 
 OLD = datetime.now(UTC) - timedelta(days=40)
 

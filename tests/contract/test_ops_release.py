@@ -51,6 +51,7 @@ def test_release_of_a_dead_instance(app, table):
     assert app.ops.release("gone-1") == 0
 
 
+@pytest.mark.quick("postgresql")
 @pytest.mark.parametrize("leased", [True, False])
 def test_release_does_not_wait_for_locked_rows(app, table, monkeypatch, leased):
     """They stay as they are, and recovery may go on with them at once."""
@@ -78,6 +79,7 @@ def test_release_does_not_wait_for_locked_rows(app, table, monkeypatch, leased):
     assert table.statuses == [-1] * 5
 
 
+@pytest.mark.quick("mariadb")
 def test_release_takes_rows_that_were_locked_for_a_moment(app, table):
     if not app.tables.dialect.skip_locked:
         pytest.skip("locks no rows")
@@ -151,6 +153,7 @@ def test_release_refuses_what_is_no_instance(sqlite, name):
     app.engine.dispose()
 
 
+@pytest.mark.long
 def test_release_by_force_fences_the_living(make_app):
     """Its messages run elsewhere only when it starts nothing more; what it writes is refused."""
     app = make_app(lease_seconds=6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
@@ -13,6 +14,7 @@ from tests.support.waiting import until
 from tests.support.watching import Watch, breathe
 
 
+@pytest.mark.core
 def test_order_and_exclusion_over_threads(app, table):
     watch = Watch()
     app.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
@@ -22,6 +24,8 @@ def test_order_and_exclusion_over_threads(app, table):
     watch.assert_in_order(ids)
 
 
+@pytest.mark.quick
+@pytest.mark.core
 def test_order_and_exclusion_over_two_workers_and_apps(app, make_app, table):
     watch = Watch()
     other = make_app()
@@ -52,6 +56,8 @@ def test_messages_without_an_object_have_no_order(app):
     assert app.drain(threads=3, linger=0).done == 3
 
 
+@pytest.mark.quick
+@pytest.mark.core
 def test_failed_head_holds_back_its_successors(app, table):
     @app.handler("t", wait=wait_fixed(3600))
     def handle(msg: Message) -> None:
@@ -82,6 +88,7 @@ def test_a_failing_object_does_not_hold_up_others(app, table):
         assert sorted(done) == ids
 
 
+@pytest.mark.quick
 def test_order_holds_over_failures_and_workers(app, make_app, table):
     watch = Watch()
     other = make_app()

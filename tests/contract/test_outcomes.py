@@ -19,6 +19,8 @@ from msgworker import Context, Message, MessageTable, Reject, RetryLater
 from tests.support.rows import Table, send
 
 
+@pytest.mark.quick
+@pytest.mark.core
 def test_three_tries_then_dead(app, table):
     attempts: list[int] = []
 
@@ -51,6 +53,7 @@ def test_max_tries_is_a_setting_of_the_table(make_app):
     assert attempts == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.core
 def test_reject_is_dead_at_once(app, table):
     @app.handler("raised")
     def raised(msg: Message) -> None:
@@ -229,6 +232,7 @@ def test_on_dead_block_waits_for_ops(blocking_app):
     assert table.statuses == [2, 2, 2]
 
 
+@pytest.mark.core
 def test_rerun_starts_again_from_zero(app, table):
     broken = [True]
 

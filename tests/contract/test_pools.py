@@ -95,6 +95,7 @@ def works(app: App, other: App) -> None:
     assert set(table.column("error_try_times")) == {0}
 
 
+@pytest.mark.long
 def test_an_engine_without_a_pool_works(on_engine: MakeApp, make_app: Any) -> None:
     app, counted = on_engine(poolclass=sa.NullPool)
     works(app, make_app())
@@ -102,6 +103,7 @@ def test_an_engine_without_a_pool_works(on_engine: MakeApp, make_app: Any) -> No
     assert counted.opened == counted.closed
 
 
+@pytest.mark.long
 def test_an_engine_that_pings_works(on_engine: MakeApp, make_app: Any) -> None:
     app, counted = on_engine(pool_pre_ping=True, poolclass=sa.QueuePool)
     works(app, make_app())
@@ -110,6 +112,7 @@ def test_an_engine_that_pings_works(on_engine: MakeApp, make_app: Any) -> None:
     assert counted.opened == counted.closed
 
 
+@pytest.mark.long
 def test_transactional_handlers_wait_for_a_connection_of_a_small_pool(
     on_engine: MakeApp, make_app: Any
 ) -> None:
@@ -150,6 +153,7 @@ class Asking(psycopg.Cursor[Any]):
         return super().execute(query, *args, **options)
 
 
+@pytest.mark.long
 def test_a_pooler_is_looked_for_once_where_nothing_is_pooled(
     postgresql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +183,7 @@ def refuse_listen(engine: sa.Engine) -> list[str]:
     return refused
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("refused", [False, True], ids=["listens", "LISTEN is refused"])
 def test_notifications_end_no_drain_on_a_small_pool(
     postgresql: Database,

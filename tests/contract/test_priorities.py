@@ -69,6 +69,7 @@ def test_a_high_priority_does_not_lift_the_earlier_messages_of_its_object(app):
     assert ran == [high, first, other, behind] or ran == [high, first, behind, other]
 
 
+@pytest.mark.requires("small_integers")
 @pytest.mark.parametrize("priority", [-1, 32_768, 1.0, "5", True, Decimal(1)])
 def test_a_priority_out_of_range_is_refused_before_anything_is_sent(app, table, priority):
     with pytest.raises(ConfigError, match=r"priority must be a whole number from 0.* to 32767"):
@@ -367,6 +368,7 @@ def test_send_fills_a_column_that_takes_no_null_and_has_no_default(make_app):
     assert Table(app).column("priority") == [expected, 2_000_000_000]
 
 
+@pytest.mark.requires("common_sql")
 @pytest.mark.parametrize("held", [None, -5, 3_000_000_000])
 def test_what_is_no_priority_counts_as_none(make_app, held):
     app = make_app(table=MessageTable("work_item", priority="priority"))

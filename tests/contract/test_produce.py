@@ -46,6 +46,7 @@ def test_send_in_a_session(app, table):
     assert table.column("payload") == ["1", "2", "3"]
 
 
+@pytest.mark.quick("sqlite")
 def test_send_many_keeps_order_and_counts(app):
     watch = Watch()
     app.add_handler("t", watch)
@@ -58,6 +59,7 @@ def test_send_many_keeps_order_and_counts(app):
 TEXTS = ["", "NULL", "{a,b}", 'a "b" c', "a\\b", "\\", "'", "%s %(x)s :y", "ä\n\t€", " ", None]
 
 
+@pytest.mark.requires("empty_text")
 def test_any_text_is_sent_in_bulk_as_it_is(app, table):
     pairs = [({"text": text}, text) for text in TEXTS]
     with app.engine.begin() as conn:
@@ -66,6 +68,7 @@ def test_any_text_is_sent_in_bulk_as_it_is(app, table):
     assert [json.loads(text)["text"] for text in table.column("payload")] == TEXTS
 
 
+@pytest.mark.requires("mixed_executemany")
 def test_ids_of_several_kinds_are_sent_in_bulk_as_one_by_one(app, table, database):
     ids = [7, "7a", None, 2**40] + [Decimal(12)] * (database.name != "sqlite")
     with app.engine.begin() as conn:
@@ -77,6 +80,8 @@ def test_ids_of_several_kinds_are_sent_in_bulk_as_one_by_one(app, table, databas
     assert table.column("payload") == [None] * len(found)
 
 
+@pytest.mark.requires("mixed_executemany", of=r"VARCHAR\(40\)")
+@pytest.mark.requires("ids_in_a_char", of="-CHAR")
 @pytest.mark.parametrize("kind", ["BIGINT", "VARCHAR(40)", "CHAR(8)"])
 def test_objects_of_other_columns_are_sent_in_bulk(make_app, database, kind):
     make_table(database, object_id=kind)
@@ -160,6 +165,7 @@ def try_to_send(ctx):
     return str(found.value)
 
 
+@pytest.mark.requires("common_sql")
 def test_a_plain_insert_is_enough(app, table):
     got: list[Any] = []
 
@@ -197,6 +203,7 @@ def test_a_delayed_message_holds_back_its_successors(app, table):
     assert table.statuses == [0, 0, 2]
 
 
+@pytest.mark.requires("common_sql")
 @pytest.mark.parametrize("kind", ["json", "jsonb"])
 def test_a_payload_is_json_once_in_a_column_of_a_json_type(make_app, database, kind):
     if database.name == "mariadb" and kind == "jsonb":

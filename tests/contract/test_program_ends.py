@@ -75,6 +75,7 @@ atexit.register(lambda: setattr(threading.Thread, "start", refuse))
 }
 
 
+@pytest.mark.quick("sqlite-(start|an error)|postgresql-(run|sys)|mariadb-(drain|no thread)")
 @pytest.mark.parametrize("how", ENDS)
 def test_a_program_that_ends_without_a_stop_is_stopped_in_order(database, app, table, how):
     send(app, *"abcd", payload={"sleep": 0.7})
@@ -87,6 +88,7 @@ def test_a_program_that_ends_without_a_stop_is_stopped_in_order(database, app, t
     assert ("WARNING the program ends without a stop" in done.stderr) is not asked_for
 
 
+@pytest.mark.long
 @SQLITE
 def test_a_program_that_ends_beside_a_long_handler_says_what_it_leaves(database, app, table):
     first, _ = send(app, *"ab", payload={"sleep": 60})
@@ -136,6 +138,7 @@ def ending():
     assert leases(app) == {}
 
 
+@pytest.mark.long
 @SQLITE
 def test_a_program_that_ends_while_its_stop_hangs_says_what_it_leaves(database, app, table):
     send(app, "a", payload={"sleep": 0.5})
@@ -251,6 +254,9 @@ print(os.getpid(), [code for _, code in children], report.done, report.failed, r
 """
 
 
+@pytest.mark.quick(
+    "sqlite-(returns|async)|postgresql-(raises|transactional$)|mariadb-(items$|before)"
+)
 @pytest.mark.parametrize("how", FORKS)
 def test_the_child_of_a_handler_that_forks_ends_and_the_parent_goes_on(database, app, table, how):
     # Others run beside it and after it, on all connections of the parent.

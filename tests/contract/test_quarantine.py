@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import sqlalchemy as sa
 
 from msgworker.instance.running import in_flight
@@ -14,6 +15,7 @@ from tests.support.waiting import until
 from tests.support.watching import Watch
 
 
+@pytest.mark.quick
 def test_a_message_in_quarantine_runs_alone(one, app, table):
     ids = send(app, "a", "b", "q", "c")
     last = table.where(msg_id=ids[2])
@@ -36,6 +38,7 @@ def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
     assert table.rows("object_id")[0] == (started.row.object_id,)
 
 
+@pytest.mark.quick("postgresql")
 def test_a_locked_message_in_quarantine_does_not_stop_the_others(app, table):
     only_servers(app)
     app.add_handler("t", lambda msg: None)

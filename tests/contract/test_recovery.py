@@ -22,6 +22,7 @@ from tests.support.sessions import only_servers
 from tests.support.waiting import until
 
 
+@pytest.mark.quick("mariadb")
 def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
     """A frozen instance may hold the lock: whoever waited for it would lose its own lease."""
     app = make_app(lease_seconds=6.0, poll_seconds=0.05)
@@ -46,6 +47,8 @@ def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
         assert lease.read_all(conn, app.tables) == []
 
 
+@pytest.mark.long
+@pytest.mark.requires("common_sql")
 def test_a_long_recovery_does_not_cost_us_our_own_lease(make_app, monkeypatch):
     monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
     monkeypatch.setattr(recovery, "REST_SHARE", 0.5)
@@ -83,6 +86,7 @@ def test_a_row_that_cannot_be_recovered_does_not_hold_up_the_others(make_app, ca
     assert len(told) == 1
 
 
+@pytest.mark.long
 def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(make_app, monkeypatch):
     """Time runs out after each batch here: the next round goes on where the last one ended."""
     monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
@@ -102,6 +106,7 @@ def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(make_app
         assert worker.instance_id == me
 
 
+@pytest.mark.quick("postgresql")
 def test_recovery_into_a_column_that_is_too_short_for_its_words(make_app):
     app = make_app(poll_seconds=0.05)
     app.create_schema()
@@ -122,6 +127,7 @@ def test_recovery_into_a_column_that_is_too_short_for_its_words(make_app):
     assert set(table.rows("error_try_times", "last_error")) == {(1, cut)}
 
 
+@pytest.mark.requires("common_sql")
 def test_recovery_on_a_table_with_a_small_key(make_app):
     app = make_app(table=MessageTable("small", payload=None), poll_seconds=0.05)
     name = app.engine.dialect.name
@@ -146,6 +152,7 @@ def test_recovery_on_a_table_with_a_small_key(make_app):
         assert lease.read_all(conn, app.tables) == []
 
 
+@pytest.mark.long
 def test_a_lease_that_somebody_has_locked_is_not_waited_for(make_app):
     """A session of its frozen holder, say: the others are recovered all the same."""
     app = make_app(lease_seconds=6.0, poll_seconds=0.05)

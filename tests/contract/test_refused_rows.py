@@ -54,6 +54,7 @@ def refuse(app: App, database: Any, what: str) -> None:
         conn.exec_driver_sql(sql)
 
 
+@pytest.mark.requires("common_sql")
 def test_a_row_that_a_trigger_refuses_to_flag_is_passed_over_and_told_once(
     app, database, taken, caplog
 ):
@@ -154,6 +155,7 @@ def test_a_check_that_refuses_one_row_costs_only_that_row(app, database, taken, 
     assert "5551234" not in text  # PostgreSQL shows the row that it refuses
 
 
+@pytest.mark.requires("common_sql")
 def test_messages_without_an_object_that_are_refused_do_not_hold_up_others(
     app, database, taken, caplog
 ):
@@ -165,6 +167,7 @@ def test_messages_without_an_object_that_are_refused_do_not_hold_up_others(
     assert_all_others_ran(taken, ids)
 
 
+@pytest.mark.requires("common_sql")
 def test_a_row_that_is_refused_no_more_runs(make_app, database, taken, monkeypatch):
     monkeypatch.setattr("msgworker.instance.state.FIRST_PAUSE_SECONDS", 0.3)
     app = make_app(lease_seconds=6)  # operators see it with a heartbeat
@@ -188,6 +191,7 @@ def test_a_row_that_is_refused_no_more_runs(make_app, database, taken, monkeypat
         until(lambda: not [f for f in app.ops.doctor() if "not this one" in f.text], "forgotten")
 
 
+@pytest.mark.requires("common_sql")
 def test_an_outcome_that_a_trigger_refuses_costs_only_that_row(app, database, taken, caplog):
     app.settings  # noqa: B018
     good = send(app, *(f"o{i % 5}" for i in range(20)))
@@ -205,6 +209,7 @@ def test_an_outcome_that_a_trigger_refuses_costs_only_that_row(app, database, ta
     assert "not this one" in (shown.last_error or "")
 
 
+@pytest.mark.long
 def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):
     app = App(postgresql.url, lease_seconds=6)  # operators see it with a heartbeat
     app.create_schema()
@@ -270,6 +275,7 @@ def keep_rows(app: App, database: Any, when: str) -> None:
         )
 
 
+@pytest.mark.requires("common_sql")
 @pytest.mark.parametrize("transactional", [False, True])
 def test_an_outcome_that_the_database_drops_without_an_error_is_a_failed_try(
     app, database, transactional, caplog
@@ -289,6 +295,7 @@ def test_an_outcome_that_the_database_drops_without_an_error_is_a_failed_try(
     assert "triggers, rules and policies" in (app.ops.show(bad).last_error or "")
 
 
+@pytest.mark.requires("common_sql")
 def test_a_claim_that_the_database_drops_without_an_error_is_a_refusal(
     app, database, taken, monkeypatch, caplog
 ):

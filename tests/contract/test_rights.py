@@ -31,6 +31,8 @@ from tests.support.timers import put_back
 from tests.support.waiting import until
 from tests.support.web import Browser
 
+pytestmark = pytest.mark.quick
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "rights.md"
 LACKING = ", shard, priority)"
 OF_OTHERS, OF_TRACES = ("unique_key", "(headers)"), "(headers)"
@@ -130,6 +132,7 @@ def leave_behind(admin: App, name: str, *objects: str, ttl: float) -> list[int]:
     return ids
 
 
+@pytest.mark.requires("unique_keys")
 def test_each_role_of_the_page_does_its_work(site):
     site.grant()
     producer, worker, ops = site.app("producer"), site.app("worker"), site.app("ops")
@@ -199,6 +202,7 @@ def test_each_role_of_the_page_does_its_work(site):
     assert {"rerun", "purge", "release-lock"} <= {entry.kind for entry in ops.ops.audit()}
 
 
+@pytest.mark.requires("unique_keys")
 def test_a_producer_of_the_page_may_keep_its_context_with_what_it_sends(site, monkeypatch):
     site.grant()
     with recorded(monkeypatch) as spans:
@@ -244,6 +248,7 @@ def send_more(site: Site) -> None:
     site.run(*sending(site))
 
 
+@pytest.mark.requires("unique_keys")
 def test_the_rights_of_the_page_are_enough_for_chains(site):
     site.grant()
     producer, worker = site.app("producer"), site.app("worker")
@@ -300,6 +305,7 @@ def test_the_rights_of_the_page_are_enough_for_schedules(site):
     assert worker.drain(linger=0).done == 1
 
 
+@pytest.mark.requires("unique_keys")
 def test_the_rights_of_the_page_are_enough_for_limits_and_keys(site):
     site.grant()
     producer, worker, ops = site.app("producer"), site.app("worker"), site.app("ops")

@@ -164,6 +164,7 @@ def test_a_lowered_max_tries_tells_how_many_are_dead_by_it_and_finishes_them(crm
     assert [(a is not None, b is None) for a, b in ends] == [(0, 0), (1, 1), (1, 1)]
 
 
+@pytest.mark.requires("common_sql")
 def test_a_table_of_the_seed_s_four_columns_has_a_rule_too(crm):
     app = crm.app(name="legacy")
     engine, old = app.engine, {"name": "seed", "payload": None, **NAMES}

@@ -55,6 +55,7 @@ def test_the_rule_is_kept_while_the_lease_of_the_dead_is_live(crm):
     assert recorded(other) == FIVE
 
 
+@pytest.mark.quick("mariadb")
 def test_the_rule_is_kept_while_a_message_of_the_dead_cannot_be_given_back(crm, caplog):
     app = crm.app()
     if not app.tables.dialect.row_locks:
@@ -168,6 +169,7 @@ def test_a_worker_that_was_declared_dead_raises_that_the_rule_has_changed(crm):
         join()
 
 
+@pytest.mark.quick("postgresql")
 def test_a_change_sees_who_is_just_registering(crm):
     """Both ways of the race, with the other one in the middle of its transaction."""
     app = crm.app()
@@ -191,6 +193,8 @@ def test_a_change_sees_who_is_just_registering(crm):
         _holds(app)
 
 
+@pytest.mark.quick("postgresql")
+@pytest.mark.requires("rows_in_two_transactions")
 def test_registrations_do_not_wait_for_each_other(crm):
     app = crm.app()
     if not app.tables.dialect.share_locks:
@@ -207,6 +211,7 @@ def no_share_locks(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATABASES, name, DATABASES[name].having(share_locks=False))
 
 
+@pytest.mark.quick("postgresql")
 @pytest.mark.parametrize("rate", [None, 1e6])
 def test_a_start_comes_between_two_steps_of_an_operation(no_share_locks, app, one, rate):
     t = one.runtime.tables
@@ -245,6 +250,7 @@ def _holds(app: App) -> bool:
         return rule.hold(conn, app.tables)
 
 
+@pytest.mark.quick("postgresql")
 def test_who_starts_waits_for_a_change_that_goes_on(crm, old):
     app = crm.app()
     if not app.tables.dialect.row_locks:

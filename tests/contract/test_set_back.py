@@ -239,6 +239,7 @@ def test_an_operators_change_that_is_set_back_is_skipped_and_named(app, make_app
     assert Table(app).rows("status", "error_try_times")[-1] == before
 
 
+@pytest.mark.requires("common_sql")
 def test_a_purged_row_that_a_trigger_puts_back_is_skipped_and_named(app, make_app, database):
     if database.name == "mariadb":
         pytest.skip("no trigger changes the table there for which it runs")

@@ -19,6 +19,7 @@ from tests.support.rows import Table, send
 from tests.support.waiting import until
 
 
+@pytest.mark.requires("unique_index_of_any_column")
 def test_an_outcome_that_a_unique_index_of_the_user_refuses_ends_its_lane(make_app, caplog):
     app = make_app(lease_seconds=30.0, poll_seconds=0.02)
     app.create_schema()
@@ -102,6 +103,8 @@ def test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only(ap
     assert leases(app) == {}
 
 
+@pytest.mark.quick("postgresql")
+@pytest.mark.requires("session_numbers")
 def test_settle_whose_connection_is_lost_is_in_doubt(database, app):
     if database.name != "postgresql":
         pytest.skip("elsewhere a settle is a transaction: none arrives after its sender gave up")

@@ -73,6 +73,7 @@ def test_stop_right_after_start(app):
     assert leases(app) == {}
 
 
+@pytest.mark.quick
 def test_graceful_stop_releases_without_counting_a_try(app, table):
     started, go = threading.Event(), threading.Event()
     ran: list[int] = []
@@ -141,6 +142,7 @@ def test_a_handler_that_outlives_the_grace_time_keeps_its_flag(app, table):
     go.set()
 
 
+@pytest.mark.quick
 def test_a_worker_without_the_guard_does_not_start(app):
     app.add_handler("t", lambda msg: None)
     guard = next(i for i in app.tables.message.indexes if i.name == app.tables.guard_name)
@@ -163,6 +165,7 @@ def test_a_keyboard_interrupt_in_a_handler_stops_a_worker_in_the_background(app,
     assert table.one("status", "error_try_times") == (-1, 1)
 
 
+@pytest.mark.quick("postgresql")
 def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch):
     only_servers(app)
     monkeypatch.setattr(instance_module, "ROLE_SECONDS", 2.0)
@@ -188,6 +191,7 @@ def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch
         assert lease.read_all(conn, app.tables) == []
 
 
+@pytest.mark.quick("mariadb")
 def test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked(one, app, table):
     """Flagged by us and in no hand: it is left for recovery."""
     only_servers(app)
@@ -201,6 +205,8 @@ def test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked(one, app, table
     assert table.statuses == [1, 0]
 
 
+@pytest.mark.quick("mariadb")
+@pytest.mark.requires("common_sql")
 def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
     only_servers(app)
     monkeypatch.setattr(housekeeper, "LEAVE_SECONDS", 2.0)

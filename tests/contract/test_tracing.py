@@ -239,6 +239,7 @@ def test_headers_of_a_plain_insert_are_linked_and_wrong_ones_are_ignored(traced,
     ]
 
 
+@pytest.mark.requires("unique_keys")
 def test_a_replaced_message_has_the_context_of_the_new_one(traced, spans):
     traced.add_handler("t", lambda msg: None)
     for n in (1, 2):

@@ -39,6 +39,7 @@ def rows_of(app: App, table: sa.Table = EFFECTS) -> list[int]:
         return sorted(conn.scalars(sa.select(table.c.msg_id)))
 
 
+@pytest.mark.quick
 def test_transactional_effects_commit_with_the_outcome(app, database, table):
     EFFECTS.metadata.create_all(app.engine)
     early: list[int] = []
@@ -147,6 +148,7 @@ def lose(app: App, conn: sa.Connection) -> None:
         conn.execute(sa.select(sa.literal_column("1")))
 
 
+@pytest.mark.quick("postgresql")
 def test_a_handler_that_swallows_a_lost_connection_is_run_again(app, table):
     only_servers(app)
     EFFECT.create(app.engine)
@@ -166,6 +168,7 @@ def test_a_handler_that_swallows_a_lost_connection_is_run_again(app, table):
     assert table.one("error_try_times") == 0
 
 
+@pytest.mark.quick("mariadb")
 def test_an_item_that_swallows_a_lost_connection_is_run_again(app):
     only_servers(app)
     EFFECT.create(app.engine)

@@ -274,6 +274,8 @@ IDS_OF_MARIADB = {
 }
 
 
+@pytest.mark.requires("sequences", of="a sequence")
+@pytest.mark.requires("ids_of_triggers", of="trigger$")
 @pytest.mark.parametrize("case", IDS_OF_MARIADB)
 def test_send_returns_the_id_that_was_given(mariadb, open_app, case):
     kind, statement = IDS_OF_MARIADB[case]

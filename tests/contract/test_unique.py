@@ -22,6 +22,8 @@ from tests.support.flags import ME
 from tests.support.rows import Table
 from tests.support.tables import OTHER_NAMES
 
+pytestmark = pytest.mark.requires("unique_keys")
+
 NOW = {"linger": 0, "threads": 1}
 KEYS = {"unique_key": "job_key", "unique_kept": "kept"}
 

@@ -80,6 +80,7 @@ def test_a_commit_that_is_still_under_way_is_waited_for(postgresql: Database, pr
     app.engine.dispose()
 
 
+@pytest.mark.requires("statements_end_with_their_client", of="during")
 @pytest.mark.parametrize("side", ["before", "during", "after"])
 def test_an_outcome_that_is_all_of_its_transaction_is_looked_up(
     postgresql: Database, proxy: Proxy, side: Side

@@ -39,6 +39,7 @@ def take(locks: LockCentre, name: str, ttl: float = 30.0) -> Lease:
     return lease
 
 
+@pytest.mark.quick("sqlite|redis")
 def test_one_of_ten_wins_each_round_and_tokens_rise(place):
     centres, name = [place.locks(), place.locks()], place.name()
     tokens = []
@@ -254,6 +255,7 @@ def test_an_outage_shorter_than_the_lease_costs_nothing(far):
         proxy.close()
 
 
+@pytest.mark.quick("zookeeper|sqlite")
 def test_an_outage_longer_than_the_lease_loses_it(far):
     name, told = far.name(), threading.Event()
     proxy = Proxy.before(far.url)
@@ -306,6 +308,7 @@ def test_a_killed_server_that_is_back_goes_on(kind):
         server.remove()
 
 
+@pytest.mark.quick("sqlite|redis")
 def test_a_holder_that_is_stopped_for_too_long_knows_it_and_changes_nothing(place):
     name = place.name()
     command = [sys.executable, "-m", "tests.coordination.holder", place.url, name, "1.0"]

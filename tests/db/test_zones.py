@@ -83,6 +83,7 @@ def local(database: Any, zone: str) -> Iterator[tuple[sa.Connection, sa.Table, A
         conn.commit()
 
 
+@pytest.mark.quick("Berlin")
 def test_an_instant_is_written_as_the_clocks_of_its_zone_show_it(zone: str, local: Any) -> None:
     conn, table, column = local
     for at in around(zone):
@@ -99,6 +100,7 @@ def test_an_instant_is_written_as_the_clocks_of_its_zone_show_it(zone: str, loca
         conn.execute(sa.delete(table))
 
 
+@pytest.mark.quick("Berlin|Howe")
 def test_what_waits_is_due_at_the_latest_meaning_of_its_local_time(zone: str, local: Any) -> None:
     """Also a local time that no clock shows, which a producer computes: it is never early, and
     late by no more than the change is wide."""
@@ -119,6 +121,7 @@ def test_what_waits_is_due_at_the_latest_meaning_of_its_local_time(zone: str, lo
         assert set(conn.scalars(since)) == later
 
 
+@pytest.mark.quick("Berlin")
 def test_the_database_s_clock_counts_for_local_times(zone: str, local: Any) -> None:
     conn, table, column = local
     delay = sa.literal(-5.0, sa.Float())

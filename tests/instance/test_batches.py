@@ -62,6 +62,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.quick("1000-0")
 @pytest.mark.parametrize(("held", "length", "run", "run_without"), RUNS)
 def test_runs_are_as_long_as_batches_need_but_no_more_is_held_in_all(
     held: int, length: int, run: int, run_without: int

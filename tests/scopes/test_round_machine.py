@@ -450,6 +450,7 @@ def test_segments_keep_their_rules_in_very_many_orders(machine):
     run(machine(Walker), LONG_RUNS, steps=STEPS)
 
 
+@pytest.mark.quick("Keeps")
 @pytest.mark.parametrize(
     "kind",
     [

@@ -336,6 +336,7 @@ def crowded(make_app: MakeApp) -> App:
     return app
 
 
+@pytest.mark.long
 def test_a_look_into_a_slice_reads_no_row_of_others(crowded):
     reads = (slices.heads, partial(slices.heads, deep=True), slices.without_object)
     if crowded.tables.dialect.slices_by_age:

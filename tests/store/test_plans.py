@@ -159,6 +159,7 @@ SMALL = ("guard", "urgent")
 """Indexes that may be read as a whole: of running rows, and those that are read by rank."""
 
 
+@pytest.mark.quick("never.*sqlite|none waited.*(postgresql|mariadb)")
 def test_hot_statements_use_the_claim_indexes(large):
     assert misread(large) == []
 

@@ -17,6 +17,7 @@ from tests.support.rows import send
 from tests.support.store import OTHER, Store, bad
 
 
+@pytest.mark.core
 def test_settle_moves_the_flag_on(store):
     a1, a2, b1, b2, n = send(store.app, "a", "a", "b", "b", None)
     store.flagged(a1, b1, n)
@@ -28,6 +29,7 @@ def test_settle_moves_the_flag_on(store):
     assert None not in [row[0] for row in store.table.rows("finished_at", "status") if row[1] == 2]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("edit", [{"claimed_by": OTHER}, {"status": 0}, {"status": 2}, None])
 def test_settle_reports_what_is_lost_and_writes_nothing_for_it(store, edit):
     a1, a2, b1, b2 = send(store.app, "a", "a", "b", "b")
@@ -46,6 +48,7 @@ def test_settle_reports_what_is_lost_and_writes_nothing_for_it(store, edit):
         assert store.state(a1) == before
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     "edit", [{"status": 2}, {"status": -1, "error_try_times": 1}, {"status": 1}, None, "later"]
 )
@@ -97,6 +100,7 @@ def test_a_lane_that_is_settled_alone_ends_when_the_guard_forbids_the_next_one(s
     assert [store.state(a1), store.state(a2)] == [(2, 0, None), (0, 0, None)]
 
 
+@pytest.mark.core
 def test_a_guard_violation_of_one_lane_does_not_hold_up_the_others(store):
     """While we held a1, an UPDATE gave a2 to another object, one of whose rows runs."""
     a1, a2, b1, b2, c = send(store.app, "a", "a", "b", "b", "c")

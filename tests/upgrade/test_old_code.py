@@ -138,6 +138,7 @@ def judge(engine: sa.Engine, records: Path, sent: int) -> None:
             assert ended <= began
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", range(1, NEWEST))
 def test_code_of_an_earlier_version_goes_on_while_tables_are_upgraded(
     database: Any,

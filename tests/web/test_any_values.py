@@ -106,10 +106,12 @@ def test_a_few_odd_values_break_no_page(sqlite_app: App) -> None:
     _any_values(sqlite_app, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(5))  # one alone would be minutes on a busy machine
 def test_a_thousand_odd_values_break_no_page(sqlite_app: App, part: int) -> None:
     _any_values(sqlite_app, 200)
 
 
+@pytest.mark.long
 def test_odd_values_break_no_page_of_each_database(app: App) -> None:
     _any_values(app, 40)

@@ -25,6 +25,7 @@ def _go(page: Any, name: str) -> None:
     bar.get_by_role("link", name=re.compile(rf"^{name}\b")).click()
 
 
+@pytest.mark.long
 def test_an_incident_is_seen_and_mended_in_a_browser(sqlite_app: App) -> None:
     app = sqlite_app
     many_dead(app, 60, objects=60)
@@ -86,6 +87,7 @@ def _serious(page: Any, program: str, name: str) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "colours"), list(itertools.product(WIDTHS, ("light", "dark"))))
 def test_axe_finds_nothing_serious_on_any_page(sqlite_app: App, width: int, colours: str) -> None:
     program, pages, found = axe(), sample(sqlite_app), []
@@ -108,6 +110,7 @@ def test_axe_finds_nothing_serious_on_any_page(sqlite_app: App, width: int, colo
     assert not found, "\n".join(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1440])
 def test_no_page_is_wider_than_the_screen(sqlite_app: App, width: int) -> None:
     pages = sample(sqlite_app)
@@ -124,6 +127,7 @@ def test_no_page_is_wider_than_the_screen(sqlite_app: App, width: int) -> None:
         assert errors == [missing], errors  # the page of an error, itself
 
 
+@pytest.mark.long
 def test_short_names_are_not_broken(sqlite_app: App) -> None:
     """A cell that is to stay in one line is one line high."""
     pages = sample(sqlite_app)

@@ -151,6 +151,7 @@ def assert_without_secrets(found: Any, path: str) -> None:
         assert secret not in str(found.headers), path
 
 
+@pytest.mark.quick("sqlite")
 def test_no_page_shows_a_secret(scene: Scene, client: Browser) -> None:
     """All that links lead to, the pages before a write too."""
     ids = (scene.one, scene.two)
@@ -176,6 +177,7 @@ def test_no_page_shows_a_secret(scene: Scene, client: Browser) -> None:
     assert "redis://***@127.0.0.1" in client.get("/system").text.replace("ann:", "")
 
 
+@pytest.mark.quick("postgresql")
 def test_no_answer_shows_a_secret(scene: Scene, client: Browser) -> None:
     described, seen = client.get("/api/v1/openapi.json").json()["paths"], 0
     paths = ["/metrics", "/readyz", "/healthz", "/failures.csv"]
@@ -193,6 +195,7 @@ def test_no_answer_shows_a_secret(scene: Scene, client: Browser) -> None:
     assert "schedules" in "".join(paths)
 
 
+@pytest.mark.quick("postgresql")
 def test_no_write_says_a_secret_again(scene: Scene, client: Browser) -> None:
     """Neither the page of the write, nor the answer of the API."""
     reason = {"reason": f"because {TROUBLE}"}
@@ -216,6 +219,7 @@ def test_no_write_says_a_secret_again(scene: Scene, client: Browser) -> None:
     assert audit.text.count("because https://bob:***@") >= 4
 
 
+@pytest.mark.quick("sqlite")
 def test_no_refusal_says_a_secret_again(scene: Scene, client: Browser) -> None:
     """A secret in a URL that was pasted in the wrong place."""
     page = client.get("/messages", params={"error": TROUBLE, "since": "x"})
@@ -226,6 +230,7 @@ def test_no_refusal_says_a_secret_again(scene: Scene, client: Browser) -> None:
     assert CANARY not in found.text
 
 
+@pytest.mark.quick("postgresql")
 def test_no_command_shows_a_secret(scene: Scene) -> None:
     told = 0
     for command in COMMANDS:
@@ -258,6 +263,7 @@ def test_no_span_has_a_secret(scene: Scene) -> None:
         assert CARD not in one
 
 
+@pytest.mark.quick("sqlite")
 def test_what_is_kept_of_an_error_has_no_secret(scene: Scene) -> None:
     """Payloads and values of items are kept as they are."""
     with scene.app.engine.connect() as conn:

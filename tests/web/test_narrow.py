@@ -36,6 +36,7 @@ def _narrow(page: Any, path: str) -> None:
     assert page.evaluate(OFF_SCREEN) == [], path
 
 
+@pytest.mark.long
 def test_everything_that_acts_is_seen_on_a_phone_under_a_low_header(sqlite_app: App) -> None:
     pages = sample(sqlite_app)
     with opened() as browser, served(sqlite_app, label="PROD") as url:
@@ -51,6 +52,7 @@ def test_everything_that_acts_is_seen_on_a_phone_under_a_low_header(sqlite_app: 
         _narrow(page, "failures with filters")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD)
 def test_odd_values_make_no_page_wider_than_a_phone(sqlite_app: App, text: str) -> None:
     ids = fill(sqlite_app, text[:100])
@@ -76,6 +78,7 @@ def _tab_to(page: Any, start: str) -> None:
     raise AssertionError(f"Tab does not come to {start!r}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1440])
 def test_a_group_is_rerun_by_the_keyboard_alone(sqlite_app: App, width: int) -> None:
     many_dead(sqlite_app, 3, objects=3)
@@ -102,6 +105,7 @@ def test_a_group_is_rerun_by_the_keyboard_alone(sqlite_app: App, width: int) -> 
     assert [(one.kind, one.changed) for one in sqlite_app.ops.audit()] == [("rerun", 3)]
 
 
+@pytest.mark.long
 def test_what_changes_is_loaded_anew_by_itself(sqlite_app: App) -> None:
     put(sqlite_app, (None, NEW), topic="t")
     with opened() as browser, served(sqlite_app) as url:

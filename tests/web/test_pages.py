@@ -38,6 +38,7 @@ MOST_OF_DOCTOR = 400
 SAME = 1
 
 
+@pytest.mark.quick("^0$")
 @pytest.mark.parametrize("number", range(len(XSS)))
 def test_no_text_becomes_an_element_or_an_attribute(
     scratch_app: Callable[[], App], number: int

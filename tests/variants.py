@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, NullPool, create_engine, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
@@ -20,6 +21,7 @@ from msgworker import MessageTable
 from msgworker.db import Database
 from msgworker.schema import additions
 from msgworker.schema import create as schema
+from proof.oracle import standins
 from tests.debian import SERVERS
 from tests.servers import CHOSEN, VARIABLES, Fleet, PgBouncer, Server
 
@@ -65,6 +67,7 @@ OF_A_VERSION = (
     "tests/test_alembic.py",
     "tests/test_ddl.py",
 )
+OF_A_STAND_IN = (*CONTRACT, "tests/store/test_settle.py")
 
 
 def name() -> str:
@@ -75,6 +78,26 @@ def name() -> str:
 def files() -> tuple[str, ...]:
     """How the paths of the tests begin that run on the one that was asked for."""
     return OF_A_VERSION if name() in VERSIONS else CONTRACT
+
+
+def only(items: list[pytest.Item]) -> None:
+    """Leave what runs on the variant that was asked for, on its server; and of the tests on a
+    stand-in those of the contract suite."""
+    left = []
+    for item in items:
+        given = getattr(item, "callspec", None)
+        on = given.params if given else {}
+        if on.get("database") in standins.NAMES and not item.nodeid.startswith(OF_A_STAND_IN):
+            continue
+        if name():
+            server = VARIANTS[name()].server
+            fixtures = getattr(item, "fixturenames", ())
+            if not item.nodeid.startswith(files()) or not (
+                server in on.values() or server in fixtures
+            ):
+                continue
+        left.append(item)
+    items[:] = left
 
 
 def is_mysql() -> bool:
