@@ -153,7 +153,7 @@ class App(Declaring):
 
     @property
     def _engines(self) -> tuple[sa.Engine, ...]:
-        # For whoever counts or listens: all by which it connects, each with a pool of its own.
+        # All engines by which it connects, each with its own pool.
         return self.engine, self._own, self._engine_beside(lends=True)
 
     def _engine_beside(self, *, lends: bool) -> sa.Engine:
@@ -379,8 +379,8 @@ class App(Declaring):
         dead), "kept" when its row is purged. on_duplicate: what happens if another message holds
         the key: "skip" sends nothing and returns the msg_id of that one; "raise" raises
         DuplicateMessage; "replace" gives that one this payload, priority and delay if it was never
-        claimed, and returns its msg_id; if it was, it goes on without its key (a kept one with it),
-        and this message is sent.
+        claimed, and returns its msg_id; if it was, it continues without its key (a kept one with
+        it), and this message is sent.
         Raises PayloadError, ConfigError, SchemaError or DatabaseUnavailable before anything is
         inserted; DuplicateMessage also where "replace" would change the topic or the object.
         """

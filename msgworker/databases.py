@@ -228,7 +228,7 @@ class Databases(Declaring):
                 if other != name:
                     raise ConfigError(
                         f"databases {other} and {name} would share the locks {lock[1]!r} at "
-                        f"{lock[0]}, so no worker would look at all of either; give each its own: "
+                        f"{lock[0]}, so no worker would handle all of either; give each its own: "
                         f"Partitions(group={name!r}), or other names of segments"
                     )
         return scope

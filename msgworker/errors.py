@@ -149,7 +149,7 @@ class TookTooLong(MsgworkerError):
 
 
 class SelectionChanged(MsgworkerError):
-    """A write would not change as many messages as it was told to expect; nothing was changed.
+    """A write would not change as many messages as the caller expected; nothing was changed.
 
     expected: the number that was given. found: how many messages it would change now; more than
     expected means at least so many, because it does not count further.

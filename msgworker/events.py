@@ -71,8 +71,8 @@ class Claimed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Looked(Event):
-    """An instance has looked for work. offered: how many candidates it found. won: how many of them
-    it got."""
+    """An instance has searched for work. offered: how many candidates it found. won: how many of
+    them it got."""
 
     offered: int
     won: int
@@ -272,7 +272,7 @@ class Events:
     above: Events | None = None
     _by: dict[type[Event], tuple[Subscriber, ...]] = field(default_factory=dict)
     _lock: ProcessLock = field(default_factory=ProcessLock)
-    _told: set[tuple[int, type[BaseException]]] = field(default_factory=set)
+    _logged: set[tuple[int, type[BaseException]]] = field(default_factory=set)
 
     def on(self, event: type[E] | str, fn: Callable[[E], object]) -> Callable[[], None]:
         """Call `fn(event)` from now on; returns a function that ends it. Raises ConfigError."""
@@ -318,9 +318,9 @@ class Events:
         """Log an error, once for each subscriber and type of error."""
         which = (id(fn), type(error))
         with self._lock:
-            if which in self._told:
+            if which in self._logged:
                 return
-            self._told.add(which)
+            self._logged.add(which)
         name = getattr(fn, "__qualname__", repr(fn))
         text = "subscriber %s of %s raised %s; work continues, and this is logged once"
         what = (name, type(event).__name__, type(error).__name__)

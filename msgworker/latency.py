@@ -1,7 +1,7 @@
 """How long handlers run and messages wait, as counts by fixed bounds.
 
 The bounds are the same in the history table and in the metrics, and never change: counts of several
-instances and minutes are added up, and a percentile is told from the sum.
+instances and minutes are added up, and percentiles are computed from the sums.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 in a time.
 
 Only values and arithmetic. The rate is a bucket of `burst` tokens that fills at the rate; a start
-takes one. One number stands for it: the instant, on the database's clock, at which the bucket will
+takes one. One number represents it: the instant, on the database's clock, at which the bucket will
 be full again. Source: the generic cell rate algorithm, ITU-T I.371.
 """
 
@@ -18,7 +18,7 @@ MOST_RUNNING = 10_000
 MOST_STARTS = 100_000
 """The most starts in the time of a rate, and the largest bucket."""
 SET_BACK_US = 1_000_000
-"""By how much a bucket may be emptier than empty before the clock must have been set back."""
+"""A bucket that is emptier than empty by more than this means that the clock was set back."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _RATE = re.compile(r"\s*(\d+)\s*/\s*([smh])\s*")
 

@@ -3,7 +3,7 @@ what looks like a password or key in a URL.
 
 Topics, object ids, errors and URLs may contain line ends and terminal escapes, with which a message
 could fake a log line or control a terminal. They are escaped here, in the record itself, before a
-handler or formatter of the user sees it, so that calls that log need not care.
+handler or formatter of the user sees it, so that callers need not do it.
 """
 
 from __future__ import annotations
@@ -91,20 +91,20 @@ _ALL, _FACTS_ONLY = _OneLine(facts_only=False), _OneLine(facts_only=True)
 
 def traceback_text(error: BaseException) -> str:
     """A traceback as Python prints it, with the text of each exception on one line."""
-    told = traceback.TracebackException.from_exception(error)
-    _on_one_line(told)
-    lines = "".join(told.format()).rstrip("\n").split("\n")
+    found = traceback.TracebackException.from_exception(error)
+    _on_one_line(found)
+    lines = "".join(found.format()).rstrip("\n").split("\n")
     return "\n".join(shown(without_url_secrets(line), MOST) for line in lines)
 
 
-def _on_one_line(told: Any) -> None:
+def _on_one_line(found: Any) -> None:
     """Escape the texts of an exception and of its causes."""
     for name in ("_str", "msg"):
-        text = getattr(told, name, None)
+        text = getattr(found, name, None)
         if isinstance(text, str):
-            setattr(told, name, shown(text, MOST))
-    if isinstance(told.__notes__, list):
-        told.__notes__ = [shown(note, MOST) for note in told.__notes__ if isinstance(note, str)]
-    for other in (told.__cause__, told.__context__, *(told.exceptions or ())):
+            setattr(found, name, shown(text, MOST))
+    if isinstance(found.__notes__, list):
+        found.__notes__ = [shown(note, MOST) for note in found.__notes__ if isinstance(note, str)]
+    for other in (found.__cause__, found.__context__, *(found.exceptions or ())):
         if other is not None:
             _on_one_line(other)

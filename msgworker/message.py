@@ -83,7 +83,7 @@ TRANSITIONS: dict[tuple[State, State], frozenset[MovedBy]] = {
     (State.FAILED, State.DEAD): frozenset({MovedBy.DISCARD, MovedBy.CANCEL}),
     (State.DEAD, State.DEAD): frozenset(
         {MovedBy.DISCARD, MovedBy.CANCEL}
-    ),  # given up: its object continues under "block"
+    ),  # discarded: its object continues under "block"
 }
 """Every move of a row and the acts that may make it; the simulation checks against it."""
 

@@ -18,7 +18,7 @@ from msgworker.errors import PayloadError
 
 MAX_DIGITS = 4300
 BEGINNING = 2000
-"""The most characters of a name or an error that a look reads."""
+"""The most characters of a name or an error that are read for operators."""
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """An escaped NUL, not the text of one: behind an even number of backslashes."""
 
@@ -307,7 +307,7 @@ def without_url_secrets(text: str) -> str:
     return _QUERY.sub(r"\1***", text) if "=" in text else text
 
 
-def told(value: Any) -> Any:
+def shortened(value: Any) -> Any:
     """A value that was read by `db.beginning`: of a longer text, its beginning and a sign."""
     if isinstance(value, str) and len(value) > BEGINNING:
         return f"{value[:BEGINNING]}…"

@@ -1,4 +1,4 @@
-"""A lock that a forked child finds free, whoever held it in the parent.
+"""A lock that is free in a forked child, also if a thread of the parent held it.
 
 A child of `os.fork` has copies of all locks but only the thread that forked: what another
 thread held never ends in it. What our locks protect is whole at any moment, so the child
@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 
 class Renewed:
-    """What is new in each process: `renew` is called when it is made, and in a forked child."""
+    """Renewed in each process: `renew` is called when it is made, and in a forked child."""
 
     __slots__ = ("__weakref__",)
 
@@ -23,7 +23,7 @@ class Renewed:
         _ALL.add(self)
 
     def renew(self) -> None:
-        """Begin as new: no thread of the parent has anything of it."""
+        """Begin with the state of a new process."""
         raise NotImplementedError
 
 

@@ -232,13 +232,13 @@ def checked_priority(priority: Any, tables: Tables) -> int | None:
     if priority is None:
         return None
     if not tables.has("priority"):
-        mend = (
+        hint = (
             "run App.create_schema() or `msgworker init-db`, which add it"
             if tables.spec.is_default
             else 'add a SMALLINT column and name it, MessageTable(priority="priority")'
         )
         raise ConfigError(
-            f"table {tables.spec.name} has no priority column: all messages have the same; {mend}"
+            f"table {tables.spec.name} has no priority column: all messages have the same; {hint}"
         )
     room = db.whole_room(tables.message.c[tables.names["priority"]].type)
     most = MOST_PRIORITY if room is None else min(room, MOST_PRIORITY)
@@ -273,9 +273,9 @@ def checked_key(key: Any, rule: Unique, tables: Tables) -> str | None:
     if "\x00" in key or not is_text(key):
         raise ConfigError(f"the unique_key {key!r:.120} holds a NUL or half of a surrogate pair")
     _check_keys(tables)
-    room = db.text_room(tables.message.c[tables.names["unique_key"]].type)
-    if room is not None and len(key) > room and not tables.dialect.loose_types:
-        raise ConfigError(f"the unique_key has {len(key)} characters, its column takes {room}")
+    width = db.text_room(tables.message.c[tables.names["unique_key"]].type)
+    if width is not None and len(key) > width and not tables.dialect.loose_types:
+        raise ConfigError(f"the unique_key has {len(key)} characters, its column takes {width}")
     return key
 
 
@@ -286,14 +286,14 @@ def _check_keys(tables: Tables) -> None:
             "unique; send the message without one (docs/project/decisions/013-partitions.md)"
         )
     if not able(tables):
-        mend = (
+        hint = (
             "run App.create_schema() or `msgworker init-db`, which add them"
             if tables.spec.is_default
             else f"add a VARCHAR({MAX_KEY}) and a SMALLINT column, name them, "
             'MessageTable(unique_key="unique_key", unique_kept="unique_kept"), and run '
             "create_schema(); `msgworker doctor` prints the statements"
         )
-        raise ConfigError(f"table {tables.spec.name} has no columns for unique keys; {mend}")
+        raise ConfigError(f"table {tables.spec.name} has no columns for unique keys; {hint}")
     if not enforced(tables):
         raise SchemaError(
             f"the unique index {index_name(tables)} is missing on {tables.spec.name}: without it "

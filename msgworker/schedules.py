@@ -25,7 +25,7 @@ KEYS = ("every", "cron", "tz", "topic", "object_id", "payload", "catch_up")
 
 
 class _Own:
-    """Stands for an object of the schedule's own name."""
+    """Marks the default: an object of the schedule's own name."""
 
     def __repr__(self) -> str:
         return "OWN"

@@ -252,14 +252,14 @@ class _Drain:
                 return
             if lanes.may_start(lane):
                 self._handle(lane)
-            elif self._instance.runtime.in_flight.unsure:  # the housekeeper asks for them
+            elif self._instance.runtime.in_flight.unsure:  # the housekeeper reads them
                 self._instance.housekeeper.run_once()
 
     def _handle(self, lane: Lane) -> None:
         parts = self._instance
         batch = None if lane.result is not None else parts.batches.gathering.gather(lane)
         lanes = [lane] if batch is None else batch.lanes
-        as_taken = [_copy(one) for one in lanes]  # they go on to their next messages
+        as_taken = [_copy(one) for one in lanes]  # the lanes move to their next messages
         for one in as_taken:
             self._dies.at(At.CLAIMED, one)
         if batch is not None:

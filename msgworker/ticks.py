@@ -1,8 +1,8 @@
 """The ticks of a schedule: pure, on aware instants in UTC.
 
-`every` counts from 1970-01-01 00:00 UTC, so that all instances agree without talking, and a tick
-never depends on when the one before was sent. Cron expressions are those of Debian's cron, in a
-time zone; cronsim computes them.
+`every` counts from 1970-01-01 00:00 UTC, so that all instances agree, and a tick never depends on
+when the one before was sent. Cron expressions are those of Debian's cron, in a time zone; cronsim
+computes them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Every:
 
     @property
     def text(self) -> str:
-        """As it stands in the row."""
+        """As it is stored in the row."""
         unit, size = next((u, n) for u, n in _UNITS if self.period % n == 0)
         return f"every {self.period // size}{unit}"
 

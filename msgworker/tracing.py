@@ -38,10 +38,10 @@ class Sending:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         pass
 
-    def carry(self, row: dict[str, Any], room: int) -> None:
-        """Add headers of at most `room` characters to the values of a new row."""
+    def carry(self, row: dict[str, Any], most: int) -> None:
+        """Add headers of at most `most` characters to the values of a new row."""
 
-    def carry_all(self, rows: Sequence[dict[str, Any]], room: int) -> None:
+    def carry_all(self, rows: Sequence[dict[str, Any]], most: int) -> None:
         """The same for several."""
 
     def sent(self, *, msg_id: Any = None, count: int | None = None) -> None:
@@ -173,16 +173,16 @@ class Tracer(NoTracer):
                 links[of.trace_id, of.span_id] = self._trace.Link(of)
         return list(links.values())
 
-    def headers(self, span: Span, room: int) -> str | None:
-        """The context of a span as JSON text of at most `room` characters; None if there is none,
-        because no SDK is set up, or no room."""
-        if room == 0:
+    def headers(self, span: Span, most: int) -> str | None:
+        """The context of a span as JSON text; None if there is none, because no SDK is set up, or
+        if it is longer than `most` characters."""
+        if most == 0:
             return None
         carrier: dict[str, str] = {}
         self._w3c.inject(carrier, context=self._trace.set_span_in_context(span))
         while carrier:
             text = json.dumps(carrier, separators=(",", ":"))
-            if len(text) <= room:
+            if len(text) <= most:
                 return text
             carrier.popitem()  # without the tracestate, which comes last
         return None
@@ -219,11 +219,11 @@ class _Sending(Sending):
             self._tracer.failed(self._span, kind_of(error), "not sent")
         self._span.end()
 
-    def carry(self, row: dict[str, Any], room: int) -> None:
-        self.carry_all((row,), room)
+    def carry(self, row: dict[str, Any], most: int) -> None:
+        self.carry_all((row,), most)
 
-    def carry_all(self, rows: Sequence[dict[str, Any]], room: int) -> None:
-        headers = None if self._span is None else self._tracer.headers(self._span, room)
+    def carry_all(self, rows: Sequence[dict[str, Any]], most: int) -> None:
+        headers = None if self._span is None else self._tracer.headers(self._span, most)
         if headers is not None:
             for row in rows:
                 row["b_headers"] = headers

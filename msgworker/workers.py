@@ -115,7 +115,7 @@ class Workers(Working[Reports]):
     def __init__(self, workers: Mapping[str, Worker]) -> None:
         self._workers = dict(workers)
         self._parts: list[_Part] = []
-        self._told = StopRequest()
+        self._asked = StopRequest()
         self._lock = ProcessLock()
 
     @property
@@ -156,7 +156,7 @@ class Workers(Working[Reports]):
         Like `Worker.stop`: from any thread, any number of times; inside a handler it requests the
         stop and returns False.
         """
-        self._told.stop()
+        self._asked.stop()
         for part in list(self._parts):
             part.asked.stop()
         workers = list(self._workers.values())
@@ -222,44 +222,44 @@ class Workers(Working[Reports]):
         with self._lock:
             self._refuse_twice()
             parts = [_Part(name, worker, work) for name, worker in self._workers.items()]
-            self._parts, told = parts, StopRequest()
-            self._told = told
+            self._parts, asked = parts, StopRequest()
+            self._asked = asked
         try:
-            with Signals(told) if signals else nullcontext():
+            with Signals(asked) if signals else nullcontext():
                 try:
                     for part in parts:
                         part.thread.start()
-                    told.begun = True
+                    asked.begun = True
                     while any(part.thread.is_alive() for part in parts):
-                        self._pass_on(told, parts)
+                        self._pass_on(asked, parts)
                 finally:  # also where this thread is interrupted
                     for part in parts:
                         part.asked.stop()
                     for part in parts:
                         part.thread.join()
-                told.begun = False
-                if told.at_once is not None:
-                    end_by(told.at_once)
+                asked.begun = False
+                if asked.at_once is not None:
+                    end_by(asked.at_once)
         finally:
             self._parts = []
         _raise_first(parts)
         return parts
 
-    def _pass_on(self, told: StopRequest, parts: list[_Part]) -> None:
+    def _pass_on(self, asked: StopRequest, parts: list[_Part]) -> None:
         """Pass on to all a stop that was requested or that an error requires."""
-        if not told.in_order:
-            told.wait(TICK_SECONDS)
-        for part in parts if told.in_order else []:
+        if not asked.in_order:
+            asked.wait(TICK_SECONDS)
+        for part in parts if asked.in_order else []:
             if part.thread.is_alive():
                 part.thread.join(TICK_SECONDS)
                 break
         if all(part.is_away for part in parts) or any(part.error for part in parts):
-            told.stop()
+            asked.stop()
         for part in parts:
             part.look()
-            if told.at_once is not None and part.asked.at_once is None:
-                part.asked.insist(told.at_once)
-            elif told.in_order and not part.asked.in_order:
+            if asked.at_once is not None and part.asked.at_once is None:
+                part.asked.insist(asked.at_once)
+            elif asked.in_order and not part.asked.in_order:
                 part.asked.stop()
 
 

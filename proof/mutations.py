@@ -1085,8 +1085,8 @@ MUTANTS = (
     _m(
         "a segment is given up between a look and its claim",
         "coordination/segments.py",
-        "if self._looking:  # candidates",
-        "if self._looking is None:  # candidates",
+        "if self._looking:  # what was",
+        "if self._looking is None:  # what was",
         "test_segments_keep_their_rules_in_any_order_of_events",
     ),
     _m(

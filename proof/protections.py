@@ -163,8 +163,8 @@ _m(
     "S4",
     "the length of a body is believed",
     "web/guard.py",
-    "if not told.isdecimal() or int(told) > MOST_BODY:",
-    "if int(told) > MOST_BODY:",
+    "if not length.isdecimal() or int(length) > MOST_BODY:",
+    "if int(length) > MOST_BODY:",
     "test_a_body_is_read_up_to_its_limit_only",
 )
 _m(
@@ -832,7 +832,7 @@ _m(
     "S8",
     "the proxy is who asks",
     "web/access.py",
-    '    return told or (request.client.host if request.client else "?")',
+    '    return named or (request.client.host if request.client else "?")',
     '    return request.client.host if request.client else "?"',
     "test_the_client_behind_a_trusted_proxy_is_who_asks_and_its_cookie_is_for_tls",
 )

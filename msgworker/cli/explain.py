@@ -34,7 +34,7 @@ from msgworker.queries.failures import Failures
 from msgworker.queries.instances import InstanceInfo, Life
 from msgworker.queries.lanes import LaneInfo
 
-# --- `limits`: the topics with max_running or rate, and what is used of them.
+# ---------------------------------------------------------------- limits
 
 
 @click.command("limits")
@@ -60,8 +60,8 @@ def limits(
     if not done:
         raise NothingMatched(f"topic {remove} has no limits")
     if as_json:
-        told = {"operation": done.op_id, "topic": remove, "removed": True}
-        print_json({**told, "dry_run": done.dry_run})
+        result = {"operation": done.op_id, "topic": remove, "removed": True}
+        print_json({**result, "dry_run": done.dry_run})
     else:
         would = "would be " if done.dry_run else ""
         click.echo(f"limits of {safe(remove)} {would}removed")
@@ -90,8 +90,6 @@ def _list(app: App, json: bool) -> None:
     columns += [Column("RATE"), Column("STARTS", "right"), Column("DECLARED BY", share=1)]
     print_table(columns, rows)
 
-
-# --- `explain`, `failures`, `lanes` and `instances`: why messages do not run.
 
 limited = click.option(
     "--limit", metavar="N", type=int, default=20, help="At most so many, 20 if not given."
@@ -328,8 +326,8 @@ def _life(one: InstanceInfo) -> str:
 def _running(one: InstanceInfo) -> str:
     """Handlers that ran at the last heartbeat, of the messages claimed now; only the latter if all
     were claimed after that heartbeat."""
-    claimed, heard = one.oldest_claim_at, one.renewed_at
-    if claimed is not None and heard is not None and claimed > heard:
+    claimed, renewed = one.oldest_claim_at, one.renewed_at
+    if claimed is not None and renewed is not None and claimed > renewed:
         return f"{one.running:,}"
     if not one.running or one.handlers is None:
         return f"{one.running:,}" if one.running else "-"

@@ -154,7 +154,7 @@ class Streams:
             out.ends, out.on_loss = True, _onto(err)
 
     def of_work(self, *, text: bool) -> None:
-        """The purpose of the command is its work, not its output.
+        """The command goes on when its output is lost.
 
         text: the output is text for people, so that an extra line does no harm.
         """
@@ -166,7 +166,7 @@ class Streams:
             )  # report a closed stream now: later the log may be that of children
 
     def of_child(self, tell: Callable[[str], None]) -> None:
-        """The command works for another process, which is told of a loss."""
+        """The command works for another process; `tell` reports a loss to it."""
         for stream in (self._out, self._err):
             if stream is not None:
                 stream.ends, stream.on_loss = False, tell
@@ -244,7 +244,7 @@ def _taken(fd: int, closed: bool) -> Output | None:
     return raw
 
 
-# --- The main group: all commands, and the exit code of each end of a command.
+# --- The main group.
 #
 # COMMANDS has a line per command: name -> module of this package, where the command is the
 # attribute of the same name (a dash becomes an underscore), and its summary in --help. A module is
@@ -265,7 +265,7 @@ COMMANDS = {
     "explain": ("explain", "Say why a message is not running, and what is before it."),
     "failures": ("explain", "Group dead and failing messages by error."),
     "rerun": ("rerun", "Try failed and dead messages again, with their tries set to 0."),
-    "discard": ("rerun", "Give up messages: they become dead, with your reason."),
+    "discard": ("rerun", "Make messages dead, with your reason; their objects continue."),
     "cancel": ("rerun", "Cancel messages: waiting ones now, running ones by a request."),
     "release": ("upkeep", "Give back messages of a dead instance, or without an owner."),
     "purge": ("upkeep", "Delete done messages that finished long ago."),

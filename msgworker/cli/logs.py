@@ -69,9 +69,9 @@ class Lines(logging.Formatter):
         clock = f"{_instant(record).astimezone():%H:%M:%S}"
         parts = [f"{clock} {record.levelname.lower():<7} {text}"]
         error = _error(record)
-        told = "" if error is None else without(_last_line(error), self._secrets)
-        if told and shown(_without_module(told), MAX_ERROR) not in text:
-            parts.append(f"error={told!r}")
+        said = "" if error is None else without(_last_line(error), self._secrets)
+        if said and shown(_without_module(said), MAX_ERROR) not in text:
+            parts.append(f"error={said!r}")
         parts += [f"{name}={value}" for name, value in facts.items() if value is not None]
         line = visible("  ".join([parts[0], " ".join(parts[1:])]).rstrip())
         trace = None if error is None else self._trace(record, error)
@@ -100,9 +100,9 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}\n...\n{text[-most // 2 :]}"
 
 
-def _without_module(told: str) -> str:
+def _without_module(said: str) -> str:
     """`json.decoder.JSONDecodeError: x` in the form of `last_error`."""
-    kind, colon, said = told.partition(":")
+    kind, colon, said = said.partition(":")
     return kind.rpartition(".")[2] + colon + said
 
 
@@ -192,13 +192,13 @@ class StatusLine:
         self._shown_at = self._begun
         self._before = (self._begun, 0)
         self._rate = 0.0
-        self._told: dict[str, int] | None = None  # the last logged counts
+        self._logged: dict[str, int] | None = None  # the last logged counts
 
     def show(self, counts: dict[str, int]) -> None:
         """Called often; counts by word, "done" among them."""
         now = time.monotonic()
-        if self._told is None:
-            self._told = dict(counts)
+        if self._logged is None:
+            self._logged = dict(counts)
         pause = STATUS_SECONDS if self._screen.is_terminal else LOG_PROGRESS_SECONDS
         if self._quiet or now - self._shown_at < pause:
             return
@@ -212,8 +212,8 @@ class StatusLine:
         text = f"{now - self._begun:.0f} s  {words}  {self._rate:,.0f}/s"
         if self._screen.is_terminal:
             self._screen.status(text)
-        elif counts != self._told:  # an idle service logs nothing
-            self._told = dict(counts)
+        elif counts != self._logged:  # an idle service logs nothing
+            self._logged = dict(counts)
             logger("msgworker.cli").info("progress: %s", text)
 
     def end(self) -> None:

@@ -65,8 +65,8 @@ def age(seconds: float | None) -> str:
 
 def ago(instant: datetime) -> str:
     """ "6 minutes ago", "just now"."""
-    told = age(since(instant))
-    return told if told == "just now" else f"{told} ago"
+    text = age(since(instant))
+    return text if text == "just now" else f"{text} ago"
 
 
 def since(instant: datetime | None) -> float | None:
@@ -77,8 +77,8 @@ def since(instant: datetime | None) -> float | None:
 def when(instant: datetime) -> str:
     """An instant for people: UTC to the second, and its distance from now."""
     away = since(instant) or 0.0
-    told = f"in {age(-away)}" if away <= -1 else f"{age(away)} ago" if away >= 1 else "just now"
-    return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({told})"
+    text = f"in {age(-away)}" if away <= -1 else f"{age(away)} ago" if away >= 1 else "just now"
+    return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({text})"
 
 
 _BLANKS = re.compile(r"( +)")
@@ -141,7 +141,7 @@ def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") ->
     return [one.rstrip() for one in [*lines, line]]
 
 
-# --- Turns an exception into one line of text and an exit code: `errors.ExitCode`.
+# --- Errors: one line of text and an exit code (`errors.ExitCode`).
 
 USAGE = ExitCode.USAGE
 NOTHING_MATCHED = ExitCode.NOTHING_MATCHED
@@ -201,7 +201,7 @@ def _ours(error: BaseException, engine: sa.Engine | None) -> BaseException:
     return db.refusal(engine, error) if known else error
 
 
-# --- Output for people and for programs: safe, aligned, masked.
+# --- Lines, tables and JSON.
 #
 # Rule: text from outside (object ids, topics, errors, payloads) never reaches a terminal raw. A
 # control character in an object id could retitle the window, hide a line, or reverse text.
@@ -330,8 +330,8 @@ def print_with_text(
 
 
 def print_with_name(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
-    """A table whose first column is a name to be copied: never truncated. If there is no room for
-    it, it is printed below its row."""
+    """A table whose first column is a name to be copied: never truncated. On a
+    terminal that is too narrow it is printed below its row."""
     cells = [[safe(value) for value in row] for row in rows]
     room = terminal_width() - (len(columns) - 1)
     if not to_terminal() or sum(fitted(columns, _natural(columns, cells), room)) <= room:

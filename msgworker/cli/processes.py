@@ -24,9 +24,9 @@ from msgworker.instance.stop import INSIST_SECONDS, NUMBERS, Signals, StopReques
 from msgworker.logs import Said, logger
 from msgworker.metrics.counting import Snapshot, past, summed, unpacked
 
-# --- The connection of a child process to its parent (`--processes`).
+# --- The connection of a child to its parent.
 #
-# The parent sends lines on the pipe that is our standard input (see processes.py). The end of the
+# The parent sends lines on the pipe that is our standard input. The end of the
 # pipe means that the parent has died, and starts an orderly stop. No other process reads the pipe:
 # the standard input of processes that handlers start is empty.
 
@@ -42,7 +42,7 @@ class Parent:
         self.asked = StopRequest()
         self._begun = False
         self._lock = threading.Lock()
-        self._telling = threading.RLock()
+        self._write_lock = threading.RLock()
         words, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
@@ -61,13 +61,13 @@ class Parent:
         """Send to the parent: `progress`, counts by word; `metrics`, a snapshot of them; `report`,
         that of a drain."""
         line = json.dumps(event).encode() + b"\n"
-        with suppress(OSError), self._telling:  # the parent has died; `_listen` handles that
+        with suppress(OSError), self._write_lock:  # the parent has died; `_listen` handles that
             os.write(self._fd, line)  # a long line is written in parts
 
     def _listen(self, words: int) -> None:
-        heard = b""
+        rest = b""
         while data := _read_all(words):
-            *lines, heard = (heard + data).split(b"\n")
+            *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 self._hear(line.decode())
         self._hear("")
@@ -90,7 +90,7 @@ def _read_all(fd: int) -> bytes:
         return b""
 
 
-# --- Several processes (`--processes`): children of this one, each with its own instance.
+# --- The parent.
 #
 # The parent handles no message. It starts the children, restarts one that died under `run`, and
 # sums their reports. It passes on a stop through the pipe that is their standard input, not by a
@@ -204,8 +204,8 @@ class Fleet:
             if child.process.poll() is not None:
                 self._ended(child, respawn)
         counts = sum((child.counts for child in self._children.values()), self._past.copy())
-        told = {word: counts[word] for word in ("done", "retried", "dead")}
-        self._progress.show({"processes": len(self._children)} | told)
+        shown = {word: counts[word] for word in ("done", "retried", "dead")}
+        self._progress.show({"processes": len(self._children)} | shown)
         if self._asked.in_order or any(code in FINAL[1:] for code in self._codes):
             self._respawn_at.clear()
         due = [at for at in self._respawn_at if at <= time.monotonic()]

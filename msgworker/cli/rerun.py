@@ -111,7 +111,7 @@ def rate_of(given: dict[str, Any]) -> float | None:
     return float(match[1])
 
 
-# ---------------------------------------------------------------- doing it
+# ---------------------------------------------------------------- carrying out
 
 
 def carry_out(
@@ -196,7 +196,7 @@ def nothing_of(app: App, chosen: dict[str, Any]) -> str:
     return f"there is no group {group}{more}; `msgworker failures` lists them"
 
 
-def tell_result(
+def print_result(
     done: Repaired,
     *,
     word: str,
@@ -227,13 +227,13 @@ def tell_result(
         note("running ones end when their handlers do; `msgworker explain` says more")
     else:
         click.echo(f"{word} {done.changed:,}")
-    _tell_skips(done)
+    _print_skips(done)
     if done.matched == 0:
         raise NothingMatched(nothing())
     return 0 if done.changed and done.changed >= named else NOTHING_MATCHED
 
 
-def _tell_skips(done: Repaired) -> None:
+def _print_skips(done: Repaired) -> None:
     """Print how many were skipped and why, with one advice per reason, and the first of them."""
     same = Counter(skip.why for skip in done.skips)
     if done.skipped > EXAMPLES:
@@ -268,7 +268,7 @@ def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
     return found
 
 
-# --- `rerun`, `discard` and `cancel`: count, ask for confirmation, then change.
+# --- `rerun`, `discard` and `cancel`.
 
 
 def changes(kind: str, *more: Callable[[Any], Any]) -> Callable[[Any], click.Command]:
@@ -293,7 +293,7 @@ def change(
     given: dict[str, Any],
     **options: Any,
 ) -> int:
-    """Count, ask, do it and tell it; word: "discarded". options: of the call of ops."""
+    """Count, ask for confirmation, change, print. word: "discarded". options: of the ops call."""
     chosen = choice_of(given)
     written = {name: given.pop(name) for name in ("dry_run", "yes", "actor", "reason")}
     begins = kind != "rerun" and not written["dry_run"] and chosen["operation"] is None
@@ -304,7 +304,7 @@ def change(
     done = carry_out(app, write, question=question, **options, **written, **chosen)
     named = len(chosen["ids"] or ())
     why = partial(nothing_of, app, chosen)
-    return tell_result(done, word=word, verb=kind, json=as_json, named=named, nothing=why)
+    return print_result(done, word=word, verb=kind, json=as_json, named=named, nothing=why)
 
 
 @changes(
@@ -338,12 +338,12 @@ def rerun(ctx: click.Context, /, dead: bool, as_json: bool, **given: Any) -> int
 
 @changes("discard")
 def discard(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
-    """Give up messages: dead, with the --reason as their last error; their object continues.
+    """Make messages dead, with the --reason as their last error; their object continues.
 
     By id, or by filter: unfinished ones, if no --status is given. Running ones are skipped:
     see `release`. A discarded message can be rerun by its id.
     """
-    return change(ctx, "discard", "discarded", "Give up {}?", as_json=as_json, given=given)
+    return change(ctx, "discard", "discarded", "Discard {}?", as_json=as_json, given=given)
 
 
 @changes("cancel")

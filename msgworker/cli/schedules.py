@@ -81,8 +81,8 @@ def schedules(
         raise NothingMatched(f"schedule {safe(name)} {already}")
     sent = done.sample[0].msg_id if done.sample else None
     if as_json:
-        told = {"operation": done.op_id, "schedule": name, "action": action, "changed": int(done)}
-        print_json(told | {"dry_run": done.dry_run, "msg_id": sent})
+        result = {"operation": done.op_id, "schedule": name, "action": action, "changed": int(done)}
+        print_json(result | {"dry_run": done.dry_run, "msg_id": sent})
     elif not done:
         click.echo(f"schedule {safe(name)} {already}")
     else:

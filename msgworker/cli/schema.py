@@ -91,7 +91,7 @@ LEFT = "the message table is yours: these are run with --message-table, or by it
 
 @click.command("db")
 @click.argument("action", metavar="upgrade|version", type=click.Choice(("upgrade", "version")))
-@click.option("--dry-run", is_flag=True, help="Change nothing; tell what would be done.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; print what would be done.")
 @click.option("--sql", is_flag=True, help="Print only the statements that would run, and end.")
 @click.option(
     "--message-table",
@@ -139,7 +139,7 @@ def db(
         for step in plan.left:
             click.echo(f"-- left, see --message-table: {visible(step.makes)}")
     else:
-        _told(plan, look, of(app.engine).owner_rights)
+        _print_plan(plan, look, of(app.engine).owner_rights)
     return code
 
 
@@ -161,7 +161,7 @@ def _version(plan: Plan, as_json: bool) -> None:
     click.echo(f"{safe(plan.table)}: version {plan.found} ({recorded}); this package: {NEWEST}")
 
 
-def _told(plan: Plan, look: bool, rights: str) -> None:
+def _print_plan(plan: Plan, look: bool, rights: str) -> None:
     name = visible(plan.table)
     if look and plan.steps:
         click.echo(

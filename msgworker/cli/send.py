@@ -51,7 +51,7 @@ def send(
     wait = None if delay is None else seconds("--delay", delay)
     if with_handlers and app.topics is not None and topic not in app.topics:
         log.warning("no handler here takes topic %s", topic)
-    app.tables  # noqa: B018 - a missing schema is told before a transaction is open
+    app.tables  # noqa: B018 - raises SchemaError before a transaction is open
     with app.engine.begin() as conn:
         msg_id = app.send(
             conn,

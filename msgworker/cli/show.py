@@ -125,7 +125,7 @@ def items_dict(items: Items | None) -> dict[str, Any] | None:
     return None if items is None else asdict(items) | {"not_started": items.not_started}
 
 
-# --- `status`, `list` and `show`: reading only.
+# --- `status` and `list`.
 
 OPEN = (State.NEW, State.PROCESSING, State.FAILED)
 
@@ -172,8 +172,8 @@ def _waiting(one: TopicLimit, counts: list[Count]) -> list[Count]:
 
 def _limit_dict(one: TopicLimit, counts: list[Count]) -> dict[str, Any]:
     waiting = sum(count.count for count in _waiting(one, counts))
-    told = {name: v for name, v in asdict(one).items() if name not in NOT_IN_STATUS}
-    return told | {"new": waiting, "waits_for": one.why}
+    fields = {name: v for name, v in asdict(one).items() if name not in NOT_IN_STATUS}
+    return fields | {"new": waiting, "waits_for": one.why}
 
 
 NOT_IN_STATUS = ("holders", "declared_by", "declared_at")
@@ -285,7 +285,7 @@ def age_of(info: MessageInfo, app: App) -> str:
 
 def tries_of(info: MessageInfo, app: App) -> str:
     """Failed and allowed tries; for a dead message only the failed ones, taken from its row if its
-    tries are not stored, or "-" if the row cannot tell (it was discarded)."""
+    tries are not stored, or "-" if the row does not say (it was discarded)."""
     if info.ending is None:
         return f"{info.error_try_times}/{app.tables.spec.max_tries}"
     if info.ending.tries is not None:

@@ -21,7 +21,7 @@ from msgworker.cli.output import (
     safe,
     since,
 )
-from msgworker.cli.rerun import carry_out, long_work, operation_of, rate_of, tell_result, writes
+from msgworker.cli.rerun import carry_out, long_work, operation_of, print_result, rate_of, writes
 from msgworker.config import seconds
 from msgworker.ops.results import Repaired
 
@@ -84,7 +84,7 @@ def release(
         )
         if done.matched == 0:
             raise NothingMatched("no message is at 1 without an owner, or none for so long")
-        return tell_result(done, word="released", verb="release", json=as_json)
+        return print_result(done, word="released", verb="release", json=as_json)
     if force and not dry_run:
         note("if it is alive, its messages are given back when its lease would have ended; wait")
     assert instance is not None
@@ -99,7 +99,7 @@ def release(
     )
     if done.matched == 0:
         raise NothingMatched(_nothing_of(app, instance))
-    return tell_result(done, word="released", verb="release", json=as_json)
+    return print_result(done, word="released", verb="release", json=as_json)
 
 
 def _nothing_of(app: App, instance: str) -> str:
@@ -159,7 +159,7 @@ def purge(
         reason=reason,
         **asked,
     )
-    return tell_result(done, word="purged", verb="purge", json=as_json)
+    return print_result(done, word="purged", verb="purge", json=as_json)
 
 
 def age_or_instant(text: str | None) -> float | datetime | None:

@@ -53,7 +53,7 @@ log = logger("msgworker.web")
 def web(ctx: click.Context, /, **given: Any) -> int:
     """Serve the dashboard and the JSON API until a signal arrives.
 
-    It answers on this machine only, and changes nothing, unless told otherwise. Tokens come from
+    By default it answers on this machine only, and changes nothing. Tokens come from
     --token-file or MSGWORKER_WEB_TOKEN, never from the command line.
     """
     ref = app_ref_of(given)

@@ -71,8 +71,7 @@ def scraped(conf: Configuration, app: App, source: Source) -> Iterator[None]:
         yield
 
 
-# --- `run` and `drain`: an instance until it is stopped, or until nothing is left; in one process
-# or several.
+# --- `run` and `drain`, in one process or several.
 
 F = TypeVar("F", bound=Callable[..., Any])
 TICK_SECONDS = 0.2
@@ -263,9 +262,8 @@ def _same(conf: Configuration, name: str, value: Any) -> bool:
 
 
 def keep_imports() -> None:
-    """Take what is imported by now out of the rounds of Python's garbage collector, which looks at
-    all of it whenever a quarter more has been made. A program that has done so itself is left as it
-    is. For processes that do nothing but work."""
+    """Exempt the imported modules from garbage collection, which would traverse them in every full
+    run; no effect if the program has called `gc.freeze` itself. For processes that only work."""
     if gc.get_freeze_count() == 0:
         gc.freeze()
 
@@ -300,7 +298,7 @@ def _watched(
     with Signals(asked):
         if parent is not None:
             parent.begin()
-            parent.tell(progress=counts(worker))  # tells the parent that we have begun
+            parent.tell(progress=counts(worker))  # so that the parent knows that we have begun
         teller.start()
         try:
             yield

@@ -129,7 +129,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 SECRET = ("WEB_TOKEN", "WEB_KEY")
-"""Variables of `msgworker web` that no file and no flag has, and `config` does not list."""
+"""Variables of `msgworker web` that are no settings: no file or option has them."""
 _SERVICE_LINK = re.compile(
     r"(?:[A-Z0-9_]+_)?"
     r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"

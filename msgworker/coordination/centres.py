@@ -1,4 +1,4 @@
-"""A lock centre from a configuration, and the scope of an instance that is its own."""
+"""A lock centre from a configuration, and the scopes that need no lock centre."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from msgworker.instance.claiming.scope import InstanceView, Scope, ScopeMember
 from msgworker.payload import is_text
 from msgworker.table import MAX_FLAG, Slice
 
-# --- Where an instance looks: everywhere, or at messages of its instance type.
+# --- The scopes.
 
 
 class Everywhere(Scope):
@@ -79,7 +79,7 @@ class _Fixed:
         """Nothing to release."""
 
     def stop(self, seconds: float) -> None:
-        """Nothing runs."""
+        """Nothing to wait for."""
 
     def slice(self) -> Slice:
         return self._where

@@ -38,7 +38,7 @@ from msgworker.table import MessageTable, Tables
 log = logger("msgworker.coordination")
 POLL_SECONDS = 0.5
 STEP_SECONDS = 1.0
-"""How long it stands by before it looks again whether it is to stop."""
+"""How often a dealer that stands by checks whether it has to stop."""
 
 
 class _App(Protocol):

@@ -21,9 +21,9 @@ from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable
 from msgworker.logs import logger
 from msgworker.store.locks import MAX_NAME, MAX_OWNER
 
-# --- A lease is a lock that expires unless its holder renews it.
+# --- A lease is a lock that expires unless its holder renews it. It is advice.
 #
-# A lease is advice. A holder that is paused for longer than the lease does not notice its end;
+# A holder that is paused for longer than the lease does not notice its end;
 # only the token stops its writes: a number that rises with every change of owner and that the
 # receiver of a write compares. `Lease.live` is an extra check before a piece of work.
 
@@ -420,7 +420,7 @@ class _Kept:
         self._renewals = 0
         self._lost = False
         self._away = False
-        self._told: list[OnLost] = []
+        self._on_lost: list[OnLost] = []
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -434,8 +434,8 @@ class _Kept:
     def tell(self, on_lost: OnLost) -> None:
         """Call `fn` when the lease is lost; at once if it is already."""
         with self._changed:
-            self._told.append(on_lost)
-            first, lost = len(self._told) == 1, self._lost
+            self._on_lost.append(on_lost)
+            first, lost = len(self._on_lost) == 1, self._lost
         if lost:
             self._call(on_lost)
         elif first:
@@ -528,13 +528,13 @@ class _Kept:
                 return
             self._lost = True
             self.lease.end(why)
-            told = list(self._told)
+            listeners = list(self._on_lost)
             self._changed.notify_all()
         lease = self.lease
         log.warning(
             "lock %s is lost to %s (token %d): %s", lease.name, lease.owner, lease.token, why
         )
-        for on_lost in told:
+        for on_lost in listeners:
             self._call(on_lost)
 
     def _call(self, on_lost: OnLost) -> None:

@@ -78,7 +78,7 @@ OUTAGE_SECONDS = 1.0
 
 
 class Moving:
-    """Start, stop and the loop; a subclass implements one step."""
+    """Start, stop and the loop of the thread; a subclass implements one step."""
 
     def __init__(self, standing: InstanceView, name: str) -> None:
         self.standing = standing
@@ -178,11 +178,11 @@ def monotonic() -> float:
     return time.monotonic()
 
 
-# --- Each shard has one owner at a time: members share the shards out among themselves.
+# --- The scope.
 #
 # A member holds a lease on its own name, and the owner of a shard a lease on the shard. Every
-# member computes the assignment (partitions.py) from these leases itself; there is no leader. A
-# shard that moves to another member is given up when none of its messages is in flight.
+# member computes the assignment from these leases itself; there is no leader. A shard that moves to
+# another member is released when none of its messages is in flight.
 
 LOOK_SECONDS = 0.5
 """Seconds between two reads of the members, up to the number of members at which this is cheap;
@@ -436,7 +436,7 @@ class Member(Moving):
             leases = [self._held[shard] for shard in given]
             try:
                 self.scope.locks.release_all(leases)
-            except LocksUnavailable:  # some may be free by now, so we must not look at them
+            except LocksUnavailable:  # some may be free by now, so they are not ours any more
                 for lease in leases:
                     lease.end("its release got no answer")
                 raise

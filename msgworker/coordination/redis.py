@@ -248,7 +248,7 @@ def _text(value: Any) -> str:
 def _place(client: Any) -> str:
     """Where a client connects to, without its password."""
     pool = getattr(client, "connection_pool", None)
-    told: Callable[..., Any] = getattr(pool, "connection_kwargs", {}).get
-    if told("path"):
-        return str(told("path"))
-    return f"{told('host', '?')}:{told('port', '?')}/{told('db', 0)}"
+    setting: Callable[..., Any] = getattr(pool, "connection_kwargs", {}).get
+    if setting("path"):
+        return str(setting("path"))
+    return f"{setting('host', '?')}:{setting('port', '?')}/{setting('db', 0)}"

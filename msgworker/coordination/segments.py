@@ -196,7 +196,7 @@ class Walker(Moving):
             return 0.0
         if self._is_over(now):
             with self.lock:
-                if self._looking:  # candidates of this look are still claimed under the lock
+                if self._looking:  # what was just found is still claimed under the lock
                     return 0.005
                 lease, self._lease = self._lease, None
             self.scope.locks.release(lease)

@@ -68,7 +68,7 @@ class ZooKeeperLocks(LockCentre):
         self._opened = False
         self._doubts: list[_Doubt] = []
         self._doubts_lock = threading.Lock()
-        client.add_listener(self._heard)
+        client.add_listener(self._on_state)
 
     @classmethod
     def from_url(cls, url: str) -> ZooKeeperLocks:
@@ -99,7 +99,7 @@ class ZooKeeperLocks(LockCentre):
     def close(self) -> None:
         """End the session, if `from_url` has created it: its leases end with it. The session of
         your own client is not changed."""
-        self.client.remove_listener(self._heard)
+        self.client.remove_listener(self._on_state)
         if self._opened and os.getpid() == self._pid:
             self.client.stop()
             self.client.close()
@@ -139,12 +139,12 @@ class ZooKeeperLocks(LockCentre):
         return self._leased(name, owner, stat, session, begun)
 
     def _leased(self, name: str, owner: str, stat: Any, session: int, begun: float) -> Lease:
-        def heard() -> bool:
+        def connected() -> bool:
             known = self.client.client_id
             return self.client.connected and known is not None and int(known[0]) == session
 
         seconds = self._session_seconds
-        return Lease(name, owner, int(stat.czxid), seconds, asked_at=begun, says=heard)
+        return Lease(name, owner, int(stat.czxid), seconds, asked_at=begun, says=connected)
 
     def _after_a_lost_reply(self, doubt: _Doubt) -> Any:
         """The node's stat if it was created; None if it was not, or if that is not known yet."""
@@ -169,9 +169,9 @@ class ZooKeeperLocks(LockCentre):
             return None
         if doubt.token is not None:
             return stat if stat.czxid == doubt.token else None
-        return stat if _told(data).get("claim") == doubt.claim_id else None
+        return stat if _parsed(data).get("claim") == doubt.claim_id else None
 
-    def _heard(self, state: str) -> None:
+    def _on_state(self, state: str) -> None:
         if state == "CONNECTED" and self._doubts:
             self.client.handler.spawn(self._end_doubts)
 
@@ -215,7 +215,7 @@ class ZooKeeperLocks(LockCentre):
         self._session()
         try:
             data, stat = self._ask(self.client.get_async, path)
-            if stat.czxid != lease.token or _told(data).get("owner") != lease.owner:
+            if stat.czxid != lease.token or _parsed(data).get("owner") != lease.owner:
                 return False
             self._ask(self.client.delete_async, path, stat.version)
         except self._errors.NoNodeError:
@@ -259,7 +259,7 @@ class ZooKeeperLocks(LockCentre):
         except self._errors.NoNodeError:
             return None
         age = max(0.0, time.time() - stat.ctime / 1000)
-        owner = str(_told(data).get("owner", "?"))
+        owner = str(_parsed(data).get("owner", "?"))
         seconds = self._session_seconds
         return Lease(name, owner, int(stat.czxid), seconds, asked_at=begun, age=age)
 
@@ -286,7 +286,7 @@ def _hosts(client: Any) -> str:
     return ",".join(f"{host}:{port}" for host, port in client.hosts)
 
 
-def _told(data: bytes) -> dict[str, Any]:
+def _parsed(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except ValueError:

@@ -142,7 +142,7 @@ def _written_beginning(element: _beginning, compiler: SQLCompiler, **kw: Any) ->
 
 def beginning(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """A text as a look reads it: its first BEGINNING characters, and a few more if it is longer,
-    see `payload.told`. What is no text, or cannot be as long, is left as it is."""
+    see `payload.shortened`. What is no text, or cannot be as long, is left as it is."""
     kind = column.type
     length = getattr(kind, "length", None)
     texts = sa.String | KeyText | AnyText | AnyId | sa.types.NullType

@@ -1,4 +1,4 @@
-"""What the demonstration claims, each claim checked against what stands in the tables.
+"""What the demonstration claims, each claim checked against the rows of the tables.
 
 `read` collects the evidence when all is over; `prove` judges it, purely, against the file.
 """

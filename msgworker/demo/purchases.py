@@ -34,7 +34,7 @@ prices = sa.Table(
     sa.Column("msg_id", sa.BigInteger, nullable=False),
     sa.Column("customer", sa.String(20), nullable=False),
     sa.Column("price_cents", sa.Integer, nullable=False),
-    sa.Column("place", sa.Integer, nullable=False),  # the customer's how-manieth priced purchase
+    sa.Column("place", sa.Integer, nullable=False),  # its ordinal among the customer's
     sa.Column("instance", sa.String(64), nullable=False),
 )
 contracts = sa.Table(
@@ -176,7 +176,7 @@ def find_file() -> Traversable:
 
 
 def read(file: Traversable | None = None) -> list[Purchase]:
-    """All purchases, as they stand in the file. Raises FileNotFoundError, ValueError."""
+    """All purchases, in the order of the file. Raises FileNotFoundError, ValueError."""
     lines = (file or find_file()).read_text(encoding="ascii").splitlines()
     return [parse(number, line) for number, line in enumerate(lines, start=1)]
 

@@ -87,7 +87,7 @@ class Processes:
         return self._forget(name)
 
     def ended(self) -> str:
-        """Who ended by itself, with what exit code; empty if none did."""
+        """The processes that ended by themselves, with their exit codes; empty if none did."""
         codes = {name: process.poll() for name, process in self._running.items()}
         return ", ".join(
             f"{name} (exit code {code})" for name, code in codes.items() if code is not None
@@ -97,7 +97,7 @@ class Processes:
         """Stop all that run, at once."""
         for name, process in self._running.items():
             process.terminate()
-            self.go_on(name)  # a halted one would not hear
+            self.go_on(name)  # a halted process would not get the signal
         for name in self.names:
             self._forget(name)
 
@@ -115,8 +115,7 @@ class Processes:
         return code
 
 
-# --- The demonstration: real purchases through several processes, one of them killed; then the
-# proof.
+# --- The demonstration.
 #
 # Everything happens in a temporary folder on embedded SQLite and is gone afterwards.
 
@@ -303,7 +302,7 @@ class _Demo:
     def wait_until(self, reached: Callable[[], bool], what: str) -> None:
         while not reached():
             if time.monotonic() > self.deadline:
-                raise Stuck(f"not come to {what} within {LIMIT_SECONDS:.0f} s")
+                raise Stuck(f"no {what} within {LIMIT_SECONDS:.0f} s")
             if ended := self.fleet.ended():
                 raise Stuck(f"a worker process ended by itself: {ended}")
             time.sleep(LOOK_SECONDS)

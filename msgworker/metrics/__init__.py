@@ -2,8 +2,8 @@
 
 In the order of a number's life:
 
-counting    all metrics; counts what events tell, in this process, as values that can be added up
-exposition  what is asked of the database at a scrape, the text of it, and its HTTP server
+counting    all metrics; counts events of this process, as values that can be added up
+exposition  what a scrape reads from the database, its text, and its HTTP server
 
 Nothing of this is imported by `import msgworker`, and nothing is subscribed before it is asked for.
 """

@@ -96,8 +96,8 @@ METRICS: dict[str, Metric] = {
 
 # --- Counts as plain values, which go through a pipe as JSON and can be added up.
 #
-# A process that was killed leaves its last snapshot: its counters count on (`past`), so that no
-# sum ever falls; its gauges are gone with it.
+# The counters of a process that was killed stay in the sums (`past`), so that no sum ever falls;
+# its gauges do not.
 
 Key = tuple[str, tuple[str, ...]]
 """A name and the values of its labels."""
@@ -139,11 +139,11 @@ def summed(snapshots: Iterable[Snapshot]) -> Snapshot:
 
 
 def past(snapshot: Snapshot) -> Snapshot:
-    """What stays of a process that has ended."""
+    """The part of a snapshot that still counts when its process has ended: all but gauges."""
     return {key: value for key, value in snapshot.items() if METRICS[key[0]].kind != "gauge"}
 
 
-# --- Count what the events of a process tell.
+# --- Count the events of a process.
 #
 # The functions run in the threads of instances, so they only add numbers, under one lock.
 

@@ -109,7 +109,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # without the name of the host, which is looked up for long
+        TCPServer.server_bind(self)  # skips the look-up of the host's name, which may take seconds
         self.server_name, self.server_port = "", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -128,7 +128,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no event."""
+        """Nothing: a client may go away."""
 
 
 def _is_known(host: str) -> bool:
@@ -173,51 +173,51 @@ def serving(source: Source, host: str, port: int) -> Iterator[int]:
         thread.join(5.0)
 
 
-# --- What is asked of the database at a scrape: the oldest message, what waits, who lives.
+# --- What a scrape reads from the database: the oldest message, counts, instances.
 #
-# One look serves all scrapes of a while, and has a deadline: monitoring must not burden what it
-# monitors. While the database does not answer, that is what is told.
+# One read serves all scrapes of a few seconds, and has a deadline: monitoring must not burden what
+# it monitors.
 
 KEEP_SECONDS = 10.0
 DEADLINE_SECONDS = 2.0
 STATUSES = (State.NEW, State.PROCESSING, State.FAILED, State.DEAD)
 DOWN: Snapshot = {(counting.UP.name, ()): 0.0}
-"""What is told while the database does not answer."""
+"""The metrics while the database does not answer."""
 log = logger("msgworker.metrics")
 
 
 class Looking:
-    """The latest look; a new one at most every `KEEP_SECONDS`."""
+    """Reads the overview, at most every `KEEP_SECONDS`."""
 
     def __init__(self, ops: Ops, clock: Callable[[], float] = time.monotonic) -> None:
         self._ops = ops.within(DEADLINE_SECONDS)
         self._clock = clock
         self._lock = ProcessLock()
-        self._told: Snapshot = {}
+        self._last: Snapshot = {}
         self._until = float("-inf")
         self._failed = False
 
     def snapshot(self) -> Snapshot:
-        """What was seen last. Never raises."""
+        """The latest overview as metrics. Never raises."""
         with self._lock:
             if self._clock() >= self._until:
-                self._told = self._look()
+                self._last = self._look()
                 self._until = self._clock() + KEEP_SECONDS
-            return self._told
+            return self._last
 
     def _look(self) -> Snapshot:
         try:
-            found = told(self._ops.overview())
+            found = metrics_of(self._ops.overview())
         except Exception as error:
             if not self._failed:
-                log.warning("the database cannot be asked for metrics: %s", reason_of(error))
+                log.warning("the database cannot be read for metrics: %s", reason_of(error))
             self._failed = True
             return DOWN
         self._failed = False
         return found
 
 
-def told(seen: Overview) -> Snapshot:
+def metrics_of(seen: Overview) -> Snapshot:
     """An overview as metrics. Beyond so many topics the others are one: the age of their oldest,
     and the sum of their messages."""
     found: Snapshot = {(counting.UP.name, ()): 1.0}

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection
 from msgworker import db
 from msgworker.db import beginning, bytewise, real_instant, seconds_since
 from msgworker.message import State, Status, topic_of, word_of
-from msgworker.payload import shown, told
+from msgworker.payload import shortened, shown
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
 from msgworker.schema import additions
 from msgworker.store import bounded, pauses, purge
@@ -120,7 +120,7 @@ def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
 def topic_text(topic: Any) -> str | None:
     """A topic as it stands in a row, the beginning of a very long one; what is no text (a BLOB in
     SQLite) as one."""
-    return told(topic) if topic is None or isinstance(topic, str) else shown(topic)
+    return shortened(topic) if topic is None or isinstance(topic, str) else shown(topic)
 
 
 _Parts = list[tuple[sa.Subquery, bool]]

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.db import UtcDateTime, beginning, bytewise, real_instant, same_text
 from msgworker.message import State
-from msgworker.payload import shown, told
+from msgworker.payload import shortened, shown
 from msgworker.store import bounded, tries
 from msgworker.store.bounded import Found, cursor_place, cursor_text, in_state
 from msgworker.store.tries import fingerprint, masked
@@ -79,7 +79,7 @@ class _Group:
         self.failing += count if left else 0
         self.dead += 0 if left else count
         if topic is not None:
-            self.topics.add(told(topic) if isinstance(topic, str) else shown(topic))  # a BLOB
+            self.topics.add(shortened(topic) if isinstance(topic, str) else shown(topic))  # a BLOB
         self.first = min((x for x in (self.first, first) if x is not None), default=None)
         self.last = max((x for x in (self.last, last) if x is not None), default=None)
         self.sample = max(self.sample, self.sample if i is None else i)
@@ -115,7 +115,7 @@ def failures(
         for text, *facts in conn.execute(statement, params).all():
             group = groups.setdefault(fingerprint(text or ""), _Group())
             group.add(*facts)
-            group.text = shown(told(text)) if isinstance(text, bytes) else told(text)
+            group.text = shown(shortened(text)) if isinstance(text, bytes) else shortened(text)
     ranked = sorted(groups.items(), key=lambda g: (-g[1].count, g[0]))
     if after is not None:
         count, last = cursor_place(after, int, str)

@@ -21,7 +21,7 @@ from msgworker.db import (
     whole_number,
 )
 from msgworker.limit import Limit
-from msgworker.payload import shown, told
+from msgworker.payload import shortened, shown
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import bounded, lease, limits
 from msgworker.store.limits import Free
@@ -287,7 +287,7 @@ def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime |
 
 def _name(owner: Any) -> str | None:
     if owner is None or isinstance(owner, str):
-        return owner if owner is None else str(told(owner))
+        return owner if owner is None else str(shortened(owner))
     return shown(owner)  # a BLOB (SQLite)
 
 

@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from msgworker.db import AnyId, AnyText, beginning
 from msgworker.errors import ConfigError
 from msgworker.message import State, topic_of
-from msgworker.payload import BEGINNING, is_text, told
+from msgworker.payload import BEGINNING, is_text, shortened
 from msgworker.queries import instances, messages
 from msgworker.queries.instances import UNKNOWN, Started, leased
 from msgworker.queries.messages import MessageInfo
@@ -407,7 +407,7 @@ def place(conn: Connection, t: Tables, msg_id: int) -> LanePlace | None:
     head, ahead = conn.execute(t.built("place_ahead", partial(_side, t, True)), params).one()
     _, behind = conn.execute(t.built("place_behind", partial(_side, t, False)), params).one()
     return LanePlace(
-        told(row[0]), msg_id if head is None else int(head), _upto(ahead), _upto(behind)
+        shortened(row[0]), msg_id if head is None else int(head), _upto(ahead), _upto(behind)
     )
 
 

@@ -24,7 +24,7 @@ from msgworker.db import (
     whole_number,
 )
 from msgworker.message import LATER, State, word_of
-from msgworker.payload import is_text, quoted, shown, told
+from msgworker.payload import is_text, quoted, shortened, shown
 from msgworker.store import audit, bounded, tries
 from msgworker.store.bounded import DISCARDED, Filter, Found
 from msgworker.store.cancels import CANCELLED, Request
@@ -157,7 +157,7 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
         if value is None or role == "status":
             continue
         if role in _TEXTS:
-            value = values[role] = told(value)
+            value = values[role] = shortened(value)
         if role in INSTANTS:
             values[role] = _instant(t, role, value)
         elif role in NUMBERS:

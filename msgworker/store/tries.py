@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.db import UtcDateTime, now, real_instant
 from msgworker.message import SPENT
-from msgworker.payload import BEGINNING, shown, told
+from msgworker.payload import BEGINNING, shortened, shown
 from msgworker.table import MAX_ERROR, Tables
 
 # --- The fingerprint of errors: type, place and words.
@@ -83,7 +83,7 @@ def masked(error_text: str, *, names: bool = False) -> str:
 def fingerprint(error: str | bytes) -> str:
     """12 hexadecimal digits, the same for all errors that are alike but for ids and values; of a
     very long one, of the beginning that looks read."""
-    text = error[:BEGINNING] if isinstance(error, str) else shown(told(error), BEGINNING)
+    text = error[:BEGINNING] if isinstance(error, str) else shown(shortened(error), BEGINNING)
     return hashlib.sha256(masked(text).encode("utf-8", "replace")).hexdigest()[:DIGITS]
 
 

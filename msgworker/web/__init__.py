@@ -5,14 +5,14 @@ In the order of a request:
 serving      `msgworker web`: the options, checked, and uvicorn
 connections  time limits for clients that send or read slowly
 application  the options of `App.web`, the routes, the guards around them
-guard        what every request passes: headers, hosts, bodies, who it is
-forms        what a write has to show, the fields of a form, which messages a page is about
+guard        what every request passes: headers, hosts, bodies, authentication
+forms        the proof that a write is of our own page, fields of forms, selections
 access       who may see and who may act: this machine, tokens, a proxy, a callable
 sessions     tokens and roles, the cookie of a browser, the token of its forms
-site         what routes work with: pages, the numbers beside their names, what goes wrong
-threads      reads in threads with a deadline, and what those who ask at once share
+site         what routes work with: templates, shared reads, badges, errors
+threads      reads in threads with a deadline
 pages        the pages
-sections     pages with parts that are loaded anew, made once for all viewers
+sections     pages whose parts are reloaded, rendered once for all viewers
 jobs         writes that pages have asked for, in threads
 api          the JSON API
 health       whether the process and its database work; metrics for Prometheus

@@ -32,7 +32,7 @@ def header_name(text: str) -> str:
 
 
 def checked_host(name: str) -> str:
-    """A name as it stands in the header Host, with its port if it has one; raises ConfigError."""
+    """A name as in the header Host, with its port if it has one; raises ConfigError."""
     try:
         parts = urlsplit(f"//{name}")
         fine = bool(parts.hostname) and parts.netloc == name and "@" not in name and "*" not in name
@@ -99,8 +99,8 @@ def forwarded_for(networks: Iterable[Network], request: HTTPConnection) -> str |
 
 def client_of(request: HTTPConnection) -> str:
     """From where a request comes, for the audit and the log."""
-    told: str | None = getattr(request.state, "client", None)
-    return told or (request.client.host if request.client else "?")
+    named: str | None = getattr(request.state, "client", None)
+    return named or (request.client.host if request.client else "?")
 
 
 def is_loopback(host: str) -> bool:
@@ -177,7 +177,7 @@ class Door(Protocol):
 
     @property
     def why(self) -> str:
-        """What a refusal says."""
+        """The text of a refusal."""
 
     async def admit(self, request: HTTPConnection) -> Viewer | None:
         """Who it is; None refuses."""
@@ -243,7 +243,7 @@ class Tokens:
         return None
 
     def viewer(self, token: str, by: str) -> Viewer | None:
-        """Whose token it is. All are compared, so the time does not tell how near a guess was."""
+        """Whose token it is. All are compared, so the time does not show how near a guess was."""
         given, found = token.encode("utf-8", "surrogatepass"), None
         for entry in self.entries:
             if hmac.compare_digest(given, entry.token.encode("utf-8")):
@@ -263,7 +263,7 @@ class Tokens:
 @dataclass(frozen=True)
 class Proxied:
     """Admits whom a trusted proxy names in a header. proxies: the networks it connects from.
-    role_header: in which it says the role; who has none there, or another word, only looks."""
+    role_header: with the role of the user; if it has none, or another word, the role is viewer."""
 
     header: str
     proxies: Sequence[Network]

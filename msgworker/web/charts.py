@@ -15,9 +15,9 @@ from markupsafe import Markup
 from msgworker.web import shown
 
 WIDTH, HEIGHT, FOOT = 720, 148, 18
-"""The width is stretched to that of the page; heights are pixels, with room for the times at the
-foot. The numbers at the left side stand in the padding of `svg.chart`. Texts and dots stand outside
-of what is stretched."""
+"""The width is stretched to that of the page; heights are pixels, with space for the times
+below. The numbers at the left are in the padding of `svg.chart`. Texts and dots are outside of what
+is stretched."""
 TALL = HEIGHT - FOOT
 HEAD = 6
 """What the highest value leaves free."""
@@ -27,8 +27,8 @@ Series = Mapping[str, Sequence[float | None]]
 
 
 def bars(series: Series, *, title: str, about: str, ticks: Sequence[datetime] = ()) -> Markup:
-    """Columns of numbers, one column for each place; what stands later in `series` is stacked upon
-    what stands before it, and its name is its class. ticks: instants below, evenly spread."""
+    """Columns of numbers, one column for each place; later series are stacked upon earlier ones,
+    and the name of a series is its class. ticks: instants below, evenly spread."""
     columns = [[value or 0.0 for value in column] for column in zip(*series.values(), strict=True)]
     most = _rounded(max((sum(column) for column in columns), default=0.0))
     step = WIDTH / max(1, len(columns))
@@ -100,7 +100,7 @@ def _height(share: float) -> float:
 
 
 def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
-    """What is there without a gap, with its places."""
+    """Runs of values without a gap, with their places."""
     run: list[tuple[int, float]] = []
     for place, value in enumerate(values):
         if value is not None:

@@ -2,8 +2,7 @@
 
 uvicorn limits how long a connection may idle between two requests, but neither how long the head of
 a request takes nor how long an answer is not read. So a few hundred clients that send a byte now
-and then would take up all connections, and all file descriptors: then each try to accept one more
-would fail, with a line in the log.
+and then could use up all file descriptors, after which no connection can be accepted.
 """
 
 from __future__ import annotations
@@ -32,9 +31,10 @@ MOST_AT_ONCE = 1000
 """With more, the one whose answer is unread for the longest time is closed; or else the oldest one
 that idles or sends, which may be the new one."""
 OTHER_FILES = 124
-"""So many file descriptors are left to connections of the database, files and pipes."""
+"""File descriptors reserved for connections of the database, files and pipes."""
 PART = 8192
-"""So many bytes are parsed at a time: a head that arrives at once is bounded as one in parts."""
+"""Bytes that are parsed at a time, so that the limit of a head also holds for one that arrives at
+once."""
 
 
 def most_at_once() -> int:
@@ -78,7 +78,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != getattr(socket, "AF_UNIX", None):
-            # Else an answer on a kept connection waits for the client's delayed ACK, 40 ms.
+            # Otherwise an answer on a kept connection waits 40 ms for the client's delayed ACK.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._hurry()
         self._unfinished[self] = None

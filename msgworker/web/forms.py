@@ -18,7 +18,7 @@ from msgworker.web.access import Viewer
 from msgworker.web.guard import READING, Refuse
 from msgworker.web.sessions import Sessions
 
-# --- What a write has to show, and the fields of a form.
+# --- What a write has to prove, and the fields of a form.
 
 MOST_FIELDS = 2000
 """Of a form; more than a page of messages has."""
@@ -64,7 +64,8 @@ class Writes:
 
 
 def comes_from_here(request: Request) -> bool:
-    """What the browser says: Sec-Fetch-Site, which pages cannot set; else Origin."""
+    """Whether the request is of our own origin, by Sec-Fetch-Site (which pages cannot set) or else
+    Origin."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -93,13 +94,13 @@ def fields_of(request: Request) -> list[tuple[str, str]]:
         return []
 
 
-# --- Which messages a page shows or changes: ids or filters, as they stand in a URL. Pure.
+# --- The messages of a page or a write: ids or filters, as in its URL. Pure.
 
 MOST_TEXT = 500
 """Characters of a filter."""
 MOST_ID = 2**63 - 1
 MOST_IDS = 1000
-"""Of a selection by ids, which stands in a URL."""
+"""Ids of a selection; it is part of a URL."""
 SPANS = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 """`since`, in seconds; it is also an instant of ISO 8601."""
 LABELS = {
@@ -134,9 +135,9 @@ class Selection:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Selection:
-        """From a query or a form; raises ConfigError for a text that is too long or no such value.
+        """From a query or a form; raises ConfigError for a text that is too long or not allowed.
 
-        Spaces around a value are kept out, but not those of an object."""
+        Spaces around a value are removed, but not those of an object."""
         found: dict[str, str] = {}
         for one in fields(cls):
             text = given.get(one.name, "")
@@ -151,7 +152,7 @@ class Selection:
 
     @property
     def query(self) -> dict[str, str]:
-        """What is given, as it stands in a URL."""
+        """The given values as a query of a URL."""
         return {
             one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name)
         }

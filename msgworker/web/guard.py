@@ -35,9 +35,9 @@ FAILED = "an error of the dashboard; its log says more"
 NUL = "a value must not contain the character NUL (%00)"
 READING = ("GET", "HEAD")
 PROBES = ("/healthz", "/readyz")
-"""What is answered to all, whatever name they use."""
+"""Routes that are answered under any name of the host."""
 OPEN = (*PROBES, "/login", "/theme")
-"""What is answered to all; static files too."""
+"""Routes that need no authentication; static files neither."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
@@ -67,7 +67,7 @@ def root_of(scope: Scope) -> str:
 
 class Answers:
     """Outermost: finds the path below root_path, sets the headers, logs one line for each request
-    that is not a look, and turns an unexpected error into a 500 that tells nothing.
+    that writes or is refused, and turns an unexpected error into a 500 without details.
 
     root_path: where a proxy serves the dashboard; it may pass the prefix on or take it off.
     """
@@ -143,8 +143,8 @@ class Hosts:
     """Answers only to the names it is known by: with another one a page of another site, whose name
     was pointed at our address, would be of our origin (DNS rebinding).
 
-    Probes tell no more than a word, and a page of another site has no token to send, so neither
-    need know a name. tokens: whether those admit.
+    Probes get one word as an answer, and a page of another site has no token to send, so requests
+    of both are answered under any name. tokens: whether tokens admit.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Hosts:
         await self._inner(scope, receive, send)
 
     def _is_of_a_program(self, request: Request) -> bool:
-        """Whether it is a look of a probe, or of a program with a token."""
+        """Whether it reads for a probe, or for a program with a token."""
         if request.method not in READING:
             return False
         scheme = request.headers.get("authorization", "").partition(" ")[0].lower()
@@ -261,8 +261,8 @@ class Bodies:
 
 async def _read(request: Request) -> bytes | None:
     """None if it is too long; no more than that is kept."""
-    told = request.headers.get("content-length", "0")
-    if not told.isdecimal() or int(told) > MOST_BODY:
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MOST_BODY:
         return None
     parts, size = [], 0
     async for part in request.stream():

@@ -16,9 +16,9 @@ from msgworker.metrics import need
 if TYPE_CHECKING:
     from msgworker.web.site import Site
 
-# --- Whether the process works, and whether its database does.
+# --- /healthz: does the process work? /readyz: does its database?
 #
-# Both are answered without authentication: they say a word, and no more.
+# Both are answered without authentication, so the answer is one word.
 
 log = logger("msgworker.web")
 
@@ -60,7 +60,7 @@ routes = [
 ]
 
 
-# --- /metrics: what this process has counted since the first scrape, and what the database tells.
+# --- /metrics: counts of this process since the first scrape, and counts of the database.
 
 
 async def metrics(request: Request) -> Response:

@@ -50,7 +50,7 @@ class Job:
     """A write. title: in words. by: the actor. back, back_text: the page that it concerns.
 
     resumes: whether the command line can continue it. error: why it has failed, as text. left:
-    whether it was ended before it was finished. attempt: in the database, to be given up.
+    whether it was ended before it was finished. attempt: in the database, to cancel it.
     """
 
     job_id: str
@@ -134,7 +134,7 @@ class Jobs:
             return [one for one in self._jobs.values() if not one.over.is_set()]
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Begin no more, end those that run, and log what is left of them."""
+        """Begin no more, end those that run, and log what each has not done."""
         with self._lock:
             self._closed = True
         running = self.running()
@@ -157,7 +157,7 @@ class Jobs:
                 job.result = work(tell)
         except (_Ended, GivenUp):
             job.left = True
-            log.warning("%s was ended by hand%s", job.title, _rest(job))
+            log.warning("%s was ended by its viewer%s", job.title, _rest(job))
         except (MsgworkerError, SQLAlchemyError) as error:
             job.error = self._words(error)
             extra = {"event": Said.WEB_FAILED}

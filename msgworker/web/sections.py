@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from msgworker.web import guard
 from msgworker.web.site import PENDING, POLL_SECONDS, Site, site_of
 
-# --- Pages for which the numbers beside the names of pages are read first.
+# --- Pages with badges: the numbers beside the names of pages.
 #
 # They are read if they are older than BADGE_SECONDS, at the same time as what the page itself
 # reads: no page waits long for them or fails with them.
@@ -26,13 +26,13 @@ Page = Callable[[Request], Awaitable[Response]]
 
 
 async def read(site: Site) -> None:
-    """Have them up to date, if that takes no longer than WAIT_SECONDS."""
+    """Bring the badges up to date, if that takes no longer than WAIT_SECONDS."""
     with contextlib.suppress(TimeoutError, HTTPException):  # the page itself says what is wrong
         await asyncio.wait_for(site.overview(), WAIT_SECONDS)  # which notes them
 
 
 def with_badges(route: BaseRoute) -> BaseRoute:
-    """The same route of a page, for whom the numbers are read first."""
+    """The route of a page, wrapped so that the badges are read first."""
     if not isinstance(route, Route) or route.methods != {"GET", "HEAD"}:
         return route
     endpoint: Page = route.endpoint

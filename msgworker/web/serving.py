@@ -30,8 +30,8 @@ KEY_VARIABLE = "MSGWORKER_WEB_KEY"
 STOP_SECONDS = 5
 """How long answers that are under way may take at a stop."""
 BACKLOG = 128
-TOLD_SECONDS = 60.0
-"""One line of the log in so long about connections that cannot be accepted."""
+LOG_SECONDS = 60.0
+"""Seconds between two log lines about connections that cannot be accepted."""
 EVERYWHERE = ("0.0.0.0", "::", "")
 
 
@@ -147,7 +147,7 @@ def serve(dashboard: Dashboard, listener: socket.socket) -> None:
     server = Server(configured(dashboard))
 
     async def answer() -> None:
-        asyncio.get_running_loop().set_exception_handler(_Telling())
+        asyncio.get_running_loop().set_exception_handler(_LoopErrors())
         await server.serve(sockets=[listener])
 
     with _stopping(server, dashboard), listener:
@@ -155,18 +155,18 @@ def serve(dashboard: Dashboard, listener: socket.socket) -> None:
     dashboard.site.close()
 
 
-class _Telling:
-    """Tells what has failed on the event loop; that connections cannot be accepted, which is tried
-    again and again, once in a minute."""
+class _LoopErrors:
+    """Logs errors of the event loop; that no connection can be accepted, which is retried all the
+    time, only once a minute."""
 
     def __init__(self) -> None:
-        self._told = float("-inf")
+        self._logged_at = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if "accept" not in context.get("message", ""):
             loop.default_exception_handler(context)
-        elif time.monotonic() - self._told >= TOLD_SECONDS:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._logged_at >= LOG_SECONDS:
+            self._logged_at = time.monotonic()
             log.warning("no connection can be accepted now: %s", context.get("exception"))
 
 

@@ -195,7 +195,7 @@ class Sessions:
         return COOKIE if of is None else f"{COOKIE}_{of}"
 
     def proof_of(self, entry: Entry) -> str:
-        """That a session was begun with this token: it ends with the token."""
+        """Proof that a session was begun with this token: it ends when the token changes."""
         return self._signature("proof", entry.token)
 
     def begin(self, entry: Entry | None = None) -> Session:
@@ -223,7 +223,7 @@ class Sessions:
         return not ended and not early and session.until >= time.time()
 
     def end(self, session: Session | None) -> None:
-        """Log out: the cookie is worth nothing any more, whoever has a copy."""
+        """Log out: the cookie is invalid from now on, and so are copies of it."""
         if session is None or not session.name:
             return
         ended = self._ended.setdefault(session.name, {})

@@ -98,8 +98,8 @@ def _after(key: str, path: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def payload(value: Any, redaction: Redaction, *, most: int = MOST_PAYLOAD) -> str:
-    """A payload as text: redacted, indented and cut. Of what cannot be read as JSON, the text as it
-    stands in the row; not that where something is to be hidden."""
+    """A payload as text: redacted, indented and cut. What cannot be read as JSON is shown as the
+    text that it is, or not at all if parts of payloads are to be hidden."""
     try:
         read = json.loads(value) if isinstance(value, str | bytes) else value
         text = json.dumps(redaction(read), indent=2, ensure_ascii=False, default=str)

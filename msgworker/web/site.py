@@ -71,7 +71,7 @@ def _no_safe(_: Any) -> str:
     raise TypeError("nothing is safe: a page escapes all it shows; make markup in charts.py")
 
 
-# --- What those who ask for the same at the same time get together.
+# --- Results shared by requests that ask for the same at the same time.
 
 R = TypeVar("R")
 FAILED_SECONDS = 2.0
@@ -111,7 +111,7 @@ class Sharing:
         self._made[key] = (time.monotonic(), made)
 
     def forget(self) -> None:
-        """All of it is out of date."""
+        """Drop all values."""
         self._made.clear()
 
 
@@ -126,12 +126,12 @@ def _failed(future: asyncio.Future[Any]) -> bool:
 
 
 def _seen(future: asyncio.Future[Any]) -> None:
-    """An error for which no caller waits any more."""
+    """Retrieve an error for which no caller waits any more, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()
 
 
-# --- Answers of ops that are no result, but belong on the page: what is missing, what is refused.
+# --- Errors of ops that a page shows in place of a result.
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +199,13 @@ class Elsewhere:
             self._opened.close()
 
 
-# --- The numbers beside the names of pages: what needs help, wherever the viewer is.
-#
-# See sections.py for when they are read.
+# --- The numbers beside the names of pages: what needs help. sections.py says when they are read.
 
 OLD_SECONDS = 120.0
-"""After so long without an answer nothing is shown rather than what was."""
+"""Badges that are older than this are not shown."""
 PENDING: ContextVar[asyncio.Future[Any] | None] = ContextVar("msgworker_badges", default=None)
-"""The read of them for this request: beside what its page reads, and awaited before it is shown."""
+"""The read of the badges for this request: it runs beside the reads of the page, and is awaited
+before the page is rendered."""
 BADGED = ("failures", "instances")
 """The routes of pages with a number."""
 
@@ -260,9 +259,9 @@ DEADLINE_SECONDS = 10.0
 MOST_COUNTS = 3
 """The most dry runs at once: they leave threads to the pages."""
 COUNTED = 10_000
-"""A dry run counts so many messages, as other pages do."""
+"""The most messages that a dry run counts, as on other pages."""
 EXPECTED_SECONDS = 45.0
-"""What a write counts first, to find as many as it expects, may take so long."""
+"""Seconds for the count before a write, which checks that the selection has not changed."""
 SHARED_SECONDS = 2.0
 POLL_SECONDS = 5.0
 """How often a page that is open loads what changes (page.js), and how long all viewers get the same
@@ -359,8 +358,8 @@ class Site:
     async def ask(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function of `ops`, or of `app.ops`, in a thread; returns its result.
 
-        Raises HTTPException, see `Hardships`. A write that is answered so is given up: it commits
-        nothing after that, and the answer says what is left of it.
+        Raises HTTPException, see `Hardships`. A write that is answered so is cancelled: it commits
+        nothing after that, and the answer says how much is done.
         """
         if self._waiting >= WAITING:
             raise Busy("too many requests wait for the database; try again")
@@ -407,12 +406,12 @@ class Site:
         return found
 
     async def look_steadily(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same for 20 s, whatever is told to have changed meanwhile."""
+        """The same for 20 s, whatever has changed meanwhile."""
         call = functools.partial(fn, *args, **kwargs)
         return await self._steady.get(key_of(call), STEADY_SECONDS, lambda: self.ask(call))
 
     def forget(self, *, steady: bool = False) -> None:
-        """What was looked at is out of date; steady: all that is kept, as after a start."""
+        """Drop shared answers, because they are out of date. steady: also those kept for 20 s."""
         kept = (self._steady, self.badges, self.scrapes) if steady else ()
         for one in (self._shared, self.sections, *kept):
             one.forget()
@@ -545,7 +544,7 @@ def site_of(request: HTTPConnection) -> Site:
 
 
 class Scrapes:
-    """Counts from its making on; without a scrape nothing is counted."""
+    """Counts events from the first scrape on."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -563,7 +562,7 @@ class Scrapes:
         return text(lambda: (counting.snapshot(), DOWN), accept)
 
     def forget(self) -> None:
-        """What was seen of the database is out of date."""
+        """Drop what was read from the database, because it is out of date."""
         with self._lock:
             if self._made is not None:
                 self._made = self._made[0], Looking(self._app.ops)

@@ -35,8 +35,8 @@ AFTER = {
         "you ask again, unless that is with the same Idempotency-Key, with which it is done once"
     ),
 }
-"""What an answer adds where something may be left of a write: then the client is not told to repeat
-it."""
+"""What an answer says of a write that may have been done, in part or wholly: then the client must
+not simply repeat it."""
 KEPT_SECONDS = 600.0
 MOST = 1000
 
@@ -84,8 +84,8 @@ class Hardships:
         return HTTPException(503, self._without(str(db.refusal(self._engine, error))))
 
     @property
-    def told(self) -> str:
-        """In a line, "" = there were none."""
+    def summary(self) -> str:
+        """As a line of text; "" = there were none."""
         now = time.monotonic()
         recent = [one for one in self._seen if now - one[0] < KEPT_SECONDS]
         if not recent:
@@ -143,17 +143,17 @@ class Watch:
         self._ended.set()
 
     def _run(self) -> None:
-        told: set[Attempt] = set()
+        cut: set[Attempt] = set()
         while not self._ended.wait(LOOK_SECONDS):
             with self._lock:
                 followed = list(self._followed.items())
             late = {one: of for one, of in followed if one.held_seconds > of[0]}
             for attempt, (seconds, what) in late.items():
-                if attempt not in told:
+                if attempt not in cut:
                     text = "%s: no answer of the database for %.0f s, its connection is cut"
                     log.warning(text, what, seconds)
                 attempt.cut()
-            told = set(late)
+            cut = set(late)
 
 
 class Threads:

@@ -74,7 +74,7 @@ CHANGES = {
             kind="discard",
             ops="discard",
             verb="Discard",
-            text="New, failed and dead messages are given up: dead, with the reason as their "
+            text="New, failed and dead messages become dead for good, with the reason as their "
             "error. Their objects continue with what is behind them.",
             word="skip",
             says=(
@@ -104,15 +104,15 @@ CHANGES = {
 class Act(Write):
     """A write about one thing. what: the word before its name. page: the route to go back to.
     api: method, path and name of its endpoint; says: what that says of itself.
-    force: what a box says that allows more, "" = there is none. told: whether the call tells its
-    progress. elsewhere: whether it is about a lock that is not in the database."""
+    force: the text of the box that allows more, "" = there is none. has_progress: whether the call
+    reports its progress. elsewhere: whether it is about a lock that is not in the database."""
 
     what: str
     page: str
     api: str
     says: str
     force: str = ""
-    told: bool = False
+    has_progress: bool = False
     elsewhere: bool = False
 
 
@@ -125,7 +125,7 @@ ACTS = {
             verb="Pause",
             what="topic",
             text="Its handlers do not start from the next heartbeat of each instance on. Those "
-            "that run go on to their end. Messages behind one of this topic wait too.",
+            "that run continue to their end. Messages behind one of this topic wait too.",
             page="topics",
             api="POST /topics/{topic:path}/pause pause_topic",
             says="Stop handlers of a topic from starting.",
@@ -161,7 +161,7 @@ ACTS = {
             "process is gone for good and others must not wait for its lease to end.",
             page="instances",
             force="it is alive: take its lease over, which takes as long as the lease (force)",
-            told=True,
+            has_progress=True,
             api="POST /instances/{instance:path}/release release_instance",
             says="Give back the messages of a dead instance; of a live one with force, which "
             "takes as long as its lease.",

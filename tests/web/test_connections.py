@@ -248,7 +248,7 @@ def test_who_does_not_read_leaves_room_for_others_where_few_files_may_be_open(
 def test_connections_that_cannot_be_accepted_are_told_once_in_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    telling, loop = serving._Telling(), asyncio.new_event_loop()
+    telling, loop = serving._LoopErrors(), asyncio.new_event_loop()
     for _ in range(500):
         telling(loop, {"message": "socket.accept() out of system resource", "exception": OSError()})
     loop.close()

@@ -42,7 +42,7 @@ class Options:
 
 
 def options() -> Options:
-    """MSGWORKER, checked; raises ConfigError. Unknown keys are answered by App."""
+    """MSGWORKER, checked; raises ConfigError. App refuses unknown keys."""
     found = getattr(settings, "MSGWORKER", {})
     if not isinstance(found, Mapping):
         raise ConfigError(f"the setting MSGWORKER must be a dict, got {found!r:.80}")
@@ -170,13 +170,13 @@ def _url(driver: str, given: Mapping[str, Any], query: Mapping[str, Any]) -> sa.
     )
 
 
-# --- What is done around a handler in a Django project.
+# --- A handler within a Django project.
 
 _WRITES = {"INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "CREATE", "ALTER", "DROP", "TRUNCATE"}
 
 
 def around(fn: Callable[..., Any], *, transactional: bool) -> Callable[..., Any]:
-    """The handler between two `close_old_connections`, so that Django's ORM meets no dead
+    """The handler between two `close_old_connections`, so that Django's ORM gets no dead
     connection. transactional: writes through Django's connections are refused in it."""
     if inspect.iscoroutinefunction(fn):
 
@@ -205,7 +205,7 @@ def around(fn: Callable[..., Any], *, transactional: bool) -> Callable[..., Any]
 
 
 def _close_old() -> None:
-    with suppress(Error):  # a connection that is dead already; Django forgets it all the same
+    with suppress(Error):  # a connection that is dead already; Django drops it nevertheless
         close_old_connections()
 
 

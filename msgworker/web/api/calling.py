@@ -39,7 +39,7 @@ from msgworker.web.sessions import Role
 from msgworker.web.shown import STATUS
 from msgworker.web.site import Site, site_of
 
-# --- Values of ops as JSON. What they hold came from anyone: texts are passed on, escaped by JSON.
+# --- Values of ops as JSON.
 
 MOST_TEXT = 20_000
 
@@ -187,7 +187,7 @@ class Why(Asked):
     dry_run: bool = Field(default=False, strict=True)
 
 
-# --- What is the same for all resources: from a request to a call, and from a value to an answer.
+# --- Calls and answers.
 
 KEY_HEADER = "idempotency-key"
 MOST_KEY = 255
@@ -293,7 +293,7 @@ class Page:
 
 
 def part_of(call: Call, rows: Sequence[Any], key: Callable[[Any], object]) -> Page:
-    """A page of what is read whole: the rows behind the one whose `key` stands in the cursor, or
+    """A page of what is read whole: the rows behind the one whose `key` is in the cursor, or
     behind its place if it is gone."""
     begin = 0
     if call.query.after is not None:
@@ -342,10 +342,10 @@ async def _answer(endpoint: Endpoint, request: Request) -> Response:
         return problem(409, site.without(str(error)))
     if isinstance(found, Response):
         return found
-    return _told(site, request, found)
+    return _as_response(site, request, found)
 
 
-def _told(site: Site, request: Request, found: Any) -> Response:
+def _as_response(site: Site, request: Request, found: Any) -> Response:
     """A value as the answer."""
     if isinstance(found, Page):
         following = None
@@ -457,7 +457,7 @@ def _digest(data: bytes) -> str:
 
 
 async def _once(endpoint: Endpoint, call: Call) -> Any:
-    """Do a write unless one with its key is recorded; then tell what that one did.
+    """Do a write unless one with its key is recorded; then answer with what that one did.
 
     The key is recorded in the transaction that begins the write, and the database takes it once: so
     of requests that come at the same time, to any process, one does it.
@@ -481,10 +481,10 @@ def _replayed(before: Operation, what: str) -> Response:
         return problem(
             422, "this Idempotency-Key was used for another request; take a new key for each"
         )
-    told = operation(before)
+    operation_before = operation(before)
     if before.kind == "send":
-        told |= {"msg_id": before.last_id}
-    return answer_of(told, idempotency_replayed="true")
+        operation_before |= {"msg_id": before.last_id}
+    return answer_of(operation_before, idempotency_replayed="true")
 
 
 def operation(found: Operation) -> dict[str, Any]:

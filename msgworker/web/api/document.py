@@ -44,7 +44,7 @@ FAULTS = {
     "401": "Who asks is not known.",
     "403": "The role does not suffice, or actions are not allowed.",
     "404": "There is no such thing.",
-    "409": "Something else stands against it, such as a selection that has changed.",
+    "409": "A conflict, such as a selection that has changed.",
     "413": "The body is too long.",
     "415": "The body is not JSON.",
     "422": "Parameters or body are wrong; see errors.",
@@ -185,7 +185,7 @@ def _in_query(one: Endpoint) -> list[dict[str, Any]]:
     schema = one.query.model_json_schema(mode="validation")
     found = []
     for name, part in schema.get("properties", {}).items():
-        if "anyOf" in part:  # None stands for a parameter that is left out
+        if "anyOf" in part:  # None: the parameter is left out
             kept = [kind for kind in part.pop("anyOf") if kind != {"type": "null"}]
             part |= kept[0]
         if part.get("default", 0) is None:

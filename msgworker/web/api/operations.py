@@ -31,7 +31,7 @@ from msgworker.web.jobs import Job, TooMany
 from msgworker.web.threads import AFTER
 from msgworker.web.writes import ACTS, placed
 
-# --- Writes that may last, such as a throttled rerun: a job, for which the request waits a while.
+# --- Writes that may take long, such as a throttled rerun: a job, whose end is awaited a while.
 
 WAIT_SECONDS = 5.0
 BEGIN_SECONDS = 60.0
@@ -118,8 +118,8 @@ async def list_schedules(call: Call) -> Page:
 
 
 def _schedule(one: ScheduleInfo) -> dict[str, Any]:
-    told: dict[str, Any] = plain(one)
-    return told | {"payload": None}
+    fields: dict[str, Any] = plain(one)
+    return fields | {"payload": None}
 
 
 async def list_limits(call: Call) -> Page:
@@ -172,7 +172,7 @@ def write_of(kind: str) -> Endpoint:
             await _has_schedule(call, about)
         acting = getattr(call.acting, act.ops)
         write = partial(acting, about, **given)
-        if act.told and not given["dry_run"]:
+        if act.has_progress and not given["dry_run"]:
             title = f"{act.kind} of {shown.cut(about, 60)}, by the API"
             return await lasting(call, title, lambda tell: write(progress=tell))
 

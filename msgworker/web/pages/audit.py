@@ -89,7 +89,7 @@ async def operation(request: Request) -> Response:
     return site.render(request, "operation.html", found=found, one=found[0], what=what)
 
 
-# --- A write that was begun: how far it is, what it did, and a button that ends it.
+# --- A write that was begun: its progress, its result, and a button that ends it.
 
 SOON_SECONDS = 1.5
 """How long the answer to a form waits for the write: most have ended by then."""

@@ -1,4 +1,4 @@
-"""Writes: a page that tells, and counts, what one would do, then the write itself."""
+"""Writes: a page that shows what a write would do, by a dry run, then the write itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_RATE = 100_000
 MOST_REASON = 1000
 MOST_NAME = 255
 COUNT_SECONDS = 0.1
-"""The page of a dry run counts for so long, unless it is asked to count on."""
+"""How long the page of a dry run counts, unless the viewer asks for the rest."""
 
 
 def reason_of(form: Mapping[str, str]) -> str:
@@ -198,7 +198,7 @@ async def do_act(request: Request) -> Response:
     reason, call = reason_of(form), getattr(site.acting(request), act.ops)
 
     def work(tell: Tell) -> Repaired:
-        more = {"progress": tell} if act.told else {}
+        more = {"progress": tell} if act.has_progress else {}
         asked = forced | placed(site, act.elsewhere) | more
         found: Repaired = call(name, **asked, reason=reason)
         return found

@@ -105,12 +105,12 @@ def split(held: Iterable[Lease]) -> tuple[list[Group], list[Lease]]:
 
 def places(found: Iterable[InstanceInfo]) -> list[tuple[str, str]]:
     """Instances that look at a part of the table, and at which."""
-    told = []
+    rows = []
     for one in found:
         if one.instance_id is not None and one.scope:
             text = ", ".join(f"{name} {value}" for name, value in sorted(one.scope.items()))
-            told.append((one.instance_id, text))
-    return told
+            rows.append((one.instance_id, text))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

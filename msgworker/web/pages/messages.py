@@ -33,7 +33,7 @@ from msgworker.web.site import Refused, Site, or_missing, site_of
 
 ROWS = 50
 MOST_TOPICS = 200
-"""Of the suggestions of a form."""
+"""Suggestions in a form."""
 MOST_FIND = 200
 
 
@@ -152,11 +152,11 @@ def _past(info: MessageInfo, audit: Sequence[AuditEntry]) -> Iterator[Event]:
 
 def reasons(found: Explanation | None) -> list[Explanation]:
     """The explanation, then that of the message it waits for, and so on."""
-    told: list[Explanation] = []
-    while found is not None and len(told) < DEEPEST:
-        told.append(found)
+    steps: list[Explanation] = []
+    while found is not None and len(steps) < DEEPEST:
+        steps.append(found)
         found = found.behind
-    return told
+    return steps
 
 
 def acts(info: MessageInfo, on_dead: str) -> list[tuple[str, str]]:

@@ -142,7 +142,7 @@ async def overview(request: Request) -> Response:
                 found,
                 times,
                 blocks=site.app.table.on_dead == "block",
-                database=site.hardships.told,
+                database=site.hardships.summary,
             ),
             "states": [
                 (state.value, found.count(state))
@@ -187,12 +187,12 @@ def lines(
     found: Overview, times: Mapping[str, TopicTimes], *, blocks: bool, database: str = ""
 ) -> list[Line]:
     """What is wrong now, the worst first. times: of a window, by topic. blocks: whether dead
-    messages hold up their objects. database: what reads of this dashboard met, "" = nothing."""
-    told = []
+    messages hold up their objects. database: why reads of this dashboard failed, "" = none did."""
+    trouble = []
     if database:
-        told.append(Line("database", "dead", database, "system"))
-    told += [*_dead(found, blocks), *_instances(found), *_topics(found.topics, times)]
-    return told
+        trouble.append(Line("database", "dead", database, "system"))
+    trouble += [*_dead(found, blocks), *_instances(found), *_topics(found.topics, times)]
+    return trouble
 
 
 def _dead(found: Overview, blocks: bool) -> Iterator[Line]:
