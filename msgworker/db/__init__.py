@@ -34,14 +34,25 @@ from msgworker.db.catalogue import (
 from msgworker.db.clock import (
     Instants,
     UtcDateTime,
+    created_default,
+    has_come,
+    instant_of,
+    instant_text,
     instants_of,
+    is_to_come,
+    kept,
     kept_as,
     kind_of,
     now,
     now_ms,
     now_plus,
+    offset_now,
     read_instant,
+    real_instant,
+    seconds_since,
     step_of,
+    utc_of,
+    written,
 )
 from msgworker.db.connections import (
     Escaped,
@@ -157,19 +168,6 @@ from msgworker.db.types import (
     same_text,
     text_length,
     whole_number,
-)
-from msgworker.db.zones import (
-    created_default,
-    has_come,
-    instant_of,
-    instant_text,
-    is_to_come,
-    kept,
-    offset_now,
-    real_instant,
-    seconds_since,
-    utc_of,
-    written,
 )
 
 __all__ = [

@@ -1,12 +1,18 @@
-"""Time in SQL: the database's clock, the types of instants, and how Python reads them."""
+"""Time in SQL: the database's clock, instants as columns keep them, also in local time, and how
+Python reads them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, cast
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
 from msgworker.db.database import DATABASES, Database, of_dialect
@@ -21,7 +27,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     """An aware UTC datetime in Python, with microseconds (SQLite: milliseconds, as text). None for
     a text that is not an instant.
 
-    zone: the local time that a column keeps, see zones.py. form: "plain" for a column without a
+    zone: the local time that a column keeps, see below. form: "plain" for a column without a
     zone on PostgreSQL, "zoned" for one with a zone on Oracle, "session" for one that is read and
     written in the zone of the session (TIMESTAMP of MariaDB and MySQL); "" = as in our own tables.
     """
@@ -78,7 +84,7 @@ def _clock_at(instant: datetime, zone: str) -> datetime:
 
 
 def _instant_at(local: datetime, zone: str) -> datetime:
-    """The latest instant that a local time can mean, see zones.py."""
+    """The latest instant that a local time can mean, see below."""
     if zone == "UTC":
         return local.replace(tzinfo=UTC)
     known = zone_of(zone)
@@ -130,7 +136,7 @@ def kept_as(kind: TypeEngine[Any] | None, database: Database, zone: str) -> UtcD
 #
 # Any program may have written those: `infinity`, the year 20000, '0000-00-00', any text (SQLite).
 # A value without a Python datetime makes the driver fail, and with it all rows of a statement. So
-# an instant of a message is read by `instant_text` or `real_instant` (zones.py), which also know
+# an instant of a message is read by `instant_text` or `real_instant`, which also know
 # how its column keeps it.
 
 
@@ -220,3 +226,299 @@ def kind_of(expression: Any) -> UtcDateTime:
     """How the instants of an expression are kept."""
     kind = getattr(expression, "type", None)
     return kind if isinstance(kind, UtcDateTime) else UtcDateTime()
+
+
+# --- The offsets of time zones and their changes, as Python knows them; pure.
+
+Pieces = tuple[tuple[datetime | None, int], ...]
+"""Offsets in seconds, each until a time without a zone; the last one has no end."""
+YEARS_BEFORE, YEARS_AHEAD = 10, 10
+"""In these the changes of a zone are known to statements; outside, its offsets of the ends hold."""
+RECENT_DAYS = 400
+"""What is written or due now looks no further back: fewer pieces in frequent statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A zone goes from one offset to another at an instant, UTC without a zone."""
+
+    at: datetime
+    before: int
+    after: int
+
+
+def offset_at(zone: Any, at: datetime) -> int:
+    """The offset of a zone at an instant, UTC without a zone."""
+    local = at.replace(tzinfo=UTC).astimezone(zone)
+    return int((local.replace(tzinfo=UTC, fold=0) - at.replace(tzinfo=UTC)).total_seconds())
+
+
+@lru_cache(64)
+def changes_of(name: str, first: int, last: int) -> tuple[Change, ...]:
+    """The changes of a zone in these years."""
+    zone, day, found = zone_of(name), timedelta(days=1), list[Change]()
+    begin, end = datetime(first, 1, 1), datetime(last + 1, 1, 1)  # noqa: DTZ001
+    while begin < end:
+        low, high = begin, begin + day
+        before, after = offset_at(zone, low), offset_at(zone, high)
+        if before != after:
+            while high - low > timedelta(seconds=1):
+                middle = low + (high - low) // 2
+                middle = middle.replace(microsecond=0)
+                low, high = (middle, high) if offset_at(zone, middle) == before else (low, middle)
+            found.append(Change(high, before, after))
+        begin += day
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """The offsets of a zone as pieces. by_instant: of UTC; recent: the same, of late; lowest: the
+    same, but around a change the lower one of the two; by_clock: of the local time, as it is read;
+    recent_clock: the same, of late."""
+
+    by_instant: Pieces
+    recent: Pieces
+    lowest: Pieces
+    by_clock: Pieces
+    recent_clock: Pieces
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the zone has one offset in all these years."""
+        return len(self.by_instant) == 1
+
+
+def offsets_of(name: str) -> Offsets:
+    """The offsets of a zone, around this year."""
+    return _offsets(name, datetime.now(UTC).year)
+
+
+@lru_cache(64)
+def _offsets(name: str, year: int) -> Offsets:
+    every = changes_of(name, year - YEARS_BEFORE, year + YEARS_AHEAD)
+    since = datetime(year, 1, 1) - timedelta(days=RECENT_DAYS)  # noqa: DTZ001
+    last = offset_at(zone_of(name), datetime(year, 7, 1))  # noqa: DTZ001
+    recent = tuple(change for change in every if change.at >= since)
+    return Offsets(
+        _pieces(every, last), _pieces(recent, last), _lowest(recent, last),
+        _pieces(every, last, clock=True), _pieces(recent, last, clock=True),
+    )  # fmt: skip
+
+
+def _pieces(changes: tuple[Change, ...], last: int, *, clock: bool = False) -> Pieces:
+    # By the clock: what is left out has the offset of before, what comes twice that of after.
+    ends = [c.at + timedelta(seconds=c.after if clock else 0) for c in changes]
+    parts = [(end, c.before) for end, c in zip(ends, changes, strict=True)]
+    return (*parts, (None, changes[-1].after if changes else last))
+
+
+def _lowest(changes: tuple[Change, ...], last: int) -> Pieces:
+    parts: list[tuple[datetime | None, int]] = []
+    for change in changes:
+        wide = timedelta(seconds=abs(change.after - change.before))
+        if change.after < change.before:
+            parts.append((change.at - wide, change.before))
+        else:
+            parts.append((change.at + wide, change.before))
+    return (*parts, (None, changes[-1].after if changes else last))
+
+
+# --- Local time in columns: an instant as a column keeps it, and back, without the server's zones.
+#
+# A column without a zone of its own holds the clock on the wall of a declared zone. What that
+# clock shows is computed in SQL, from the database's clock and from the changes of the zone that
+# Python knows, so the server needs no table of zones and no clock but its own decides.
+#
+# One rule for the two odd hours of summer time: a local time has the latest meaning it can have.
+# One that comes twice is taken as the second, one that is left out as the zone's offset before the
+# change has it. So what waits for such a time may wait as long as the change is wide, and never
+# runs early.
+
+
+class _moved(FunctionElement[datetime]):
+    """`_moved(time, by)`: a time without a zone, plus the seconds of the piece in which `by` is."""
+
+    _traverse_internals = (  # what a compiled statement is kept by
+        *FunctionElement._traverse_internals,
+        ("pieces", visitors.InternalTraversal.dp_plain_obj),
+        ("type", visitors.InternalTraversal.dp_type),
+    )  # type: ignore[assignment]
+
+    def __init__(self, time: Any, by: Any, pieces: Pieces, kind: TypeEngine[Any]) -> None:
+        self.pieces, self.type = pieces, kind
+        super().__init__(time, by)
+
+
+class _plain(OfDatabase):
+    """A UTC instant as a time without a zone, or (`_aware`) the other way round, where the types
+    of the database differ."""
+
+    inherit_cache = True
+    way = "plain"
+    type = UtcDateTime(form="plain")
+
+
+class _aware(OfDatabase):
+    inherit_cache = True
+    way = "aware"
+    type = UtcDateTime()
+
+
+class _unzoned(OfDatabase):
+    """The contrary of `with_zone`."""
+
+    inherit_cache = True
+    way = "unzoned"
+    type = UtcDateTime()
+
+
+class _epoch(OfDatabase):
+    """Seconds since 1970 of a UTC instant, or (`_kept_epoch`) of one of a column that the session
+    has its zone for."""
+
+    inherit_cache = True
+    way = "epoch"
+    type = sa.Float()
+
+
+class _kept_epoch(_epoch):
+    inherit_cache = True
+    way = "kept_epoch"
+
+
+class _session_now(OfDatabase):
+    """The clock, for a column that the session has its zone for: also in a repeated hour exact, if
+    it is written as it is."""
+
+    inherit_cache = True
+    way = "session_now"
+    type = UtcDateTime(form="session")
+
+
+class _session_low(OfDatabase):
+    """A time of the session before which no instant of a column is later than a UTC instant."""
+
+    inherit_cache = True
+    way = "session_low"
+    type = UtcDateTime(form="session")
+
+
+def kept(instant: sa.ColumnElement[Any], kind: UtcDateTime) -> sa.ColumnElement[Any]:
+    """A UTC instant as a column of this kind keeps it."""
+    return _kept(instant, instant, kind, offsets_of(kind.zone).recent)
+
+
+def _kept(instant: Any, by: Any, kind: UtcDateTime, pieces: Pieces) -> sa.ColumnElement[Any]:
+    if kind.form in ("zoned", "session"):
+        return with_zone(instant)
+    same = by is instant
+    if kind.form == "plain":
+        instant = _plain(instant)
+    if pieces != ((None, 0),):
+        instant = _moved(instant, instant if same else by, pieces, kind)
+    found: sa.ColumnElement[Any] = instant
+    return found
+
+
+def utc_of(column: Any) -> Any:
+    """The instants of a column as UTC; an expression of them keeps how they are kept in its type.
+    NULL where the result would be beyond what the database holds."""
+    kind = kind_of(column)
+    if kind.form in ("zoned", "session"):
+        return _unzoned(column)
+    pieces = tuple((end, -offset) for end, offset in offsets_of(kind.zone).by_clock)
+    if pieces != ((None, 0),):
+        column = _moved(column, column, pieces, UtcDateTime(form=kind.form))
+    return _aware(column) if kind.form == "plain" else column
+
+
+def seconds_since(column: Any) -> sa.ColumnElement[float]:
+    """Seconds from an instant until now, as a float; NULL or infinite for an invalid one."""
+    return seconds_passed(utc_of(column))
+
+
+def real_instant(column: Any) -> Any:
+    """An instant of the years 1 to 9999 as UTC; NULL for any other value."""
+    return utc_of(real(column))
+
+
+def instant_text(column: Any) -> Any:
+    """An instant in a form that a driver can always read; for `read_instant`, with its zone."""
+    kind = kind_of(column)
+    return text_of(column if kind.form in ("", "plain") else utc_of(column))
+
+
+def instant_of(text: Any, column: Any) -> sa.ColumnElement[Any]:
+    """The inverse of `instant_text`, to compare the column with it."""
+    kind = kind_of(column)
+    found: sa.ColumnElement[Any] = of_plain_text(text) if kind.form == "plain" else of_text(text)
+    return found if kind.form in ("", "plain") else with_zone(found)
+
+
+def has_come(column: Any, by: Any) -> sa.ColumnElement[bool]:
+    """The instant in a column is not later than the UTC instant `by`; an index can be read so."""
+    kind = kind_of(column)
+    by_index: sa.ColumnElement[bool] = column <= kept(by, kind)
+    if kind.form == "session":
+        return sa.and_(by_index, _kept_epoch(column) <= _epoch(by))
+    offsets = offsets_of(kind.zone)
+    if offsets.fixed:
+        return by_index
+    return sa.and_(by_index, column <= _kept(by, column, kind, offsets.recent_clock))
+
+
+def is_to_come(column: Any, by: Any) -> sa.ColumnElement[bool]:
+    """The contrary; an index can be read so, too."""
+    kind = kind_of(column)
+    if kind.form == "session":
+        return sa.and_(column > _session_low(by), _kept_epoch(column) > _epoch(by))
+    offsets = offsets_of(kind.zone)
+    by_index: sa.ColumnElement[bool] = column > _kept(by, by, kind, offsets.lowest)
+    if offsets.fixed:
+        return by_index
+    return sa.and_(by_index, column > _kept(by, column, kind, offsets.recent_clock))
+
+
+def written(value: Any, kind: TypeEngine[Any]) -> Any:
+    """A value for a column of this kind: what it says of the database's clock, as that keeps it."""
+    if not isinstance(kind, UtcDateTime) or not isinstance(value, sa.ClauseElement):
+        return value
+    if (kind.zone, kind.form) == ("UTC", ""):
+        return value
+    if kind.form == "session" and isinstance(value, now):
+        return _session_now()
+
+    def replace(element: Any) -> Any:
+        if isinstance(element, _moved | _plain | with_zone):
+            return element
+        return kept(element, kind) if isinstance(element, now | now_plus) else None
+
+    found, traverse = replace(value), cast("Any", visitors.replacement_traverse)
+    return traverse(value, {}, replace) if found is None else found
+
+
+def offset_now(zone: str) -> int:
+    """By how many seconds the clocks of a zone differ from UTC."""
+    return offset_at(zone_of(zone), datetime.now(UTC).replace(tzinfo=None))
+
+
+def created_default(database: Database, zone: str = "UTC") -> sa.TextClause:
+    """DEFAULT of created_at in a column of ours: the time of this zone, whatever that of the
+    session, as far as `Database.created_default` can say it."""
+    offsets = offsets_of(zone)
+    return sa.text(
+        database.created_default(zone, offsets.by_instant[0][1] if offsets.fixed else None)
+    )
+
+
+@compiles(_moved)
+def _written_moved(element: _moved, compiler: SQLCompiler, **kw: Any) -> str:
+    database = of_dialect(compiler.dialect)
+    time, by = (str(compiler.process(clause, **kw)) for clause in element.clauses)
+    *pieces, (_, rest) = element.pieces
+    if not pieces:
+        return database.moved(time, str(rest))
+    word = "TIMESTAMP " if database.literal_instants else ""
+    when = " ".join(f"WHEN {by} < {word}'{end}' THEN {offset}" for end, offset in pieces)
+    return database.moved(time, f"CASE {when} ELSE {rest} END")

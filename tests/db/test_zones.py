@@ -31,7 +31,7 @@ from msgworker.db import (
     utc_of,
     written,
 )
-from msgworker.db.zones import changes_of, offsets_of
+from msgworker.db.clock import changes_of, offsets_of
 from tests.servers import MariaDB, run, start
 
 YEAR = datetime.now(UTC).year
