@@ -96,12 +96,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as long what tests/quick.py leaves to the long suite; leave what runs on this variant;
-    skip what a database lacks."""
+    """Skip what a database lacks; mark as long what tests/quick.py leaves to the long suite; leave
+    what runs on this variant."""
+    requirements.mark(items)
     for item in long_ones(items):
         item.add_marker(pytest.mark.long)
-    variants.only(items)  # after the marks of what is long
-    requirements.mark(items)
+    variants.only(items)
 
 
 def pytest_collection_finish() -> None:

@@ -46,8 +46,17 @@ class Requirements:
 
     row_locks: Lacks | None = None
     """Two transactions can change rows of one table at the same time."""
+    share_locks: Lacks | None = None
+    """Shared row locks, with SKIP LOCKED."""
+    sessions: Lacks | None = None
+    """A connection is a session of a server, which can end it."""
+    logins: Lacks | None = None
+    own_clock: Lacks | None = None
+    """A clock that is not the one of the tests' host."""
     schemas: Lacks | None = None
-    """The catalogue is read of any schema."""
+    """Tables in any schema, and the catalogue is read of each."""
+    lengths: Lacks | None = None
+    """A column has a length, which a text may exceed."""
     common_sql: Lacks | None = None
     """What SQLite, PostgreSQL and MariaDB have in common, which the test uses itself."""
     empty_text: Lacks | None = None
@@ -104,6 +113,14 @@ class Requirements:
 
 class SQLite(Requirements):
     row_locks = skipped("one writer at a time")
+    share_locks = skipped("one writer at a time")
+    sessions = skipped("no server, no sessions")
+    logins = skipped("SQLite has no passwords")
+    own_clock = skipped("its clock is the host's")
+    schemas = skipped("SQLite has no schemas")
+    lengths = skipped("its columns have no length")
+    isolation_of_an_engine = skipped("SQLite is always serializable")
+    database_in_url = skipped("SQLite makes the file")
 
 
 class PostgreSQL(Requirements):
@@ -128,7 +145,7 @@ class MySQL(MariaDB):
 
 
 class Oracle(Requirements):
-    pass
+    share_locks = skipped("no shared row locks there")
 
 
 class OverMariaDB(Oracle):

@@ -37,8 +37,6 @@ def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app):
 @pytest.mark.requires("isolation_of_an_engine")
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "READ UNCOMMITTED"])
 def test_the_engine_s_isolation_level_is_not_ours(database, make_app, level):
-    if database.name == "sqlite":
-        pytest.skip("SQLite is always serializable")
     app = make_app(plain_engine(database.url, isolation_level=level))
     app.create_schema()
     app.add_handler("t", lambda msg: None)
@@ -106,12 +104,11 @@ def test_instants_mean_the_same_in_any_time_zone_of_a_session(postgresql, mariad
         app.engine.dispose()
 
 
+@pytest.mark.requires("own_clock")
 @pytest.mark.quick("postgresql")
 @pytest.mark.parametrize("year", [1970, 2106])
 def test_the_clock_of_the_host_may_be_wrong_by_decades(database, make_app, monkeypatch, year):
     """84: instants are the database's; doctor says how far the clocks are apart."""
-    if database.name == "sqlite":
-        pytest.skip("its clock is the host's")
     wrong = datetime(year, 1, 2, tzinfo=UTC)
 
     class Clock(datetime):

@@ -135,10 +135,9 @@ def test_a_database_that_does_not_answer(url):
         assert caught.value.exit_code == 3
 
 
+@pytest.mark.requires("logins")
 @pytest.mark.quick("mariadb")
 def test_a_wrong_password(database):
-    if database.name == "sqlite":
-        pytest.skip("SQLite has no passwords")
     url = sa.make_url(database.url).set(username="nobody_here", password=CANARY)
     app = App(url)
     with pytest.raises(DatabaseUnavailable) as caught:
@@ -150,8 +149,6 @@ def test_a_wrong_password(database):
 @pytest.mark.quick("postgresql")
 @pytest.mark.requires("database_in_url")
 def test_a_database_that_does_not_exist(database):
-    if database.name == "sqlite":
-        pytest.skip("SQLite makes the file")
     app = App(sa.make_url(database.url).set(database="no_such_database"))
     for act in (app.create_schema, lambda: app.tables):
         with pytest.raises(DatabaseUnavailable):

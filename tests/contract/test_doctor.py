@@ -464,12 +464,11 @@ def test_who_holds_an_old_snapshot_is_named(app, database, monkeypatch):
         assert not [one for one in app.ops.doctor() if "held a snapshot" in one.text]
 
 
+@pytest.mark.requires("logins")
 @pytest.mark.quick("mariadb")
 @pytest.mark.requires("common_sql")
 def test_a_login_that_may_only_read(app, database, servers):
     """doctor runs, and says which rights are missing."""
-    if database.name == "sqlite":
-        pytest.skip("no logins there")
     quote = "'" if database.name == "mariadb" else ""
     user = f"mw_reader_{datetime.now(UTC):%H%M%S%f}"
     whom = f"'{user}'@'%'" if quote else user

@@ -92,10 +92,9 @@ def test_a_value_that_cannot_be_kept_rolls_its_item_back(app):
     assert effects(app) == {}
 
 
+@pytest.mark.requires("row_locks")
 @pytest.mark.quick("mariadb")
 def test_a_transactional_item_taken_over_before_its_commit_writes_nothing(app, database):
-    if database.name == "sqlite":
-        pytest.skip("no other connection can write while an item's transaction is open")
     EFFECT.create(app.engine)
     ran = Ran()
 
@@ -135,11 +134,10 @@ def test_transactional_items_after_a_take_over_write_nothing(app):
     assert set(records(app)) == {"1"}
 
 
+@pytest.mark.requires("row_locks")
 @pytest.mark.quick("postgresql")
 def test_recovery_leaves_a_row_whose_item_is_committing(app, database):
     """The other way round: the look has been made, the commit has not. It must still count."""
-    if database.name == "sqlite":
-        pytest.skip("one writer: recovery waits for its turn")
     (msg_id,) = send(app, None)
     t = app.tables
     c = t.message.c
@@ -164,12 +162,11 @@ def test_recovery_leaves_a_row_whose_item_is_committing(app, database):
     assert set(records(app)) == {"a"}
 
 
+@pytest.mark.requires("share_locks")
 @pytest.mark.quick("mariadb")
 @pytest.mark.requires("rows_in_two_transactions")
 def test_two_items_commit_side_by_side(app, database):
     """The look at the message's row does not make items wait for each other."""
-    if database.name in ("sqlite", "oracle"):
-        pytest.skip("one writer; no shared row locks")
     (msg_id,) = send(app, None)
     t = app.tables
     with app.engine.begin() as conn:
@@ -180,11 +177,10 @@ def test_two_items_commit_side_by_side(app, database):
             assert store.record_one(conn, t, msg_id, record, me="me", tries=0, there=False) is True
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.long
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "plain"])
 def test_cut_sessions_lose_nothing_and_repeat_no_transactional_item(make_app, database, exact):
-    if database.name == "sqlite":
-        pytest.skip("has no sessions")
     app = make_app(consumer_url(database.url))
     app.create_schema()
     watcher = make_app()
@@ -218,11 +214,10 @@ def test_cut_sessions_lose_nothing_and_repeat_no_transactional_item(make_app, da
         assert ran.counts == {n: 1 for n in range(200)}
 
 
+@pytest.mark.requires("row_locks")
 @pytest.mark.quick("mariadb")
 def test_an_item_s_own_deadlock_is_run_again(app, database):
     """Two items that lock two rows in opposite order: one of them is rolled back, both end."""
-    if database.name == "sqlite":
-        pytest.skip("one writer at a time: no deadlocks")
     EFFECT.create(app.engine)
     with app.engine.begin() as conn:
         conn.execute(EFFECT.insert(), [{"id": 1, "item": "x"}, {"id": 2, "item": "y"}])

@@ -40,8 +40,6 @@ def test_a_table_with_other_names(make_app):
 @pytest.mark.quick("mariadb")
 @pytest.mark.requires("schemas")
 def test_a_table_in_a_schema(database, make_app):
-    if database.name == "sqlite":
-        pytest.skip("SQLite has no schemas")
     schema = f"crm_{uuid.uuid4().hex[:8]}"
     with database.engine().begin() as conn:
         conn.exec_driver_sql(f"CREATE SCHEMA {schema}")

@@ -606,9 +606,8 @@ def test_a_worker_with_limits_needs_their_table(app, make_app):
         with_limits.drain(linger=0)
 
 
+@pytest.mark.requires("row_locks")
 def test_a_record_that_is_locked_holds_up_neither_us_nor_other_topics(app, table):
-    if not app.tables.dialect.row_locks:
-        pytest.skip("one writer at a time")
     limited(app, max_running=1)
     limited(app, "free")
     send(app, "a")

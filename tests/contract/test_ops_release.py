@@ -51,12 +51,11 @@ def test_release_of_a_dead_instance(app, table):
     assert app.ops.release("gone-1") == 0
 
 
+@pytest.mark.requires("row_locks")
 @pytest.mark.quick("postgresql")
 @pytest.mark.parametrize("leased", [True, False])
 def test_release_does_not_wait_for_locked_rows(app, table, monkeypatch, leased):
     """They stay as they are, and recovery may go on with them at once."""
-    if not app.tables.dialect.skip_locked:
-        pytest.skip("locks no rows")
     monkeypatch.setattr(release, "AGAIN_AFTER_SECONDS", (0.0, 0.1))
     ids = put(app, *[(f"o{i}", RUNNING) for i in range(5)], claimed_by="gone-1")
     if leased:
@@ -79,10 +78,9 @@ def test_release_does_not_wait_for_locked_rows(app, table, monkeypatch, leased):
     assert table.statuses == [-1] * 5
 
 
+@pytest.mark.requires("row_locks")
 @pytest.mark.quick("mariadb")
 def test_release_takes_rows_that_were_locked_for_a_moment(app, table):
-    if not app.tables.dialect.skip_locked:
-        pytest.skip("locks no rows")
     ids = put(app, *[(f"o{i}", RUNNING) for i in range(3)], claimed_by="gone-1")
     m = app.tables.message
     frozen = app.engine.connect()

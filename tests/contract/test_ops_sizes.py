@@ -38,10 +38,9 @@ def test_sizes_are_told_as_far_as_the_database_knows_them(app):
     assert found.total_bytes == sum(one.table_bytes + one.index_bytes for one in found.tables)
 
 
+@pytest.mark.requires("schemas")
 @pytest.mark.requires("sizes_of_others")
 def test_a_table_of_another_name_in_a_schema_has_its_size(database, make_app):
-    if database.name == "sqlite":
-        pytest.skip("SQLite has no schemas")
     schema = f"crm_{uuid.uuid4().hex[:8]}"
     with database.engine().begin() as conn:
         conn.exec_driver_sql(f"CREATE SCHEMA {schema}")

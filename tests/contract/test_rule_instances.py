@@ -55,11 +55,10 @@ def test_the_rule_is_kept_while_the_lease_of_the_dead_is_live(crm):
     assert recorded(other) == FIVE
 
 
+@pytest.mark.requires("row_locks")
 @pytest.mark.quick("mariadb")
 def test_the_rule_is_kept_while_a_message_of_the_dead_cannot_be_given_back(crm, caplog):
     app = crm.app()
-    if not app.tables.dialect.row_locks:
-        pytest.skip("one writer at a time: nothing stays locked")
     other = bare(crm, app, 5)
     write(app, (1, 0))
     Table(app).edit(claimed_by="host-1-gone")
@@ -169,13 +168,12 @@ def test_a_worker_that_was_declared_dead_raises_that_the_rule_has_changed(crm):
         join()
 
 
+@pytest.mark.requires("row_locks")
 @pytest.mark.quick("postgresql")
 def test_a_change_sees_who_is_just_registering(crm):
     """Both ways of the race, with the other one in the middle of its transaction."""
     app = crm.app()
     t = app.tables
-    if not t.dialect.row_locks:
-        pytest.skip("one writer at a time: there is no middle")
     with app.engine.begin() as starting:
         assert rule.hold(starting, t)
         lease.register(starting, t, "host-1-new", ttl=60.0)
@@ -193,12 +191,11 @@ def test_a_change_sees_who_is_just_registering(crm):
         _holds(app)
 
 
+@pytest.mark.requires("share_locks")
 @pytest.mark.quick("postgresql")
 @pytest.mark.requires("rows_in_two_transactions")
 def test_registrations_do_not_wait_for_each_other(crm):
     app = crm.app()
-    if not app.tables.dialect.share_locks:
-        pytest.skip("no shared locks there")
     with app.engine.begin() as starting:
         assert rule.hold(starting, app.tables)
         assert _holds(app)
@@ -211,12 +208,11 @@ def no_share_locks(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATABASES, name, DATABASES[name].having(share_locks=False))
 
 
+@pytest.mark.requires("row_locks")
 @pytest.mark.quick("postgresql")
 @pytest.mark.parametrize("rate", [None, 1e6])
 def test_a_start_comes_between_two_steps_of_an_operation(no_share_locks, app, one, rate):
     t = one.runtime.tables
-    if not t.dialect.row_locks:
-        pytest.skip("one writer at a time: it waits for its turn")
     assert not t.dialect.share_locks
     by = Who("anna", None)
     bulk = Bulk.begun(app.engine, app.tables, "rerun", by, {}, rate=rate)
@@ -250,11 +246,10 @@ def _holds(app: App) -> bool:
         return rule.hold(conn, app.tables)
 
 
+@pytest.mark.requires("row_locks")
 @pytest.mark.quick("postgresql")
 def test_who_starts_waits_for_a_change_that_goes_on(crm, old):
     app = crm.app()
-    if not app.tables.dialect.row_locks:
-        pytest.skip("one writer at a time: it waits for its turn")
     with app.engine.connect() as conn:
         conn.begin()
         assert rule.change(conn, app.tables, FIVE).state is Answer.CHANGED

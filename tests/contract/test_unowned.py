@@ -181,10 +181,9 @@ def test_an_outcome_is_not_written_under_the_claim_of_another(seed_app, make_one
     assert Table(seed_app).statuses == [2, 1, 2]
 
 
+@pytest.mark.requires("row_locks")
 @pytest.mark.quick("postgresql")
 def test_a_message_that_somebody_has_locked_is_asked_for_again(seed_app, make_one):
-    if seed_app.engine.dialect.name == "sqlite":
-        pytest.skip("SQLite locks no rows")
     one = make_one()
     (held,) = send(seed_app, "a")
     fetch(one)

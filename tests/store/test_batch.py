@@ -66,10 +66,9 @@ def test_a_next_message_that_is_not_free_gets_no_flag(store, edit):
     assert store.state(a2) == (2, 0, None)
 
 
+@pytest.mark.requires("row_locks")
 def test_all_rows_of_a_batch_are_locked_by_age_before_one_is_changed(store):
     """Otherwise two batches, or a claim beside one, deadlock."""
-    if not store.t.dialect.row_locks:
-        pytest.skip("one writer, no row locks")
     ids = send(store.app, "b", "a", "a", "b", "a", "b")
     store.flagged(ids[0], ids[1])
     sent: list[tuple[str, Any]] = []

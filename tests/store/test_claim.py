@@ -158,9 +158,8 @@ def test_a_running_row_that_the_claim_cannot_see_loses_only_its_own_object(store
     assert [store.state(i) for i in (b, c)] == [(1, 0, ME)] * 2
 
 
+@pytest.mark.requires("row_locks")
 def test_a_flag_that_was_rolled_back_does_not_cost_the_claim(store, database):
-    if store.t.dialect.one_writer:
-        pytest.skip("one writer at a time: nothing uncommitted can be met")
     a1, a2, b = send(store.app, "a", "a", "b")
     seen = store.seen(a1, b)
     m = store.t.message
@@ -173,9 +172,8 @@ def test_a_flag_that_was_rolled_back_does_not_cost_the_claim(store, database):
         assert join() == [a1, b]
 
 
+@pytest.mark.requires("row_locks")
 def test_a_row_that_another_claim_has_locked_is_passed_over(store, database):
-    if not store.t.dialect.skip_locked:
-        pytest.skip("no row locks on this database")
     a, b = send(store.app, "a", "b")
     m = store.t.message
     with database.engine().connect() as other:
