@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.options import message_id, on_table, open_app
+from msgworker.cli.options import audited, message_id, on_table, open_app, said
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -26,7 +26,6 @@ from msgworker.cli.output import (
     when,
 )
 from msgworker.cli.show import age_of, as_dict, counted, items_dict, tries_of, what
-from msgworker.cli.upkeep import says
 from msgworker.counted import plural
 from msgworker.message import State
 from msgworker.queries.explain import Explanation
@@ -39,24 +38,22 @@ from msgworker.queries.lanes import LaneInfo
 
 @click.command("limits")
 @click.option("--remove", metavar="TOPIC", help="Forget the limits of a topic.")
-@says
+@audited
 @on_table
-def limits(
-    ctx: click.Context, /, remove: str | None, dry_run: bool, as_json: bool, **given: Any
-) -> None:
+def limits(ctx: click.Context, /, remove: str | None, as_json: bool, **given: Any) -> None:
     """List topics with max_running or rate: what runs, who has it, when the next may start.
 
     Handlers declare limits; the newest start counts. --remove is for topics whose handlers declare
     none any more: an instance whose handler does records them again.
     """
-    said = {"actor": given.pop("actor"), "reason": given.pop("reason")}
+    who = said(given)
     app = open_app(ctx, given)
     if remove is None:
-        if dry_run or any(said.values()):
+        if any(who.values()):
             raise Usage("give the topic with --remove")
         _list(app, as_json)
         return
-    done = app.ops.remove_limit(remove, dry_run=dry_run, **said)
+    done = app.ops.remove_limit(remove, **who)
     if not done:
         raise NothingMatched(f"topic {remove} has no limits")
     if as_json:

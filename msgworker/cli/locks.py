@@ -18,11 +18,13 @@ from msgworker.cli.options import (
     app_option,
     app_ref_of,
     as_json,
+    audited,
     common,
     configure,
     flags,
     import_app,
     on_table,
+    said,
 )
 from msgworker.cli.output import (
     Column,
@@ -47,9 +49,7 @@ from msgworker.instance.stop import Beside, Signals, StopRequest, end_by
 @click.option("--prefix", metavar="TEXT", default="", help="Only names with this prefix.")
 @click.option("--release", "name", metavar="NAME", help="Take this lock away from its holder.")
 @click.option("--force", is_flag=True, help="With --release: even if its lease is live.")
-@click.option("--actor", metavar="TEXT", help="Who; default: user and host.")
-@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
-@click.option("--dry-run", is_flag=True, help="With --release: change nothing.")
+@audited
 @flags("locks")
 @on_table
 def locks(
@@ -58,9 +58,6 @@ def locks(
     prefix: str,
     name: str | None,
     force: bool,
-    actor: str | None,
-    reason: str | None,
-    dry_run: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -68,7 +65,8 @@ def locks(
 
     With --release NAME: free a lock at once. Its holder notices at its next renewal.
     """
-    if name is None and (force or dry_run or actor or reason):
+    who = said(given)
+    if name is None and (force or any(who.values())):
         raise Usage("--force, --dry-run, --actor and --reason go with --release NAME")
     if name is not None and prefix:
         raise Usage("give --prefix or --release, not both")
@@ -89,9 +87,7 @@ def locks(
             _list([_dict(one) for one in centre.held(prefix)], as_json)
             return
         assert app is not None
-        done = app.ops.release_lock(
-            name, centre=centre, force=force, dry_run=dry_run, actor=actor, reason=reason
-        )
+        done = app.ops.release_lock(name, centre=centre, force=force, **who)
     finally:
         centre.close()
     if not done:

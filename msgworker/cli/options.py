@@ -221,6 +221,18 @@ def as_json(fn: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(fn)
 
 
+def audited(fn: F) -> F:
+    """The options of every write on one thing, as `said` has them: --actor, --reason, --dry-run."""
+    fn = click.option("--actor", metavar="TEXT", help="Who; default: user and host.")(fn)
+    fn = click.option("--reason", metavar="TEXT", help="Why, for the audit.")(fn)
+    return click.option("--dry-run", is_flag=True, help="Change nothing.")(fn)
+
+
+def said(given: dict[str, Any]) -> dict[str, Any]:
+    """Takes the options of `audited` out of `given`, as ops takes them."""
+    return {name: given.pop(name) for name in ("actor", "reason", "dry_run")}
+
+
 def on_table(fn: Callable[..., Any]) -> Any:
     """What every command on a message table takes: its options, --json, and the context."""
     return target(as_json(common(click.pass_context(fn))))

@@ -55,7 +55,6 @@ def long_work(fn: F) -> F:
     fn = click.option(
         "--operation", metavar="N", help="Continue the interrupted operation of this number."
     )(fn)
-    fn = click.option("--resume", hidden=True)(fn)  # its name until 0.1
     return click.option("--rate", metavar="N", help="At most so many a second: 50, or 50/s.")(fn)
 
 
@@ -95,8 +94,7 @@ def choice_of(given: dict[str, Any]) -> dict[str, Any]:
 
 def operation_of(given: dict[str, Any]) -> int | None:
     """--operation, checked."""
-    before, text = given.pop("resume"), given.pop("operation")
-    text = before if text is None else text
+    text = given.pop("operation")
     return None if text is None else message_id(text)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from msgworker.cli.options import on_table, open_app
+from msgworker.cli.options import audited, on_table, open_app, said
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -44,27 +44,24 @@ LATE_SECONDS = 60.0
 @click.command("schedules")
 @click.argument("action", metavar="[pause|resume|run-now|delete]", required=False)
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--actor", metavar="TEXT", help="Who; default: user and host.")
-@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
-@click.option("--dry-run", is_flag=True, help="Change nothing.")
+@audited
 @on_table
 def schedules(
     ctx: click.Context,
     /,
     action: str | None,
     name: str | None,
-    dry_run: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
     """List schedules with their next five ticks; or pause, resume, delete one, or send its message
     now."""
-    said = {"actor": given.pop("actor"), "reason": given.pop("reason")}
+    who = said(given)
     if action is not None and action not in ACTIONS:
         raise Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
     if action is not None and name is None:
         raise Usage(f"name the schedule: msgworker schedules {action} NAME")
-    if action is None and (dry_run or any(said.values())):
+    if action is None and any(who.values()):
         raise Usage(f"what is to be done? {', '.join(ACTIONS)}, and the name of a schedule")
     app = open_app(ctx, given)
     if action is None or name is None:
@@ -72,7 +69,7 @@ def schedules(
         return
     method, word, already = ACTIONS[action]
     try:
-        done: Repaired = getattr(app.ops, method)(name, dry_run=dry_run, **said)
+        done: Repaired = getattr(app.ops, method)(name, **who)
     except ConfigError as error:
         if name in {one.name for one in app.ops.schedules() if one.stored}:
             raise

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.options import on_table, open_app
+from msgworker.cli.options import audited, on_table, open_app, said
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -176,51 +176,42 @@ def age_or_instant(text: str | None) -> float | datetime | None:
 # --- `pause` and `resume`: stop handlers of a topic from starting, on every instance.
 
 
-def says(fn: Any) -> Any:
-    fn = click.option("--actor", metavar="TEXT", help="Who; default: user and host.")(fn)
-    fn = click.option("--reason", metavar="TEXT", help="Why, for the audit.")(fn)
-    return click.option("--dry-run", is_flag=True, help="Change nothing.")(fn)
-
-
 @click.command("pause")
 @click.argument("topic", required=False)
-@says
+@audited
 @on_table
-def pause(
-    ctx: click.Context, /, topic: str | None, dry_run: bool, as_json: bool, **given: Any
-) -> None:
+def pause(ctx: click.Context, /, topic: str | None, as_json: bool, **given: Any) -> None:
     """Stop handlers of TOPIC from starting; without TOPIC, list paused topics.
 
     Instances notice at their next heartbeat. Running handlers continue to their end.
     """
-    said = {"actor": given.pop("actor"), "reason": given.pop("reason")}
+    who = said(given)
     app = open_app(ctx, given)
     if topic is None:
-        if dry_run or any(said.values()):
+        if any(who.values()):
             raise Usage("give the TOPIC to pause")
         _list(app, as_json)
         return
-    done = app.ops.pause(topic, dry_run=dry_run, **said)
-    _tell(done, topic, as_json, "paused", "is paused already")
+    done = app.ops.pause(topic, **who)
+    _print_switched(done, topic, as_json, "paused", "is paused already")
     if app.topics is not None and topic not in app.topics and app.topics:
         note(f"no handler here takes topic {topic}")
 
 
 @click.command("resume")
 @click.argument("topic")
-@says
+@audited
 @on_table
-def resume(ctx: click.Context, /, topic: str, dry_run: bool, as_json: bool, **given: Any) -> None:
+def resume(ctx: click.Context, /, topic: str, as_json: bool, **given: Any) -> None:
     """Resume a paused TOPIC."""
-    said = {"actor": given.pop("actor"), "reason": given.pop("reason")}
-    app = open_app(ctx, given)
-    done = app.ops.resume(topic, dry_run=dry_run, **said)
+    who = said(given)
+    done = open_app(ctx, given).ops.resume(topic, **who)
     if not done:
         raise NothingMatched(f"topic {topic} is not paused")
-    _tell(done, topic, as_json, "resumed", "")
+    _print_switched(done, topic, as_json, "resumed", "")
 
 
-def _tell(done: Repaired, topic: str, json: bool, word: str, already: str) -> None:
+def _print_switched(done: Repaired, topic: str, json: bool, word: str, already: str) -> None:
     if json:  # the state after the call, also if it was so before
         print_json({"operation": done.op_id, "topic": topic, word: True, "dry_run": done.dry_run})
     elif not done:

@@ -46,7 +46,7 @@ def test_a_scope_may_stand_in_a_table_of_the_file(cli, sent, folder):
 @pytest.mark.parametrize(
     ("scope", "says"),
     [
-        ("instances:asA", "must be everywhere, instance:FLAG"),
+        ("instances:asA", "must be everywhere, instance:TYPE"),
         ("instance:", "must be a text"),
         ("partitions:x", "takes a whole number"),
         ("partitions:0", "shards"),
