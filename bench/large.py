@@ -16,8 +16,9 @@ import sqlalchemy as sa
 
 from bench.seeding import CHUNK, TABLE, TOPIC, Rows, insert, kind_of, tidy
 from msgworker import App
-from msgworker.store import audit, history, lease, limits, locks, pauses, schedules
+from msgworker.store import lease
 from msgworker.store.tries import fingerprint
+from msgworker.table import AUDIT, HISTORY, LIMIT, LOCK, OPERATION, PAUSE, SCHEDULE
 
 OBJECTS = 100_000
 TOPICS = 200
@@ -138,15 +139,15 @@ def _beside(app: App, conn: sa.Connection) -> None:
         name = f"large-{n}"
         lease.register(conn, t, name, ttl=life, label=f"crm on host {n}", topics=topics)
     _insert(conn, t.item, _items(last, now))
-    _insert(conn, history.table(t), (named | row for row in _minutes(now)))
+    _insert(conn, HISTORY.of(t), (named | row for row in _minutes(now)))
     operations = (named | {"op_id": n} | _operation(n, now) for n in range(1, OPERATIONS + 1))
-    _insert(conn, audit.operations(t), operations)
-    _insert(conn, audit.lines(t), _changes(dead, now))
-    _insert(conn, pauses.table(t), (named | _pause(topic, now) for topic in topics[:PAUSED]))
+    _insert(conn, OPERATION.of(t), operations)
+    _insert(conn, AUDIT.of(t), _changes(dead, now))
+    _insert(conn, PAUSE.of(t), (named | _pause(topic, now) for topic in topics[:PAUSED]))
     limited = topics[-LIMITED:]
-    _insert(conn, limits.table(t), (named | _limit(topic, now) for topic in limited))
-    _insert(conn, schedules.table(t), (named | _schedule(n, now) for n in range(SCHEDULES)))
-    _insert(conn, locks.table(t), (_lock(n, now) for n in range(LOCKS)))
+    _insert(conn, LIMIT.of(t), (named | _limit(topic, now) for topic in limited))
+    _insert(conn, SCHEDULE.of(t), (named | _schedule(n, now) for n in range(SCHEDULES)))
+    _insert(conn, LOCK.of(t), (_lock(n, now) for n in range(LOCKS)))
 
 
 def _insert(conn: sa.Connection, table: sa.Table, rows: Iterable[dict[str, Any]]) -> None:

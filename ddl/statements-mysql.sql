@@ -767,7 +767,7 @@ WHERE msgworker_message.msg_id = %s;
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to the flags of instances
 
--- undealt: Messages without a flag that may be claimed, oldest first
+-- undealt: Messages without an instance type that may be claimed, oldest first
 SELECT msgworker_message.msg_id, msgworker_message.object_id
 FROM msgworker_message FORCE INDEX (msgworker_message_flag)
 WHERE msgworker_message.instance_type IS NULL AND msgworker_message.mw_open_object IS NOT NULL AND

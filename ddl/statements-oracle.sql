@@ -1089,7 +1089,7 @@ WHERE msgworker_message.msg_id = :mw_id;
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to the flags of instances
 
--- undealt: Messages without a flag that may be claimed, oldest first
+-- undealt: Messages without an instance type that may be claimed, oldest first
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ msgworker_message.msg_id,
     msgworker_message.object_id
 FROM msgworker_message

@@ -881,7 +881,7 @@ WHERE msgworker_message.msg_id = %(mw_id)s::BIGINT;
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to the flags of instances
 
--- undealt: Messages without a flag that may be claimed, oldest first
+-- undealt: Messages without an instance type that may be claimed, oldest first
 SELECT msgworker_message.msg_id, msgworker_message.object_id
 FROM msgworker_message
 WHERE msgworker_message.instance_type IS NULL AND CASE WHEN ((msgworker_message.status IN (0, 1) OR

@@ -18,7 +18,6 @@ from msgworker.db import DATABASES, NAMES, dialect_of
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.schema import create
 from msgworker.schema import upgrade as store
-from msgworker.schema.additions import own_tables
 from msgworker.schema.difference import IN_ORDER
 from msgworker.table import (
     DEFAULT_NAME,
@@ -28,6 +27,7 @@ from msgworker.table import (
     RUNNING_OBJECT,
     URGENT_RANK,
     MessageTable,
+    own_tables,
     tables_for,
 )
 

@@ -993,11 +993,11 @@ MUTANTS = (
     _m(
         "a lock is released without its owner",
         "store/locks.py",
-        "return sa.update(table(t)).where(*_of(c)).values(**free)",
+        "return sa.update(LOCK.of(t)).where(*_of(c)).values(**free)",
         'both = bindparam("mw_owner") + bindparam("mw_token", type_=sa.String())\n'
         '        held = sa.or_(c.owner.is_not(None), both == "")\n'
         '        which = (c.name == bindparam("mw_name"), held)\n'
-        "        return sa.update(table(t)).where(*which).values(**free)",
+        "        return sa.update(LOCK.of(t)).where(*which).values(**free)",
         "test_a_former_holder_changes_nothing[sqlite]",
     ),
     # --- how far to read ahead, and when to look

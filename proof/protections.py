@@ -535,7 +535,7 @@ _m(
     "S11",
     "a value in a statement",
     "store/pauses.py",
-    "    return bool(conn.execute(sa.delete(table(t)).where(*where)).rowcount)",
+    "    return bool(conn.execute(sa.delete(PAUSE.of(t)).where(*where)).rowcount)",
     """    text = f"DELETE FROM msgworker_pause WHERE topic = '{topic}'"
     return bool(where and conn.exec_driver_sql(text).rowcount)""",
     "test_only_statements_about_tables_are_texts_that_are_put_together",

@@ -29,7 +29,7 @@ from msgworker.errors import LocksUnavailable, MsgworkerError, SchemaError
 from msgworker.instance.connections import Connections
 from msgworker.schema import create
 from msgworker.store import locks
-from msgworker.table import DEFAULT_NAME, MessageTable, Tables, tables_for
+from msgworker.table import DEFAULT_NAME, LOCK, MessageTable, Tables, tables_for
 
 R = TypeVar("R")
 Work = Callable[[Connection], R]
@@ -362,7 +362,7 @@ class DatabaseLocks(LockCentre):
         found = db.refusal(self.engine, error)
         if isinstance(found, SchemaError):
             return SchemaError(
-                f"{reason_of(error)}. Locks are kept in the table {locks.NAME}: run "
+                f"{reason_of(error)}. Locks are kept in the table {LOCK.name}: run "
                 "DatabaseLocks.create_schema() or `msgworker init-db`"
             )
         return LocksUnavailable(str(found))

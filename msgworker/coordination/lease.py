@@ -19,7 +19,7 @@ from msgworker.clock import clock
 from msgworker.config import YEAR_SECONDS, number, whole
 from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable
 from msgworker.logs import logger
-from msgworker.store.locks import MAX_NAME, MAX_OWNER
+from msgworker.table import MAX_LOCK, MAX_LOCK_OWNER
 
 # --- A lease is a lock that expires unless its holder renews it. It is advice.
 #
@@ -213,17 +213,17 @@ def new_owner(label: str = "") -> str:
 
 def check_name(name: Any) -> str:
     """The name of a lock, or ConfigError."""
-    return _text("the name of a lock", name, MAX_NAME)
+    return _text("the name of a lock", name, MAX_LOCK)
 
 
 def check_owner(owner: Any) -> str:
     """The owner of a lock, or ConfigError."""
-    return _text("the owner of a lock", owner, MAX_OWNER)
+    return _text("the owner of a lock", owner, MAX_LOCK_OWNER)
 
 
 def check_prefix(prefix: Any) -> str:
     """A prefix of names; empty for all names."""
-    return "" if prefix == "" else _text("prefix", prefix, MAX_NAME)
+    return "" if prefix == "" else _text("prefix", prefix, MAX_LOCK)
 
 
 def check_ttl(ttl: Any) -> float:

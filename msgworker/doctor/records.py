@@ -21,7 +21,7 @@ from msgworker.schema.rule import Rule
 from msgworker.store import schedules as store
 from msgworker.store import shards
 from msgworker.store.schedules import Stored
-from msgworker.table import Tables, tables_for
+from msgworker.table import SCHEDULE, Tables, tables_for
 
 # --- The rule of the table beside that of the App, and what another rule has left behind.
 
@@ -96,9 +96,9 @@ LATE_SECONDS = 60.0
 
 def schedules(p: Patient) -> list[Finding]:
     """The table, if the App needs it, and every row."""
-    there_is = db.is_there(p.inspector, store.table(p.ideal))
+    there_is = db.is_there(p.inspector, SCHEDULE.of(p.ideal))
     if not there_is:
-        create = p.create(store.table(p.ideal))
+        create = p.create(SCHEDULE.of(p.ideal))
         if there_is is None or p.declared == []:
             return []
         if p.declared is None:

@@ -19,11 +19,11 @@ from msgworker.message import State, Status
 from msgworker.queries import remaining
 from msgworker.queries.instances import instances, live
 from msgworker.queries.verdict import Asked, Facts, Verdict, Waits, World, verdict
-from msgworker.schema import additions, create, describe, requirements
-from msgworker.store import audit, bounded
+from msgworker.schema import create, describe, requirements
+from msgworker.store import bounded
 from msgworker.store.recover import flagged_at, giving_back
 from msgworker.store.settle import back_to
-from msgworker.table import Tables, lit
+from msgworker.table import OPERATION, Need, Tables, lit, own_tables
 
 # --- Messages left at 1: without an owner, or of dead instances where no other lives.
 
@@ -36,7 +36,7 @@ def held(p: Patient) -> list[Finding]:
         return []
     if not _indexed(p.live):  # it would read the whole table; the indexes are needed first
         return []
-    beside = (*additions.ops_tables(p.live), *additions.feature_tables(p.live))
+    beside = own_tables(p.live, Need.OPS, Need.FEATURE)
     lacking = frozenset(t.name for t in beside if not _there(p, t))
     t = replace(p.live, missing=lacking)
     try:
@@ -190,7 +190,7 @@ def numbers(p: Patient) -> list[Finding]:
     if t is None or p.as_is is None or requirements.mistyped(p.as_is):
         return []
     found: list[Finding] = []
-    for table in (t.message, audit.operations(t)):
+    for table in (t.message, OPERATION.of(t)):
         if table is t.message or db.is_there(p.inspector, table):
             found += _numbered(p, t, table)
     return found or [fine("numbers", "new messages get higher ids than those that are there")]

@@ -23,9 +23,9 @@ from msgworker.db import (
     trouble,
 )
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
-from msgworker.schema import additions, requirements
+from msgworker.schema import requirements
 from msgworker.store import bounded, candidates
-from msgworker.table import INSTANTS, Tables
+from msgworker.table import INSTANTS, Need, Tables, own_tables
 
 # --- What this login may do, tried with statements that match no row.
 
@@ -46,8 +46,8 @@ def rights(p: Patient) -> list[Finding]:
             told = needed if is_needed else advised
             found.append(told("rights", text, *mend))
         found += _headers(p, conn, whom)
-        runs = additions.run_tables(p.ideal)
-        beside = (*additions.ops_tables(p.ideal), *additions.feature_tables(p.ideal))
+        runs = own_tables(p.ideal, Need.RUN)
+        beside = own_tables(p.ideal, Need.OPS, Need.FEATURE)
         for tables, is_run in ((runs, True), (beside, False)):
             policies = db.policies_of(conn, tables)
             for fault in requirements.of_own_policies(policies):
@@ -63,8 +63,8 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         change = sa.update(message).values({p.live.names["status"]: c.status})
         yield message, "UPDATE", change.where(NEVER), True
         yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), bool(p.declared)
-    runs = additions.run_tables(p.ideal)
-    beside = (*additions.ops_tables(p.ideal), *additions.feature_tables(p.ideal))
+    runs = own_tables(p.ideal, Need.RUN)
+    beside = own_tables(p.ideal, Need.OPS, Need.FEATURE)
     for table in (*runs, *beside):
         is_needed = table in runs
         there_is = db.is_there(p.inspector, table)

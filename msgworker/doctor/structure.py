@@ -12,19 +12,22 @@ from msgworker import db
 from msgworker.counted import plural
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
 from msgworker.errors import SchemaError
-from msgworker.schema import additions, describe, upgrade
+from msgworker.schema import describe, upgrade
 from msgworker.schema import difference as schema
 from msgworker.schema import requirements as store
 from msgworker.schema.trial import trial
 from msgworker.table import (
     ADDED,
     NEWEST,
+    OWN,
     OWN_PREFIX,
     REQUIRED,
     ROLES,
     SLICES,
     UNIQUE,
     URGENT,
+    Need,
+    own_tables,
     tables_for,
 )
 
@@ -55,13 +58,6 @@ def version(p: Patient) -> list[Finding]:
 
 # --- Checks of tables and columns: they exist, have suitable types, and are filled.
 
-WITHOUT_OPS = ": ops cannot write or pause without it"
-WITHOUT_FEATURE = {
-    "msgworker_limit": ": no handler can have max_running or rate without it",
-    "msgworker_history": ": no history for charts is written without it",
-    "msgworker_cancel": ": running messages cannot be cancelled without it",
-}
-
 
 def tables(p: Patient) -> list[Finding]:
     """The message table and those beside it."""
@@ -79,13 +75,11 @@ def tables(p: Patient) -> list[Finding]:
         count = db.row_estimate(p.conn, p.ideal.message)
         size = "" if count is None else f", about {plural(count, 'row')}"
         found.append(fine("tables", f"table {p.spec.name} is there{size}"))
-    ops, optional = additions.ops_tables(p.ideal), additions.optional_tables(p.ideal)
-    for table in additions.own_tables(p.ideal):
-        make, cost = (advised, WITHOUT_OPS) if table in ops else (needed, "")
-        if table.name in WITHOUT_FEATURE:
-            make, cost = advised, WITHOUT_FEATURE[table.name]
+    for own in OWN:
+        table = own.of(p.ideal)
+        make, cost = (advised, f": {own.without}") if own.without else (needed, "")
         lacks = schema.difference(p.inspector, table)
-        if lacks.exists is False and table not in optional:
+        if lacks.exists is False and own.need is not Need.OPTIONAL:
             found.append(make("tables", f"table {table.name} is missing{cost}", *p.create(table)))
         if lacks.required:
             lacking = ", ".join(column.name for column in lacks.required)
@@ -100,7 +94,7 @@ def tables(p: Patient) -> list[Finding]:
 def storage(p: Patient) -> list[Finding]:
     """A storage engine with transactions."""
     found = []
-    for table in (p.ideal.message, *additions.own_tables(p.ideal)):
+    for table in (p.ideal.message, *own_tables(p.ideal)):
         if not db.is_there(p.inspector, table):
             continue
         kept = p.dialect.weak_storage(p.inspector, table.name, table.schema)
@@ -313,7 +307,7 @@ def missing_indexes(p: Patient) -> list[Finding]:
     if p.live is None:  # what they are on is not there
         return []
     found = []
-    for table in (p.least.message, *additions.own_tables(p.least)):
+    for table in (p.least.message, *own_tables(p.least)):
         if table is p.least.message and _takes_none(p):
             continue
         if not db.is_there(p.inspector, table):

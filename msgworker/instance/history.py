@@ -19,8 +19,8 @@ from msgworker.latency import RAN, WAITED, bucket
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.payload import is_text
 from msgworker.store.history import Counts, Minute
-from msgworker.store.pauses import MAX_TOPIC
 from msgworker.store.rows import Row
+from msgworker.table import MAX_TOPIC
 
 # --- How long the handler of a message has run, and how long the message waited before.
 #

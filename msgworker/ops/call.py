@@ -25,11 +25,9 @@ from msgworker.message import State, StateName
 from msgworker.payload import clean, without_url_secrets
 from msgworker.schedules import Schedule
 from msgworker.store import purge
-from msgworker.store.audit import MAX_ACTOR, MAX_REASON
 from msgworker.store.bounded import Filter
 from msgworker.store.items import ItemState
-from msgworker.store.pauses import MAX_TOPIC
-from msgworker.table import MessageTable, Tables
+from msgworker.table import MAX_ACTOR, MAX_REASON, MAX_TOPIC, MessageTable, Tables
 from msgworker.tracing import UNTRACED, NoTracer
 
 # --- The time of reads: the database ends what takes longer.

@@ -43,10 +43,10 @@ from msgworker.ops.results import Progress, Repaired, Skip, Skips, Tell, Why
 from msgworker.ops.selection import SAMPLE, Counted
 from msgworker.queries import messages
 from msgworker.schema import rule
-from msgworker.store import audit, cancels, history, limits
+from msgworker.store import audit
 from msgworker.store.audit import Operation
 from msgworker.store.rows import RowKept
-from msgworker.table import Tables
+from msgworker.table import CANCEL, HISTORY, LIMIT, Tables
 from msgworker.table.tables import index_name
 
 T = TypeVar("T")
@@ -407,7 +407,7 @@ class Writing(Call):
         from msgworker.schema import create
 
         missing = create.missing_tables(self._engine, self._tables)
-        needed = missing - {cancels.NAME, limits.NAME, history.NAME}  # only for who uses them
+        needed = missing - {CANCEL.name, LIMIT.name, HISTORY.name}  # only for who uses them
         if needed:
             raise SchemaError(
                 f"table {', '.join(sorted(needed))} is missing, which records operations. "

@@ -23,7 +23,7 @@ from msgworker.ops.results import Repaired, Skip, Tell, Why, renamed
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection
 from msgworker.store import audit, bounded, cancels, change
 from msgworker.store.change import SeenRow
-from msgworker.table import Tables
+from msgworker.table import CANCEL, Tables
 
 LOOK_AHEAD_SECONDS = 20
 MOST_BEHIND = 10_000
@@ -101,7 +101,7 @@ def _cannot_cancel(conn: Connection, t: Tables, ids: list[int]) -> dict[int, Ski
     for msg_id, (owner, _) in running.items():
         if owner is None:
             skips[msg_id] = Skip(msg_id, Why.FOREIGN)
-        elif not cancels.is_there(t):
+        elif not CANCEL.is_there(t):
             skips[msg_id] = Skip(msg_id, Why.NO_REQUESTS)
         elif msg_id in found:
             skips[msg_id] = Skip(msg_id, Why.REQUESTED)
@@ -270,7 +270,7 @@ class Repairs(Writing):
         filters = (status, topic, object_id, error, since, fingerprint, up_to)
         how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
         asked = Selection(call.ids_of(ids), *filters)
-        if not cancels.is_there(self._tables):  # it may have been created since
+        if not CANCEL.is_there(self._tables):  # it may have been created since
             from msgworker.schema import create
 
             missing = create.missing_tables(self._engine, self._tables)

@@ -27,7 +27,7 @@ from msgworker.store import history, limits, pauses, purge
 from msgworker.store.bounded import Found
 from msgworker.store.pauses import Pause
 from msgworker.store.purge import Archive
-from msgworker.table import Tables
+from msgworker.table import HISTORY, Tables
 
 MAX_AUDIT = 10_000
 OfTopic = Callable[[Connection, Tables, str], bool]
@@ -93,7 +93,7 @@ def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive 
 def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
     """Delete what is older of the history for charts, an hour of it in a transaction. What cannot
     be deleted now is left to the instances."""
-    more = history.is_there(t)
+    more = HISTORY.is_there(t)
     try:
         while more:
             with writing(engine) as conn:

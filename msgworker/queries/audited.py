@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from msgworker.message import State, word_of
 from msgworker.store import audit
 from msgworker.store.bounded import Found
-from msgworker.table import Tables
+from msgworker.table import AUDIT, OPERATION, Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def entries(
 ) -> Found[AuditEntry]:
     """The latest operations on this table before the op_id `after`, or those that changed one
     message; newest first."""
-    c, a = audit.operations(t).c, audit.lines(t).c
+    c, a = OPERATION.of(t).c, AUDIT.of(t).c
     columns: list[Any] = [
         c.op_id,
         c.kind,
@@ -84,7 +84,7 @@ def entries(
     query = sa.select(*columns)
     if msg_id is not None:
         more = [a.msg_id, a.changed_at, a.was_status, a.was_tries, a.was_claimed_by, a.was_error]
-        query = sa.select(*columns, *more).join(audit.lines(t), a.op_id == c.op_id)
+        query = sa.select(*columns, *more).join(AUDIT.of(t), a.op_id == c.op_id)
         query = query.where(a.msg_id == msg_id)
     wanted = {c.kind: kind, c.actor: actor}
     query = query.where(*(column == value for column, value in wanted.items() if value is not None))

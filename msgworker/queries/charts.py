@@ -13,14 +13,14 @@ from sqlalchemy import Connection
 from msgworker.db import UtcDateTime, now_plus, step_of
 from msgworker.latency import RAN, WAITED, percentile
 from msgworker.store import history
-from msgworker.table import Tables
+from msgworker.table import COUNTED, HISTORY, RAN_COUNTS, WAITED_COUNTS, Tables
 
 Window = Literal["1h", "6h", "24h"]
 WINDOWS: dict[Window, tuple[int, int]] = {"1h": (60, 60), "6h": (360, 300), "24h": (1440, 900)}
 """The windows: their minutes, and the seconds of a step."""
 MOST_TOPICS = 500
-RUNS = (*history.COUNTED, "ran_ms", *history.RAN_COUNTS)
-NUMBERS = (*RUNS, *history.WAITED_COUNTS)
+RUNS = (*COUNTED, "ran_ms", *RAN_COUNTS)
+NUMBERS = (*RUNS, *WAITED_COUNTS)
 """The columns that are added up: the sums take longer than reading the rows."""
 Sums = list[int]
 """Sums of `NUMBERS`, or of `RUNS`."""
@@ -94,9 +94,9 @@ class Timings:
 def timings(conn: Connection, t: Tables, *, window: Window, waits: bool = True) -> Timings:
     """The times of each topic in a window of `WINDOWS`, in one read of the history. waits: False
     leaves `waited_p50` and `waited_p95` None."""
-    if not history.is_there(t):
+    if not HISTORY.is_there(t):
         return Timings(window, recorded=False, topics=[])
-    c = history.table(t).c
+    c = HISTORY.of(t).c
     names = NUMBERS if waits else RUNS
 
     def build() -> sa.Select[Any]:
@@ -116,7 +116,7 @@ def timings(conn: Connection, t: Tables, *, window: Window, waits: bool = True) 
 def read(conn: Connection, t: Tables, *, window: Window, topic: str | None) -> History:
     """The history of a window of `WINDOWS`; topic: only of this one."""
     minutes, step = WINDOWS[window]
-    if not history.is_there(t):
+    if not HISTORY.is_there(t):
         return History(window, topic, step, recorded=False, points=[])
     last = int(history.database_seconds(conn, t) // step)
     first = last - minutes * 60 // step + 1
@@ -135,7 +135,7 @@ def _by_step(
     conn: Connection, t: Tables, begin: datetime, step: int, topic: str | None
 ) -> Iterable[sa.Row[Any]]:
     """The sums of each step of so many seconds from `begin` on: a range of the primary key."""
-    table = history.table(t)
+    table = HISTORY.of(t)
     c = table.c
 
     def build() -> sa.Select[Any]:
@@ -166,9 +166,9 @@ def _point(at: datetime, sums: Sums) -> HistoryPoint:
 def _figures(sums: Sums) -> dict[str, Any]:
     """The fields of a `HistoryPoint`."""
     numbers = dict.fromkeys(NUMBERS, 0) | dict(zip(NUMBERS, sums, strict=False))
-    ran = [numbers[name] for name in history.RAN_COUNTS]
-    waited = [numbers[name] for name in history.WAITED_COUNTS]
-    return {name: numbers[name] for name in history.COUNTED} | {
+    ran = [numbers[name] for name in RAN_COUNTS]
+    waited = [numbers[name] for name in WAITED_COUNTS]
+    return {name: numbers[name] for name in COUNTED} | {
         "busy_seconds": numbers["ran_ms"] / 1000,
         "ran_p50": percentile(RAN, ran, 0.5),
         "ran_p95": percentile(RAN, ran, 0.95),

@@ -17,11 +17,10 @@ from msgworker.db import beginning, bytewise, real_instant, seconds_since
 from msgworker.message import State, Status, topic_of, word_of
 from msgworker.payload import shortened, shown
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
-from msgworker.schema import additions
 from msgworker.store import bounded, pauses, purge
 from msgworker.store.bounded import Capped, Filter
 from msgworker.store.pauses import Pause
-from msgworker.table import Cols, Tables, lit
+from msgworker.table import Cols, Tables, lit, own_tables
 
 # --- How many messages are in each state.
 #
@@ -200,7 +199,7 @@ class Sizes:
 def read(conn: Connection, t: Tables) -> Sizes:
     """A statement for each table on a server, none of which reads a table."""
     found = []
-    for table in (t.message, *additions.own_tables(t)):
+    for table in (t.message, *own_tables(t)):
         size = db.table_size(conn, table)
         found.append(TableSize(table.name, *(size or (None, None))))
     exact = Exact.EXACT if t.dialect.sizes_are_exact else Exact.ABOUT

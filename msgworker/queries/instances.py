@@ -26,7 +26,7 @@ from msgworker.queries.messages import MessageInfo
 from msgworker.store import bounded, lease, limits
 from msgworker.store.limits import Free
 from msgworker.store.recover import FOREIGN, running_rows
-from msgworker.table import Tables
+from msgworker.table import LIMIT, Tables
 
 # --- Instances and their messages: leases beside the flagged rows.
 
@@ -417,9 +417,9 @@ class TopicLimit:
 
 def topics(conn: Connection, t: Tables) -> list[TopicLimit]:
     """The limited topics, by name."""
-    if limits.NAME in t.missing or not t.has("topic"):
+    if not LIMIT.is_there(t) or not t.has("topic"):
         return []
-    c = limits.table(t).c
+    c = LIMIT.of(t).c
     columns = (c.topic, c.full_us, c.declared_by, c.declared_at, now_ms())
     query = sa.select(*columns).where(c.table_name == t.spec.bare_name).order_by(c.topic)
     recorded = limits.read_all(conn, t)

@@ -25,12 +25,12 @@ from msgworker.db import (
 )
 from msgworker.message import LATER, State, word_of
 from msgworker.payload import is_text, quoted, shortened, shown
-from msgworker.store import audit, bounded, tries
+from msgworker.store import bounded, tries
 from msgworker.store.bounded import DISCARDED, Filter, Found
 from msgworker.store.cancels import CANCELLED, Request
 from msgworker.store.items import Items
 from msgworker.store.tries import Kind, Try
-from msgworker.table import INSTANTS, MAX_HEADERS, NUMBERS, ROLES, Cols, Tables
+from msgworker.table import AUDIT, INSTANTS, MAX_HEADERS, NUMBERS, OPERATION, ROLES, Cols, Tables
 from msgworker.tracing import trace_id_of
 
 # --- A message for operators.
@@ -255,11 +255,11 @@ def _ordinal(number: int) -> str:
 def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[_Act]]:
     """The operations on messages, the oldest first; empty if the audit cannot be read."""
     found: defaultdict[int, list[_Act]] = defaultdict(list)
-    if {audit.operations(t).name, audit.lines(t).name} & t.missing:
+    if {OPERATION.of(t).name, AUDIT.of(t).name} & t.missing:
         return found
 
     def build() -> sa.Select[Any]:
-        o, a = audit.operations(t), audit.lines(t)
+        o, a = OPERATION.of(t), AUDIT.of(t)
         columns: list[Any] = [a.c.msg_id, o.c.kind, o.c.actor, o.c.reason, a.c.changed_at]
         query = sa.select(*columns).join_from(a, o, a.c.op_id == o.c.op_id)
         of_ours = (o.c.table_name == t.spec.bare_name, o.c.kind.in_(("rerun", "discard")))

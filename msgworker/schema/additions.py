@@ -15,8 +15,7 @@ from msgworker import db
 from msgworker.db import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.schema.difference import difference, ordered_indexes, suffix
-from msgworker.store import audit, cancels, history, limits, locks, pauses, schedules
-from msgworker.table import SLICES, MessageTable, Tables, tables_for
+from msgworker.table import OWN, SLICES, MessageTable, Tables, tables_for
 
 # --- Add one table, column or index, if it is missing; check again if another process was faster.
 
@@ -149,32 +148,7 @@ def has_index(conn: Connection, table: sa.Table | None, name: str) -> bool:
     return name.lower() in db.of(conn).index_names(conn, table)
 
 
-# --- The script that creates all tables, and the list of our tables.
-
-
-def own_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables beside the message table; all of them ours."""
-    return (*run_tables(t), *ops_tables(t), *feature_tables(t), *optional_tables(t))
-
-
-def run_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables that instances need."""
-    return t.lease, t.item, t.failed_try
-
-
-def ops_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables that only operations write to; instances run without them."""
-    return audit.operations(t), audit.lines(t), pauses.table(t), cancels.table(t)
-
-
-def feature_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables of features that an instance may use; `doctor` tells where they are missing."""
-    return limits.table(t), history.table(t)
-
-
-def optional_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables of optional features; without these they are not needed."""
-    return locks.table(t), schedules.table(t)
+# --- The script that creates all tables.
 
 
 def ddl(spec: MessageTable, dialect_name: str, partitions: int = 0) -> str:
@@ -222,21 +196,8 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         "owner": "locks by who holds them",
         "key": "keys of requests: a write that is asked for again is done once",
     }
-    about = {
-        t.message: "status: 0 new, 1 processing, 2 done, -1 failed",
-        t.lease: "who lives: an instance holds a lease on its own id",
-        t.item: "fan-out inside a message: items that are done are not done again",
-        t.failed_try: "failed tries: their errors and times",
-        audit.operations(t): "what operators did: reruns, discards, purges, ...",
-        audit.lines(t): "what they did to which message, and what it was before",
-        pauses.table(t): "topics whose handlers are not to start",
-        limits.table(t): "how many messages of a topic may run, or start, over all instances",
-        history.table(t): "what instances did in each minute, for charts",
-        cancels.table(t): "running messages that operators want to end",
-        locks.table(t): "locks (msgworker.coordination); rows are never deleted: tokens only rise",
-        schedules.table(t): "schedules: what is sent when; any instance may fire them",
-    }
-    for table in (t.message, *own_tables(t)):
-        yield CreateTable(table), about[table]
+    tables = [(t.message, "status: 0 new, 1 processing, 2 done, -1 failed")]
+    for table, about in [*tables, *((own.of(t), own.about) for own in OWN)]:
+        yield CreateTable(table), about
         for index in ordered_indexes(table):
             yield CreateIndex(index), reasons[suffix(index)]

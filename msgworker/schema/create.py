@@ -26,10 +26,6 @@ from msgworker.schema.additions import (
     ensure_columns,
     ensure_index,
     ensure_table,
-    feature_tables,
-    ops_tables,
-    own_tables,
-    run_tables,
 )
 from msgworker.schema.describe import (
     asked_for,
@@ -53,8 +49,19 @@ from msgworker.schema.describe import (
 from msgworker.schema.difference import difference, is_generated, ordered_indexes
 from msgworker.schema.rule import Rule
 from msgworker.schema.trial import trial
-from msgworker.store import locks
-from msgworker.table import ADDED, REQUIRED, Cols, MessageTable, Tables, lit, live_names, tables_for
+from msgworker.table import (
+    ADDED,
+    LOCK,
+    REQUIRED,
+    Cols,
+    MessageTable,
+    Need,
+    Tables,
+    lit,
+    live_names,
+    own_tables,
+    tables_for,
+)
 
 
 def create(
@@ -125,7 +132,7 @@ def _add_later_columns(engine: Engine, spec: MessageTable, dialect: Database) ->
 def create_locks(engine: Engine, t: Tables) -> list[str]:
     """Create the table of locks alone, where it is missing; the names of what was created."""
     db.of(engine).set_up(engine)
-    table = locks.table(t)
+    table = LOCK.of(t)
     new = ensure_table(engine, table)
     made = [table.name] if new else ensure_columns(engine, table, table.c)
     for index in ordered_indexes(table):
@@ -207,9 +214,9 @@ def refuse_at_trial(engine: Engine, as_is: requirements.Live) -> None:
 
 
 def missing_tables(engine: Engine, t: Tables) -> frozenset[str]:
-    """Which of `ops_tables` and `feature_tables` are not in the database now."""
+    """Which of the tables of ops and of features are not in the database now."""
     with connecting(engine) as conn:
-        return _missing(sa.inspect(conn), t, (*ops_tables(t), *feature_tables(t)))
+        return _missing(sa.inspect(conn), t, own_tables(t, Need.OPS, Need.FEATURE))
 
 
 def _missing(inspector: Inspector, t: Tables, wanted: Iterable[sa.Table]) -> frozenset[str]:
@@ -221,7 +228,7 @@ def _missing(inspector: Inspector, t: Tables, wanted: Iterable[sa.Table]) -> fro
 def _columns_there(inspector: Inspector, live: str, t: Tables) -> dict[str, list[Any]]:
     """The columns of the message table and of the tables that instances need beside it."""
     listed = db.names_there(inspector, t.spec.schema)
-    own = [table.name for table in run_tables(t) if table.name in listed]
+    own = [table.name for table in own_tables(t, Need.RUN) if table.name in listed]
     return db.columns_there(inspector, [live, *own], t.spec.schema)
 
 
@@ -271,7 +278,7 @@ def resolve(
         indexes = dialect.index_names(conn, table, inspector)
         storage = storage_problem(conn, inspector, spec, live)
         own, without = _own_problems(inspector, ideal, there)
-        missing = _missing(inspector, ideal, (*ops_tables(ideal), *feature_tables(ideal)))
+        missing = _missing(inspector, ideal, own_tables(ideal, Need.OPS, Need.FEATURE))
         spec = named(spec, live)
         as_is = requirements.read(conn, inspector, spec, dialect, columns)
         ids = as_is.columns.get("msg_id")
@@ -283,7 +290,7 @@ def resolve(
         is_key = ids is not None and is_primary(inspector, live, spec.schema, ids.name)
         if not own:
             versions.check(conn, ideal)
-        own_policies = db.policies_of(conn, run_tables(ideal))
+        own_policies = db.policies_of(conn, own_tables(ideal, Need.RUN))
         if recorded and not own:
             spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
@@ -356,7 +363,7 @@ def _own_problems(
     """What is missing of the tables that instances need beside the message table, and the columns
     among it that they can do without. there_are: columns of tables that are listed."""
     problems, without = [], set()
-    for table in run_tables(t):
+    for table in own_tables(t, Need.RUN):
         found = difference(inspector, table, there_are.get(table.name))
         if not found.exists:
             why = "is missing" if found.exists is False else "may not be read by this login"
@@ -372,7 +379,7 @@ def hooks_changed(engine: Engine, t: Tables) -> bool:
     """Whether triggers, rules or policies have been added or dropped since the tables were read."""
     with connecting(engine) as conn:
         now = requirements.hooks_now(conn, t)
-        now["own_policies"] = db.policies_of(conn, run_tables(t))
+        now["own_policies"] = db.policies_of(conn, own_tables(t, Need.RUN))
     return any(getattr(t, name) != value for name, value in now.items())
 
 

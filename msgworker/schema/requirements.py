@@ -22,7 +22,6 @@ from sqlalchemy.types import NullType
 from msgworker import db
 from msgworker.db import Database, Instants, UtcDateTime
 from msgworker.message import UNWRITABLE, ends_at
-from msgworker.store.pauses import MAX_TOPIC
 from msgworker.table import (
     INSTANTS,
     LEAST_HEADERS,
@@ -30,6 +29,7 @@ from msgworker.table import (
     MAX_ERROR,
     MAX_HEADERS,
     MAX_OBJECT_ID,
+    MAX_TOPIC,
     NUMBERS,
     OWN_PREFIX,
     REQUIRED,

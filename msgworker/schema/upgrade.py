@@ -34,7 +34,6 @@ from msgworker.schema import describe as versions
 from msgworker.schema import rule as rules
 from msgworker.schema.additions import (
     add_columns,
-    own_tables,
     two_running,
 )
 from msgworker.schema.difference import (
@@ -44,7 +43,16 @@ from msgworker.schema.difference import (
     ordered_indexes,
     suffix,
 )
-from msgworker.table import ADDED, NEWEST, MessageTable, Tables, reached, tables_for, version_of
+from msgworker.table import (
+    ADDED,
+    NEWEST,
+    MessageTable,
+    Tables,
+    own_tables,
+    reached,
+    tables_for,
+    version_of,
+)
 
 ATTEMPTS = 24
 """A table that is in use is tried for so often, with longer and longer pauses: some minutes."""

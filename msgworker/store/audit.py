@@ -17,18 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.exc import IntegrityError
 
-from msgworker import db
-from msgworker.db import UtcDateTime, now
+from msgworker.db import now
 from msgworker.errors import KeyUsed
 from msgworker.message import Status
-from msgworker.table import Tables, lit
+from msgworker.table import AUDIT, MAX_WAS_ERROR, MAX_WAS_OWNER, OPERATION, Tables, lit
 
-MAX_ACTOR = 200
-MAX_REASON = 1000
-MAX_WAS_ERROR = 500
-MAX_WAS_OWNER = 64
-MAX_TABLE = 128
-MAX_KEY = 64
 SOURCE, REQUEST = "source", "request"
 """Where an operation was asked from and what was asked with its key, beside its selection."""
 OLD_KEY = "key"
@@ -59,67 +52,6 @@ class Operation:
     skipped: int = 0
     source: str | None = None
     request: str | None = None
-
-
-# ---------------------------------------------------------------- tables
-
-
-def operations(t: Tables) -> sa.Table:
-    """One row for each operation of ops."""
-
-    def build() -> sa.Table:
-        zero = sa.text("0")
-        made = sa.Table(
-            "msgworker_operation",
-            t.message.metadata,
-            sa.Column(
-                "op_id",
-                db.big_id(),
-                *t.dialect.identity(),
-                primary_key=True,
-                autoincrement=True,
-            ),
-            sa.Column("table_name", db.key_text(MAX_TABLE), nullable=False),
-            sa.Column("kind", db.plain_text(20), nullable=False),
-            sa.Column("actor", db.plain_text(MAX_ACTOR), nullable=False),
-            sa.Column("reason", db.plain_text(MAX_REASON)),
-            sa.Column("op_filter", db.long_text()),
-            sa.Column("started_at", UtcDateTime(), nullable=False),
-            sa.Column("finished_at", UtcDateTime()),
-            sa.Column("last_id", sa.BigInteger()),
-            sa.Column("steps", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("matched", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("changed", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("skipped", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("request_key", db.key_text(MAX_KEY)),
-            schema=t.spec.schema,
-            **t.dialect.own_table_options(),
-        )
-        sa.Index("msgworker_operation_key", made.c.request_key, unique=True)
-        return made
-
-    return t.built("operation_table", build)
-
-
-def lines(t: Tables) -> sa.Table:
-    """One row for each message that an operation changed, with what it was before."""
-
-    def build() -> sa.Table:
-        return sa.Table(
-            "msgworker_audit",
-            t.message.metadata,
-            sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
-            sa.Column("op_id", sa.BigInteger(), primary_key=True, autoincrement=False),
-            sa.Column("changed_at", UtcDateTime(), nullable=False),
-            sa.Column("was_status", sa.SmallInteger(), nullable=False),
-            sa.Column("was_tries", sa.SmallInteger(), nullable=False),
-            sa.Column("was_claimed_by", db.plain_text(MAX_WAS_OWNER)),
-            sa.Column("was_error", db.plain_text(MAX_WAS_ERROR)),
-            schema=t.spec.schema,
-            **t.dialect.own_table_options(),
-        )
-
-    return t.built("audit_table", build)
 
 
 # ---------------------------------------------------------------- an operation
@@ -157,7 +89,7 @@ def begin(
         values |= {"steps": 1, "last_id": done_to, "matched": 1, "changed": 1, "finished_at": now()}
     if key is not None:
         values["request_key"] = _key(t, key)
-    insert = sa.insert(operations(t)).values(started_at=now(), **values)
+    insert = sa.insert(OPERATION.of(t)).values(started_at=now(), **values)
     try:
         made = conn.execute(insert).inserted_primary_key
     except IntegrityError as error:
@@ -190,7 +122,7 @@ def advance(
     """
 
     def build() -> sa.Update:
-        op = operations(t)
+        op = OPERATION.of(t)
         c = op.c
         return (
             sa.update(op)
@@ -228,7 +160,7 @@ def end(
     skipped: int = 0,
 ) -> None:
     """Record the end of an operation of one step, and what it did."""
-    op = operations(t)
+    op = OPERATION.of(t)
     counts = {"steps": 1, "matched": changed + skipped, "changed": changed, "skipped": skipped}
     over = sa.update(op).where(op.c.op_id == op_id)
     conn.execute(over.values(counts | {"finished_at": now()}))
@@ -236,20 +168,20 @@ def end(
 
 def finish(conn: Connection, t: Tables, op_id: int) -> None:
     """Record the end of an operation."""
-    op = operations(t)
+    op = OPERATION.of(t)
     conn.execute(sa.update(op).where(op.c.op_id == op_id).values(finished_at=now()))
 
 
 def with_key(conn: Connection, t: Tables, key: str) -> Operation | None:
     """The operation that was recorded with a key."""
-    c = operations(t).c
+    c = OPERATION.of(t).c
     found = conn.scalar(sa.select(c.op_id).where(c.request_key == _key(t, key)))
     return None if found is None else read(conn, t, int(found))
 
 
 def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     """An operation on this table, None if there is none of this id."""
-    c = operations(t).c
+    c = OPERATION.of(t).c
     columns = (
         c.op_id,
         c.kind,
@@ -309,7 +241,7 @@ def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
         chosen = sa.select(*[x.label(f"a{i}") for i, x in enumerate(columns)])
         names = ["msg_id", "op_id", "changed_at", "was_status", "was_tries"]
         names += ["was_claimed_by", "was_error"]
-        return sa.insert(lines(t)).from_select(names, chosen.where(t.among(c.msg_id)))
+        return sa.insert(AUDIT.of(t)).from_select(names, chosen.where(t.among(c.msg_id)))
 
     if not ids:
         return 0
@@ -326,14 +258,14 @@ def inserted(conn: Connection, insert: sa.Insert, params: dict[str, Any]) -> int
 
 def touched(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> set[int]:
     """Those of the messages that an operation has changed already; at most `max_ids` ids."""
-    c = lines(t).c
+    c = AUDIT.of(t).c
     query = sa.select(c.msg_id).where(t.among(c.msg_id), c.op_id == op_id)
     return set(conn.scalars(query, {"mw_ids": list(ids)})) if ids else set()
 
 
 def running_before(conn: Connection, t: Tables, op_id: int) -> int:
     """How many messages were running when an operation changed them."""
-    c = lines(t).c
-    query = sa.select(sa.func.count()).select_from(lines(t))
+    c = AUDIT.of(t).c
+    query = sa.select(sa.func.count()).select_from(AUDIT.of(t))
     query = query.where(c.op_id == op_id, c.was_status == lit(Status.PROCESSING))
     return int(conn.execute(query).scalar_one())

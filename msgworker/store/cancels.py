@@ -17,15 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import db
-from msgworker.db import Trouble, UtcDateTime, beginning, now, trouble
+from msgworker.db import Trouble, beginning, now, trouble
 from msgworker.message import State, Status, ends_at, word_of
-from msgworker.store import limits, pauses
-from msgworker.store.audit import MAX_ACTOR, MAX_REASON, MAX_TABLE
+from msgworker.store import pauses
 from msgworker.store.rows import ME
-from msgworker.table import LONGEST_ID, Tables, lit
+from msgworker.table import CANCEL, LIMIT, LONGEST_ID, PAUSE, Tables, lit
 
-NAME = "msgworker_cancel"
 CANCELLED = "cancelled: "
 """Prefix of the last error of a cancelled message."""
 BATCH = 1000
@@ -73,32 +70,6 @@ class Asked(NamedTuple):
         return not self.over and self.state is not State.PROCESSING
 
 
-def table(t: Tables) -> sa.Table:
-    """One row for each running message that is to be cancelled."""
-
-    def build() -> sa.Table:
-        return sa.Table(
-            NAME,
-            t.message.metadata,
-            sa.Column("table_name", db.key_text(MAX_TABLE), primary_key=True),
-            sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
-            sa.Column("actor", db.plain_text(MAX_ACTOR), nullable=False),
-            sa.Column("reason", db.plain_text(MAX_REASON), nullable=False),
-            sa.Column("requested_at", UtcDateTime(), nullable=False),
-            sa.Column("seen_owner", db.plain_text(LONGEST_ID), nullable=False),
-            sa.Column("seen_tries", sa.SmallInteger(), nullable=False),
-            schema=t.spec.schema,
-            **t.dialect.own_table_options(),
-        )
-
-    return t.built("cancel_table", build)
-
-
-def is_there(t: Tables) -> bool:
-    """Whether requests can be recorded."""
-    return NAME not in t.missing
-
-
 class Seen(NamedTuple):
     """The topics that are paused, and whether there are requests, and limits of topics."""
 
@@ -109,8 +80,8 @@ class Seen(NamedTuple):
 
 def look(conn: Connection, t: Tables, *, limited: bool = True) -> Seen:
     """All in one statement. limited: with the limits."""
-    limited = limited and limits.NAME not in t.missing
-    if not is_there(t) and not limited:
+    limited = limited and LIMIT.is_there(t)
+    if not CANCEL.is_there(t) and not limited:
         return Seen(pauses.topics(conn, t))
 
     def some(n: int, of: sa.Table) -> sa.Select[Any]:
@@ -119,16 +90,16 @@ def look(conn: Connection, t: Tables, *, limited: bool = True) -> Seen:
         return found.where(of.c.table_name == t.spec.bare_name).distinct()
 
     def build() -> Any:
-        p = pauses.table(t).c
+        p = PAUSE.of(t).c
         parts: list[sa.Select[Any]] = []
-        if pauses.NAME not in t.missing:
+        if PAUSE.is_there(t):
             paused = sa.select(sa.literal_column("0").label("n"), p.topic.label("x"))
             parts.append(paused.where(p.table_name == t.spec.bare_name))
-        parts += [some(1, table(t))] if is_there(t) else []
-        parts += [some(2, limits.table(t))] if limited else []
+        parts += [some(1, CANCEL.of(t))] if CANCEL.is_there(t) else []
+        parts += [some(2, LIMIT.of(t))] if limited else []
         return sa.union_all(*parts) if len(parts) > 1 else parts[0]
 
-    key = ("requests_look", limited, is_there(t), pauses.NAME in t.missing)
+    key = ("requests_look", limited, CANCEL.is_there(t), not PAUSE.is_there(t))
     rows = conn.execute(t.built(key, build)).all()
     kinds = {row[0] for row in rows}
     return Seen(frozenset(row[1] for row in rows if not row[0]), 1 in kinds, 2 in kinds)
@@ -140,11 +111,11 @@ def read(
     """The requests, or those of some messages (at most `max_ids`), with what has become of each
     message; none where the table is not there. me: without those of messages that run elsewhere,
     of which there may be more than `BATCH`."""
-    if not is_there(t):
+    if not CANCEL.is_there(t):
         return []
 
     def build() -> sa.Select[Any]:
-        r, c = table(t), t.cols()
+        r, c = CANCEL.of(t), t.cols()
         owner = sa.null() if c.claimed_by is None else beginning(c.claimed_by)
         own = (r.c.msg_id, r.c.actor, r.c.reason, r.c.requested_at, r.c.seen_owner, r.c.seen_tries)
         row = (c.msg_id.label("m"), c.status, t.tries(c).label("n"), owner.label("o"))
@@ -227,7 +198,7 @@ def add(
         }
         for msg_id, (owner, tries) in running.items()
     ]
-    conn.execute(sa.insert(table(t)).values(requested_at=now()), rows)
+    conn.execute(sa.insert(CANCEL.of(t)).values(requested_at=now()), rows)
 
 
 def drop(conn: Connection, t: Tables, ids: Sequence[int]) -> int:
@@ -235,10 +206,10 @@ def drop(conn: Connection, t: Tables, ids: Sequence[int]) -> int:
     transaction; at most `max_ids` ids."""
 
     def build() -> sa.Delete:
-        c = table(t).c
-        return sa.delete(table(t)).where(c.table_name == t.spec.bare_name, t.among(c.msg_id))
+        c = CANCEL.of(t).c
+        return sa.delete(CANCEL.of(t)).where(c.table_name == t.spec.bare_name, t.among(c.msg_id))
 
-    if not ids or not is_there(t):
+    if not ids or not CANCEL.is_there(t):
         return 0
     return int(conn.execute(t.built("cancel_drop", build), {"mw_ids": list(ids)}).rowcount)
 
@@ -248,8 +219,8 @@ def drop_seen(conn: Connection, t: Tables, seen: Request) -> bool:
     caller's transaction."""
 
     def build() -> sa.Delete:
-        c = table(t).c
-        return sa.delete(table(t)).where(
+        c = CANCEL.of(t).c
+        return sa.delete(CANCEL.of(t)).where(
             c.table_name == t.spec.bare_name,
             c.msg_id == sa.bindparam("mw_id", type_=sa.BigInteger()),
             c.seen_owner == sa.bindparam("mw_owner", type_=sa.String()),

@@ -9,25 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker import db
 from msgworker.db import UtcDateTime, now_ms, now_plus
-from msgworker.latency import RAN, WAITED
-from msgworker.store.audit import MAX_TABLE
-from msgworker.store.pauses import MAX_TOPIC
-from msgworker.table import LONGEST_ID, Tables
+from msgworker.table import HISTORY, NUMBERS_OF_HISTORY, RAN_COUNTS, WAITED_COUNTS, Tables
 
-NAME = "msgworker_history"
-COUNTED = ("done", "retried", "dead", "postponed")
-SUMS = ("ran_ms", "waited_ms")
-RAN_COUNTS = tuple(f"ran_{i}" for i in range(len(RAN) + 1))
-WAITED_COUNTS = tuple(f"waited_{i}" for i in range(len(WAITED) + 1))
-NUMBERS = (*COUNTED, *SUMS, *RAN_COUNTS, *WAITED_COUNTS)
-"""The columns that are added up."""
 STEP_OF_FORGETTING = timedelta(hours=1)
 
 
@@ -55,37 +43,6 @@ class Minute:
     topics: dict[str, Counts]
 
 
-def table(t: Tables) -> sa.Table:
-    """One row for each minute, instance and topic with work.
-
-    ran_N, waited_N: how many took so long, by the bounds of latency.py.
-    """
-
-    def build() -> sa.Table:
-        def number(name: str) -> sa.Column[Any]:
-            kind = sa.BigInteger() if name in SUMS else sa.Integer()
-            return sa.Column(name, kind, nullable=False, server_default=sa.text("0"))
-
-        return sa.Table(
-            NAME,
-            t.message.metadata,
-            sa.Column("table_name", db.key_text(MAX_TABLE), primary_key=True),
-            sa.Column("minute_at", UtcDateTime(), primary_key=True),
-            sa.Column("instance", db.key_text(LONGEST_ID), primary_key=True),
-            sa.Column("topic", db.key_text(MAX_TOPIC), primary_key=True),
-            *(number(name) for name in NUMBERS),
-            schema=t.spec.schema,
-            **t.dialect.own_table_options(),
-        )
-
-    return t.built("history_table", build)
-
-
-def is_there(t: Tables) -> bool:
-    """Whether the table exists."""
-    return NAME not in t.missing
-
-
 def database_seconds(conn: Connection, t: Tables) -> float:
     """The database's clock, as seconds since 1970."""
     query = t.built("history_clock", lambda: sa.select(now_ms()))
@@ -96,7 +53,7 @@ def written(
     conn: Connection, t: Tables, minutes: Sequence[Minute]
 ) -> set[tuple[str, datetime | None]]:
     """Those of the minutes that are written already: instance and begin."""
-    c = table(t).c
+    c = HISTORY.of(t).c
     at = [minute.at for minute in minutes]
     instances = sorted({minute.instance for minute in minutes})
     query = sa.select(c.instance, c.minute_at).distinct()
@@ -120,24 +77,26 @@ def write(conn: Connection, t: Tables, minutes: Iterable[Minute]) -> None:
         for topic, counts in minute.topics.items()
     ]
     if rows:
-        conn.execute(t.built("history_write", lambda: sa.insert(table(t))), rows)
+        conn.execute(t.built("history_write", lambda: sa.insert(HISTORY.of(t))), rows)
 
 
 def _numbers(counts: Counts) -> dict[str, int]:
     sums = (round(counts.ran_seconds * 1000), round(counts.waited_seconds * 1000))
     of_outcomes = (counts.done, counts.retried, counts.dead, counts.postponed)
-    return dict(zip(NUMBERS, (*of_outcomes, *sums, *counts.ran, *counts.waited), strict=True))
+    return dict(
+        zip(NUMBERS_OF_HISTORY, (*of_outcomes, *sums, *counts.ran, *counts.waited), strict=True)
+    )
 
 
 def forget(conn: Connection, t: Tables, keep_seconds: float) -> int:
     """Delete the rows of the oldest hour, as far as they are older than this; returns how many. In
     the caller's transaction."""
-    c = table(t).c
+    c = HISTORY.of(t).c
     ours = c.table_name == t.spec.bare_name
     oldest = conn.scalar(sa.select(sa.func.min(c.minute_at, type_=UtcDateTime())).where(ours))
     if oldest is None:
         return 0
     until = sa.literal(oldest + STEP_OF_FORGETTING, UtcDateTime())
     old = now_plus(sa.literal(-keep_seconds, sa.Float()))
-    gone = sa.delete(table(t)).where(ours, c.minute_at < old, c.minute_at < until)
+    gone = sa.delete(HISTORY.of(t)).where(ours, c.minute_at < old, c.minute_at < until)
     return int(conn.execute(gone).rowcount)

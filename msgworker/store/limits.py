@@ -17,44 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker import db
-from msgworker.db import UtcDateTime, fetch, now, now_ms
+from msgworker.db import fetch, now, now_ms
 from msgworker.limit import MOST_STARTS, Limit
 from msgworker.message import DEFAULT_TOPIC, topic_of
-from msgworker.store.audit import MAX_TABLE
-from msgworker.store.pauses import MAX_TOPIC
 from msgworker.store.recover import running_rows
-from msgworker.table import Cols, Tables
-
-NAME = "msgworker_limit"
-
-
-def table(t: Tables) -> sa.Table:
-    """One row for each limited topic of each message table.
-
-    full_us: when the bucket of the rate is full, in microseconds since 1970. version: grows with
-    every declaration.
-    """
-
-    def build() -> sa.Table:
-        zero = sa.text("0")
-        return sa.Table(
-            NAME,
-            t.message.metadata,
-            sa.Column("table_name", db.key_text(MAX_TABLE), primary_key=True),
-            sa.Column("topic", db.key_text(MAX_TOPIC), primary_key=True),
-            sa.Column("max_running", sa.Integer()),
-            sa.Column("rate_starts", sa.Integer(), nullable=False, server_default=zero),
-            sa.Column("rate_seconds", sa.Integer(), nullable=False, server_default=sa.text("1")),
-            sa.Column("burst", sa.Integer(), nullable=False, server_default=sa.text("1")),
-            sa.Column("full_us", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("version", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("declared_by", db.plain_text(64), nullable=False),
-            sa.Column("declared_at", UtcDateTime(), nullable=False),
-            schema=t.spec.schema,
-            **t.dialect.own_table_options(),
-        )
-
-    return t.built("limit_table", build)
+from msgworker.table import LIMIT, Cols, Tables
 
 
 class Recorded(NamedTuple):
@@ -98,12 +65,12 @@ class Free(NamedTuple):
 
 
 def _whose(t: Tables) -> list[ColumnElement[bool]]:
-    c = table(t).c
+    c = LIMIT.of(t).c
     return [c.table_name == t.spec.bare_name, c.topic == bindparam("mw_topic", type_=c.topic.type)]
 
 
 def _limit_columns(t: Tables) -> list[ColumnElement[Any]]:
-    c = table(t).c
+    c = LIMIT.of(t).c
     return [c.max_running, c.rate_starts, c.rate_seconds, c.burst]
 
 
@@ -116,11 +83,11 @@ def _limit(most: int | None, starts: int, seconds: int, burst: int) -> Limit:
 
 def read_all(conn: Connection, t: Tables) -> dict[str, Recorded]:
     """The limited topics; none where the table is not there."""
-    if NAME in t.missing:
+    if not LIMIT.is_there(t):
         return {}
 
     def build() -> sa.Select[Any]:
-        c = table(t).c
+        c = LIMIT.of(t).c
         query = sa.select(c.topic, *_limit_columns(t), c.version, c.declared_by)
         return query.where(c.table_name == t.spec.bare_name)
 
@@ -134,7 +101,7 @@ def declare(
     """Record the limits of a topic, if what stands there is `seen` (None = nothing); whether it
     was. In the caller's transaction. Raises IntegrityError if another process records it at the
     same moment."""
-    c = table(t).c
+    c = LIMIT.of(t).c
     values: dict[str, Any] = {
         "max_running": limit.max_running,
         "rate_starts": limit.starts,
@@ -144,17 +111,19 @@ def declare(
         "declared_at": now(),
     }
     if seen is None:
-        made = sa.insert(table(t)).values(table_name=t.spec.bare_name, topic=topic, **values)
+        made = sa.insert(LIMIT.of(t)).values(table_name=t.spec.bare_name, topic=topic, **values)
         conn.execute(made)
         return True
-    change = sa.update(table(t)).where(*_whose(t), c.version == seen.version)
+    change = sa.update(LIMIT.of(t)).where(*_whose(t), c.version == seen.version)
     change = change.values(version=c.version + 1, **values)
     return bool(conn.execute(change, {"mw_topic": topic}).rowcount)
 
 
 def remove(conn: Connection, t: Tables, topic: str) -> bool:
     """Forget the limits of a topic; False if it has none. In the caller's transaction."""
-    return bool(conn.execute(sa.delete(table(t)).where(*_whose(t)), {"mw_topic": topic}).rowcount)
+    return bool(
+        conn.execute(sa.delete(LIMIT.of(t)).where(*_whose(t)), {"mw_topic": topic}).rowcount
+    )
 
 
 def lock(conn: Connection, t: Tables, topic: str) -> Free | None:
@@ -162,7 +131,7 @@ def lock(conn: Connection, t: Tables, topic: str) -> Free | None:
     another transaction has them locked, or they were removed."""
 
     def build() -> sa.Select[Any]:
-        query = sa.select(*_limit_columns(t), table(t).c.full_us, now_ms()).where(*_whose(t))
+        query = sa.select(*_limit_columns(t), LIMIT.of(t).c.full_us, now_ms()).where(*_whose(t))
         if not t.dialect.row_locks:
             return query
         return query.with_for_update(skip_locked=t.dialect.skip_locked)
@@ -183,7 +152,7 @@ def take(conn: Connection, t: Tables, topic: str, free: Free, count: int) -> Non
 
     def build() -> sa.Update:
         full = bindparam("mw_full", type_=sa.BigInteger())
-        return sa.update(table(t)).where(*_whose(t)).values(full_us=full)
+        return sa.update(LIMIT.of(t)).where(*_whose(t)).values(full_us=full)
 
     if free.limit.starts:
         full_us = free.limit.taken(free.full_us, free.now_us, count)

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
-from msgworker import db
 from msgworker.db import fetch, now_ms
-from msgworker.table import Tables
+from msgworker.table import LOCK, Tables
 
 # --- Locks in the database: one row for each name, changed by conditional updates. Rows are kept,
 # except those of names that only one owner uses, and never again: see `delete`.
@@ -19,10 +18,6 @@ from msgworker.table import Tables
 # holders, also after a crash. `expires_ms` moves with every renewal, by the database's clock: two
 # numbers, because one that moves with every heartbeat cannot fence. `claim_id` is another one for
 # each acquire: after a lost reply the owner reads it there.
-
-MAX_NAME = 190
-MAX_OWNER = 120
-NAME = "msgworker_lock"
 
 
 class HeldLock(NamedTuple):
@@ -36,32 +31,9 @@ class HeldLock(NamedTuple):
     left_ms: int
 
 
-def table(t: Tables) -> sa.Table:
-    """One row for each lock that was ever held."""
-
-    def build() -> sa.Table:
-        zero = sa.text("0")
-        made = sa.Table(
-            NAME,
-            t.message.metadata,
-            sa.Column("name", db.key_text(MAX_NAME), primary_key=True),
-            sa.Column("owner", db.key_text(MAX_OWNER)),
-            sa.Column("token", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("claim_id", db.key_text(32)),
-            sa.Column("since_ms", sa.BigInteger(), nullable=False, server_default=zero),
-            sa.Column("expires_ms", sa.BigInteger(), nullable=False, server_default=zero),
-            schema=t.spec.schema,
-            **t.dialect.own_table_options(),
-        )
-        sa.Index(f"{NAME}_owner", made.c.owner)
-        return made
-
-    return t.built("lock_table", build)
-
-
 def ensure(conn: Connection, t: Tables, *names: str) -> None:
     """Insert the rows of names. Raises IntegrityError if another process inserted one first."""
-    insert = t.built("lock_row", lambda: sa.insert(table(t)).values(name=bindparam("mw_name")))
+    insert = t.built("lock_row", lambda: sa.insert(LOCK.of(t)).values(name=bindparam("mw_name")))
     conn.execute(insert, [{"mw_name": name} for name in names])
 
 
@@ -72,11 +44,11 @@ def acquire(
 
     Each statement may commit by itself: the token is read by the claim's own id.
     """
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Update:
         free = sa.or_(c.owner.is_(None), _expired(c))
-        return sa.update(table(t)).where(c.name == bindparam("mw_name"), free).values(_taken(c))
+        return sa.update(LOCK.of(t)).where(c.name == bindparam("mw_name"), free).values(_taken(c))
 
     params = {"mw_name": name, "mw_owner": owner, "mw_claim": claim_id, "mw_ttl": ttl_ms}
     if not conn.execute(t.built("lock_acquire", build), params).rowcount:
@@ -86,7 +58,7 @@ def acquire(
 
 def acquired(conn: Connection, t: Tables, name: str, claim_id: str) -> int | None:
     """The token that an acquire has got, None if it has got none or has lost the lock since."""
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Select[Any]:
         mine = (c.name == bindparam("mw_name"), c.claim_id == bindparam("mw_claim"))
@@ -100,11 +72,11 @@ def acquire_all(
     conn: Connection, t: Tables, names: Sequence[str], *, owner: str, ttl_ms: int, claim_id: str
 ) -> dict[str, int]:
     """Take those of many locks that are free or expired, in one statement; name -> new token."""
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Update:
         free = sa.or_(c.owner.is_(None), _expired(c))
-        return sa.update(table(t)).where(_among(c), free).values(_taken(c))
+        return sa.update(LOCK.of(t)).where(_among(c), free).values(_taken(c))
 
     params = {"mw_names": list(names), "mw_owner": owner, "mw_claim": claim_id, "mw_ttl": ttl_ms}
     conn.execute(t.built("lock_acquire_all", build), params)
@@ -113,7 +85,7 @@ def acquire_all(
 
 def acquired_all(conn: Connection, t: Tables, owner: str, claim_id: str) -> dict[str, int]:
     """What an acquire of many has got and still holds: name -> token."""
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Select[Any]:
         mine = (c.owner == bindparam("mw_owner"), c.claim_id == bindparam("mw_claim"))
@@ -137,7 +109,7 @@ def _taken(c: Any) -> dict[str, Any]:
 
 def there(conn: Connection, t: Tables, names: Sequence[str]) -> set[str]:
     """Those of the names that have their rows."""
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Select[Any]:
         return sa.select(c.name).where(_among(c))
@@ -149,12 +121,12 @@ def there(conn: Connection, t: Tables, names: Sequence[str]) -> set[str]:
 def renew(conn: Connection, t: Tables, name: str, *, owner: str, token: int, ttl_ms: int) -> bool:
     """Extend a lock from now on; False = it is no longer held under this owner and token, and never
     will be. Never an upsert: an expired lock is lost even if it is free."""
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Update:
         until = now_ms() + bindparam("mw_ttl", type_=sa.BigInteger())
         whose = (*_of(c), sa.not_(_expired(c)))
-        return sa.update(table(t)).where(*whose).values(expires_ms=until)
+        return sa.update(LOCK.of(t)).where(*whose).values(expires_ms=until)
 
     params = {"mw_name": name, "mw_owner": owner, "mw_token": token, "mw_ttl": ttl_ms}
     return bool(conn.execute(t.built("lock_renew", build), params).rowcount)
@@ -162,11 +134,11 @@ def renew(conn: Connection, t: Tables, name: str, *, owner: str, token: int, ttl
 
 def release(conn: Connection, t: Tables, name: str, *, owner: str, token: int) -> bool:
     """Free a lock at once; False if it is not held under this owner and token: nothing changes."""
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Update:
         free = {"owner": sa.null(), "claim_id": sa.null(), "expires_ms": sa.literal_column("0")}
-        return sa.update(table(t)).where(*_of(c)).values(**free)
+        return sa.update(LOCK.of(t)).where(*_of(c)).values(**free)
 
     params = {"mw_name": name, "mw_owner": owner, "mw_token": token}
     return bool(conn.execute(t.built("lock_release", build), params).rowcount)
@@ -180,10 +152,10 @@ def delete(
     expired: only if its lease has expired. The tokens of a deleted name start at 1 again, so delete
     only a name that is never acquired again, such as that of a member.
     """
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Delete:
-        return sa.delete(table(t)).where(*_of(c), *([_expired(c)] if expired else []))
+        return sa.delete(LOCK.of(t)).where(*_of(c), *([_expired(c)] if expired else []))
 
     params = {"mw_name": name, "mw_owner": owner, "mw_token": token}
     return bool(conn.execute(t.built(("lock_delete", expired), build), params).rowcount)
@@ -191,7 +163,7 @@ def delete(
 
 def long_expired(conn: Connection, t: Tables, prefix: str, *, for_ms: int) -> list[HeldLock]:
     """Locks named `prefix` + owner that were not released, and expired so long ago."""
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Select[Any]:
         begins = c.name.like(bindparam("mw_pattern"), escape="!")
@@ -205,12 +177,12 @@ def long_expired(conn: Connection, t: Tables, prefix: str, *, for_ms: int) -> li
 
 def renew_all(conn: Connection, t: Tables, owner: str, *, ttl_ms: int) -> dict[str, int]:
     """Extend all that an owner holds, in one statement; name -> token of what it holds now."""
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Update:
         until = now_ms() + bindparam("mw_ttl", type_=sa.BigInteger())
         whose = (c.owner == bindparam("mw_owner"), sa.not_(_expired(c)))
-        return sa.update(table(t)).where(*whose).values(expires_ms=until)
+        return sa.update(LOCK.of(t)).where(*whose).values(expires_ms=until)
 
     def look() -> sa.Select[Any]:
         whose = (c.owner == bindparam("mw_owner"), sa.not_(_expired(c)))
@@ -223,7 +195,7 @@ def renew_all(conn: Connection, t: Tables, owner: str, *, ttl_ms: int) -> dict[s
 
 def held(conn: Connection, t: Tables, prefix: str = "") -> list[HeldLock]:
     """The locks that are held and not expired, of names that begin so, by name."""
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Select[Any]:
         begins = c.name.like(bindparam("mw_pattern"), escape="!")
@@ -236,7 +208,7 @@ def held(conn: Connection, t: Tables, prefix: str = "") -> list[HeldLock]:
 
 def holder(conn: Connection, t: Tables, name: str) -> HeldLock | None:
     """Who holds a lock now, None if it is free or expired."""
-    c = table(t).c
+    c = LOCK.of(t).c
 
     def build() -> sa.Select[Any]:
         return _reading(c).where(c.name == bindparam("mw_name"))

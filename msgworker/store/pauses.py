@@ -9,14 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker import db
-from msgworker.db import UtcDateTime, now
-from msgworker.store.audit import MAX_ACTOR, MAX_REASON, MAX_TABLE
-from msgworker.table import Tables
-
-NAME = "msgworker_pause"
-MAX_TOPIC = 100
-NAME = "msgworker_pause"
+from msgworker.db import now
+from msgworker.table import PAUSE, Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +23,13 @@ class Pause:
     paused_at: datetime
 
 
-def table(t: Tables) -> sa.Table:
-    """One row for each paused topic of each message table."""
-
-    def build() -> sa.Table:
-        return sa.Table(
-            NAME,
-            t.message.metadata,
-            sa.Column("table_name", db.key_text(MAX_TABLE), primary_key=True),
-            sa.Column("topic", db.key_text(MAX_TOPIC), primary_key=True),
-            sa.Column("actor", db.plain_text(MAX_ACTOR), nullable=False),
-            sa.Column("reason", db.plain_text(MAX_REASON)),
-            sa.Column("paused_at", UtcDateTime(), nullable=False),
-            schema=t.spec.schema,
-            **t.dialect.own_table_options(),
-        )
-
-    return t.built("pause_table", build)
-
-
 def topics(conn: Connection, t: Tables) -> frozenset[str]:
     """The topics that are paused; none where the table is not there."""
-    if NAME in t.missing:
+    if not PAUSE.is_there(t):
         return frozenset()
 
     def build() -> sa.Select[Any]:
-        c = table(t).c
+        c = PAUSE.of(t).c
         return sa.select(c.topic).where(c.table_name == t.spec.bare_name)
 
     return frozenset(conn.scalars(t.built("paused", build)))
@@ -62,9 +37,9 @@ def topics(conn: Connection, t: Tables) -> frozenset[str]:
 
 def read_all(conn: Connection, t: Tables) -> list[Pause]:
     """The topics that are paused, by name."""
-    if NAME in t.missing:
+    if not PAUSE.is_there(t):
         return []
-    c = table(t).c
+    c = PAUSE.of(t).c
     query = sa.select(c.topic, c.actor, c.reason, c.paused_at)
     query = query.where(c.table_name == t.spec.bare_name).order_by(c.topic)
     return [Pause(*row) for row in conn.execute(query)]
@@ -78,12 +53,12 @@ def add(conn: Connection, t: Tables, topic: str, *, actor: str, reason: str | No
     if topic in topics(conn, t):
         return False
     values = {"table_name": t.spec.bare_name, "topic": topic, "actor": actor, "reason": reason}
-    conn.execute(sa.insert(table(t)).values(paused_at=now(), **values))
+    conn.execute(sa.insert(PAUSE.of(t)).values(paused_at=now(), **values))
     return True
 
 
 def remove(conn: Connection, t: Tables, topic: str) -> bool:
     """Resume a topic; False if it was not paused. In the caller's transaction."""
-    c = table(t).c
+    c = PAUSE.of(t).c
     where = (c.table_name == t.spec.bare_name, c.topic == topic)
-    return bool(conn.execute(sa.delete(table(t)).where(*where)).rowcount)
+    return bool(conn.execute(sa.delete(PAUSE.of(t)).where(*where)).rowcount)

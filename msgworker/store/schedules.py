@@ -18,7 +18,6 @@ from sqlalchemy import Connection, bindparam
 
 from msgworker import db
 from msgworker.db import (
-    UtcDateTime,
     instant_text,
     kind_of,
     now,
@@ -29,11 +28,8 @@ from msgworker.db import (
 from msgworker.errors import SchemaError
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.store.send import insert_many, row_values
-from msgworker.table import MAX_OBJECT_ID, MAX_SCHEDULE, Tables, lit
+from msgworker.table import SCHEDULE, Tables, lit
 
-MAX_TABLE = 128
-MAX_SPEC = 200
-MAX_ZONE = 64
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -63,45 +59,16 @@ class Stored:
     declared_at: datetime | None
 
 
-def table(t: Tables) -> sa.Table:
-    """One row for each schedule of each message table."""
-
-    def build() -> sa.Table:
-        return sa.Table(
-            "msgworker_schedule",
-            t.message.metadata,
-            sa.Column("table_name", db.key_text(MAX_TABLE), primary_key=True),
-            sa.Column("name", db.key_text(MAX_SCHEDULE), primary_key=True),
-            sa.Column("spec", db.plain_text(MAX_SPEC), nullable=False),
-            sa.Column("time_zone", db.plain_text(MAX_ZONE), nullable=False),
-            sa.Column("topic", db.plain_text(100), nullable=False),
-            sa.Column("object_id", db.plain_text(MAX_OBJECT_ID)),
-            sa.Column("payload", db.long_text()),
-            sa.Column("catch_up", db.plain_text(10), nullable=False),
-            sa.Column("next_at", UtcDateTime(), nullable=False),
-            sa.Column("last_at", UtcDateTime()),
-            sa.Column("paused_at", UtcDateTime()),
-            sa.Column("paused_by", db.plain_text(200)),
-            sa.Column("version", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
-            sa.Column("declared_by", db.plain_text(64)),
-            sa.Column("declared_at", UtcDateTime()),
-            schema=t.spec.schema,
-            **t.dialect.own_table_options(),
-        )
-
-    return t.built("schedule_table", build)
-
-
 def is_there(conn: Connection, t: Tables) -> bool:
     """Whether the table of schedules exists, for all that this login can see."""
-    return db.is_there(sa.inspect(conn), table(t)) is not False
+    return db.is_there(sa.inspect(conn), SCHEDULE.of(t)) is not False
 
 
 def look(conn: Connection, t: Tables) -> tuple[datetime, list[Stored]]:
     """The time of the database, and all schedules of this message table, by name."""
 
     def build() -> sa.Select[Any]:
-        c = table(t).c
+        c = SCHEDULE.of(t).c
         instants = ("next_at", "last_at", "paused_at", "declared_at")
         columns = [
             real_instant(c[name]).label(name) if name in instants else c[name]
@@ -125,7 +92,7 @@ def clock(conn: Connection) -> datetime:
 def insert(conn: Connection, t: Tables, values: dict[str, Any]) -> None:
     """Insert a schedule, by column. Raises IntegrityError if another process has just done so."""
     conn.execute(
-        sa.insert(table(t)).values(table_name=t.spec.bare_name, declared_at=now(), **values)
+        sa.insert(SCHEDULE.of(t)).values(table_name=t.spec.bare_name, declared_at=now(), **values)
     )
 
 
@@ -143,7 +110,7 @@ def change(conn: Connection, t: Tables, seen: Stored, values: dict[str, Any]) ->
 
     def build() -> sa.Update:
         new: dict[str, Any] = {name: bindparam(f"mw_{name}") for name in values}
-        return sa.update(table(t)).where(*_as_seen(t)).values(version=_version(t) + 1, **new)
+        return sa.update(SCHEDULE.of(t)).where(*_as_seen(t)).values(version=_version(t) + 1, **new)
 
     params = {f"mw_{name}": value for name, value in values.items()} | _seen(t, seen)
     done = conn.execute(t.built(("schedule_change", frozenset(values)), build), params)
@@ -189,16 +156,16 @@ def waits(conn: Connection, t: Tables, of: Stored) -> bool:
 
 def delete(conn: Connection, t: Tables, seen: Stored) -> bool:
     """Delete a schedule, if the row is as it was seen."""
-    gone = sa.delete(table(t)).where(*_as_seen(t))
+    gone = sa.delete(SCHEDULE.of(t)).where(*_as_seen(t))
     return conn.execute(gone, _seen(t, seen)).rowcount == 1
 
 
 def _version(t: Tables) -> sa.Column[int]:
-    return table(t).c.version
+    return SCHEDULE.of(t).c.version
 
 
 def _as_seen(t: Tables) -> list[sa.ColumnElement[bool]]:
-    c = table(t).c
+    c = SCHEDULE.of(t).c
     return [
         c.table_name == bindparam("mw_seen_table"),
         c.name == bindparam("mw_seen_name"),

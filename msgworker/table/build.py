@@ -12,12 +12,11 @@ import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from msgworker import db
-from msgworker.db import Database, KeyText, UtcDateTime
+from msgworker.db import Database, KeyText
 from msgworker.table.indexes import indexing
+from msgworker.table.own import ITEM, LEASE, TRY
 from msgworker.table.roles import (
     HELD_KEY,
-    MAX_ERROR,
-    MAX_OBJECT_ID,
     ROLES,
     UNIQUE,
     URGENT,
@@ -95,78 +94,6 @@ def reached(lacking: Iterable[str]) -> int:
     return min((version_of(name) for name in lacking), default=NEWEST + 1) - 1
 
 
-# --- msgworker's own tables that every instance uses: leases, items, failed tries.
-
-
-def lease_table(spec: MessageTable, dialect: Database, metadata: sa.MetaData) -> sa.Table:
-    """Expiring rights to a name; an instance holds one on its own id.
-
-    term grows with every renewal and take-over, so that a take-over names exactly what it saw.
-    serves: the message table and the topics of an instance, as JSON, for operators.
-    """
-    return sa.Table(
-        "msgworker_lease",
-        metadata,
-        sa.Column("name", db.key_text(64), primary_key=True),
-        sa.Column("kind", db.plain_text(20), nullable=False, server_default="instance"),
-        sa.Column("term", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
-        sa.Column("taken_by", db.plain_text(64)),
-        sa.Column("expires_at", UtcDateTime(), nullable=False),
-        sa.Column("started_at", UtcDateTime(), nullable=False),
-        sa.Column("renewed_at", UtcDateTime(), nullable=False),
-        sa.Column("label", db.plain_text(200)),
-        sa.Column("in_hand", sa.Integer(), nullable=False, server_default=sa.text("0")),
-        sa.Column("serves", db.long_text()),
-        schema=spec.schema,
-        **dialect.own_table_options(),
-    )
-
-
-def item_table(spec: MessageTable, dialect: Database, metadata: sa.MetaData) -> sa.Table:
-    """Units of fan-out inside a message: a done item does not run again."""
-    return sa.Table(
-        "msgworker_item",
-        metadata,
-        sa.Column("table_name", db.key_text(60), primary_key=True),
-        sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
-        sa.Column("item_key", db.key_text(MAX_OBJECT_ID), primary_key=True),
-        sa.Column("status", sa.SmallInteger(), nullable=False),
-        sa.Column("tries", sa.SmallInteger(), nullable=False, server_default=sa.text("0")),
-        sa.Column("item_value", db.long_text()),
-        sa.Column("last_error", db.plain_text(MAX_ERROR)),
-        sa.Column("finished_at", UtcDateTime()),
-        sa.Column("total", sa.Integer(), info={ADDED: "the number of items left is unknown"}),
-        schema=spec.schema,
-        **dialect.own_table_options(),
-    )
-
-
-def try_table(spec: MessageTable, dialect: Database, metadata: sa.MetaData) -> sa.Table:
-    """Failed tries: their errors and times. A success writes none."""
-    table = sa.Table(
-        "msgworker_try",
-        metadata,
-        sa.Column("table_name", db.key_text(128), primary_key=True),
-        sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
-        sa.Column("try_no", sa.Integer(), primary_key=True, autoincrement=False),
-        sa.Column("kind", db.plain_text(20), nullable=False),
-        sa.Column("instance", db.plain_text(64)),
-        sa.Column("started_at", UtcDateTime()),
-        sa.Column("ended_at", UtcDateTime(), nullable=False),
-        sa.Column("error", db.plain_text(MAX_ERROR)),
-        sa.Column("fingerprint", db.key_text(16)),
-        sa.Column(
-            "traceback",
-            db.long_text(),
-            info={ADDED: "tries are stored without their tracebacks"},
-        ),
-        schema=spec.schema,
-        **dialect.own_table_options(),
-    )
-    sa.Index("msgworker_try_group", table.c.table_name, table.c.fingerprint, table.c.msg_id)
-    return table
-
-
 # --- Build the tables of one database from the user's MessageTable and the existing columns.
 
 
@@ -229,9 +156,9 @@ def build_tables(
         spec=spec,
         dialect=dialect,
         message=message,
-        lease=lease_table(spec, dialect, metadata),
-        item=item_table(spec, dialect, metadata),
-        failed_try=try_table(spec, dialect, metadata),
+        lease=LEASE.made(spec, dialect, metadata),
+        item=ITEM.made(spec, dialect, metadata),
+        failed_try=TRY.made(spec, dialect, metadata),
         names=names,
         indexes=indexes,
         **facts,

@@ -20,9 +20,9 @@ from msgworker.errors import RuleChanged
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import rule
 from msgworker.schema.rule import Answer, Rule
-from msgworker.store import cancels, candidates, change, claim, lease, recover, settle
+from msgworker.store import candidates, change, claim, lease, recover, settle
 from msgworker.store.done import FlagMissing
-from msgworker.table import MessageTable, Tables, tables_for
+from msgworker.table import CANCEL, MessageTable, Tables, tables_for
 
 T = TypeVar("T")
 RULES = (Rule(3, "continue"), Rule(5, "continue"), Rule(2, "block"))
@@ -44,7 +44,7 @@ class Base:
         self.tables = {r: tables_for(r.to(MessageTable()), DATABASES["sqlite"]) for r in RULES}
         with self.engine.begin() as conn:
             for t in self.tables.values():
-                cancels.table(t)  # which a rerun asks
+                CANCEL.of(t)  # which a rerun asks
                 t.message.metadata.create_all(conn)
                 for index in t.message.indexes:
                     index.create(conn, checkfirst=True)

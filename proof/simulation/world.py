@@ -21,8 +21,7 @@ from msgworker.db import DATABASES, Database
 from msgworker.message import TRANSITIONS, word_of
 from msgworker.schema import rule
 from msgworker.store import cancels as cancelling
-from msgworker.store import limits, schedules
-from msgworker.table import MessageTable, Tables, build_tables
+from msgworker.table import CANCEL, LIMIT, SCHEDULE, MessageTable, Tables, build_tables
 from proof.history import (
     DONE,
     FAILED,
@@ -129,7 +128,7 @@ class World:
         self.clock = Clock()
         self.spec = spec
         self.t: Tables = build_tables(spec, dialect(ignores=ignores))
-        requests, limited_topics = cancelling.table(self.t), limits.table(self.t)
+        requests, limited_topics = CANCEL.of(self.t), LIMIT.of(self.t)
         there = {requests.name: cancels, limited_topics.name: limited}
         missing = OPTIONAL - {name for name, is_there in there.items() if is_there}
         object.__setattr__(self.t, "missing", missing)
@@ -145,7 +144,7 @@ class World:
         raw.execute("PRAGMA synchronous=OFF")
         raw.create_function("strftime", -1, self.clock.strftime)
         raw.create_function("julianday", 1, self.clock.julianday)
-        self.schedule = schedules.table(self.t)
+        self.schedule = SCHEDULE.of(self.t)
         self.keys = Keys(raw, spec) if keys else None
         self.t.message.metadata.create_all(self._real)
         self.conn = cast(sa.Connection, Quick(self._real, raw, self.t))
@@ -160,7 +159,7 @@ class World:
 
     def reset(self) -> None:
         """Empty tables, a clock at 0, no history."""
-        own = (self.t.lease.name, cancelling.NAME, limits.NAME, self.schedule.name)
+        own = (self.t.lease.name, CANCEL.name, LIMIT.name, self.schedule.name)
         for table in (self.t.message.name, *own, "effects", "sqlite_sequence"):
             self.raw.execute(f"DELETE FROM {table}")
         self.clock.seconds = self.clock.ahead = 0.0

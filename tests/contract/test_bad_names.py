@@ -11,8 +11,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
-from msgworker.schema import additions
-from msgworker.table import BESIDE
+from msgworker.table import BESIDE, own_tables
 from tests.support.rows import send
 from tests.support.waiting import until
 
@@ -119,7 +118,7 @@ def test_a_table_of_our_own_cannot_be_the_message_table(name):
 
 
 def test_the_reserved_table_names_are_those_that_are_made(sqlite_app):
-    ours = {table.name for table in additions.own_tables(sqlite_app.tables)}
+    ours = {table.name for table in own_tables(sqlite_app.tables)}
     assert ours == {f"msgworker_{name}" for name in BESIDE}
 
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, Reject
 from msgworker.message import State
 from msgworker.ops.results import Why
-from msgworker.store import cancels
+from msgworker.table import CANCEL
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put, requested
 from tests.support.rows import Table, send
 
@@ -77,9 +77,9 @@ def test_without_its_table_only_waiting_messages_are_cancelled(app, make_app, ta
     assert "init-db" in str(done.skips[0])
     assert table.statuses == [-1, 1]
     assert other.ops.rerun([ids[0]]) == 1
-    (found,) = [one for one in other.ops.doctor() if cancels.NAME in one.text]
+    (found,) = [one for one in other.ops.doctor() if CANCEL.name in one.text]
     assert "cannot be cancelled" in found.text
-    assert app.create_schema() == [cancels.NAME]
+    assert app.create_schema() == [CANCEL.name]
     assert other.ops.cancel(ids, reason="r").requested == 1
 
 
@@ -140,4 +140,4 @@ def test_a_cancelled_follower_is_not_started_by_the_lane_that_read_it(app, table
     assert app.drain(linger=0, threads=1).done == 2
     assert started == [first, third]
     assert table.statuses == [2, -1, 2]
-    assert sa.inspect(app.engine).has_table(cancels.NAME)
+    assert sa.inspect(app.engine).has_table(CANCEL.name)

@@ -18,6 +18,7 @@ from msgworker.instance.instance import Instance
 from msgworker.instance.liveness import housekeeper
 from msgworker.store import history
 from msgworker.store.history import Counts, Minute
+from msgworker.table import HISTORY, RAN_COUNTS, WAITED_COUNTS
 from tests.support.rounds import beat
 
 
@@ -42,7 +43,7 @@ def send(app: App, topic: str, count: int) -> None:
 
 
 def rows(app: App) -> list[dict[str, Any]]:
-    table = history.table(app.tables)
+    table = HISTORY.of(app.tables)
     with app.engine.connect() as conn:
         query = sa.select(table).order_by(table.c.topic)
         return [row._asdict() for row in conn.execute(query)]
@@ -76,8 +77,8 @@ def test_a_drain_leaves_a_row_for_each_topic(app):
     assert a["ran_ms"] >= 12
     assert 50 <= c["ran_ms"] < 500  # each message has its share of the call
     for row in (a, b, c):
-        assert sum(row[name] for name in history.RAN_COUNTS) == row["done"] + row["dead"]
-        assert sum(row[name] for name in history.WAITED_COUNTS) == row["done"] + row["dead"]
+        assert sum(row[name] for name in RAN_COUNTS) == row["done"] + row["dead"]
+        assert sum(row[name] for name in WAITED_COUNTS) == row["done"] + row["dead"]
         assert row["minute_at"].second == 0
         assert datetime.now(UTC) - row["minute_at"] < timedelta(minutes=3)
     assert a["instance"] == b["instance"] == c["instance"]
@@ -123,7 +124,7 @@ def test_each_minute_is_in_the_step_that_it_begins_in(app, window):
 
 
 def test_old_rows_are_not_in_the_window(app):
-    table = history.table(app.tables)
+    table = HISTORY.of(app.tables)
     with app.engine.begin() as conn:
         now = history.database_seconds(conn, app.tables)
         for minutes in (30, 90, 7 * 60, 25 * 60, -60):
@@ -136,7 +137,7 @@ def test_old_rows_are_not_in_the_window(app):
 
 
 def test_each_topic_has_its_times_in_a_window_from_one_read_of_the_history(app):
-    names = len(history.RAN_COUNTS)
+    names = len(RAN_COUNTS)
     fast, slow = ([0] * names for _ in range(2))
     fast[1], slow[8] = 4, 1  # between 1 ms and 3 ms; between 3 s and 10 s
     with app.engine.begin() as conn:
@@ -155,7 +156,7 @@ def test_each_topic_has_its_times_in_a_window_from_one_read_of_the_history(app):
     assert (a.topic, a.done, a.retried, a.dead) == ("a", 7, 1, 0)
     assert 0.001 < a.ran_p50 < a.ran_p95 < 0.003
     assert (a.waited_p50, a.waited_p95) == (None, None)
-    waited = [0] * len(history.WAITED_COUNTS)
+    waited = [0] * len(WAITED_COUNTS)
     waited[8] = 7
     with app.engine.begin() as conn:
         at = datetime.fromtimestamp(now // 60 * 60 - 29 * 60, UTC)

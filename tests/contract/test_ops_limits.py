@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError
 from msgworker.errors import ExitCode
 from msgworker.queries.verdict import Reason
-from msgworker.store import limits
+from msgworker.table import LIMIT
 from tests.support.leases import registered
 from tests.support.ops import why
 from tests.support.rows import edit, send
@@ -95,7 +95,7 @@ def test_a_limit_is_removed_with_an_audit(app):
 def test_a_max_running_of_0_that_an_operator_has_written_lets_none_start(app, number):
     app.add_handler("t", lambda msg: None, max_running=2)
     app.drain(linger=0)
-    record = limits.table(app.tables)
+    record = LIMIT.of(app.tables)
     with app.engine.begin() as conn:
         conn.execute(sa.update(record).values(max_running=number))
     without = App(app.engine, table=app.table)  # a declaration would take its place

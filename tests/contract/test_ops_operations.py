@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call, operation
 from msgworker.ops.results import Why
-from msgworker.schema import additions
+from msgworker.table import Need, own_tables
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.refusing import refuse
 from tests.support.rows import edit, send
@@ -52,7 +52,7 @@ def test_texts_of_people_are_kept_whatever_they_hold(app):
 
 def test_without_the_tables_of_ops_messages_are_handled_and_writes_refused(app, table):
     with app.engine.begin() as conn:
-        for made in reversed(additions.ops_tables(app.tables)):
+        for made in reversed(own_tables(app.tables, Need.OPS)):
             conn.execute(sa.schema.DropTable(made))
     other = App(app.engine.url)
     other.add_handler("t", lambda msg: None)

@@ -13,6 +13,7 @@ from msgworker import ticks as pure
 from msgworker.config import load
 from msgworker.doctor import Severity
 from msgworker.store import schedules as store
+from msgworker.table import SCHEDULE
 from tests.support.doctor import needed
 from tests.support.tables import topicless
 from tests.support.timers import clock, edit_row, put_back, rows, ticks_of, timer
@@ -111,7 +112,7 @@ def test_an_act_beside_a_tick_that_is_fired_is_done_once(timed, monkeypatch):
 
 def test_without_its_table_ops_say_what_to_do(app):
     with app.engine.begin() as conn:
-        conn.execute(sa.schema.DropTable(store.table(app.tables)))
+        conn.execute(sa.schema.DropTable(SCHEDULE.of(app.tables)))
     assert app.ops.schedules() == []
     for act in (app.ops.pause_schedule, app.ops.resume_schedule, app.ops.run_now):
         with pytest.raises(SchemaError, match=r"msgworker_schedule is missing.*init-db"):
@@ -152,7 +153,7 @@ def test_a_topic_is_refused_at_the_start_where_the_table_has_no_column_for_it(tm
 
 def test_doctor_advises_the_table_of_schedules_where_it_cannot_know_who_needs_it(app, make_app):
     with app.engine.begin() as conn:
-        conn.execute(sa.schema.DropTable(store.table(app.tables)))
+        conn.execute(sa.schema.DropTable(SCHEDULE.of(app.tables)))
     (found,) = [one for one in app.ops.doctor() if "msgworker_schedule" in one.text]
     assert found.severity is Severity.ADVISED
     other = make_app()

@@ -16,6 +16,7 @@ from msgworker import ticks as pure
 from msgworker.app import registry_of
 from msgworker.events import ScheduleFailed, ScheduleFired
 from msgworker.store import schedules as store
+from msgworker.table import SCHEDULE
 from msgworker.testing import drain
 from tests.support.rows import Table, edit, send
 from tests.support.tables import OTHER_NAMES
@@ -131,7 +132,7 @@ def test_a_function_of_several_topics_must_name_one(sqlite_app):
 
 def test_schedules_need_their_table_and_others_do_not(app, make_app):
     with app.engine.begin() as conn:
-        conn.execute(sa.schema.DropTable(store.table(app.tables)))
+        conn.execute(sa.schema.DropTable(SCHEDULE.of(app.tables)))
     plain = an_app(make_app)
     send(plain, "a")
     assert plain.drain(**NOW).done == 1

@@ -13,6 +13,7 @@ from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.log import EventLog
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored
+from msgworker.table import SCHEDULE
 
 
 def rows(app: App) -> dict[str, Stored]:
@@ -28,7 +29,7 @@ def clock(app: App) -> datetime:
 
 def edit_row(app: App, name: str, **columns: Any) -> None:
     """An UPDATE by hand."""
-    table = store.table(app.tables)
+    table = SCHEDULE.of(app.tables)
     change = sa.update(table).where(table.c.name == name).values(**columns)
     with app.engine.begin() as conn:
         assert conn.execute(change).rowcount == 1

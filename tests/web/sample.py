@@ -15,10 +15,11 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.coordination import DatabaseLocks
-from msgworker.store import audit, history, lease
+from msgworker.store import history, lease
 from msgworker.store.history import Counts, Minute
 from msgworker.store.items import label
 from msgworker.store.tries import fingerprint
+from msgworker.table import AUDIT, OPERATION, RAN_COUNTS
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rows import Table, edit
@@ -192,7 +193,7 @@ def _history(app: App, now: datetime) -> None:
 
 def _spread(bound: int, count: int) -> list[int]:
     """Most as long as the bound of this number, one in ten a bound more."""
-    found = [0] * len(history.RAN_COUNTS)
+    found = [0] * len(RAN_COUNTS)
     found[bound], found[bound + 1] = count - count // 10, count // 10
     return found
 
@@ -223,7 +224,7 @@ def _operations(app: App, dead: list[int], now: datetime) -> int:
     done = alice.rerun([dead[3]], reason="INC-4711: the listener is back")
     bob.discard([dead[8]], reason="INC-4711: sent by hand")
     alice.pause("report.print", reason="INC-4713: the printer is out of order")
-    operations, lines = audit.operations(app.tables), audit.lines(app.tables)
+    operations, lines = OPERATION.of(app.tables), AUDIT.of(app.tables)
     with app.engine.begin() as conn:
         for op_id, minutes in zip(
             conn.scalars(sa.select(operations.c.op_id)).all(), (13, 7, 4), strict=False

@@ -19,6 +19,7 @@ from msgworker.message import State
 from msgworker.ops import selection as counting
 from msgworker.store import bounded, change, history
 from msgworker.store.history import Counts, Minute
+from msgworker.table import RAN_COUNTS
 from msgworker.web.jobs import Jobs, TooMany
 from msgworker.web.pages import changing
 from msgworker.web.site import MOST_COUNTS
@@ -249,7 +250,7 @@ def test_the_page_of_topics_tells_how_long_each_took_in_a_window(
     sqlite_app: App, ann: Browser
 ) -> None:
     put(sqlite_app, ("A", DONE), topic="settle")
-    ran = [0] * len(history.RAN_COUNTS)
+    ran = [0] * len(RAN_COUNTS)
     ran[7] = 100  # between 1 s and 3 s
     with sqlite_app.engine.begin() as conn:
         now = history.database_seconds(conn, sqlite_app.tables)

@@ -24,6 +24,7 @@ from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import Runtime
 from msgworker.store import history, recover
+from msgworker.table import HISTORY
 
 # --- Write the history: what this instance did in each minute (store/history.py).
 #
@@ -50,7 +51,7 @@ class HistoryWriter:
         self.minutes: MinuteStats | None = None
         self._in_doubt = False  # a write got no answer
         self._writes = hash(runtime.identity.id) % FORGET_EVERY  # instances take turns
-        if self._keep and history.is_there(runtime.tables):
+        if self._keep and HISTORY.is_there(runtime.tables):
             self.minutes = MinuteStats(runtime.events)
 
     def look_at_clock(self) -> None:

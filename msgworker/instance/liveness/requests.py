@@ -19,6 +19,7 @@ from msgworker.store import cancels, change, limits, pauses
 from msgworker.store.cancels import Asked
 from msgworker.store.claim import OF_A_ROW
 from msgworker.store.limits import Recorded
+from msgworker.table import CANCEL, LIMIT, PAUSE
 
 # --- Limits of topics over all instances: declare those of our handlers, obey those recorded.
 #
@@ -58,9 +59,9 @@ class TopicLimits:
         tables = self._runtime.tables
         if not (wanted := self.wanted):
             return
-        if limits.NAME in tables.missing:
+        if not LIMIT.is_there(tables):
             raise SchemaError(
-                f"table {limits.NAME} is missing: the handler of {min(wanted)} has max_running or "
+                f"table {LIMIT.name} is missing: the handler of {min(wanted)} has max_running or "
                 "rate, which are recorded there. Run App.create_schema() or `msgworker init-db`, "
                 "or see `msgworker ddl`"
             )
@@ -164,7 +165,7 @@ class OperatorRequests:
     def read(self) -> None:
         """Read all; then cancel. Raises SchemaError where limits cannot be recorded."""
         self._regulations.check()
-        if {pauses.NAME, cancels.NAME, limits.NAME} <= self._runtime.tables.missing:
+        if {PAUSE.name, CANCEL.name, LIMIT.name} <= self._runtime.tables.missing:
             return
         paused = self._look()
         if paused is None:  # work continues, as if the tables did not exist
@@ -197,7 +198,7 @@ class OperatorRequests:
                     raise
                 self.open = False
                 text = "cannot see which messages are to be cancelled: %s"
-                if cancels.is_there(tables):
+                if CANCEL.is_there(tables):
                     self._tell_refused("cancels", text, error)
         try:
             with self._link.transaction() as conn:

@@ -17,7 +17,7 @@ from msgworker.message import State
 from msgworker.queries.charts import WINDOWS, HistoryPoint, TopicTimes, Window
 from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.bounded import Capped
-from msgworker.store.pauses import MAX_TOPIC
+from msgworker.table import MAX_TOPIC
 from msgworker.web import charts, sections, shown
 from msgworker.web.site import site_of
 
