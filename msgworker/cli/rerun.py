@@ -55,6 +55,7 @@ def long_work(fn: F) -> F:
     fn = click.option(
         "--operation", metavar="N", help="Continue the interrupted operation of this number."
     )(fn)
+    fn = click.option("--resume", hidden=True)(fn)  # its name until 0.1; goes in 1.0
     return click.option("--rate", metavar="N", help="At most so many a second: 50, or 50/s.")(fn)
 
 
@@ -94,7 +95,8 @@ def choice_of(given: dict[str, Any]) -> dict[str, Any]:
 
 def operation_of(given: dict[str, Any]) -> int | None:
     """--operation, checked."""
-    text = given.pop("operation")
+    before, text = given.pop("resume"), given.pop("operation")
+    text = before if text is None else text
     return None if text is None else message_id(text)
 
 

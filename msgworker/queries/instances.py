@@ -386,7 +386,7 @@ class TopicLimit:
     not recovered yet. holders: how many of them each instance has. rate: "20/s", None = any; burst,
     starts: how many may start at once, after a pause and now; None without a rate. next_seconds:
     until the next start, 0 = at once. declared_by: the instance that has recorded it.
-    declared_at: when.
+    declared_at: when. tokens: the name of starts until 0.2; it goes in 1.0.
     """
 
     topic: str
@@ -399,6 +399,7 @@ class TopicLimit:
     next_seconds: float | None
     declared_by: str
     declared_at: datetime
+    tokens: int | None
 
     @property
     def why(self) -> str | None:
@@ -451,6 +452,7 @@ def _limited(
         next_seconds=free.next_in if has_rate else None,
         declared_by=by,
         declared_at=at,
+        tokens=free.tokens if has_rate else None,
     )
 
 

@@ -126,6 +126,7 @@ def test_rerun_with_successors_leaves_done_ones_and_says_so(crm: Cli, folder: Pa
         ("--operation", "x"),
         ("--operation", "1", "--dead"),
         ("--operation", "77"),
+        ("1", "--resume", "77"),
         ("--dead", "--status", "failed"),
         ("--status", "new"),
         ("--status", "done"),
