@@ -763,7 +763,7 @@ SELECT CAST(msgworker_message.scheduled_for AS CHAR) AS anon_1
 FROM msgworker_message
 WHERE msgworker_message.msg_id = %s;
 
--- ==================== locks: Locks with tokens, and the dealing of messages to the flags of instances
+-- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
 -- undealt: Messages without an instance type that may be claimed, oldest first
 SELECT msgworker_message.msg_id, msgworker_message.object_id

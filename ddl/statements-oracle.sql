@@ -1087,7 +1087,7 @@ SELECT TO_CHAR(CAST(msgworker_message.scheduled_for AS TIMESTAMP), 'SYYYY-MM-DD 
 FROM msgworker_message
 WHERE msgworker_message.msg_id = :mw_id;
 
--- ==================== locks: Locks with tokens, and the dealing of messages to the flags of instances
+-- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
 -- undealt: Messages without an instance type that may be claimed, oldest first
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ msgworker_message.msg_id,

@@ -815,7 +815,7 @@ SELECT msgworker_message.scheduled_for AS anon_1
 FROM msgworker_message
 WHERE msgworker_message.msg_id = ?;
 
--- ==================== locks: Locks with tokens, and the dealing of messages to the flags of instances
+-- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
 -- undealt: Messages without an instance type that may be claimed, oldest first
 SELECT msgworker_message.msg_id, msgworker_message.object_id

@@ -17,7 +17,7 @@ tries          the record of failed tries
 items          the items of a fan-out
 lease          the leases of instances
 recover        messages of instances without a lease
-locks          locks with tokens, and the dealing of messages to flags
+locks          locks with tokens, and the dealing of messages to instance types
 pauses         topics that are paused
 cancels        requests to cancel running messages
 change         rerun, discard and cancel; the messages behind a message

@@ -1,4 +1,4 @@
-"""Locks with tokens, and the dealing of messages to the flags of instances."""
+"""Locks with tokens, and the dealing of messages to instance types."""
 
 from __future__ import annotations
 
