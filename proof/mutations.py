@@ -80,35 +80,6 @@ MUTANTS = (
         *_on("test_flag_refuses_what_has_changed_since_it_was_seen", "postgresql"),
     ),
     _m(
-        "oldest candidates last",
-        "store/candidates.py",
-        """            .order_by(key)
-            .limit(bindparam("rows", type_=sa.Integer()))
-        )
-
-    return as_candidates(sent_often(conn, t, "oldest\"""",
-        """            .order_by(key.desc())
-            .limit(bindparam("rows", type_=sa.Integer()))
-        )
-
-    return as_candidates(sent_often(conn, t, "oldest\"""",
-        *_on("test_oldest_finds_open_rows_by_age", "sqlite"),
-    ),
-    _m(
-        "running messages without an object take up room in a look",
-        "store/candidates.py",
-        "            .where(matters)\n",
-        "",
-        *_on("test_of_the_running_only_those_with_an_object_are_read", "sqlite"),
-    ),
-    _m(
-        "running messages with an object are not seen",
-        "store/candidates.py",
-        "matters = sa.or_(c.object_id.is_not(None), c.status != lit(Status.PROCESSING))",
-        "matters = c.status != lit(Status.PROCESSING)",
-        *_on("test_of_the_running_only_those_with_an_object_are_read", "sqlite"),
-    ),
-    _m(
         "run goes on behind one that waits",
         "store/claim.py",
         "elif found[1] and (role is None",
@@ -136,13 +107,6 @@ MUTANTS = (
         "last = self.spec.max_tries",
         *_on("test_on_dead_block_waits_for_ops", "sqlite"),
     ),
-    _m(
-        "NULL is an object",
-        "instance/claiming/choice.py",
-        "            same = row[key_at]\n            if same is not None:",
-        "            same = row[key_at]\n            if msg_id is not None:",
-        *_on("test_messages_without_an_object_are_claimed_together", "sqlite"),
-    ),
     # --- timers
     _m(
         "a tick is fired whatever was seen",
@@ -159,13 +123,6 @@ MUTANTS = (
         *_on("test_a_tick_and_its_message_are_one_transaction", "sqlite"),
     ),
     _m(
-        "the next tick is computed from now",
-        "ticks.py",
-        "        behind = when.after(next_at)\n        while",
-        "        behind = when.after(now)\n        while",
-        "test_all_missed_ticks_are_sent_a_hundred_at_a_time",
-    ),
-    _m(
         "the last tick is not respected",
         "ticks.py",
         "if last_at is not None and next_at <= last_at:",
@@ -173,46 +130,11 @@ MUTANTS = (
         "test_no_tick_up_to_the_last_one_is_sent_again[all]",
     ),
     _m(
-        "a changed schedule begins at the clock, whatever was sent",
-        "instance/liveness/schedules.py",
-        "last = now if row.last_at is None else max(now, row.last_at)",
-        "last = now",
-        *_on("test_a_change_while_the_clock_is_put_back_sends_no_tick_again", "sqlite"),
-    ),
-    _m(
-        "a changed schedule leaves out what was due",
-        "instance/liveness/schedules.py",
-        "waits = moved and is_due and name not in self._failing",
-        "waits = False",
-        *_on("test_a_changed_schedule_goes_on_by_its_new_times_and_fires_no_tick_twice", "sqlite"),
-    ),
-    _m(
-        "a paused schedule fires",
-        "instance/liveness/schedules.py",
-        "if row is None or row.paused_at is not None:",
-        "if row is None:",
-        *_on("test_a_paused_schedule_does_not_fire", "sqlite"),
-    ),
-    _m(
         "what is refused stops the others",
         "instance/liveness/schedules.py",
         "if trouble(error) in (Trouble.LOST, Trouble.AGAIN):\n                raise",
         "if trouble(error):\n                raise",
         *_on("test_a_schedule_that_is_refused_is_told_and_others_go_on", "sqlite"),
-    ),
-    _m(
-        "running code changes the row back",
-        "instance/liveness/schedules.py",
-        "        if not waits:\n            self._to_declare.discard(name)",
-        "        pass",
-        *_on("test_old_code_beside_new_code_fires_as_in_the_table_and_says_so_once", "sqlite"),
-    ),
-    _m(
-        "ticks of a pause are made up for",
-        "ops/records.py",
-        'values = {"paused_at": None, "paused_by": None, "next_at": next_at}',
-        'values = {"paused_at": None, "paused_by": None}',
-        *_on("test_a_paused_schedule_leaves_out_the_ticks_of_its_pause", "sqlite"),
     ),
     # --- P7 priorities
     _m(
@@ -223,45 +145,10 @@ MUTANTS = (
         *_on("test_a_message_with_a_priority_behind_another_is_no_head", "sqlite"),
     ),
     _m(
-        "what runs or is dead keeps its rank",
-        "table/tables.py",
-        "parts = [free, _has_one(c)]",
-        "parts = [t.unfinished(c), _has_one(c)]",
-        *_on("test_only_what_may_be_claimed_and_waits_for_no_instant_has_a_rank", "sqlite"),
-    ),
-    _m(
-        "what waits for an instant has a rank",
-        "table/tables.py",
-        "parts.append(c.available_at.is_(None))",
-        "pass",
-        *_on("test_only_what_may_be_claimed_and_waits_for_no_instant_has_a_rank", "sqlite"),
-    ),
-    _m(
-        "a text is the highest priority",
-        "table/tables.py",
-        "c.priority.between(ONE, sa.literal_column(str(MOST_PRIORITY)))",
-        "c.priority >= ONE",
-        "test_odd_values_of_sqlite_count_as_none_or_as_their_number[1e300]",
-    ),
-    _m(
         "the oldest is owed nothing",
         "instance/claiming/choice.py",
         "if overtaken >= SHARE - 1 else",
         "if overtaken >= SHARE * 99 else",
-        *_on("test_of_every_eight_messages_claimed_one_is_the_oldest", "sqlite"),
-    ),
-    _m(
-        "what overtakes the oldest that were not read is not counted",
-        "instance/claiming/choice.py",
-        "return ranks[:want], overtaken + min(want, len(ranks))",
-        "return ranks[:want], overtaken",
-        *_on("test_of_every_eight_messages_claimed_one_is_the_oldest", "sqlite"),
-    ),
-    _m(
-        "the oldest are not read when they are owed",
-        "instance/claiming/search.py",
-        "others = max(want - len(chooser.own), choice.owed(want, self._overtaken))",
-        "others = max(want - len(chooser.own), 0)",
         *_on("test_of_every_eight_messages_claimed_one_is_the_oldest", "sqlite"),
     ),
     _m(
@@ -270,48 +157,6 @@ MUTANTS = (
         "self.own += sorted(found, key=lambda row: row.msg_id)",
         "self.own += sorted(found, key=lambda row: -row.msg_id)",
         *_on("test_messages_with_a_priority_do_not_starve_each_other", "sqlite"),
-    ),
-    _m(
-        "claimed messages start by id",
-        "instance/claiming/claimer.py",
-        "if self._by_priority and len(rows) > 1:",
-        "if False:",
-        *_on("test_heads_of_a_higher_priority_come_first", "sqlite"),
-    ),
-    _m(
-        "urgent messages wait for the instance of their share",
-        "instance/claiming/choice.py",
-        "if self.slots == 1 or row.msg_id in self.priorities:",
-        "if self.slots == 1:",
-        *_on("test_urgent_messages_of_another_share_are_taken_too", "sqlite"),
-    ),
-    _m(
-        "lost claims do not make an instance count the others",
-        "instance/claiming/loop.py",
-        "                self._housekeep_now()  # it counts the instances\n",
-        "                pass\n",
-        *_on("test_an_instance_whose_claims_are_lost_counts_the_others_at_once", "sqlite"),
-    ),
-    _m(
-        "the eldest of other shares wait for their instance",
-        "instance/claiming/choice.py",
-        "self._others[: self.eldest], self._others[self.eldest :]",
-        "self._others[:0], self._others",
-        "test_the_eldest_of_other_shares_come_first_in_some_looks",
-    ),
-    _m(
-        "all heads for batches are claimed at once",
-        "instance/claiming/loop.py",
-        "            if most > 1:\n",
-        "            if most < 1:\n",
-        *_on("test_heads_for_batches_are_claimed_a_batch_at_a_time", "sqlite-60-4"),
-    ),
-    _m(
-        "what cannot start hides lower priorities",
-        "instance/claiming/search.py",
-        "        if found < want:\n",
-        "        if found < 0:\n",
-        *_on("test_what_cannot_start_does_not_hide_lower_priorities", "sqlite"),
     ),
     _m(
         "urgent messages of other slices are proposed",
@@ -681,13 +526,6 @@ MUTANTS = (
         *_on("test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered", "sqlite"),
     ),
     _m(
-        "slow work is hoarded",
-        "instance/claiming/loop.py",
-        "if excess <= 0 or self._runtime.peers.slots < 2",
-        "if excess is not None or self._runtime.peers.slots < 2",
-        *_on("test_what_waits_behind_slow_handlers_is_given_back_where_others_live", "sqlite"),
-    ),
-    _m(
         "old handlers are not waited for",
         "instance/running/in_flight.py",
         "lost = [r for r in list(self.running.values()) if not is_ours(r.owner)]",
@@ -725,65 +563,7 @@ MUTANTS = (
         "return not runtime.gave_up()",
         *_on("test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
     ),
-    # --- claims beside what is in flight
-    _m(
-        "threads that ran dry wait until all has ended",
-        "instance/claiming/loop.py",
-        "            self._lane_limit.ran_dry()\n",
-        "            self._lane_limit.has_room(busy)\n",
-        *_on("test_more_is_claimed_while_lanes_are_in_flight_if_the_threads_ran_dry", "sqlite"),
-    ),
-    _m(
-        "more is held although there was no more",
-        "instance/claiming/capacity.py",
-        "        if self._full:\n            self._full = False",
-        "        if self.lanes:\n            self._full = False",
-        "test_threads_that_run_dry_while_all_is_held_make_it_hold_more",
-    ),
-    _m(
-        "lanes that end take up room until their settle is answered",
-        "instance/claiming/loop.py",
-        "staying = max(0, held - self._settler.leaving)",
-        "staying = held",
-        *_on("test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others", "sqlite"),
-    ),
-    _m(
-        "lanes that go on leave their room",
-        "instance/settling/writer.py",
-        "[s.next_id for s in batch].count(None)",
-        "len(batch)",
-        *_on("test_lanes_that_go_on_with_the_settle_under_way_keep_their_room", "sqlite"),
-    ),
-    _m(
-        "lanes leave their room twice",
-        "instance/settling/writer.py",
-        "        finally:\n            self.leaving = 0\n",
-        "        finally:\n            self.leaving += 0\n",
-        *_on("test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others", "sqlite"),
-    ),
     # --- two settles at once
-    _m(
-        "a settle beside another one for a few lanes",
-        "instance/settling/settler.py",
-        "if busy and (busy == len(self.writers) or not self._worth_a_settle()):",
-        "if busy == len(self.writers):",
-        *_on("test_a_few_lanes_are_left_to_the_settle_under_way", "sqlite"),
-    ),
-    _m(
-        "a few lanes wait for a settle however long it takes",
-        "instance/settling/settler.py",
-        "if since is not None and now - since > LONG_SECONDS:",
-        "if since is not None and now < since:",
-        *_on("test_behind_a_settle_that_takes_long_any_lane_is_settled", "sqlite"),
-        *_on("test_what_waits_for_a_settle_that_hangs_is_settled_by_the_other_one", "sqlite"),
-    ),
-    _m(
-        "the settling thread is told of nothing",
-        "instance/settling/settler.py",
-        "        self.wake()\n        return True",
-        "        return True",
-        *_on("test_a_thread_of_its_own_settles_for_long_handlers", "sqlite"),
-    ),
     _m(
         "only the first settle is waited for",
         "instance/settling/settler.py",
@@ -811,13 +591,6 @@ MUTANTS = (
         "self._since.pop(who, None)",
         "self._since.clear()",
         "test_an_outage_of_two_parts_of_one_name_begins_and_ends_once",
-    ),
-    _m(
-        "an idle writer stays in its outage",
-        "instance/settling/settler.py",
-        "            if became:\n                self._answered()\n",
-        "",
-        *_on("test_an_outage_of_an_idle_writer_ends_with_the_next_answer", "sqlite"),
     ),
     _m(
         "the watchdog sees one settle",
@@ -1015,48 +788,6 @@ MUTANTS = (
         "rest = READ_AGAIN * seconds",
         "test_what_comes_is_found_at_once_and_a_lower_id_within_two_seconds[all-sqlite]",
     ),
-    _m(
-        "what was given back is not looked for",
-        "instance/claiming/search.py",
-        "self._beginning.lower(msg_id)",
-        "pass",
-        "test_what_we_give_back_ourselves_is_found_by_the_next_look[sqlite-released]",
-    ),
-    _m(
-        "a wake does not end the back-off of looks",
-        "instance/claiming/drain.py",
-        "self._look_at, self._woken = 0.0, True",
-        "self._woken = True",
-        *_on("test_a_message_of_this_process_starts_at_once_beside_a_busy_object", "sqlite"),
-    ),
-    _m(
-        "looks beside a running message never back off",
-        "instance/claiming/loop.py",
-        "if held and self.pace.look_in > 0 and",
-        "if held < 0 and self.pace.look_in > 0 and",
-        *_on("test_rounds_beside_a_busy_object_send_nothing_before_the_next_look", "sqlite"),
-    ),
-    _m(
-        "a wake between two waits is lost",
-        "instance/role.py",
-        "            if self._wake.is_set():",
-        "            if pause < 0:",
-        "test_a_wake_between_the_wait_and_the_next_round_is_not_lost",
-    ),
-    _m(
-        "runs are read as if nothing was read ahead",
-        "instance/claiming/claimer.py",
-        "        return self._runs.limit(len(lanes) + max(0, to_come), ahead)",
-        "        return self._runs.limit(len(lanes) + max(0, to_come), ahead * 0)",
-        *_on("test_lanes_with_long_runs_leave_less_to_others", "sqlite"),
-    ),
-    _m(
-        "a run that is cut short is read as long again",
-        "instance/claiming/capacity.py",
-        "cut = min(cut, 2 * done)",
-        "cut = min(cut, 1 << 60)",
-        "test_a_run_that_is_cut_short_is_followed_by_one_twice_as_long_as_was_used",
-    ),
     # --- scopes
     _m(
         "a shard is given up while messages of it are in flight",
@@ -1090,27 +821,6 @@ MUTANTS = (
         "test_segments_keep_their_rules_in_any_order_of_events",
     ),
     _m(
-        "a look tells of the segment that is held at its end",
-        "coordination/segments.py",
-        "self._empty_until |= dict.fromkeys(was, self._clock() + pause)",
-        "self._empty_until |= dict.fromkeys(self._shards, self._clock() + pause)",
-        "test_a_look_tells_of_the_shards_that_it_began_with[sqlite]",
-    ),
-    _m(
-        "an empty segment is looked at until it is given up",
-        "coordination/segments.py",
-        "lease.live() and not self._is_empty(self._shards, now)",
-        "lease.live() and now is not None",
-        "test_segments_keep_their_rules_in_any_order_of_events",
-    ),
-    _m(
-        "a segment is held as long as it has work",
-        "coordination/segments.py",
-        "return now - self._since >= self.scope.hold",
-        "return now - self._since >= 100 * self.scope.hold",
-        "test_segments_keep_their_rules_in_any_order_of_events",
-    ),
-    _m(
         "a start that a time limit of the server ended is repeated",
         "instance/connections.py",
         "        return self.by_database(error) and not self.took_too_long(error)",
@@ -1140,13 +850,6 @@ MUTANTS = (
         "test_an_object_has_one_home_however_its_id_is_written",
     ),
     _m(
-        "the shards at home are those away from it",
-        "databases.py",
-        "if n not in self.homes[name]]",
-        "if n in self.homes[name]]",
-        "test_shards_with_unfinished_messages_away_from_home_are_told",
-    ),
-    _m(
         "databases share the locks of their scopes",
         "databases.py",
         "                if other != name:\n",
@@ -1168,32 +871,11 @@ MUTANTS = (
         "test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back",
     ),
     _m(
-        "one database that is away ends all",
-        "workers.py",
-        "if all(part.is_away for part in parts)",
-        "if any(part.is_away for part in parts)",
-        "test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back",
-    ),
-    _m(
-        "who waits for its database again and again ends never",
-        "workers.py",
-        "if all(part.is_away for part in parts)",
-        "if all(not part for part in parts)",
-        "test_who_can_use_none_of_its_databases_ends",
-    ),
-    _m(
         "a lost database is not the gravest",
         "workers.py",
         "(ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.RETRIES)",
         "(ExitCode.RETRIES, ExitCode.REFUSED, ExitCode.UNREACHABLE)",
         "test_the_gravest_report_is_the_exit_code_of_all",
-    ),
-    _m(
-        "a look reads as much as there are instances",
-        "instance/claiming/ring.py",
-        "objects = min(WINDOW, max(objects, self._stride))",
-        "objects = max(objects, self._stride)",
-        "test_a_look_everywhere_is_bounded_however_many_instances_live[sqlite]",
     ),
     # --- batches
     _m(
@@ -1366,23 +1048,6 @@ MUTANTS = (
         ),
     ),
     _m(
-        "a batch where there is one try",
-        "instance/running/gather.py",
-        " and self._runtime.tables.spec.max_tries > 1",
-        "",
-        *_on("test_where_a_message_has_one_try_only_nothing_shares_a_batch", "sqlite"),
-    ),
-    _m(
-        "a batch goes on over a message of another handler",
-        "instance/running/gather.py",
-        "                or controls.is_apart(row)\n            ):\n                return\n",
-        "                or controls.is_apart(row)\n            ):\n                continue\n",
-        *_on(
-            "test_a_message_of_another_handler_or_one_that_cannot_be_read_ends_the_run_of_a_batch",
-            "sqlite",
-        ),
-    ),
-    _m(
         "a batch: taken for committed without a look",
         "instance/running/batch.py",
         "if not heads.isdisjoint(flagged):",
@@ -1410,76 +1075,13 @@ MUTANTS = (
         *_on("test_one_that_is_failed_gets_a_try_and_holds_back_what_follows_it", "sqlite"),
     ),
     _m(
-        "a batch: the failure of the next message is forgotten at a stop",
-        "instance/settling/settler.py",
-        "lane.result = lane.result or Result(Outcome.RELEASED)",
-        "lane.result = Result(Outcome.RELEASED)",
-        *_on("test_a_failure_named_before_a_stop_is_written_by_the_stop", "sqlite"),
-    ),
-    _m(
         "a batch: lanes of several ids",
         "instance/running/gather.py",
         "lane.owner != first.owner\n                or lane.result is not None",
         "lane.result is not None",
         "test_lanes_of_another_id_share_no_batch",
     ),
-    _m(
-        "a width that is read behind its place",
-        "instance/running/in_flight.py",
-        "            width = lane.width\n            place, rows = lane.place, lane.rows\n",
-        "            place, rows = lane.place, lane.rows\n            width = lane.width\n",
-        "test_a_message_that_gets_the_flag_is_known_whenever_the_lane_moves",
-    ),
     # --- limits
-    _m(
-        "limits: objects of limited topics are read in each round",
-        "instance/claiming/ring.py",
-        "            at, self._next = ahead.last, self._next + 1",
-        "            break",
-        "test_where_nothing_was_found_is_passed_over_in_the_next_round",
-    ),
-    _m(
-        "limits: what is passed over is never read again",
-        "instance/claiming/ring.py",
-        "        return self._stretches[min(ages)[1]] if ages else None",
-        "        return None",
-        "test_what_comes_into_a_stretch_is_met_after_a_multiple_of_the_time_that_all_took",
-    ),
-    _m(
-        "limits: what was never read waits for what is read again",
-        "instance/claiming/ring.py",
-        "        if any(one.read_at is None for one in self._stretches):",
-        "        if not self._stretches:",
-        "test_looks_that_begin_again_at_the_start_reach_the_end[False]",
-    ),
-    _m(
-        "limits: not the oldest stretch is read again, but the first",
-        "instance/claiming/ring.py",
-        "min(ages)[1]",
-        "min(place for _, place in ages)",
-        "test_looks_that_begin_again_at_the_start_reach_the_end[False]",
-    ),
-    _m(
-        "limits: after an outage a part of the objects is still passed over",
-        "instance/claiming/ring.py",
-        "        busy = busy and not self._afresh\n",
-        "",
-        "test_nothing_is_passed_over_after_a_clear",
-    ),
-    _m(
-        "limits: a page of limited messages is not bounded",
-        "store/candidates.py",
-        "            return seen, until\n        if those",
-        "            return seen, None\n        if those",
-        "test_heads_are_read_up_to_an_object_and_no_further[mariadb]",
-    ),
-    _m(
-        "limits: messages without an object are read whatever their topic",
-        "instance/claiming/ring.py",
-        "            found += self._rows.step(conn, self._tables, objects, those, busy)",
-        "            found += self._rows.step(conn, self._tables, objects, None, busy)",
-        "test_limited_messages_without_an_object_are_not_proposed_among_others[mariadb]",
-    ),
     _m(
         "limits: more are flagged than permits are free",
         "instance/claiming/claimer.py",
@@ -1786,13 +1388,6 @@ MUTANTS = (
         "test_no_more_start_than_the_bucket_holds_and_the_rate_fills",
     ),
     _m(
-        "limits: one that was removed is not declared again",
-        "instance/liveness/requests.py",
-        "if seen is None or (seen.limit != limit and not self._started):",
-        "if not self._started and (seen is None or seen.limit != limit):",
-        *_on("test_a_limit_that_was_removed_is_declared_again_by_who_has_it", "sqlite"),
-    ),
-    _m(
         "limits: only those of our own code are obeyed",
         "instance/liveness/requests.py",
         "by_topic = {topic: one.limit for topic, one in recorded.items()}",
@@ -1822,60 +1417,11 @@ MUTANTS = (
         "test_permits_are_counted_by_the_topic_as_python_compares_it",
     ),
     _m(
-        "limits: messages without a topic are not counted",
-        "store/limits.py",
-        "none = topic == DEFAULT_TOPIC",
-        "none = False",
-        "test_permits_are_counted_by_the_topic_as_python_compares_it",
-    ),
-    _m(
-        "limits: more are claimed than there are threads",
-        "instance/claiming/limits.py",
-        "return max(0, min(room, self._threads - len(self._ours)))",
-        "return max(0, room)",
-        *_on("test_an_instance_claims_as_many_as_it_has_threads_for", "sqlite"),
-    ),
-    _m(
-        "limits: a locked record is asked for again at once",
-        "instance/claiming/limits.py",
-        "of.again(now, Waits.LOCK, min(of.longer(), TOKENS_SECONDS) * random.uniform(0.5, 1.0))",
-        "of.again(now, Waits.LOCK)",
-        *_on("test_who_finds_a_record_locked_again_and_again_looks_more_rarely", "sqlite"),
-    ),
-    _m(
-        "limits: who loses a race looks again at once",
-        "instance/claiming/limits.py",
-        "of.again(now, Waits.NO, RACE_SECONDS * random.uniform(0.5, 1.5))",
-        "of.again(now, Waits.NO)",
-        *_on("test_who_loses_every_race_for_heads_does_not_look_again_at_once", "sqlite"),
-    ),
-    _m(
-        "limits: the common search reads limited topics",
-        "instance/claiming/finder.py",
-        "self.search.but = frozenset(controls.limits)",
-        "self.search.but = frozenset()",
-        *_on("test_rows_of_limited_topics_are_not_read_again_in_each_round", "sqlite"),
-    ),
-    _m(
         "limits: a batch takes messages without a permit",
         "instance/running/gather.py",
         "                or controls.is_apart(row)\n",
         "                or controls.is_paused(row)\n",
         *_on("test_a_batch_takes_no_message_that_needs_a_permit_behind_another", "sqlite"),
-    ),
-    _m(
-        "limits: a drain waits for no token",
-        "instance/claiming/limits.py",
-        "ahead.append(max(0.0, of.token_at - now))",
-        "ahead.append(1e9)",
-        *_on("test_a_drain_waits_for_a_token_that_comes_within_its_linger", "sqlite"),
-    ),
-    _m(
-        "limits: tokens are taken for what was not won",
-        "instance/claiming/claimer.py",
-        "limits.take(conn, tables, topic, free, len(rows))",
-        "limits.take(conn, tables, topic, free, len(some))",
-        *_on("test_tokens_of_heads_that_others_have_claimed_are_not_taken", "sqlite"),
     ),
     # --- heads that are found before there is room
     _m(
@@ -1886,20 +1432,6 @@ MUTANTS = (
         *_on("test_topics_that_are_paused_meanwhile_are_not_claimed", "sqlite"),
         *_on("test_what_was_found_under_a_lost_id_is_not_claimed", "sqlite"),
     ),
-    _m(
-        "ahead: what was found says what is left",
-        "instance/claiming/loop.py",
-        "        look.complete = look.round_over = False\n",
-        "",
-        "test_it_gives_what_fits_and_no_longer_knows_what_else_there_is",
-    ),
-    _m(
-        "ahead: also beside other instances",
-        "instance/claiming/loop.py",
-        "alone = lonely and not",
-        "alone = not",
-        *_on("test_nothing_is_looked_for_beside_another_instance", "sqlite"),
-    ),
     # --- at home on real installations
     _m(
         "a standby is no outage",
@@ -1909,24 +1441,10 @@ MUTANTS = (
         "test_what_a_standby_refuses_is_an_outage_and_other_refusals_are_not",
     ),
     _m(
-        "each refused write is an outage",
-        "db/failover.py",
-        "    if database.refusal_is_of_standby or _is_standby(database, raw):\n",
-        "    if True:\n",
-        "test_what_a_standby_refuses_is_an_outage_and_other_refusals_are_not",
-    ),
-    _m(
         "an administrator works on a replica",
         "db/failover.py",
         "    if database.may_be_standby(raw) and _is_standby(database, raw):\n",
         "    if False:\n",
-        "test_what_a_replica_refuses_is_an_outage",
-    ),
-    _m(
-        "a server that is read-only ends the run",
-        "db/mysql.py",
-        "            return Trouble.LOST  # a replica, see failover.py\n",
-        "            return Trouble.REFUSED\n",
         "test_what_a_replica_refuses_is_an_outage",
     ),
     _m(
@@ -1944,13 +1462,6 @@ MUTANTS = (
         "test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one",
     ),
     _m(
-        "the other hosts of a URL are not asked",
-        "db/failover.py",
-        "        if new:\n",
-        "        if False:\n",
-        "test_who_starts_on_an_old_primary_is_told_by_the_other_hosts_of_its_url",
-    ),
-    _m(
         "an old primary of MariaDB is worked on",
         "db/mysql_servers.py",
         "        return found.server in self._writers and not found.has_of(seen)\n",
@@ -1963,48 +1474,5 @@ MUTANTS = (
         "            self.link.check_server()\n",
         "",
         "test_an_old_primary_that_comes_back_is_refused",
-    ),
-    _m(
-        "ready for any schema",
-        "ops/queries.py",
-        "            describe.check(conn, t)\n        return True",
-        "        return True",
-        "test_ready_needs_a_schema_that_this_version_may_work_on",
-    ),
-    _m(
-        "an error of ours is an empty page",
-        "web/application.py",
-        "HTTPException: refused, ConfigError: wrong, Exception: failed}",
-        "HTTPException: refused, ConfigError: wrong}",
-        "test_an_error_of_ours_is_a_page_or_a_problem_with_all_headers",
-    ),
-    _m(
-        "Alembic would drop our tables",
-        "alembic.py",
-        "return not (name.lower() in _our_tables() or _is_message_table(object))",
-        "return not _is_message_table(object)",
-        *_on("test_autogenerate_drops_none_of_our_tables", "sqlite"),
-    ),
-    _m(
-        "a revision begun outside goes on",
-        "alembic.py",
-        "            raise SchemaError(BEGUN) from error\n",
-        "            pass\n",
-        "test_a_revision_that_cannot_upgrade_changes_nothing_and_says_how_it_can",
-    ),
-    _m(
-        "a chunk leaves out what waits for an instant",
-        "store/bounded.py",
-        "    if c.available_at is not None:\n        due",
-        "    if c.available_at is None:\n        due",
-        *_on("test_chunks_hold_all_that_matches_once_and_in_order", "sqlite"),
-    ),
-    _m(
-        "a part that was counted is taken for another number",
-        "ops/selection.py",
-        "if complete or found > self.expected:",
-        "if True:",
-        "test_a_dry_run_that_stops_at_its_limit_does_not_take_a_part_for_another_number"
-        "[sqlite-discard]",
     ),
 )

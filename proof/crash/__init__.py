@@ -41,6 +41,6 @@ F36  fork after the engine was used            SPM test_hostile: forked_child
 
 `torture` does most of it at once (test_torture for a few seconds), to plain and to transactional
 handlers, batches and groups, with chains, unique keys, a limit, cancels and a schedule
-(feature_rules.py); `batches` has many more of these, and kills; `measure` measures
-recovery; `rolling` scales a fleet with shared-out shards under load, and how long they rest.
+(feature_rules.py); `measure` measures recovery; `rolling` scales a fleet with shared-out shards
+under load, and how long they rest.
 """

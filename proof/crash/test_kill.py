@@ -118,6 +118,38 @@ def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("topic", ["batch", "group"])
+def test_batches_of_processes_that_are_killed_are_done_exactly_once_in_order(
+    trial: Trial, topic: str
+) -> None:
+    """Killed at random moments, and by messages in the middle of a batch, of which some fail."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+
+    def does() -> dict[str, Any]:
+        drawn = chance.random()
+        if drawn < 0.02:
+            return {"fails": chance.choice((1, 2, 99)), "raises": chance.random() < 0.5}
+        return {"crash": points.IN_HANDLER} if drawn < 0.025 else {"work": 0.004}
+
+    numbers = trial.send_many([(f"o{i % 20}", topic, does()) for i in range(600)])
+    lives = [trial.spawn().ready() for _ in range(2)]
+    kills = seen = 0
+    while trial.unfinished():
+        lives = [life if life.running else trial.spawn() for life in lives]
+        if kills < ROUNDS and len(trial.events()) > seen + 100:
+            chance.choice(lives).kill()
+            kills, seen = kills + 1, len(trial.events())
+        trial.pauses(0.05)
+    verdict = finish(trial)
+    assert kills == ROUNDS
+    done = [n for n in numbers if verdict.row(n).status == 2]
+    assert {verdict.count(n, Kind.EFFECT) for n in done} == {1}
+    assert any(verdict.count(n, Kind.RECOVERED) for n in numbers)
+
+
+@pytest.mark.long
 @pytest.mark.ahead(spare=True)
 def test_object_of_a_killed_process_goes_on_with_the_heir(trial: Trial) -> None:
     """The victim's objects are handled again within lease + 2 heartbeats, without an operator."""
