@@ -70,8 +70,6 @@ class with_zone(OfDatabase):
     """A UTC instant without a zone, as a column keeps it that has one (Oracle), or the session's
     (MariaDB, MySQL)."""
 
-    inherit_cache = True
-    way = "with_zone"
     type = UtcDateTime(form="zoned")
 
 
@@ -143,9 +141,6 @@ def kept_as(kind: TypeEngine[Any] | None, database: Database, zone: str) -> UtcD
 class now(OfDatabase):
     """The database's clock, UTC; the same value for all rows of a statement."""
 
-    inherit_cache = True
-    way = "now"
-
     @property
     def type(self) -> TypeEngine[datetime]:  # type: ignore[override]
         return UtcDateTime()
@@ -156,16 +151,11 @@ class now_ms(OfDatabase):
     time zones and drivers. It is the start of the statement: a statement that waits for a row
     uses a time that is too early, never too late."""
 
-    inherit_cache = True
-    way = "now_ms"
     type = sa.BigInteger()
 
 
 class now_plus(OfDatabase):
     """The database's clock plus a number of seconds (may be a fraction, may be negative)."""
-
-    inherit_cache = True
-    way = "now_plus"
 
     @property
     def type(self) -> TypeEngine[datetime]:  # type: ignore[override]
@@ -175,47 +165,33 @@ class now_plus(OfDatabase):
 class seconds_passed(OfDatabase):
     """Seconds from an instant in UTC until now, as a float; NULL or infinite for an invalid one."""
 
-    inherit_cache = True
-    way = "seconds_passed"
     type = sa.Float()
 
 
 class step_of(OfDatabase):
     """Which step since 1970 an instant is in: `step_of(instant, seconds of a step)`."""
 
-    inherit_cache = True
-    way = "step_of"
     type = sa.BigInteger()
 
 
 class text_of(OfDatabase):
     """`instant_text` of what a column keeps."""
 
-    inherit_cache = True
-    way = "text_of"
     type = NullType()
 
 
 class of_text(OfDatabase):
     """The inverse of `text_of`."""
 
-    inherit_cache = True
-    way = "of_text"
     type = UtcDateTime()
 
 
 class of_plain_text(of_text):
     """The same, of a column without a zone on PostgreSQL."""
 
-    inherit_cache = True
-    way = "of_plain_text"
-
 
 class real(OfDatabase):
     """`real_instant` as a column keeps it."""
-
-    inherit_cache = True
-    way = "real"
 
     def __init__(self, instant: Any) -> None:
         self.type = kind_of(instant)
@@ -354,53 +330,39 @@ class _plain(OfDatabase):
     """A UTC instant as a time without a zone, or (`_aware`) the other way round, where the types
     of the database differ."""
 
-    inherit_cache = True
-    way = "plain"
     type = UtcDateTime(form="plain")
 
 
 class _aware(OfDatabase):
-    inherit_cache = True
-    way = "aware"
     type = UtcDateTime()
 
 
 class _unzoned(OfDatabase):
     """The contrary of `with_zone`."""
 
-    inherit_cache = True
-    way = "unzoned"
     type = UtcDateTime()
 
 
 class _epoch(OfDatabase):
-    """Seconds since 1970 of a UTC instant, or (`_kept_epoch`) of one of a column that the session
-    has its zone for."""
+    """Seconds since 1970 of a UTC instant."""
 
-    inherit_cache = True
-    way = "epoch"
     type = sa.Float()
 
 
 class _kept_epoch(_epoch):
-    inherit_cache = True
-    way = "kept_epoch"
+    """The same, of an instant of a column that the session has its zone for."""
 
 
 class _session_now(OfDatabase):
     """The clock, for a column that the session has its zone for: also in a repeated hour exact, if
     it is written as it is."""
 
-    inherit_cache = True
-    way = "session_now"
     type = UtcDateTime(form="session")
 
 
 class _session_low(OfDatabase):
     """A time of the session before which no instant of a column is later than a UTC instant."""
 
-    inherit_cache = True
-    way = "session_low"
     type = UtcDateTime(form="session")
 
 

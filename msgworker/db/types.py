@@ -17,11 +17,16 @@ from msgworker.payload import BEGINNING
 
 
 class OfDatabase(FunctionElement[Any]):
-    """An expression that each database writes in its own way. way: the method of `Database` that
-    writes it."""
+    """An expression that each database writes in its own way, with the method of `Database` of the
+    same name."""
 
     inherit_cache = True
     way: str
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.inherit_cache = True
+        cls.way = cls.__name__.lstrip("_")
 
 
 @compiles(OfDatabase)
@@ -99,8 +104,6 @@ class AnyText(TypeDecorator[str]):
 
 
 class _given_back(OfDatabase):
-    inherit_cache = True
-    way = "given_back"
     type = sa.String()
 
 
@@ -125,8 +128,6 @@ class bytewise(OfDatabase):
     """A text that is compared byte by byte, whatever the collation of its column: for conditions
     and for GROUP BY."""
 
-    inherit_cache = True
-    way = "bytewise"
     type = sa.String()
 
 
@@ -158,8 +159,6 @@ def beginning(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 class _place_of(OfDatabase):
     """Where a text begins in another one, from 1 on; 0 = it is not there."""
 
-    inherit_cache = True
-    way = "place_of"
     type = sa.Integer()
 
 
