@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from msgworker.instance.claiming.scope import Scope
     from msgworker.instance.connections import FairLock
     from msgworker.instance.report import Report
-    from msgworker.instance.state import Runtime
+    from msgworker.instance.state import Setup
     from msgworker.instance.worker import Worker
     from msgworker.ops import Ops
     from msgworker.schema.known import KnownTables
@@ -232,8 +232,8 @@ class App(Declaring):
                 return known.read()
             with db.reaching(self._own):
                 known.check_missing()
-                state = self._new_state(known.read(), None)
-                verdict = recovery.change(state, wanted, log, may_bury=may_bury)
+                setup = self._new_setup(known.read(), None)
+                verdict = recovery.change(setup, wanted, log, may_bury=may_bury)
             if verdict.state in recovery.IN_THE_WAY:
                 return known.read()
             known.forget()
@@ -549,8 +549,8 @@ class App(Declaring):
         some = topics is not None
         scope = self._scope(scope)
         worker = Worker(
-            lambda: self._state(chosen, chosen=some, scope=scope),
-            look=lambda: self._new_state(self._known.now(), chosen, chosen=some),
+            lambda: self._setup(chosen, chosen=some, scope=scope),
+            look=lambda: self._new_setup(self._known.now(), chosen, chosen=some),
             threads=threads,
             label=self.label,
         )
@@ -652,13 +652,13 @@ class App(Declaring):
         scope.check(self.table)
         return None if scope.role is None else scope
 
-    def _state(
+    def _setup(
         self,
         topics: frozenset[str] | None,
         *,
         chosen: bool = False,
         scope: Scope | None = None,
-    ) -> Runtime:
+    ) -> Setup:
         tables = self._known.checked()
         if scope is not None:
             self._known.check_slices(repr(scope), str(scope.role))
@@ -668,32 +668,28 @@ class App(Declaring):
                 f"{self.table.name}: without it messages of msgworker look like foreign ones"
             )
         self._known.check_fit()
-        return self._new_state(self._by_rule(), topics, chosen=chosen, scope=scope)
+        return self._new_setup(self._by_rule(), topics, chosen=chosen, scope=scope)
 
-    def _new_state(
+    def _new_setup(
         self,
         tables: Tables,
         topics: frozenset[str] | None,
         *,
         chosen: bool = False,
         scope: Scope | None = None,
-    ) -> Runtime:
+    ) -> Setup:
         from msgworker.events import Events
         from msgworker.instance.connections import FairLock
-        from msgworker.instance.liveness.identity import Identity, new_instance_id
-        from msgworker.instance.state import InstanceLog, Runtime
+        from msgworker.instance.state import Setup
 
-        identity = Identity(new_instance_id(self.label))
         with self._lock:  # one for all instances of this process
             self._fair_lock = turns = self._fair_lock or FairLock()
-        return Runtime(
+        return Setup(
             engine=self._own,
             lent=self._engine_beside(lends=True),
             tables=tables,
             registry=self._registry,
             settings=self.settings,
-            identity=identity,
-            log=InstanceLog(identity),
             topics=topics,
             chosen=chosen,
             channel=self._channel if self.settings.notify and tables.dialect.notify else None,
@@ -710,7 +706,7 @@ class App(Declaring):
         renewed its lease in time."""
         with self._workers_lock:
             running = [worker.instance for worker in self._workers]
-        identities = [one.runtime.identity for one in running if one is not None]
+        identities = [one.shared.identity for one in running if one is not None]
         return {identity.id: identity.trusted() for identity in identities}
 
     def web(
@@ -776,9 +772,9 @@ class App(Declaring):
         )
 
 
-def runtime_of(app: App, topics: Iterable[str] | None = None) -> Runtime:
+def setup_of(app: App, topics: Iterable[str] | None = None) -> Setup:
     """What one instance of an App works on; for `msgworker.testing` and the tests."""
-    return app._state(app._chosen(topics))
+    return app._setup(app._chosen(topics))
 
 
 def registry_of(app: App) -> Registry:

@@ -27,7 +27,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from msgworker.app import App, runtime_of
+from msgworker.app import App, setup_of
 from msgworker.config import Keywords
 from msgworker.errors import ConfigError
 from msgworker.instance.claiming.drain import Drain
@@ -171,7 +171,7 @@ def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report
     # No other instance could unblock a message: due messages that cannot be claimed are left at
     # once.
     instance = Instance(
-        runtime_of(app),
+        setup_of(app),
         1,
         drain=Drain(linger=0.0, retry_linger=0.0, overdue=0.0),
         label=app.label,
@@ -227,7 +227,7 @@ class _Drain:
                 self._handle_all(parts.lanes)
             parts.settler.flush_waiting()
             parts.housekeeper.leave()
-            return report_of(parts.runtime, begun, undone=parts.draining.undone)
+            return report_of(parts, begun)
         finally:
             parts.fetcher.ended()
             parts.settler.close()
@@ -237,7 +237,7 @@ class _Drain:
                 parts.timer.ended()
 
     def _beat(self) -> None:
-        if time.monotonic() >= self._beat_at or self._instance.runtime.identity.in_doubt:
+        if time.monotonic() >= self._beat_at or self._instance.shared.identity.in_doubt:
             if self._instance.timer is not None:
                 self._instance.timer.run_once()
             self._instance.heartbeat.run_once()
@@ -252,7 +252,7 @@ class _Drain:
                 return
             if lanes.may_start(lane):
                 self._handle(lane)
-            elif self._instance.runtime.in_flight.unsure:  # the housekeeper reads them
+            elif self._instance.shared.in_flight.unsure:  # the housekeeper reads them
                 self._instance.housekeeper.run_once()
 
     def _handle(self, lane: Lane) -> None:

@@ -315,9 +315,9 @@ MUTANTS = (
     ),
     _m(
         "a drain whose outcome could not be written ends with 0",
-        "instance/state.py",
-        "me=(tenure.id, *tenure.left))",
-        "me=(tenure.id,))",
+        "instance/liveness/identity.py",
+        "return (tenure.id, *tenure.left)",
+        "return (tenure.id,)",
         "test_a_failed_try_that_is_set_back_is_told_and_bounded[sqlite]",
     ),
     _m(
@@ -417,7 +417,7 @@ MUTANTS = (
     _m(
         "recovery without take-over",
         "instance/liveness/recovery.py",
-        "            won = lease.take_over(conn, runtime.tables, seen, me=me, ttl=ttl)\n",
+        "            won = lease.take_over(conn, setup.tables, seen, me=me, ttl=ttl)\n",
         "            won = bool(ttl)\n",
         *_on("test_a_dead_lease_is_taken_over_and_then_goes", "sqlite"),
     ),
@@ -431,7 +431,7 @@ MUTANTS = (
     _m(
         "the id kept while a settle is under way",
         "instance/claiming/finder.py",
-        "if c.msg_id not in runtime.identity.doubtful]",
+        "if c.msg_id not in shared.identity.doubtful]",
         "if c.msg_id is not None]",
         *_on(
             "test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only",
@@ -507,15 +507,15 @@ MUTANTS = (
         "handlers start without trust in the lease",
         "instance/running/pool.py",
         "        if not trusted:  # wait",
-        "        if runtime.stopping is None:  # wait",
+        "        if setup is None:  # wait",
         *_on("test_no_handler_starts_while_the_lease_is_in_doubt", "sqlite"),
     ),
     _m(
         "claims without trust in the lease",
         "instance/claiming/claimer.py",
-        "            if runtime.identity.id != me or not runtime.identity.trusted():\n"
+        "            if shared.identity.id != me or not shared.identity.trusted():\n"
         "                return [], []  # declared dead",
-        "            if runtime.identity is None:\n                return [], []  # declared dead",
+        "            if shared is None:\n                return [], []  # declared dead",
         *_on("test_a_new_self_claims_nothing_that_the_old_one_looked_at", "sqlite"),
     ),
     _m(
@@ -549,7 +549,7 @@ MUTANTS = (
     _m(
         "who was late takes over who was late, too",
         "instance/liveness/recovery.py",
-        "forbear = FORBEAR_LEASES * self._runtime.settings.lease_seconds if late else 0.0",
+        "forbear = FORBEAR_LEASES * self._setup.settings.lease_seconds if late else 0.0",
         "forbear = 0.0 if late else 0.0",
         *_on(
             "test_who_was_late_itself_takes_over_nobody_who_may_have_been_late_too",
@@ -559,8 +559,8 @@ MUTANTS = (
     _m(
         "a settle of a lost id is sent again and again",
         "instance/settling/writer.py",
-        "return runtime.identity.is_ours(me) and not runtime.gave_up()",
-        "return not runtime.gave_up()",
+        "return shared.identity.is_ours(me) and not shared.stop.gave_up()",
+        "return not shared.stop.gave_up()",
         *_on("test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
     ),
     # --- two settles at once
@@ -602,8 +602,8 @@ MUTANTS = (
     _m(
         "what cannot be recovered is forgotten",
         "instance/liveness/lease.py",
-        'if runtime.tables.has("claimed_by"):',
-        "if runtime.tables is not None:",
+        'if setup.tables.has("claimed_by"):',
+        "if setup.tables is not None:",
         *_on("test_what_has_not_started_is_asked_for_before_it_starts", "sqlite"),
     ),
     _m(
@@ -1040,7 +1040,7 @@ MUTANTS = (
     _m(
         "who has waited for a payload starts whatever became of its lease",
         "instance/running/call.py",
-        "if found is None or not (identity.trusted() and identity.is_ours(owner)):",
+        "if found is None or not (self._identity.trusted() and self._identity.is_ours(owner)):",
         "if found is None:",
         *_on(
             "test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start",
@@ -1099,8 +1099,8 @@ MUTANTS = (
     _m(
         "limits: a run is read on",
         "instance/claiming/claimer.py",
-        "return not runtime.controls.is_apart(row)",
-        "return not runtime.controls.is_paused(row)",
+        "return not shared.controls.is_apart(row)",
+        "return not shared.controls.is_paused(row)",
         *_on("test_a_message_behind_another_needs_a_permit_of_its_own", "sqlite"),
     ),
     _m(
@@ -1327,7 +1327,7 @@ MUTANTS = (
     _m(
         "on_dead not sent by recovery",
         "instance/liveness/recovery.py",
-        "            if tell and self._runtime.registry.tells:\n",
+        "            if tell and self._setup.registry.tells:\n",
         "            if False:\n",
         *_on("test_a_crash_on_the_last_try_sends_on_dead_in_recovery", "sqlite"),
     ),
@@ -1355,7 +1355,7 @@ MUTANTS = (
     _m(
         "the failure of a batch takes a permit",
         "instance/running/batch.py",
-        "if failed is not None and not self._runtime.controls.needs_permit(failed):",
+        "if failed is not None and not self._shared.controls.needs_permit(failed):",
         "if failed is not None:",
         *_on("test_a_failure_named_after_its_topic_was_limited_takes_no_permit", "sqlite"),
     ),

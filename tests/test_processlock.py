@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 import msgworker
 from msgworker import App
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.instance.running.context import SENDING
 from msgworker.processlock import ProcessLock
 from tests.engines import plain_engine
@@ -146,7 +146,7 @@ def test_a_child_drains_while_a_handler_of_its_parent_writes(sqlite_app: App):
     """The turns of SQLite's writers are those of a process."""
     app = sqlite_app
     app.add_handler("t", lambda msg: None)
-    turns = runtime_of(app).turns
+    turns = setup_of(app).turns
     assert turns is not None
 
     def hold(stand: Callable[[], None]) -> None:

@@ -15,14 +15,15 @@ from collections.abc import Callable
 
 from msgworker import events
 from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
-from msgworker.instance.claiming.capacity import Contention, LaneLimit, RunLength
-from msgworker.instance.claiming.claimer import Claimer, release
-from msgworker.instance.claiming.drain import Drain, PollPace
+from msgworker.instance.claiming.capacity import LaneLimit, RunLength
+from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.limits import LimitPoller
-from msgworker.instance.claiming.loop import Ahead, Capacity, Draining, Emptying, Fetcher, Listener
+from msgworker.instance.claiming.loop import Draining, Fetcher, Listener
 from msgworker.instance.claiming.scope import InstanceView
 from msgworker.instance.liveness.housekeeper import Housekeeper
+from msgworker.instance.liveness.identity import Identity, new_instance_id
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.liveness.watchdog import Watchdog
@@ -35,7 +36,7 @@ from msgworker.instance.running.outcome import Result
 from msgworker.instance.running.pool import HandlerThreads, Lanes
 from msgworker.instance.settling import writer
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared, Tally
 from msgworker.instance.stop import (
     AT_EXIT,
     EXIT_GRACE,
@@ -62,9 +63,10 @@ class Instance:
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
         threads: int,
         *,
+        shared: Shared | None = None,
         drain: Drain | None = None,
         label: str = "",
         asked: StopRequest | None = None,
@@ -76,57 +78,67 @@ class Instance:
         """asked: the stop requests that a thread waiting for the instance's end gets. grace: of a
         stop that names none. stopped: called at the end of the stop. retry_level, before_settle:
         see Telling and Caller; for tests."""
-        self.runtime = runtime
-        every = runtime.settings.log_every_failure or retry_level != logging.INFO
+        self.setup = setup
+        self.shared = shared = shared or Shared(setup, Identity(new_instance_id(label)))
+        self.tally = Tally()
+        self.tally.count(setup.events)
+        every = setup.settings.log_every_failure or retry_level != logging.INFO
         storms = None if every else LogThrottle()
-        EventLog(runtime.events, runtime.log, retry_level=retry_level, storms=storms)
+        EventLog(setup.events, shared.log, retry_level=retry_level, storms=storms)
         self._hurried = False
         self.ending = StopOnce()
         self.asked = asked or StopRequest()
-        self.keeper = StopThread(runtime.stopping, self._stop_once)
+        self.keeper = StopThread(shared.stop.requested, self._stop_once)
         self._grace, self._stopped = grace, stopped
         self._registered = False
         self._look, self._beat, self._house = (threading.Event() for _ in range(3))
         look_now, housekeep_now = self._look.set, self._house.set
-        self.member = None if runtime.scope is None else runtime.scope.join(self._standing())
-        settings, link = runtime.settings, runtime.link(tuned=True)
+        self.member = None if setup.scope is None else setup.scope.join(self._standing())
+        settings, link = setup.settings, shared.connector.new(tuned=True)
         self.lane_limit = LaneLimit(threads, settings.lanes_limit)
-        self.lanes = Lanes(runtime, housekeep_now=housekeep_now)
+        self.lanes = Lanes(shared.identity, shared.in_flight, housekeep_now=housekeep_now)
         self.settler = Settler(
-            runtime, lanes=self.lanes, on_progress=self._look_if_room, renew_now=self._beat.set
+            *(setup, shared),
+            lanes=self.lanes,
+            on_progress=self._look_if_room,
+            renew_now=self._beat.set,
         )
         self.caller, self.batches = self._callers(before_settle)
         self.handlers = HandlerThreads(
-            *(runtime, self.lanes),
+            *(setup, shared, self.lanes),
             count=threads,
             handle=self.caller.handle,
             handle_batch=self.batches.handle_beside,
             settle=self.settler.add,
         )
-        runs = RunLength(*(settings.run_limit, settings.lanes_limit), lambda: runtime.registry.most)
-        self.limit_poller = LimitPoller(runtime, threads=threads, clock=runtime.clock)
+        runs = RunLength(*(settings.run_limit, settings.lanes_limit), lambda: setup.registry.most)
+        self.limit_poller = LimitPoller(setup, shared, threads=threads)
         self.claimer = Claimer(
-            runtime, link, lane_limit=self.lane_limit, runs=runs, limit_poller=self.limit_poller
-        )
-        contention = Contention(settings.heartbeat_seconds, runtime.clock)
-        self.finder = Finder(
-            runtime,
-            link,
-            self.member,
+            *(setup, shared, link),
+            lane_limit=self.lane_limit,
+            runs=runs,
             limit_poller=self.limit_poller,
-            contention=contention,
+        )
+        self.finder = Finder(
+            *(setup, shared, link, self.member),
+            rejected_rows=self.claimer.rejected_rows,
+            limit_poller=self.limit_poller,
             threads=threads,
         )
-        lease = OwnLease(runtime, member=self.member, threads=threads, label=label)
+        lease = OwnLease(
+            *(setup, shared),
+            member=self.member,
+            refused=self.claimer.rejected_rows.reasons,
+            threads=threads,
+            label=label,
+        )
         self.heartbeat = Heartbeat(
-            runtime,
-            lease,
+            *(setup, shared, lease),
             wake=self._beat,
             housekeep_now=housekeep_now,
         )
         self.housekeeper = Housekeeper(
-            runtime,
-            lease,
+            *(setup, shared, lease),
             heartbeat=self.heartbeat,
             claimer=self.claimer,
             lanes=self.lanes,
@@ -135,66 +147,56 @@ class Instance:
             look_now=look_now,
         )
         self.draining = Draining(
-            runtime,
-            drain,
+            *(setup, shared, drain),
             finder=self.finder,
             claimer=self.claimer,
             limit_poller=self.limit_poller,
             recovery=self.housekeeper.recovery,
             housekeep_now=housekeep_now,
         )
-        self.room = Capacity(
-            runtime, lane_limit=self.lane_limit, lanes=self.lanes, settler=self.settler
-        )
         self.fetcher = Fetcher(
-            runtime,
-            room=self.room,
-            emptying=Emptying(
-                runtime, lanes=self.lanes, settler=self.settler, housekeep_now=housekeep_now
-            ),
+            *(setup, shared),
             finder=self.finder,
             claimer=self.claimer,
             limit_poller=self.limit_poller,
             draining=self.draining,
-            pace=PollPace(settings.poll_seconds, drains=drain is not None, clock=runtime.clock),
             lane_limit=self.lane_limit,
-            contention=contention,
-            ahead=Ahead(threads=threads, clock=runtime.clock),
+            threads=threads,
             wake=self._look,
             lanes=self.lanes,
             housekeep_now=housekeep_now,
             settler=self.settler,
         )
-        self.listener = Listener(runtime, heard=look_now)
-        self.timer = Timer(runtime, look_now=look_now) if runtime.schedules else None
+        self.listener = Listener(shared, setup.channel, heard=look_now)
+        self.timer = Timer(setup, shared, look_now=look_now) if setup.schedules else None
         timers = () if self.timer is None else (self.timer,)
         watched = (self.fetcher, self.heartbeat, self.housekeeper, *timers)
-        self.watchdog = Watchdog(runtime, roles=watched, settling=self.settler.links)
+        self.watchdog = Watchdog(setup, shared, roles=watched, settling=self.settler.links)
 
     def _callers(self, before_settle: Callable[[Lane], None]) -> tuple[Caller, BatchCaller]:
         """What calls handlers: with spans, if tracing is on."""
-        runtime = self.runtime
-        if isinstance(runtime.tracer, Tracer):
+        setup, shared = self.setup, self.shared
+        if isinstance(setup.tracer, Tracer):
             from msgworker.instance.running.spans import TracedBatchCaller, TracedCaller
 
-            traced = TracedCaller(runtime.tracer, runtime, before_settle=before_settle)
-            return traced, TracedBatchCaller(runtime, caller=traced, lanes=self.lanes)
-        caller = Caller(runtime, before_settle=before_settle)
-        return caller, BatchCaller(runtime, caller=caller, lanes=self.lanes)
+            traced = TracedCaller(setup.tracer, setup, shared, before_settle=before_settle)
+            return traced, TracedBatchCaller(setup, shared, caller=traced, lanes=self.lanes)
+        caller = Caller(setup, shared, before_settle=before_settle)
+        return caller, BatchCaller(setup, shared, caller=caller, lanes=self.lanes)
 
     def _standing(self) -> InstanceView:
-        runtime = self.runtime
+        setup, shared = self.setup, self.shared
         return InstanceView(
-            tables=runtime.tables,
-            instance_id=lambda: runtime.identity.id,
-            holding=runtime.in_flight.parts,
+            tables=setup.tables,
+            instance_id=lambda: shared.identity.id,
+            holding=shared.in_flight.parts,
             wake=self._look.set,
-            log=runtime.log,
+            log=shared.log,
         )
 
     def _look_if_room(self) -> None:
         """Called when lanes have ended, or end with a settle under way."""
-        if self.lane_limit.has_room(len(self.runtime.in_flight.lanes) - self.settler.leaving):
+        if self.lane_limit.has_room(len(self.shared.in_flight.lanes) - self.settler.leaving):
             self._look.set()
 
     def start(self) -> None:
@@ -206,15 +208,15 @@ class Instance:
             raise
 
     def _start(self) -> None:
-        writer.check(self.runtime.registry, self.runtime.tables)
-        with reaching(self.runtime.engine):
+        writer.check(self.setup.registry, self.setup.tables)
+        with reaching(self.setup.engine):
             if self.timer is not None:
                 self.timer.register()
             self.housekeeper.prepare()
             self.heartbeat.register()
         self._registered = True
-        runtime = self.runtime
-        runtime.events.emit(events.InstanceStarted(runtime.identity.id, len(self.handlers)))
+        setup, shared = self.setup, self.shared
+        setup.events.emit(events.InstanceStarted(shared.identity.id, len(self.handlers)))
         self.keeper.start()
         self.watchdog.start()
         self.heartbeat.start()
@@ -226,7 +228,7 @@ class Instance:
         self.fetcher.start()
         if self.timer is not None:
             self.timer.start()
-        if self.runtime.channel is not None:
+        if self.setup.channel is not None:
             self.listener.start()
 
     def _undo_start(self) -> None:
@@ -241,7 +243,7 @@ class Instance:
     @property
     def pid(self) -> int:
         """The process it runs in."""
-        return self.runtime.pid
+        return self.setup.pid
 
     @property
     def is_within(self) -> bool:
@@ -249,17 +251,17 @@ class Instance:
         roles = [self.fetcher, self.heartbeat, self.housekeeper, self.watchdog, self.listener]
         roles += [self.settler.thread]
         roles += [] if self.timer is None else [self.timer]
-        within = self.runtime.within or self.keeper.is_current
+        within = self.shared.stop.within or self.keeper.is_current
         return within or any(role.is_current for role in roles)
 
     def leave(self) -> None:
         """Request a stop from its keeper."""
-        self.runtime.stopping.set()
+        self.shared.stop.requested.set()
 
     def end_with_program(self) -> None:
         """Request a stop because the program ends."""
         if not self.ending.begun:
-            self.runtime.log.warning("the program ends without a stop of this worker; it stops now")
+            self.shared.log.warning("the program ends without a stop of this worker; it stops now")
         self.ask(EXIT_GRACE)
         self.asked.stop()
         self.leave()
@@ -267,9 +269,9 @@ class Instance:
     def say_what_is_left(self) -> None:
         """Log what a stop that takes too long leaves to recovery."""
         held = (
-            ", ".join(str(n.row.msg_id) for n in list(self.runtime.in_flight.lanes)[:10]) or "none"
+            ", ".join(str(n.row.msg_id) for n in list(self.shared.in_flight.lanes)[:10]) or "none"
         )
-        self.runtime.log.warning(
+        self.shared.log.warning(
             "the stop takes too long, and the program ends (messages in flight: %s); "
             "recovery follows",
             held,
@@ -278,13 +280,13 @@ class Instance:
     def ask(self, grace: float) -> None:
         """Limit the grace time of handlers, also in a stop in progress."""
         until = self.ending.ask(grace)
-        if self.runtime.give_up_at is not None:
+        if self.shared.stop.give_up_at is not None:
             self._give_up_at(until + GIVE_UP_SECONDS)
 
     def _give_up_at(self, at: float) -> None:
         """The deadline of the whole stop; the earliest counts."""
-        before = self.runtime.give_up_at
-        self.runtime.give_up_at = at if before is None else min(before, at)
+        before = self.shared.stop.give_up_at
+        self.shared.stop.give_up_at = at if before is None else min(before, at)
         self.watchdog.wake()
 
     def stop(self, grace: float) -> bool:
@@ -324,7 +326,7 @@ class Instance:
         """Say so first, then wait: what is waited for may wait for a handler. Each wait ends at
         the deadline of all, when the watchdog cuts the connections."""
         self._give_up_at(self._deadline + GIVE_UP_SECONDS)
-        self.runtime.in_flight.cancel()
+        self.shared.in_flight.cancel()
         if self.timer is not None:
             self.timer.stop()
         self.fetcher.stop()
@@ -354,7 +356,7 @@ class Instance:
     @property
     def _rest(self) -> float:
         """The seconds that the stop may still take."""
-        return max(0.0, (self.runtime.give_up_at or 0.0) - time.monotonic())
+        return max(0.0, (self.shared.stop.give_up_at or 0.0) - time.monotonic())
 
     def _wait_for_handlers(self) -> bool:
         """Whether all have ended within the grace time. Async ones that have not are cancelled."""
@@ -362,13 +364,13 @@ class Instance:
         while True:
             # A handler that was just being started is cancelled in the next round; lanes that
             # settle now and would continue are released then.
-            self.runtime.in_flight.cancel()
+            self.shared.in_flight.cancel()
             self.settler.give_back(self.lanes.take_back(), wait=False)
             now = time.monotonic()
             pause = TICK_SECONDS if cancelled else min(TICK_SECONDS, self._deadline - now)
             if self.handlers.join(max(0.0, pause)):
                 return not cancelled
-            running = list(self.runtime.in_flight.running.values())
+            running = list(self.shared.in_flight.running.values())
             stuck = sum(one.stuck for one in running)
             if self._hurried or (stuck and stuck == self.handlers.alive):
                 return False
@@ -389,7 +391,7 @@ class Instance:
 
     def hurry(self) -> None:
         """Make the stop, which has begun or is about to, wait for no handler."""
-        self.runtime.log.warning("stopping at once; what runs is left to recovery")
+        self.shared.log.warning("stopping at once; what runs is left to recovery")
         self._hurried = True
         self._give_up_at(time.monotonic() + HURRY_SECONDS / 2)
         self.lanes.close()
@@ -397,21 +399,21 @@ class Instance:
     def release_unstarted(self) -> None:
         """Release messages that have not started on a separate connection, because the settle that
         should do it hangs; write the results that are known already."""
-        runtime = self.runtime
+        shared = self.shared
         back = self.lanes.take_back()
         known = [lane for lane in back if lane.result is not None]  # before it got the flag
         for lane in back:
             lane.result = lane.result or Result(Outcome.RELEASED)
         lanes = [
-            lane for lane in list(runtime.in_flight.lanes) if runtime.identity.is_ours(lane.owner)
+            lane for lane in list(shared.in_flight.lanes) if shared.identity.is_ours(lane.owner)
         ]
         results = [(lane.row, lane.result) for lane in lanes]  # a settle may take it away
         unstarted = [row for row, r in results if r is not None and r.outcome is Outcome.RELEASED]
-        link = runtime.link()
+        link = shared.connector.new()
         try:
             for tries in sorted({row.tries for row in unstarted}):
                 ids = [row.msg_id for row in unstarted if row.tries == tries]
-                release(runtime, link, ids, me=runtime.identity.id, tries=tries)
+                self.claimer.release(link, ids, me=shared.identity.id, tries=tries)
         finally:
             link.close()
         self.settler.settle_apart(known)
@@ -426,30 +428,30 @@ class Instance:
         self.caller.close()
 
     def _leave(self, ended: bool) -> None:
-        runtime = self.runtime
+        setup, shared = self.setup, self.shared
         if not ended:
             held = ", ".join(
-                str(r.row.msg_id) for r in list(runtime.in_flight.running.values())[:10]
+                str(r.row.msg_id) for r in list(shared.in_flight.running.values())[:10]
             )
-            runtime.log.warning(
+            shared.log.warning(
                 "stopped while handlers still run (messages %s); recovery follows", held
             )
-            runtime.events.emit(events.InstanceStopped(runtime.identity.id, clean=False))
+            setup.events.emit(events.InstanceStopped(shared.identity.id, clean=False))
             if self._beats_are_over:
                 self.housekeeper.say_stopped()
             self.handlers.when_ended(self._close)
             return
         clean = False
         try:
-            quiet = self._beats_are_over and not (self.fetcher.alive or runtime.gave_up())
+            quiet = self._beats_are_over and not (self.fetcher.alive or shared.stop.gave_up())
             clean = quiet and self.housekeeper.leave()
             if not clean:
-                runtime.log.warning("stopped with messages still flagged; recovery follows")
+                shared.log.warning("stopped with messages still flagged; recovery follows")
         except Exception as error:
-            runtime.log.warning("the lease is not dropped, it will expire: %s", reason_of(error))
+            shared.log.warning("the lease is not dropped, it will expire: %s", reason_of(error))
         self._close()
-        tally = runtime.tally
-        runtime.log.info(
+        tally = self.tally
+        shared.log.info(
             "stopped: done=%d dead=%d retried=%d released=%d",
             tally.done,
             tally.dead,
@@ -457,7 +459,7 @@ class Instance:
             tally.released,
             extra={"event": Said.INSTANCE_STOPPED},
         )
-        runtime.events.emit(events.InstanceStopped(runtime.identity.id, clean=clean))
+        setup.events.emit(events.InstanceStopped(shared.identity.id, clean=clean))
 
     @property
     def _beats_are_over(self) -> bool:
@@ -465,13 +467,13 @@ class Instance:
 
     def database_gone_seconds(self) -> float:
         """How long some role has been without the database."""
-        return self.runtime.away.seconds
+        return self.shared.away.seconds
 
     def raise_what_people_must_mend(self) -> None:
         """Raise a repeated error that waiting cannot fix."""
         outages = [self.fetcher.outage, *self.settler.outages]
         # Without a lease these do not use the database.
-        if not self.runtime.identity.trusted():
+        if not self.shared.identity.trusted():
             outages.append(self.heartbeat.outage)
         for outage in outages:
             error = outage.error
@@ -480,11 +482,11 @@ class Instance:
             kind = trouble(error)
             if kind is Trouble.REFUSED:
                 gone = self.housekeeper.file_gone()  # a new connection has made an empty file
-                raise gone or refusal(self.runtime.engine, error) from error
+                raise gone or refusal(self.setup.engine, error) from error
             if kind is Trouble.OTHER:
                 raise error
 
     def raise_why_it_left(self) -> None:
         """Raise the error for which the instance left by itself, if it did."""
-        if self.runtime.left_for is not None:
-            raise self.runtime.left_for
+        if self.shared.stop.left_for is not None:
+            raise self.shared.stop.left_for

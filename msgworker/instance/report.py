@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from msgworker.counted import plural
 from msgworker.db import Trouble, outage_pause, trouble
 from msgworker.errors import ExitCode
-from msgworker.instance.state import Runtime
+from msgworker.instance.instance import Instance
 from msgworker.logs import Said
 from msgworker.queries.remaining import Left, left
-from msgworker.queries.verdict import Asked, Waits
+from msgworker.queries.verdict import Waits
 from msgworker.table import Slice
 
 WORDS = {
@@ -141,23 +141,22 @@ class Report:
 
 
 def report_of(
-    runtime: Runtime,
+    instance: Instance,
     begun: float,
     *,
     lost: bool = False,
     outage_limit: float = 0.0,
-    stopped: bool = False,
     counts_left: bool = True,
-    undone: int = 0,
     within: Slice | None = None,
 ) -> Report:
     """The counts since `begun` (monotonic), and the messages left; lost: the database is lost,
-    also if it is unreachable now and stays so for `outage_limit` seconds. undone: see Report.
-    within: where it looks; None = everywhere."""
+    also if it is unreachable now and stays so for `outage_limit` seconds. within: where it looks;
+    None = everywhere."""
+    shared, exhausted = instance.shared, instance.fetcher.exhausted
     found = None if lost else Left()
     if counts_left and not lost:
-        found = _left_within(runtime, replace(runtime.asked, within=within), outage_limit)
-    tally = runtime.tally
+        found = _left_within(instance, within, outage_limit)
+    tally = instance.tally
     report = Report(
         done=tally.done,
         failed=tally.dead,
@@ -165,24 +164,24 @@ def report_of(
         released=tally.released,
         seconds=time.monotonic() - begun,
         database_lost=found is None,
-        stopped=stopped,
-        refused=len(runtime.rejected_rows),
-        undone=undone,
+        stopped=not exhausted,
+        refused=len(instance.claimer.rejected_rows),
+        undone=instance.draining.undone if exhausted else 0,
     )
     if found is None:
         return report
     report = report.leaving(found)
     for line in complaints(report, found):
-        runtime.log.warning(line, extra={"event": Said.DRAIN_LEFT})
+        shared.log.warning(line, extra={"event": Said.DRAIN_LEFT})
     return report
 
 
-def _left_within(runtime: Runtime, asked: Asked, seconds: float) -> Left | None:
+def _left_within(instance: Instance, within: Slice | None, seconds: float) -> Left | None:
     """The messages left; None if the database stays unreachable for so many seconds."""
     until = time.monotonic() + seconds
     for attempt in itertools.count(1):
         try:
-            return _left(runtime, asked)
+            return _left(instance, within)
         except Exception as error:
             kind, over = trouble(error), time.monotonic() >= until
             if kind is not Trouble.LOST and (kind is not Trouble.AGAIN or over):
@@ -193,11 +192,13 @@ def _left_within(runtime: Runtime, asked: Asked, seconds: float) -> Left | None:
     raise AssertionError("unreachable")
 
 
-def _left(runtime: Runtime, asked: Asked) -> Left:
-    link = runtime.link()
+def _left(instance: Instance, within: Slice | None) -> Left:
+    setup, shared = instance.setup, instance.shared
+    asked = replace(setup.asked(shared.identity.ids), within=within)
+    link = shared.connector.new()
     try:
         with link.statement() as conn:
-            return left(conn, runtime.tables, asked)
+            return left(conn, setup.tables, asked)
     finally:
         link.close()
 

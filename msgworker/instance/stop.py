@@ -10,9 +10,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
+
+from msgworker.errors import MsgworkerError, RuleChanged
 
 # --- What can be started and stopped: the worker of one database, or those of several.
 
@@ -104,6 +107,50 @@ EXIT_GRACE = 3.0
 """The grace time of handlers when the program ends without a stop."""
 EXIT_SECONDS = 5.0
 """The most seconds that all stops may take then."""
+
+
+_WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)
+
+
+class Stop:
+    """That an instance is to stop, why, and until when.
+
+    requested: set by any thread, read by all. left_for: why the instance leaves by itself; written
+    by any thread (`leave_for`), read by the thread that waits for the end. give_up_at: when, on the
+    monotonic clock, the stop no longer waits for the database; written by the stop, read by all.
+    """
+
+    __slots__ = ("give_up_at", "left_for", "requested")
+
+    def __init__(self, requested: threading.Event | None = None) -> None:
+        self.requested = requested or threading.Event()
+        self.left_for: MsgworkerError | None = None
+        self.give_up_at: float | None = None
+
+    def leave_for(self, error: MsgworkerError) -> None:
+        """Make the instance finish its in-flight messages, and leave for this reason."""
+        self.left_for = error
+        self.requested.set()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it left because the rule of the table has changed: no lease is renewed then."""
+        return isinstance(self.left_for, RuleChanged)
+
+    def gave_up(self) -> bool:
+        """Whether it has waited long enough for the database to come back."""
+        return self.give_up_at is not None and time.monotonic() >= self.give_up_at
+
+    def enter(self) -> None:
+        """Mark this thread as one of the instance; copies of its context are marked too: tasks
+        of the event loop, `asyncio.to_thread`, the items of a fan-out."""
+        _WITHIN.set(self)
+
+    @property
+    def within(self) -> bool:
+        """Whether this thread belongs to the instance, or runs code of its handlers: its stop
+        cannot wait for the stop."""
+        return _WITHIN.get() is self
 
 
 class StopOnce:

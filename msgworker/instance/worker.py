@@ -12,7 +12,7 @@ from msgworker.errors import MsgworkerError, RuleChanged
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.instance import GIVE_UP_SECONDS, TICK_SECONDS, Instance
 from msgworker.instance.report import Report, report_of
-from msgworker.instance.state import Runtime, Tally
+from msgworker.instance.state import Setup, Tally
 from msgworker.instance.stop import (
     AT_EXIT,
     GRACE,
@@ -41,16 +41,16 @@ class Worker(Working[Report]):
 
     def __init__(
         self,
-        make_runtime: Callable[[], Runtime],
+        make_setup: Callable[[], Setup],
         *,
-        look: Callable[[], Runtime],
+        look: Callable[[], Setup],
         threads: int,
         label: str = "",
     ) -> None:
         # For the package and the tests of it; no part of the public contract.
-        self.make_runtime = make_runtime
+        self.make_setup = make_setup
         self.instance: Instance | None = None
-        self._look = look  # as `make_runtime`, but changes nothing
+        self._look = look  # as `make_setup`, but changes nothing
         self._threads = threads
         self._label = label
         self._lock = ProcessLock()  # a signal handler may interrupt a start
@@ -66,17 +66,17 @@ class Worker(Working[Report]):
     @property
     def instance_id(self) -> str | None:
         """The id of the running instance, None while stopped."""
-        return self.instance.runtime.identity.id if self.instance else None
+        return self.instance.shared.identity.id if self.instance else None
 
     @property
     def paused(self) -> frozenset[str]:
         """The topics that are paused, as of the last heartbeat."""
-        return self.instance.runtime.controls.paused if self.instance else frozenset()
+        return self.instance.shared.controls.paused if self.instance else frozenset()
 
     @property
     def tally(self) -> Tally:
         """What the instance has done so far."""
-        return self.instance.runtime.tally if self.instance else Tally()
+        return self.instance.tally if self.instance else Tally()
 
     def start(self) -> None:
         """Start the instance's threads and return at once.
@@ -117,7 +117,7 @@ class Worker(Working[Report]):
     def _started(self, drain: Drain | None, grace: float) -> Instance:
         for attempt in range(1, START_TRIES + 1):
             instance = Instance(
-                self.make_runtime(),
+                self.make_setup(),
                 self._threads,
                 drain=drain,
                 label=self._label,
@@ -182,7 +182,7 @@ class Worker(Working[Report]):
 
     def _stopped(self, instance: Instance) -> None:
         if self.instance is instance:  # without the lock, which a start that is undone has
-            self.error = instance.runtime.left_for
+            self.error = instance.shared.stop.left_for
             self.instance = None
 
     @contextmanager
@@ -215,7 +215,7 @@ class Worker(Working[Report]):
                 insisted_at = now
                 instance.hurry()
             elif now - insisted_at > HURRY_SECONDS:
-                instance.runtime.log.warning("the stop takes too long; recovery follows")
+                instance.shared.log.warning("the stop takes too long; recovery follows")
                 break
             elif help_ is None and now - insisted_at > HELP_SECONDS:
                 help_ = Beside(instance.release_unstarted)
@@ -264,7 +264,7 @@ class Worker(Working[Report]):
 
     def _should_stop(self, instance: Instance) -> bool:
         instance.raise_what_people_must_mend()
-        return self._stop_asked.in_order or instance.runtime.stopping.is_set()
+        return self._stop_asked.in_order or instance.shared.stop.requested.is_set()
 
     def drain(
         self,
@@ -311,19 +311,17 @@ class Worker(Working[Report]):
             rest = max(GIVE_UP_SECONDS, deadline - time.monotonic())
             outage_limit = min(outage_limit, rest)
         return report_of(
-            instance.runtime,
+            instance,
             begun,
             lost=lost,
             outage_limit=outage_limit,
-            stopped=not instance.fetcher.exhausted,
             counts_left=self.counts_left,
-            undone=instance.draining.undone if instance.fetcher.exhausted else 0,
             within=within,
         )
 
     def left(self) -> Left:
         """The unfinished messages of the table by what they wait for. Raises DatabaseUnavailable,
         SchemaError."""
-        runtime = self._look()
-        with connecting(runtime.engine) as conn:
-            return left(conn, runtime.tables, runtime.asked)
+        setup = self._look()
+        with connecting(setup.engine) as conn:
+            return left(conn, setup.tables, setup.asked())

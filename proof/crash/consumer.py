@@ -241,13 +241,13 @@ def single(options: argparse.Namespace) -> int:
 def serve(app: App, worker: Worker, options: argparse.Namespace) -> int:
     """Run or drain until the end."""
     app.tables  # noqa: B018 - so that "ready" means that it really is
-    make = worker.make_runtime
+    make = worker.make_setup
 
     def ready() -> Any:
         print("ready", flush=True)  # a signal is heard of from now on
         return make()
 
-    worker.make_runtime = ready  # type: ignore[method-assign]
+    worker.make_setup = ready  # type: ignore[method-assign]
     if options.drain:
         report = worker.drain(
             signals=True, linger=options.linger, outage_limit=options.outage_limit

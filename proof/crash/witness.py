@@ -91,7 +91,7 @@ class Witness:
                 die_at(AFTER_CLAIM, row.payload, row.tries + 1)
                 if wants(FREEZE, row.payload, row.tries + 1):
                     with (
-                        self._runtime.turns or contextlib.nullcontext()
+                        self._setup.turns or contextlib.nullcontext()
                     ):  # no other thread is writing
                         os.kill(os.getpid(), signal.SIGSTOP)
                 witness._claimed(me, row, now.looked_at)
@@ -272,7 +272,7 @@ class Witness:
             now.taking = witness._tell.now()
             now.taken_from = seen.name
             # Should we die before we can tell that we won: see fleet.read_history.
-            me = self._runtime.identity.id
+            me = self._shared.identity.id
             witness._tell.record(Kind.LEASE_LOST, instance=seen.name, detail=f"tried {me}")
             return take(self, seen)
 
@@ -282,7 +282,7 @@ class Witness:
                 witness._tell.lease_lost(dead_id, since=now.taking)
             now.taken_from = None
             now.given_back = []
-            me = self._runtime.identity.id
+            me = self._shared.identity.id
             try:
                 found = give(self, dead_id, why)
             except BaseException:

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, ConfigError
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.db import Trouble, dialect_of, open_engine, trouble
 from msgworker.instance.instance import Instance
 from msgworker.limit import Limit
@@ -110,7 +110,7 @@ def before_commit_of(app: App, act: Callable[[], Any], lost: list[BaseException]
 @contextmanager
 def instances(apps: list[App]) -> Iterator[tuple[Instance, Instance]]:
     """One on each of two nodes; nothing of them is started."""
-    first, second = (Instance(runtime_of(app), 1) for app in apps[:2])
+    first, second = (Instance(setup_of(app), 1) for app in apps[:2])
     yield first, second
     for instance in (first, second):
         instance.settler.close()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from msgworker.instance.claiming.claimer import Claimer, release
+from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import OperatorRequests
 from msgworker.instance.running.batch import BatchTransaction
@@ -36,7 +36,7 @@ ACTS = {
     Writer._write_alone.__code__: Act.SETTLE,
     Caller._settle.__code__: Act.SETTLE,
     BatchTransaction._settle.__code__: Act.SETTLE,
-    release.__code__: Act.RELEASE,
+    Claimer.release.__code__: Act.RELEASE,
     Recovery._try_to.__code__: Act.RECOVER,
     OperatorRequests._end.__code__: Act.CANCEL,
 }

@@ -18,7 +18,7 @@ def counted_before() -> AbstractContextManager[None]:
     def flag_limited(
         self: Claimer, topic: str, candidates: list[Candidate], me: str
     ) -> tuple[list[Row], list[Candidate]]:
-        tables, rows = self._runtime.tables, list[Row]()
+        tables, rows = self._setup.tables, list[Row]()
         with self._link.transaction() as conn:
             free = limits.lock(conn, tables, topic)
         some = [] if free is None else candidates[: free.starts]

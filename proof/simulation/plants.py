@@ -26,7 +26,7 @@ from msgworker.instance.running.in_flight import InFlight, Lane, Phase, Quiesce
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.settling.writer import Writer, settlement
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Shared
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, done, lease, recover, rows, schedules, settle
 from msgworker.store.candidates import Candidate
@@ -277,7 +277,7 @@ def early_runs() -> AbstractContextManager[None]:
             Row(c.msg_id, c.object_id, None, None, 0, 0, 0, None, None) for c in candidates
         ]
         with self._link.statement() as conn:
-            kept.update(runs(conn, self._runtime.tables, heads, limit=RUN_LIMIT))
+            kept.update(runs(conn, self._setup.tables, heads, limit=RUN_LIMIT))
         return flag(self, candidates, me)
 
     def read(conn: Connection, t: Tables, heads: Sequence[Row], **_: Any) -> dict[int, list[Bare]]:
@@ -327,20 +327,20 @@ def unasked() -> AbstractContextManager[None]:
     """Lanes: without owners what is carried over starts without being asked for."""
 
     def may_start(self: Lanes, lane: Lane) -> bool:
-        return self._runtime.identity.is_ours(lane.owner)
+        return self._identity.is_ours(lane.owner)
 
     return replaced(Lanes, "may_start", may_start)
 
 
 def forgets_all() -> AbstractContextManager[None]:
-    """Runtime: without owners, too, a lost lease makes an instance forget all."""
+    """Shared: without owners, too, a lost lease makes an instance forget all."""
 
-    go_on_as = Runtime.go_on_as
+    go_on_as = Shared.go_on_as
 
-    def forget(self: Runtime, *what: Any, with_all: bool = False) -> None:
+    def forget(self: Shared, *what: Any, with_all: bool = False) -> None:
         go_on_as(self, *what)
 
-    return replaced(Runtime, "go_on_as", forget)
+    return replaced(Shared, "go_on_as", forget)
 
 
 def never_quiet() -> AbstractContextManager[None]:
@@ -359,9 +359,12 @@ def ahead_of_the_flag() -> AbstractContextManager[None]:
     def early(self: Settler, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
         ahead = []
         for lane in batch:
-            if settlement(lane, self._runtime).next_id is not None and lane.settled is None:
+            if (
+                settlement(lane, self._setup, self._shared).next_id is not None
+                and lane.settled is None
+            ):
                 ahead.append(Lane(lane.owner, lane.rows[lane.place + 1 :]))
-        self._runtime.in_flight.lanes.update(ahead)
+        self._shared.in_flight.lanes.update(ahead)
         self._lanes.put(ahead)
         settle(self, batch, writer)
         return []
@@ -384,7 +387,9 @@ def unanswered_is_written() -> AbstractContextManager[None]:
     """Writer: what was not answered is taken for written, without a look."""
 
     def look(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
-        wanted = {i: settlement(lane, self._runtime).next_id for i, lane in lanes.items()}
+        wanted = {
+            i: settlement(lane, self._setup, self._shared).next_id for i, lane in lanes.items()
+        }
         return {i: Settled.WENT_ON if ahead else Settled.ENDED for i, ahead in wanted.items()}
 
     return replaced(Writer, "_look", look)
@@ -419,7 +424,9 @@ def lost_by_one_is_written() -> AbstractContextManager[None]:
         became = write(self, lanes, me)
         if not self._spare:
             return became
-        wanted = {i: settlement(lane, self._runtime).next_id for i, lane in lanes.items()}
+        wanted = {
+            i: settlement(lane, self._setup, self._shared).next_id for i, lane in lanes.items()
+        }
         hoped = {i: Settled.WENT_ON if ahead else Settled.ENDED for i, ahead in wanted.items()}
         found = {i: became.get(i, Settled.LOST) for i in lanes}
         return {i: hoped[i] if fate is Settled.LOST else fate for i, fate in found.items()}
@@ -487,7 +494,7 @@ def sends_by_itself() -> AbstractContextManager[None]:
         for lane in lanes:
             if lane.result is not None and lane.result.sends:
                 with self.link.transaction() as conn:
-                    settle.send_all(conn, self._runtime.tables, lane.result.sends)
+                    settle.send_all(conn, self._setup.tables, lane.result.sends)
                 lane.result = dataclasses.replace(lane.result, sends=())
         real(self, lanes, *how)
 

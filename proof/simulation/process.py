@@ -24,7 +24,8 @@ from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.context import BatchContext, Context
 from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.running.in_flight import Execution
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
+from msgworker.instance.stop import Stop
 from msgworker.message import Message, Outcome
 from msgworker.schedules import Schedule
 from msgworker.store import lease
@@ -148,7 +149,7 @@ class Process:
         if world.permits is not None:
             for topic, limit in LIMITS.items():
                 registry.add(Handler(topic, self._handle, limit=limit))
-        self.runtime = Runtime(
+        self.setup = Setup(
             engine=Engine(self._site),  # type: ignore[arg-type]
             tables=world.t,
             registry=registry,
@@ -159,15 +160,14 @@ class Process:
                 lanes_limit=LANES,
                 backoff_seconds=rng.choice((0.0, 0.5, 3.0)),
             ),
-            identity=Identity(self.new_id()),
-            log=self.log,
             clock=stage.monotonic,
             schedules=schedules,
-            stopping=stage.threading.Event(),  # type: ignore[arg-type]
         )
-        self.runtime.events.on(Started, self._started)
-        self.runtime.events.on(InstanceStopped, self._stopped)
-        self.instance = Instance(self.runtime, THREADS, label=label, drain=drain)
+        stop = Stop(stage.threading.Event())  # type: ignore[arg-type]
+        self.shared = Shared(self.setup, Identity(self.new_id()), log=self.log, stop=stop)
+        self.setup.events.on(Started, self._started)
+        self.setup.events.on(InstanceStopped, self._stopped)
+        self.instance = Instance(self.setup, THREADS, shared=self.shared, label=label, drain=drain)
         if ahead:
             self.instance.fetcher.ahead = Stale()
         stage.begin(f"{label}.main", self, self._main)
@@ -179,7 +179,7 @@ class Process:
 
     @property
     def id(self) -> str:
-        return self.runtime.identity.id
+        return self.shared.identity.id
 
     def read_runs(self, runs: dict[int, list[Bare]]) -> None:
         """These were read just now."""
@@ -238,7 +238,7 @@ class Process:
     def _started(self, event: Started) -> None:
         row: Any = event.message
         strand = self._stage.current
-        trusted_until = self.runtime.identity.trusted_until
+        trusted_until = self.shared.identity.trusted_until
         # Over for longer than since it looked; 0: it was declared dead, at whatever moment.
         if strand is not None and 0 < trusted_until < strand.ran_at[0]:
             text = (
@@ -247,7 +247,7 @@ class Process:
             text += f"trusted its lease until {trusted_until:.2f} s only"
             self.violations.append(Violation(Rule.I1, text))
         claim = self.world.claims[row.msg_id]
-        running = self.runtime.in_flight.running[self._stage.threading.get_ident()]
+        running = self.shared.in_flight.running[self._stage.threading.get_ident()]
         follows = row.msg_id not in {flagged.msg_id for flagged in running.rows()}
         one = Try(row, event.instance, self._outcome(), follows, claim=claim)
         before = self._last.get((row.msg_id, event.instance))
@@ -352,15 +352,15 @@ class Process:
 
     def _shares(self, one: Try) -> bool:
         """Whether the call shares its transaction with others."""
-        running = self.runtime.in_flight.running
+        running = self.shared.in_flight.running
         beside = any(r.beside and one.row in r.rows() for r in list(running.values()))
         return beside or one.follows
 
     def _look_around(self, one: Try) -> None:
         """What else runs in this process, and whether the message is ours."""
-        row, owner, identity = one.row, one.owner, self.runtime.identity
+        row, owner, identity = one.row, one.owner, self.shared.identity
         ids = {identity.id, *identity.carried}
-        for other in list(self.runtime.in_flight.running.values()):
+        for other in list(self.shared.in_flight.running.values()):
             if not {other.owner, owner} <= ids:
                 self._compare(one, other)  # else the history tells
         ours = self.world.owners or self._is_mine(self.world.rows[row.msg_id])

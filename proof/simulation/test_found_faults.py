@@ -5,15 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from msgworker import App, Message
-from msgworker.config import Settings
-from msgworker.instance.liveness.identity import Identity
-from msgworker.instance.running.handler import Registry
-from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.state import Runtime
+from msgworker.instance.running.in_flight import InFlight, Lane
 from msgworker.store.rows import Row
-from proof.simulation.configs import CONFIGS
-from proof.simulation.process import Log
-from proof.simulation.schedule import world_for
 
 
 def test_due_follower_does_not_hide_its_head(tmp_path: Path) -> None:
@@ -48,15 +41,7 @@ class LaneThatMoves(Lane):
 
 
 def test_known_holds_the_flag_of_a_lane_that_moves() -> None:
-    world = world_for(CONFIGS["plain"])
-    runtime = Runtime(
-        engine=world.engine,
-        tables=world.t,
-        registry=Registry(),
-        settings=Settings(),
-        identity=Identity("a"),
-        log=Log(),
-    )
+    in_flight = InFlight()
     rows = [Row(i, "X", None, None, 0, 0, 0, None, None) for i in (1, 2, 3)]
-    runtime.in_flight.lanes.add(LaneThatMoves("a", rows))
-    assert 2 in runtime.known()  # else the sweep would release message 2 under its handler
+    in_flight.lanes.add(LaneThatMoves("a", rows))
+    assert 2 in in_flight.flagged()  # else the sweep would release message 2 under its handler

@@ -23,14 +23,14 @@ def test_signal_during_start_stops_in_order(tmp_path: Path, mode: str) -> None:
     app.create_schema()
     app.add_handler("t", lambda msg: None)
     worker = app.worker(threads=1)
-    make = worker.make_runtime
+    make = worker.make_setup
     before = signal.getsignal(signal.SIGTERM)
 
     def make_and_be_told_to_stop() -> object:
         os.kill(os.getpid(), signal.SIGTERM)
         return make()
 
-    worker.make_runtime = make_and_be_told_to_stop  # type: ignore[assignment]
+    worker.make_setup = make_and_be_told_to_stop  # type: ignore[assignment]
     signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the signal met no handler of the worker"))
     try:
         if mode == "run":

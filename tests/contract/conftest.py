@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from msgworker import App, Message
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.instance.instance import Instance
 from tests.support.batches import calls  # noqa: F401 - a fixture
 from tests.support.rounds import register
@@ -25,7 +25,7 @@ def ran() -> list[int]:
 def one(app: App, ran: list[int]) -> Iterator[Instance]:
     """An instance that holds its lease; no thread of it runs."""
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
-    made = Instance(runtime_of(app), 1)
+    made = Instance(setup_of(app), 1)
     register(made)
     made.lanes.took(0.0)  # more is claimed at once than there are threads
     yield made

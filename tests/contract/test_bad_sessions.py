@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, Context, Message
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
+from msgworker.instance.state import Shared
 from msgworker.message import State
 from tests.engines import plain_engine
 from tests.support.rows import Table, send
@@ -183,7 +184,7 @@ def test_an_error_that_is_caught_at_its_statement_ends_its_session_too(postgresq
     app = App(postgresql.url)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    link = runtime_of(app).link()
+    link = Shared(setup_of(app)).connector.new()
     ask = sa.text("SELECT pg_backend_pid()")
     for opened in (link.statement, link.transaction):
         pids = []

@@ -142,9 +142,9 @@ def test_a_failure_named_before_its_topic_was_paused_is_written(
         assert lane is not None
         (ended,) = one.batches.handle_beside(lane) or []
         one.settler.add(ended, True)
-        one.runtime.controls = Controls(frozenset({"t"}), {})
+        one.shared.controls = Controls(frozenset({"t"}), {})
         one.handlers.start()
-        until(lambda: not one.lanes.ready and not one.runtime.in_flight.lanes, "it is written")
+        until(lambda: not one.lanes.ready and not one.shared.in_flight.lanes, "it is written")
         one.lanes.close()
         assert one.handlers.join(10)
     assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (0, 0)]
@@ -158,7 +158,7 @@ def test_a_batch_takes_no_message_that_needs_a_permit_behind_another(
     with claimed(app) as (one, _):
         lane = one.lanes.next()
         assert lane is not None
-        one.runtime.controls = Controls(frozenset(), {"t": Limit(max_running=1)})
+        one.shared.controls = Controls(frozenset(), {"t": Limit(max_running=1)})
         (ended,) = one.batches.handle_beside(lane) or []
         one.settler.add(ended, True)
     assert calls.of == [ids[:1]]
@@ -177,12 +177,12 @@ def test_a_failure_named_after_its_topic_was_limited_takes_no_permit(
         assert lane is not None
         batch = one.batches.gathering.gather(lane)
         assert batch is not None
-        one.runtime.controls = Controls(frozenset(), {"t": Limit(max_running=1)})
+        one.shared.controls = Controls(frozenset(), {"t": Limit(max_running=1)})
         (ended,) = one.batches.handle(batch)
         assert calls.of == [ids, ids[:1]]
         assert ended.settled is False
         one.settler.add(ended, True)
-        assert not one.runtime.in_flight.lanes
+        assert not one.shared.in_flight.lanes
     assert table.rows("status", "error_try_times") == [(2, 0), (0, 0), (0, 0)]
 
 

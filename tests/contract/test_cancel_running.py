@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, BatchContext, Context, Message, MessageTable, RetryLater
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.events import Cancelled
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Cancel, InFlight
@@ -34,7 +34,7 @@ def made_of() -> Iterator[Callable[[App], Instance]]:
     there: list[Instance] = []
 
     def make(app: App) -> Instance:
-        one = Instance(runtime_of(app), 1)
+        one = Instance(setup_of(app), 1)
         register(one)
         one.lanes.took(0.0)
         there.append(one)
@@ -192,7 +192,7 @@ def test_a_message_of_an_instance_that_died_is_not_tried_again(app, table, made,
     one.fetcher.run_once()
     cancel(app, msg_id)
     with app.engine.begin() as conn:
-        lease.drop(conn, app.tables, one.runtime.identity.id)
+        lease.drop(conn, app.tables, one.shared.identity.id)
     beat(other)
     assert (table.statuses, table.one("last_error"), requested(app)) == ([-1], GONE, [])
     assert table.one("error_try_times") == 3
@@ -212,12 +212,12 @@ def test_a_request_that_the_database_refuses_to_end_stops_no_recovery(
     cancel(app, ids[0])
     if which == "waits":
         one.lanes.ready.clear()
-        lanes = {lane.row.msg_id: lane for lane in one.runtime.in_flight.lanes}
+        lanes = {lane.row.msg_id: lane for lane in one.shared.in_flight.lanes}
         one.lanes.put([lanes[ids[0]]])
         step(one)
     refuse_row(app, database, "NEW.object_id = 'bad' AND NEW.error_try_times = 3")
     with app.engine.begin() as conn:
-        lease.drop(conn, app.tables, one.runtime.identity.id)
+        lease.drop(conn, app.tables, one.shared.identity.id)
     beat(other)
     beat(other)
     assert table.statuses == [0 if which == "waits" else -1, -1]

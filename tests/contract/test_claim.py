@@ -43,7 +43,7 @@ def test_more_is_claimed_while_lanes_are_in_flight_if_the_threads_ran_dry(one, a
     assert len(one.lanes.ready) == 16
     one.lanes.ran_dry = True
     assert fetch(one) == 24
-    assert len(one.runtime.in_flight.lanes) == 40
+    assert len(one.shared.in_flight.lanes) == 40
 
 
 def test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered(one, app, table):
@@ -56,7 +56,7 @@ def test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered(one, app, ta
 
 def test_rows_of_ours_that_no_lane_knows_are_given_back(one, app, table):
     send(app, "a", "b")
-    table.edit(table.where(object_id="a"), status=1, claimed_by=one.runtime.identity.id)
+    table.edit(table.where(object_id="a"), status=1, claimed_by=one.shared.identity.id)
     beat(one)
     assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)] * 2
 
@@ -77,7 +77,7 @@ def test_a_claim_that_fails_behind_its_commit_is_released(one, app, table, monke
     monkeypatch.undo()
     beat(one)  # or the next claim: it releases what has no lane
     assert fetch(one) == 3
-    assert len(one.runtime.in_flight.lanes) == 3
+    assert len(one.shared.in_flight.lanes) == 3
     assert table.rows("status", "error_try_times") == [(1, 0)] * 3
 
 
@@ -91,7 +91,7 @@ def test_heads_run_though_their_runs_could_not_be_read(one, app, monkeypatch, ca
     monkeypatch.setattr(claim, "read_runs", fails)
     ids = send(app, "a", "a")
     assert fetch(one) == 1
-    assert [lane.row.msg_id for lane in one.runtime.in_flight.lanes] == ids[:1]
+    assert [lane.row.msg_id for lane in one.shared.in_flight.lanes] == ids[:1]
     assert len([r for r in caplog.records if "runs could not be read" in r.getMessage()]) == told
 
 
@@ -133,7 +133,7 @@ def test_all_heads_run_though_the_runs_of_some_could_not_be_read(one, app, monke
 def test_all_rows_that_no_lane_knows_are_given_back_at_once(one, app, table, monkeypatch):
     monkeypatch.setattr(recover, "BATCH", 2)
     send(app, *"abcde")
-    table.edit(None, status=1, claimed_by=one.runtime.identity.id)
+    table.edit(None, status=1, claimed_by=one.shared.identity.id)
     beat(one)
     assert table.statuses == [0] * 5
 
@@ -165,18 +165,18 @@ def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
 def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, monkeypatch):
     """Else it would look for the same heads as they until its next heartbeat."""
     beat(one)
-    beats = one.runtime.settings.heartbeat_seconds
+    beats = one.setup.settings.heartbeat_seconds
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "another", ttl=3600.0)
     send(app, *range(40))
     monkeypatch.setattr(one.claimer, "claim", lambda tried, *_, **__: ([], tried))
     one.housekeeper.start()
     try:
-        until(lambda: one.runtime.peers.slots == 2, "the first beat counts them", seconds=beats)
+        until(lambda: one.shared.peers.slots == 2, "the first beat counts them", seconds=beats)
         with app.engine.begin() as conn:
             lease.register(conn, app.tables, "a third", ttl=3600.0)
         assert fetch(one) == 0
-        until(lambda: one.runtime.peers.slots == 3, "it counts the instances", seconds=beats / 2)
+        until(lambda: one.shared.peers.slots == 3, "it counts the instances", seconds=beats / 2)
     finally:
         one.housekeeper.stop()
         one.housekeeper.join()
@@ -310,7 +310,7 @@ def test_what_we_give_back_ourselves_is_found_by_the_next_look(one, app, table, 
     if how == "released":
         assert fetch(one) == 1
     else:
-        owner = "dead" if how == "recovered" else one.runtime.identity.id
+        owner = "dead" if how == "recovered" else one.shared.identity.id
         edit(app, msg_id, status=1, claimed_by=owner)
     held.in_between()
     starts = held.starts

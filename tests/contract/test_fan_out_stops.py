@@ -102,7 +102,7 @@ def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, mo
             silent.set()
             while not waiting.wait(0.02):  # a renewal that is under way would put it right
                 # As after a long silence.
-                trust_until(worker.instance.runtime.identity, 0.0)
+                trust_until(worker.instance.shared.identity, 0.0)
         if waiting.is_set() and not trying.errors:
             time.sleep(0.05)
 

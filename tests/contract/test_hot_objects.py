@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Message
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.events import Claimed
 from msgworker.instance.claiming import capacity, drain
 from msgworker.instance.instance import Instance
@@ -190,18 +190,18 @@ def test_lanes_with_long_runs_leave_less_to_others(make_app):
     app = make_app(run_limit=10, lanes_limit=4)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    one = Instance(runtime_of(app), 1)
+    one = Instance(setup_of(app), 1)
     register(one)
     one.lanes.took(0.0)
     try:
         send(app, *["a"] * 50)
         one.fetcher.run_once()
-        (lane,) = one.runtime.in_flight.lanes
+        (lane,) = one.shared.in_flight.lanes
         assert len(lane.rows) == 1 + 10
         lane.rows *= 4  # as if it had a long run
         send(app, *["b"] * 50)
         one.fetcher.run_once()
-        assert sorted(len(lane.rows) for lane in one.runtime.in_flight.lanes) == [1 + 1, 44]
+        assert sorted(len(lane.rows) for lane in one.shared.in_flight.lanes) == [1 + 1, 44]
     finally:
         one.settler.close()
         for role in (one.fetcher, one.heartbeat, one.housekeeper):
@@ -262,6 +262,6 @@ def test_a_stop_in_the_middle_of_a_long_run_leaves_the_rest_new(make_app, table)
     with app.worker(threads=2) as worker:
         worker.start()
         assert reached.wait(60)
-        worker.instance.runtime.stopping.set()  # as the stop does, first of all
+        worker.instance.shared.stop.requested.set()  # as the stop does, first of all
         stopping.set()
     assert table.statuses == [2] * 30 + [0] * 70

@@ -26,12 +26,12 @@ from tests.support.waiting import in_thread, until
 
 def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
     send(app, "a", "b")
-    old = one.runtime.identity.id
+    old = one.shared.identity.id
     look = one.finder.look(4, 0)
     assert len(look.candidates) == 2
     loses_its_lease(one)
     assert one.fetcher.claim(look.candidates, old) == 0
-    trust_until(one.runtime.identity, 0.0)
+    trust_until(one.shared.identity, 0.0)
     assert one.fetcher.claim(look.candidates, "new-self") == 0
     assert table.statuses == [0, 0]
 
@@ -39,13 +39,13 @@ def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
 def test_a_new_self_waits_for_the_handlers_of_the_old_one(one, app, table):
     (a, _) = send(app, "a", "a")
     assert fetch(one) == 1
-    (lane,) = one.runtime.in_flight.lanes
-    one.runtime.in_flight.running[1] = Execution(lane.row, lane.owner, time.monotonic(), None)
+    (lane,) = one.shared.in_flight.lanes
+    one.shared.in_flight.running[1] = Execution(lane.row, lane.owner, time.monotonic(), None)
     loses_its_lease(one)
     table.edit(table.where(msg_id=a), status=2, claimed_by=None)  # recovered, and done elsewhere
     assert fetch(one) == 0
     assert table.statuses == [2, 0]
-    one.runtime.in_flight.running.clear()
+    one.shared.in_flight.running.clear()
     assert fetch(one) == 1
     assert table.statuses == [2, 1]
 
@@ -63,13 +63,13 @@ class Counted(threading.Event):
 def test_no_handler_starts_while_the_lease_is_in_doubt(one, app, ran):
     ids = send(app, "a")
     assert fetch(one) == 1
-    one.runtime.stopping = asked = Counted()
-    trust_until(one.runtime.identity, 0.0)
+    one.shared.stop.requested = asked = Counted()
+    trust_until(one.shared.identity, 0.0)
     one.handlers.start()
     try:
         until(lambda: ran or asked.waits >= 3, "the handler thread has looked")
         assert ran == []
-        trust_until(one.runtime.identity, clock() + 3600)
+        trust_until(one.shared.identity, clock() + 3600)
         until(lambda: ran == ids, "started when the lease is sure again")
     finally:
         one.lanes.close()
@@ -79,11 +79,11 @@ def test_no_handler_starts_while_the_lease_is_in_doubt(one, app, ran):
 def test_a_lease_is_not_dropped_while_a_row_is_flagged(one, app, table):
     ids = send(app, "a")
     assert fetch(one) == 1
-    one.runtime.in_flight.lanes.clear()
-    one.runtime.identity.stuck.update(ids)  # its outcome could not be written
+    one.shared.in_flight.lanes.clear()
+    one.shared.identity.stuck.update(ids)  # its outcome could not be written
     assert one.housekeeper.leave() is False
     assert table.statuses == [1]
-    assert list(leases(app)) == [one.runtime.identity.id]
+    assert list(leases(app)) == [one.shared.identity.id]
 
 
 @pytest.mark.long
@@ -118,7 +118,7 @@ def test_a_housekeeper_does_not_wait_for_a_claim_to_take_a_new_id(app):
     with app.worker(threads=1) as worker:
         worker.start()
         assert worker.instance is not None
-        identity, beat = worker.instance.runtime.identity, worker.instance.housekeeper
+        identity, beat = worker.instance.shared.identity, worker.instance.housekeeper
         beat.stop()
         beat.join(60)
         with worker.instance.claimer.no_claim_in_flight():
@@ -148,7 +148,7 @@ def test_who_was_declared_dead_learns_it_from_the_first_message_it_lost(make_app
         name = worker.instance_id
         instance = worker.instance
         assert instance is not None
-        identity = instance.runtime.identity
+        identity = instance.shared.identity
         until(lambda: identity.renewed_at, "the first beat")
         renewed_before(identity, 100.0)  # long ago: it may be doubted
         with app.engine.begin() as conn:
@@ -235,16 +235,16 @@ def test_who_is_being_taken_over_does_not_wait_for_its_lease(one, app, table):
     only_servers(app)
     send(app, "a")
     assert fetch(one) == 1
-    old = one.runtime.identity.id
-    trust_until(one.runtime.identity, 0.0)
+    old = one.shared.identity.id
+    trust_until(one.shared.identity, 0.0)
     with app.engine.begin() as conn:
         mine = app.tables.lease.c.name == old
         conn.execute(sa.update(app.tables.lease).where(mine).values(in_hand=1))
         renewal = in_thread(one.heartbeat.run_once)
-        until(one.runtime.identity.trusted, "it has a new id")
+        until(one.shared.identity.trusted, "it has a new id")
         renewal()
-        assert one.runtime.identity.id != old
-        assert one.runtime.in_flight.lanes == set()
+        assert one.shared.identity.id != old
+        assert one.shared.in_flight.lanes == set()
         conn.rollback()
     with app.engine.begin() as conn:
         assert {x.name: x.term for x in lease.read_all(conn, app.tables)}[old] == 0
@@ -265,20 +265,20 @@ def test_a_lease_that_nobody_has_taken_over_is_renewed_however_late(one, app, ta
     stays, and what has finished is written before the renewal, too."""
     first, second = send(app, "a", "b")
     assert fetch(one) == 2
-    old, held = one.runtime.identity.id, set(one.runtime.in_flight.lanes)
-    trust_until(one.runtime.identity, clock() - 1.0)
+    old, held = one.shared.identity.id, set(one.shared.in_flight.lanes)
+    trust_until(one.shared.identity, clock() - 1.0)
     if over:
         _ends(app, old)
     lane = next(lane for lane in held if lane.row.msg_id == first)
     lane.result = DONE
     one.settler.add(lane, True)
     assert table.statuses == [2, 1]
-    assert not one.runtime.identity.trusted()
+    assert not one.shared.identity.trusted()
     assert fetch(one) <= 0
     beat(one)
-    assert one.runtime.identity.trusted()
-    assert one.runtime.identity.id == old
-    assert {lane.row.msg_id for lane in one.runtime.in_flight.lanes} == {second}
+    assert one.shared.identity.trusted()
+    assert one.shared.identity.id == old
+    assert {lane.row.msg_id for lane in one.shared.in_flight.lanes} == {second}
     assert leases(app)[old].live
     assert table.rows("status", "error_try_times") == [(2, 0), (1, 0)]
 
@@ -287,7 +287,7 @@ def test_a_lease_that_was_taken_over_is_lost_though_it_looks_live(one, app, tabl
     """Whoever takes it over extends it, so that others wait for him."""
     ids = send(app, "a", "b")
     assert fetch(one) == 2
-    old, lanes = one.runtime.identity.id, list(one.runtime.in_flight.lanes)
+    old, lanes = one.shared.identity.id, list(one.shared.in_flight.lanes)
     with app.engine.begin() as conn:
         assert lease.take_over_live(conn, app.tables, old, me="another", ttl=60.0)
         text = "taken away"
@@ -297,7 +297,7 @@ def test_a_lease_that_was_taken_over_is_lost_though_it_looks_live(one, app, tabl
         one.settler.add(lane, True)
     assert table.statuses == [-1, 2]  # what is recovered is fenced; the other one was still ours
     beat(one)
-    assert one.runtime.identity.id != old
+    assert one.shared.identity.id != old
     assert leases(app)[old].taken_by == "another"
 
 
@@ -308,9 +308,9 @@ def test_who_was_late_itself_takes_over_nobody_who_may_have_been_late_too(one, a
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "late-too", ttl=30.0)
     now = datetime.now(UTC)
-    ttl = one.runtime.settings.lease_seconds
+    ttl = one.setup.settings.lease_seconds
     _ends(app, "late-too", renewed_at=now - timedelta(seconds=1.5 * ttl))
-    trust_until(one.runtime.identity, clock() - 1.0)
+    trust_until(one.shared.identity, clock() - 1.0)
     assert beat(one) == 0
     assert table.statuses == [1]
     assert beat(one) == 1  # not late again: a round later
@@ -322,9 +322,9 @@ def test_who_is_late_each_time_takes_over_who_is_silent_for_long(one, app, table
     table.edit(status=1, claimed_by="dead-1")
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "dead-1", ttl=30.0)
-    past = datetime.now(UTC) - timedelta(seconds=3 * one.runtime.settings.lease_seconds)
+    past = datetime.now(UTC) - timedelta(seconds=3 * one.setup.settings.lease_seconds)
     _ends(app, "dead-1", renewed_at=past)
-    trust_until(one.runtime.identity, clock() - 1.0)
+    trust_until(one.shared.identity, clock() - 1.0)
     assert beat(one) == 1
 
 
@@ -352,7 +352,7 @@ def test_a_lease_is_renewed_while_the_table_of_messages_is_locked(make_app):
         other.exec_driver_sql(lock.format(app.tables.message.name))
         before = leases_of(app, name)
         until(lambda: leases_of(app, name) >= before + 5, "renewed for more than a lease")
-        assert worker.instance.runtime.identity.trusted()
+        assert worker.instance.shared.identity.trusted()
         other.rollback()
         if app.engine.dialect.name != "postgresql":
             other.exec_driver_sql("UNLOCK TABLES")
@@ -384,8 +384,8 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
     """Neither told in every beat: what was handled may still be settled."""
     send(app, "a")
     assert fetch(one) == 1
-    old, held = one.runtime.identity.id, set(one.runtime.in_flight.lanes)
-    trust_until(one.runtime.identity, 0.0)
+    old, held = one.shared.identity.id, set(one.shared.in_flight.lanes)
+    trust_until(one.shared.identity, 0.0)
 
     def away(*_: Any) -> None:
         raise DatabaseUnavailable("gone")
@@ -396,32 +396,32 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
         for _ in range(3):
             with pytest.raises(DatabaseUnavailable):
                 beat(one)
-    assert (one.runtime.identity.id, one.runtime.in_flight.lanes) == (old, held)
-    assert not one.runtime.identity.trusted()
-    one.runtime.identity.lost(old)
+    assert (one.shared.identity.id, one.shared.in_flight.lanes) == (old, held)
+    assert not one.shared.identity.trusted()
+    one.shared.identity.lost(old)
     with monkeypatch.context() as patch:
         patch.setattr(one.heartbeat.link, "connect", away)
         one.heartbeat.close()
         for _ in range(3):
             with pytest.raises(DatabaseUnavailable):
                 beat(one)
-    assert (one.runtime.identity.id, one.runtime.in_flight.lanes) == (old, held)
+    assert (one.shared.identity.id, one.shared.in_flight.lanes) == (old, held)
     beat(one)
-    assert one.runtime.identity.id != old
-    assert one.runtime.identity.trusted()
-    assert one.runtime.in_flight.lanes == set()
+    assert one.shared.identity.id != old
+    assert one.shared.identity.trusted()
+    assert one.shared.in_flight.lanes == set()
     assert [r.getMessage() for r in caplog.records if "lost its lease" in r.getMessage()] == [
-        f"instance {old} lost its lease; continuing as {one.runtime.identity.id}"
+        f"instance {old} lost its lease; continuing as {one.shared.identity.id}"
     ]
 
 
 def test_trust_goes_on_to_end_while_the_machine_sleeps(one, monkeypatch):
     real = time.clock_gettime
-    assert one.runtime.identity.trusted()
+    assert one.shared.identity.trusted()
     monkeypatch.setattr(time, "clock_gettime", lambda which: real(which) + 60)
-    assert not one.runtime.identity.trusted()
+    assert not one.shared.identity.trusted()
     beat(one)
-    assert one.runtime.identity.trusted()
+    assert one.shared.identity.trusted()
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,12 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.instance.claiming import ring, search
 from msgworker.instance.claiming.limits import LimitPoller
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
-from msgworker.instance.state import Controls
+from msgworker.instance.state import Controls, Shared
 from msgworker.limit import Limit
 from msgworker.message import Outcome
 from msgworker.store import candidates, claim, limits
@@ -55,7 +56,7 @@ def at_one(table: Table) -> int:
 @contextmanager
 def instance(app: App, threads: int = 8) -> Iterator[Instance]:
     """One whose rounds are called by hand; no thread of it runs."""
-    made = Instance(runtime_of(app), threads)
+    made = Instance(setup_of(app), threads)
     register(made)
     made.lanes.took(0.0)  # more is claimed at once than there are threads
     try:
@@ -73,7 +74,7 @@ def claim_all(one: Instance) -> int:
         one.limit_poller.forget()
         one.finder.forget()
         one.fetcher.run_once()
-    return len(one.runtime.in_flight.lanes)
+    return len(one.shared.in_flight.lanes)
 
 
 def end_one(one: Instance, outcome: Outcome = Outcome.DONE) -> None:
@@ -179,7 +180,7 @@ def test_a_message_behind_another_needs_a_permit_of_its_own(app, table):
     registered(app, "other-1")
     with instance(app) as one:
         assert claim_all(one) == 1
-        (lane,) = one.runtime.in_flight.lanes
+        (lane,) = one.shared.in_flight.lanes
         assert len(lane.rows) == 1
         end_one(one)
         assert table.statuses == [1, 2, 0, 0]
@@ -210,7 +211,7 @@ def test_messages_that_wait_for_a_permit_do_not_hold_up_other_topics(app, table)
     with instance(app, threads=1) as one:
         for _ in range(5):
             claim_all(one)
-        won = {lane.row.msg_id for lane in one.runtime.in_flight.lanes}
+        won = {lane.row.msg_id for lane in one.shared.in_flight.lanes}
         assert len(won & set(free)) == len(won) - 1 > 1
 
 
@@ -234,7 +235,7 @@ def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatc
         monkeypatch.setattr(candidates, "oldest_among", seen)
         (late,) = send(app, "late", topic="free")
         one.fetcher.run_once()
-        assert late in {lane.row.msg_id for lane in one.runtime.in_flight.lanes}
+        assert late in {lane.row.msg_id for lane in one.shared.in_flight.lanes}
         assert marks
         assert min(marks) > 600
 
@@ -326,12 +327,18 @@ def test_one_look_that_took_long_keeps_no_other_topic_waiting(app, table, monkey
         assert [found.msg_id for found in look.candidates] == [first]
 
 
+def poller(app: App, limit: Limit, *, threads: int, clock: Any = time.monotonic) -> LimitPoller:
+    """Of an instance that knows of this limit of the topic t."""
+    setup = replace(setup_of(app), clock=clock)
+    shared = Shared(setup)
+    shared.controls = Controls(limits={"t": limit})
+    return LimitPoller(setup, shared, threads=threads)
+
+
 def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
     limited(app, max_running=1)
     clock = [1000.0]
-    runtime = runtime_of(app)
-    runtime.controls = Controls(frozenset(), {"t": Limit(1)})
-    one = LimitPoller(runtime, threads=1, clock=lambda: clock[0])
+    one = poller(app, Limit(1), threads=1, clock=lambda: clock[0])
     one.looked("t", search.Look(complete=True, seconds=600.0))
     clock[0] += 30
     one.woken()
@@ -340,9 +347,7 @@ def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
 
 def test_a_topic_without_messages_is_asked_again_where_the_look_did_not_begin_at_the_start(app):
     limited(app, max_running=1)
-    runtime = runtime_of(app)
-    runtime.controls = Controls(frozenset(), {"t": Limit(1)})
-    one = LimitPoller(runtime, threads=1)
+    one = poller(app, Limit(1), threads=1)
     one.looked("t", search.Look(complete=True, from_start=False))
     assert (one.starts_in(), one.sure) == (None, False)  # a drain looks afresh
     one.looked("t", search.Look(complete=True))
@@ -375,9 +380,7 @@ def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, m
 
 def test_who_finds_a_record_locked_again_and_again_looks_more_rarely(app):
     limited(app, max_running=1)
-    runtime = runtime_of(app)
-    runtime.controls = Controls(frozenset(), {"t": Limit(1)})
-    one = LimitPoller(runtime, threads=1, clock=lambda: 1000.0)
+    one = poller(app, Limit(1), threads=1, clock=lambda: 1000.0)
     waits = []
     for _ in range(12):
         one.tried("t", None, 0)
@@ -389,9 +392,7 @@ def test_who_finds_a_record_locked_again_and_again_looks_more_rarely(app):
 
 def test_who_loses_every_race_for_heads_does_not_look_again_at_once(app):
     limited(app, max_running=4)
-    runtime = runtime_of(app)
-    runtime.controls = Controls(frozenset(), {"t": Limit(4)})
-    one = LimitPoller(runtime, threads=4, clock=lambda: 1000.0)
+    one = poller(app, Limit(4), threads=4, clock=lambda: 1000.0)
     one.tried("t", limits.Free(Limit(4), 1, 0, 1), 0)
     assert 0 < (one.wait() or 0.0) < 0.02
 

@@ -185,7 +185,7 @@ def test_the_wait_for_the_budget_is_no_time_of_the_handler(make_app):
         worker.start()
         until(lambda: ran and Table(app).statuses == [1, 1], "both are claimed")
         (waits,) = {1, 2} - set(ran)
-        running = worker.instance.runtime.in_flight.running
+        running = worker.instance.shared.in_flight.running
         assert [one.row.msg_id for one in running.values()] == ran
         go_on.set()
         until(lambda: set(Table(app).statuses) == {2}, "both are done")

@@ -58,7 +58,7 @@ def end_all(one: Instance) -> None:
 
 
 def held(one: Instance) -> list[int]:
-    return sorted(lane.row.msg_id for lane in one.runtime.in_flight.lanes)
+    return sorted(lane.row.msg_id for lane in one.shared.in_flight.lanes)
 
 
 def test_the_next_claim_needs_no_look(full, app, looks):
@@ -102,7 +102,7 @@ def test_topics_that_are_paused_meanwhile_are_not_claimed(full, app, looks):
     full.fetcher.run_once()
     app.ops.pause("t")
     beat(full)
-    assert full.runtime.controls.apart == {"t"}
+    assert full.shared.controls.apart == {"t"}
     end_all(full)
     looks.clear()
     assert full.fetcher.run_once() == 0
@@ -146,6 +146,6 @@ def test_nothing_is_looked_for_where_lanes_hold_runs(one, app, looks, monkeypatc
 
 def test_nothing_is_looked_for_beside_another_instance(full, app, looks):
     send(app, *[None] * 6)
-    full.runtime.peers = Peers(0, 2)
+    full.shared.peers = Peers(0, 2)
     assert full.fetcher.run_once() == -1
     assert looks == []

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Context, Message, MessageTable, SchemaError
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.doctor import Severity
 from msgworker.instance.instance import Instance
 from tests import variants
@@ -146,16 +146,16 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
     app, database = made(name, kind)
     put(database, ids[0], ids[1], "zz" if kind != "STRING" else "77")
     app.add_handler(None, lambda msg: None)
-    one = Instance(runtime_of(app), 1)
+    one = Instance(setup_of(app), 1)
     try:
         register(one)
         look = one.finder.look(1, 0)
         assert [c.msg_id for c in look.candidates] == [1]
-        assert one.fetcher.claim(look.candidates, one.runtime.identity.id) == 1
-        (lane,) = one.runtime.in_flight.lanes
+        assert one.fetcher.claim(look.candidates, one.shared.identity.id) == 1
+        (lane,) = one.shared.in_flight.lanes
         Table(app).edit(app.tables.message.c.msg_id == 1, status=2, claimed_by=None)
         assert [c.msg_id for c in one.finder.look(10, 1).candidates] == [3]
-        one.runtime.in_flight.lanes.clear()
+        one.shared.in_flight.lanes.clear()
         one.finder.search.forget()
         assert [c.msg_id for c in one.finder.look(10, 0).candidates] == [2, 3]
         one.finder.search.forget()

@@ -24,10 +24,10 @@ AGO = re.compile(r"\b\d+ s\b")
 
 def running(one, msg_id: int, seconds: float, owner: str | None = None) -> None:
     """A handler of this message has run for so long."""
-    row = next(lane.row for lane in one.runtime.in_flight.lanes if lane.row.msg_id == msg_id)
+    row = next(lane.row for lane in one.shared.in_flight.lanes if lane.row.msg_id == msg_id)
     since = time.monotonic() - seconds
-    one.runtime.in_flight.running[msg_id] = Execution(
-        row, owner or one.runtime.identity.id, since, None
+    one.shared.in_flight.running[msg_id] = Execution(
+        row, owner or one.shared.identity.id, since, None
     )
 
 
@@ -49,7 +49,7 @@ def test_explain_tells_a_handler_that_runs_from_a_message_that_only_was_claimed(
     claimed_ago(table, 30.0)
     running(one, first, 12.0)
     beat(one)
-    me = one.runtime.identity.id
+    me = one.shared.identity.id
     found, text = explained(app, first)
     assert text == f"its handler has run for N s on {me}, last heard of N s ago"
     assert (found.reason, found.started) == (Reason.RUNNING, True)
@@ -67,7 +67,7 @@ def test_explain_of_a_claim_after_the_last_heartbeat_waits_for_the_next(one, app
     running(one, only, 0.5)
     found, text = explained(app, only)
     assert text == (
-        f"claimed N s ago by {one.runtime.identity.id}, last heard of N s ago; "
+        f"claimed N s ago by {one.shared.identity.id}, last heard of N s ago; "
         "whether its handler has started is told with the next heartbeat"
     )
     assert (found.started, found.running_seconds) == (None, None)
@@ -110,10 +110,10 @@ def test_an_older_instance_tells_nothing_of_its_handlers(one, app, table):
     beat(one)
     for says in ('{"table": "msgworker_message", "topics": null}', "not json", None, "[]", "7"):
         with app.engine.begin() as conn:
-            own = app.tables.lease.c.name == one.runtime.identity.id
+            own = app.tables.lease.c.name == one.shared.identity.id
             conn.execute(sa.update(app.tables.lease).where(own).values(serves=says))
         found, text = explained(app, only)
-        assert text == f"it is running on {one.runtime.identity.id}, last heard of N s ago"
+        assert text == f"it is running on {one.shared.identity.id}, last heard of N s ago"
         assert found.started is None
         (info,) = app.ops.instances()
         assert (info.handlers, info.running_seconds) == (None, {})

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import App, Worker
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.db import DATABASES
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
@@ -42,7 +42,7 @@ def pair(overlap: None, one: Instance) -> Iterator[Instance]:
     """`one`, with two writers."""
     assert len(one.settler.writers) == 2
     yield one
-    one.runtime.spare_links.close()
+    one.shared.connector.spare.close()
 
 
 class Hold:
@@ -105,7 +105,7 @@ def test_many_lanes_are_settled_beside_a_settle_under_way(pair, app, table, hold
     assert table.statuses == [2] * (3 + MANY)
     assert held.batches == [{lane.row.msg_id for lane in lanes[:3]}]
     assert beside.batches == [{lane.row.msg_id for lane in lanes[3:]}]
-    assert not pair.runtime.in_flight.lanes
+    assert not pair.shared.in_flight.lanes
 
 
 def test_a_few_lanes_are_left_to_the_settle_under_way(pair, app, table, holds):
@@ -128,7 +128,7 @@ def three(make_app: Any) -> Iterator[Instance]:
     app = make_app(lanes_limit=3)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    made = Instance(runtime_of(app), 1)
+    made = Instance(setup_of(app), 1)
     register(made)
     made.lanes.took(0.0)
     send(app, *"abcdefgh", *"abcdefgh")
@@ -154,22 +154,22 @@ def settled_with_a_claim(one: Instance) -> list[int]:
 def test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others(three):
     assert fetch(three) == 3
     assert fetch(three) == -1  # all that may be held
-    before = set(three.runtime.in_flight.lanes)
+    before = set(three.shared.in_flight.lanes)
     for lane in before:
         lane.rows = lane.rows[:1]
     assert settled_with_a_claim(three) == [3]
-    assert len(three.runtime.in_flight.lanes) == 3
-    assert before.isdisjoint(three.runtime.in_flight.lanes)
+    assert len(three.shared.in_flight.lanes) == 3
+    assert before.isdisjoint(three.shared.in_flight.lanes)
     assert three.settler.leaving == 0
     assert fetch(three) == -1
 
 
 def test_lanes_that_go_on_with_the_settle_under_way_keep_their_room(three):
     assert fetch(three) == 3
-    before = set(three.runtime.in_flight.lanes)
+    before = set(three.shared.in_flight.lanes)
     assert settled_with_a_claim(three) == []
     assert fetch(three) == -1
-    assert three.runtime.in_flight.lanes == before
+    assert three.shared.in_flight.lanes == before
 
 
 def test_behind_a_settle_that_takes_long_any_lane_is_settled(pair, app, table, holds, monkeypatch):
@@ -224,7 +224,7 @@ def test_a_connection_that_is_just_closed_holds_up_no_settle(pair, app, table, m
 
     monkeypatch.setattr(spare.link, "close", slow)
     lanes = finished(pair, app, 1, "o")
-    closed = in_thread(pair.runtime.spare_links.close_idle)
+    closed = in_thread(pair.shared.connector.spare.close_idle)
     assert closing.wait(60)
     settle_in_thread(pair, lanes)()
     assert table.statuses == [2]
@@ -329,7 +329,7 @@ def test_connections_are_closed_after_the_settles_that_use_them(pair, app, table
     assert sent.wait(60)
     first.link.open()
     first.lock.release()
-    pair.runtime.spare_links.close_idle()
+    pair.shared.connector.spare.close_idle()
     over: list[int] = []
     closing = in_thread(lambda: (pair.settler.close(), over.append(1)))
     until(lambda: asked.by or over, "it waits for the second one")
@@ -396,8 +396,8 @@ def test_an_unanswered_settle_is_looked_up_while_the_other_one_goes_on(
     beside.go.set()
     second()
     assert table.statuses == [2] * (3 + MANY)
-    assert (pair.runtime.tally.done, pair.runtime.tally.lost) == (3 + MANY, 0)
-    assert pair.runtime.identity.doubtful == {lane.row.msg_id for lane in lanes[:3]}
+    assert (pair.tally.done, pair.tally.lost) == (3 + MANY, 0)
+    assert pair.shared.identity.doubtful == {lane.row.msg_id for lane in lanes[:3]}
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -413,15 +413,15 @@ def test_a_lane_lost_in_one_of_two_settles_is_lost_alone_and_makes_us_ask(
     assert beside.came.wait(60)
     taken = halves[which][0].row.msg_id
     assert table.edit(table.where(msg_id=taken), status=0, claimed_by=None) == 1
-    renewed_before(pair.runtime.identity, 3600.0)
+    renewed_before(pair.shared.identity, 3600.0)
     held.go.set()
     beside.go.set()
     first()
     second()
     assert sorted(table.statuses) == [0] + [2] * (2 * MANY - 1)
-    assert pair.runtime.tally.lost == 1
-    assert pair.runtime.identity.in_doubt
-    assert not pair.runtime.in_flight.lanes
+    assert pair.tally.lost == 1
+    assert pair.shared.identity.in_doubt
+    assert not pair.shared.in_flight.lanes
 
 
 def test_without_a_second_connection_one_writer_settles_all(pair, app, table, holds, monkeypatch):
@@ -449,7 +449,7 @@ def test_an_idle_second_connection_is_given_to_whoever_has_none(pair, app):
     spare = pair.settler.writers[1]
     assert spare.open()
     assert spare.link.together is not None
-    pair.runtime.spare_links.close_idle()
+    pair.shared.connector.spare.close_idle()
     assert spare.link.together is None
 
 
@@ -457,10 +457,10 @@ def test_an_outage_of_an_idle_writer_ends_with_the_next_answer(pair, app, table,
     """The lanes of its settle are lost, so it is not sent again."""
     spare = pair.settler.writers[1]
     spare.outage.failed(ValueError("gone"))
-    assert pair.runtime.away.seconds
+    assert pair.shared.away.seconds
     settle_in_thread(pair, finished(pair, app, 1, "o"))()
     assert table.statuses == [2]
-    assert pair.runtime.away.seconds == 0
+    assert pair.shared.away.seconds == 0
     assert (spare.outage.failures, spare.outage.error) == (0, None)
     assert caplog.text.count("settle: works again") == 1
 

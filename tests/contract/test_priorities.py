@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, MessageTable
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.claiming import choice
 from msgworker.instance.claiming.choice import SHARE
@@ -171,9 +171,9 @@ def test_what_cannot_start_does_not_hide_lower_priorities(app, monkeypatch):
 def test_a_paused_topic_keeps_its_urgent_messages(one, app, table):
     plain = send(app, "a")
     send(app, "b", priority=9)
-    one.runtime.controls = Controls(frozenset({"t"}), {})
+    one.shared.controls = Controls(frozenset({"t"}), {})
     assert fetch(one) == 0
-    one.runtime.controls = Controls(frozenset(), {})
+    one.shared.controls = Controls(frozenset(), {})
     assert fetch(one) == 2
     assert [lane.row.object_id for lane in one.lanes.ready] == ["b", "a"]
     assert plain
@@ -221,7 +221,7 @@ def test_a_message_in_quarantine_with_a_priority_runs_alone(one, app, table):
     send(app, "a")
     for _ in range(5):
         fetch(one)
-    held = [lane.row.msg_id for lane in one.runtime.in_flight.lanes]
+    held = [lane.row.msg_id for lane in one.shared.in_flight.lanes]
     assert held == [bad]
 
 
@@ -239,7 +239,7 @@ def test_show_list_and_explain_tell_the_priority(app):
     assert (
         text == f"message {first} of the same object b comes first, although its priority is lower"
     )
-    live = Instance(runtime_of(app), 1)
+    live = Instance(setup_of(app), 1)
     register(live)
     try:
         assert app.ops.explain(plain).text.endswith(

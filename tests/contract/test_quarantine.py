@@ -30,7 +30,7 @@ def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
     send(app, "a", "b")
     assert fetch(one) == 2
     (started,) = one.lanes.take_back()[:1]
-    one.lanes.put(lane for lane in one.runtime.in_flight.lanes if lane is not started)
+    one.lanes.put(lane for lane in one.shared.in_flight.lanes if lane is not started)
     send(app, "q")
     table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
     assert fetch(one) == 0

@@ -201,7 +201,7 @@ def test_a_dead_lease_is_taken_over_and_then_goes(one, app, table):
     assert beat(one) == 1
     rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
     assert rows == [(-1, 1, 1, None)]
-    assert list(leases(app)) == [one.runtime.identity.id]
+    assert list(leases(app)) == [one.shared.identity.id]
 
 
 def test_the_dead_do_not_live_on_where_the_clock_was_put_back(one, app, table, caplog):
@@ -230,12 +230,12 @@ def test_the_dead_do_not_live_on_where_the_clock_was_put_back(one, app, table, c
 def test_a_recovery_makes_way_for_a_doubt_of_our_own_lease(one, app, table):
     send(app, *(f"o{i}" for i in range(recover.BATCH + 1)))
     table.edit(status=1, claimed_by="gone-1")
-    doubted(one.runtime.identity)
-    assert not one.runtime.identity.trusted()
+    doubted(one.shared.identity)
+    assert not one.shared.identity.trusted()
     assert one.housekeeper.recovery.run(time.monotonic()) == recover.BATCH
     assert one.heartbeat.pause_seconds(0) == 0.0
     assert beat(one) == 1
-    assert one.runtime.identity.trusted()
+    assert one.shared.identity.trusted()
     assert one.heartbeat.pause_seconds(1) > 0.0
 
 
@@ -260,7 +260,7 @@ def test_each_death_is_told_also_of_an_instance_with_empty_hands(one, app, table
         conn.execute(changed.where(c.name == names[2]).values(taken_by="another"))
     table.edit(status=1, claimed_by="busy-1")
     assert beat(one) == 1
-    assert set(leases(app)) == {"alive-1", one.runtime.identity.id}
+    assert set(leases(app)) == {"alive-1", one.shared.identity.id}
     beat(one)
     told = sorted(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
     assert told == [
@@ -273,13 +273,13 @@ def test_an_outage_longer_than_the_lease_costs_what_others_have_taken_over(one, 
     """No instance could renew: all leases have expired when the database is back."""
     send(app, "a", "a")
     assert fetch(one) == 1
-    old = one.runtime.identity.id
+    old = one.shared.identity.id
     past = datetime.now(UTC) - timedelta(hours=1)
     with app.engine.begin() as conn:
         conn.execute(sa.update(app.tables.lease).values(expires_at=past, taken_by="another"))
     assert beat(one) == 1
-    assert one.runtime.identity.id != old
-    assert not one.runtime.in_flight.lanes
+    assert one.shared.identity.id != old
+    assert not one.shared.in_flight.lanes
     rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
     assert rows == [(-1, 1, 1, None), (0, 0, 0, None)]
 

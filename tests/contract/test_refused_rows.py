@@ -9,8 +9,12 @@ import pytest
 from tenacity.wait import wait_none
 
 from msgworker import App
+from msgworker.instance.claiming.claimer import (
+    FIRST_PAUSE_SECONDS,
+    FORGET_SECONDS,
+    RejectedRows,
+)
 from msgworker.instance.report import Report
-from msgworker.instance.state import FIRST_PAUSE_SECONDS, FORGET_SECONDS, RejectedRows
 from msgworker.queries.remaining import Left
 from msgworker.queries.verdict import Waits
 from msgworker.store.candidates import Candidate
@@ -169,7 +173,7 @@ def test_messages_without_an_object_that_are_refused_do_not_hold_up_others(
 
 @pytest.mark.requires("common_sql")
 def test_a_row_that_is_refused_no_more_runs(make_app, database, taken, monkeypatch):
-    monkeypatch.setattr("msgworker.instance.state.FIRST_PAUSE_SECONDS", 0.3)
+    monkeypatch.setattr("msgworker.instance.claiming.claimer.FIRST_PAUSE_SECONDS", 0.3)
     app = make_app(lease_seconds=6)  # operators see it with a heartbeat
     app.create_schema()
     refuse(app, database, "flag")

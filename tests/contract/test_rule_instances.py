@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, MessageTable
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.db import DATABASES
 from msgworker.errors import RuleChanged
 from msgworker.instance.instance import Instance
@@ -93,7 +93,7 @@ def test_a_change_that_is_cut_off_has_changed_nothing(crm):
 
 
 def instance(app: App) -> Instance:
-    return Instance(runtime_of(app), 1)
+    return Instance(setup_of(app), 1)
 
 
 def close(made: Instance) -> None:
@@ -123,12 +123,12 @@ def test_a_worker_whose_rule_changes_while_it_starts_goes_by_the_new_one(crm, ma
     app = crm.app(5)
     stale = make_app(table=MessageTable(max_tries=3))
     stale.add_handler("fail", crm.fail, wait=wait_none())
-    made = [runtime_of(stale)]  # takes 3 for the rule
+    made = [setup_of(stale)]  # takes 3 for the rule
     assert recorded(app) == THREE
     crm.app(5)
     worker = stale.worker(threads=1)
-    real = worker.make_runtime
-    worker.make_runtime = lambda: made.pop() if made else real()  # type: ignore[method-assign]
+    real = worker.make_setup
+    worker.make_setup = lambda: made.pop() if made else real()  # type: ignore[method-assign]
     with worker:
         worker.start()
         assert worker.instance_id
@@ -143,10 +143,10 @@ def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(cr
     other = crm.app(5)
     assert recorded(other) == FIVE
     beat(old)
-    assert isinstance(old.runtime.left_for, RuleChanged)
-    assert old.runtime.stopping.is_set()
+    assert isinstance(old.shared.stop.left_for, RuleChanged)
+    assert old.shared.stop.requested.is_set()
     assert fetch(old) <= 0
-    doubted(old.runtime.identity)
+    doubted(old.shared.identity)
     beat(old)  # once is enough
     assert caplog.text.count("was changed from max_tries=3") == 1
     assert old.heartbeat.pause_seconds(0) > 1.0
@@ -212,7 +212,7 @@ def no_share_locks(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.quick("postgresql")
 @pytest.mark.parametrize("rate", [None, 1e6])
 def test_a_start_comes_between_two_steps_of_an_operation(no_share_locks, app, one, rate):
-    t = one.runtime.tables
+    t = one.setup.tables
     assert not t.dialect.share_locks
     by = Who("anna", None)
     bulk = Bulk.begun(app.engine, app.tables, "rerun", by, {}, rate=rate)
@@ -258,7 +258,7 @@ def test_who_starts_waits_for_a_change_that_goes_on(crm, old):
         assert leases(app) == {}
         conn.rollback()
     join()
-    assert list(leases(app)) == [old.runtime.identity.id]
+    assert list(leases(app)) == [old.shared.identity.id]
 
 
 def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
@@ -277,8 +277,8 @@ def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
             try:
                 register(made)
                 now = recorded(app)
-                if now != Rule.of(made.runtime.tables.spec):
-                    odd.append(f"{made.runtime.tables.spec.max_tries} beside {now}")
+                if now != Rule.of(made.setup.tables.spec):
+                    odd.append(f"{made.setup.tables.spec.max_tries} beside {now}")
                 made.housekeeper.leave()
             except RuleChanged:
                 pass
@@ -295,9 +295,9 @@ def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
 
 def test_an_instance_that_has_left_for_the_rule_does_not_beat_without_a_pause(crm):
     app = crm.app()
-    instance = Instance(runtime_of(app), 1)
+    instance = Instance(setup_of(app), 1)
     try:
-        instance.runtime.left_for = RuleChanged("t", "old", "new")
+        instance.shared.stop.left_for = RuleChanged("t", "old", "new")
         assert beat(instance) == 0
         assert instance.heartbeat.pause_seconds(0) > 1
     finally:

@@ -202,16 +202,14 @@ def test_a_recovery_that_is_set_back_is_told_once_and_holds_up_no_other(make_app
 def test_a_release_that_is_set_back_is_told_once(make_app, database, caplog):
     app = make_app(lease_seconds=3)
     app.create_schema()
-    app.add_handler("t", lambda msg: None)
-    with app.worker(threads=1) as worker:
+    bad, good = send(app, "bad", "good", topic="nobody's")
+    set_back(app, database, "OLD.status = 1 AND OLD.object_id = 'bad'")
+    reads_now = make_app(lease_seconds=3)  # the tables, with the trigger
+    reads_now.add_handler("t", lambda msg: None)
+    with reads_now.worker(threads=1) as worker:
         worker.start()
-        instance = worker.instance
-        bad, good = send(app, "bad", "good", topic="nobody's")
-        set_back(app, database, "OLD.status = 1 AND OLD.object_id = 'bad'")
-        runtime = instance.runtime
-        runtime.tables = make_app().tables  # as an instance reads them that starts now
         for msg_id in (bad, good):
-            edit(app, msg_id, status=1, claimed_by=runtime.identity.id)
+            edit(app, msg_id, status=1, claimed_by=worker.instance_id)
         until(lambda: Table(app).statuses[1] == 0, "the other one is released")
         told = f"message {bad} cannot be released"
         until(lambda: told in caplog.text, "it is told")

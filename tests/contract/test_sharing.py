@@ -19,8 +19,8 @@ from tests.support.rows import send
 def keep_lease(one, app: App) -> None:
     """It is not renewed here, and must not end however long the test takes."""
     with app.engine.begin() as conn:
-        assert lease.renew(conn, app.tables, one.runtime.identity.id, ttl=3600.0)
-    trust_until(one.runtime.identity, clock() + 3600.0)
+        assert lease.renew(conn, app.tables, one.shared.identity.id, ttl=3600.0)
+    trust_until(one.shared.identity, clock() + 3600.0)
 
 
 def in_hand_and_slow(one, app: App, *objects: Any, age: float = 1.5) -> list[Any]:
@@ -31,24 +31,24 @@ def in_hand_and_slow(one, app: App, *objects: Any, age: float = 1.5) -> list[Any
     started, *waiting = sorted(one.lanes.take_back(), key=lambda lane: lane.row.msg_id)
     one.lanes.put(waiting)
     since = time.monotonic() - age
-    one.runtime.in_flight.running[1] = Execution(started.row, started.owner, since, None)
+    one.shared.in_flight.running[1] = Execution(started.row, started.owner, since, None)
     return ids
 
 
 def test_what_waits_behind_slow_handlers_is_given_back_where_others_live(one, app, table, ran):
     in_hand_and_slow(one, app, "a", "a", "b", "b", "c")
-    one.runtime.peers = Peers(0, 2)
+    one.shared.peers = Peers(0, 2)
     assert table.statuses == [1, 0, 1, 0, 1]
     assert fetch(one) == -1
     assert table.statuses == [1, 0, 0, 0, 0]
     assert set(table.column("error_try_times")) == {0}
     assert table.column("claimed_by")[1:] == [None] * 4
-    tally = one.runtime.tally
+    tally = one.tally
     assert (tally.shared, tally.released, tally.done) == (2, 0, 0)
     for _ in range(5):  # and they are not claimed again
         assert fetch(one) == -1
     assert (tally.claims, tally.shared) == (1, 2)
-    assert {lane.row.object_id for lane in one.runtime.in_flight.lanes} == {"a"}
+    assert {lane.row.object_id for lane in one.shared.in_flight.lanes} == {"a"}
     app.drain(threads=1, linger=0)  # another instance has them now
     assert table.statuses == [1, 0, 2, 2, 2]
     assert sorted(ran) == [3, 4, 5]
@@ -60,24 +60,24 @@ def test_what_waits_is_kept_while_nobody_else_lives_or_handlers_are_young(
     one, app, table, slots, age
 ):
     in_hand_and_slow(one, app, "a", "b", "c", age=age)
-    one.runtime.peers = Peers(0, slots)
+    one.shared.peers = Peers(0, slots)
     assert fetch(one) == -1
     assert table.statuses == [1, 1, 1]
-    assert one.runtime.tally.shared == 0
+    assert one.tally.shared == 0
 
 
 def test_the_newest_are_given_back_first(one, app, table):
     in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
-    one.runtime.peers = Peers(0, 2)
+    one.shared.peers = Peers(0, 2)
     one.lane_limit.kept = 3
-    one.room.share(len(one.runtime.in_flight.lanes), None)
+    one.fetcher.share(len(one.shared.in_flight.lanes))
     assert table.statuses == [1, 1, 1, 0]
 
 
 def test_nothing_is_given_back_while_our_lease_is_in_doubt(one, app, table):
     in_hand_and_slow(one, app, "a", "b")
-    one.runtime.peers = Peers(0, 2)
-    trust_until(one.runtime.identity, 0.0)
+    one.shared.peers = Peers(0, 2)
+    trust_until(one.shared.identity, 0.0)
     assert fetch(one) == -1
     assert table.statuses == [1, 1]
 
@@ -85,13 +85,13 @@ def test_nothing_is_given_back_while_our_lease_is_in_doubt(one, app, table):
 def test_a_slow_handler_of_a_lost_id_keeps_its_thread(one, app, table):
     (a, _) = send(app, "a", "b")
     assert fetch(one) == 2
-    lane = next(lane for lane in one.runtime.in_flight.lanes if lane.row.msg_id == a)
-    one.runtime.in_flight.running[1] = Execution(
+    lane = next(lane for lane in one.shared.in_flight.lanes if lane.row.msg_id == a)
+    one.shared.in_flight.running[1] = Execution(
         lane.row, lane.owner, time.monotonic() - 600.0, None
     )
     loses_its_lease(one)
     table.edit(status=0, claimed_by=None)
     assert fetch(one) == -1  # its one thread is not free: others may have them
     assert table.statuses == [0, 0]
-    one.runtime.in_flight.running.clear()
+    one.shared.in_flight.running.clear()
     assert fetch(one) == 2

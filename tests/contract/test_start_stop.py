@@ -196,7 +196,7 @@ def test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked(one, app, table
     """Flagged by us and in no hand: it is left for recovery."""
     only_servers(app)
     ids = send(app, "a", "b")
-    table.edit(status=1, claimed_by=one.runtime.identity.id)
+    table.edit(status=1, claimed_by=one.shared.identity.id)
     with app.engine.begin() as conn:
         c = app.tables.cols()
         conn.execute(sa.select(c.msg_id).where(c.msg_id == ids[0]).with_for_update())

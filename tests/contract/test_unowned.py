@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, MessageTable, Worker
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
@@ -45,7 +45,7 @@ def make_one(idle: App) -> Iterator[Callable[[], Instance]]:
     made: list[Instance] = []
 
     def make() -> Instance:
-        one = Instance(runtime_of(idle), 1)
+        one = Instance(setup_of(idle), 1)
         register(one)
         one.lanes.took(0.0)  # more is claimed at once than there are threads
         made.append(one)
@@ -125,10 +125,10 @@ def test_what_has_not_started_is_asked_for_before_it_starts(seed_app, make_one):
     one = make_one()
     first, kept, behind = send(seed_app, "a", "b", "b")
     assert fetch(one) == 2
-    end_lease(seed_app, one.runtime.identity.id)
+    end_lease(seed_app, one.shared.identity.id)
     beat(one)
     assert queued(one) == []
-    assert len(one.runtime.in_flight.unsure) == 2
+    assert len(one.shared.in_flight.unsure) == 2
     beat(one)
     lanes = queued(one)
     assert [lane.row.msg_id for lane in lanes] == [first, kept]
@@ -145,12 +145,12 @@ def test_what_people_gave_back_while_the_lease_was_lost_is_not_started(seed_app,
     assert fetch(one) == 2
     with pytest.raises(Exception, match="is alive"):
         seed_app.ops.release_nobody(any_age=True)
-    end_lease(seed_app, one.runtime.identity.id)
+    end_lease(seed_app, one.shared.identity.id)
     assert seed_app.ops.release_nobody(any_age=True) == 2
     beat(one)
     assert queued(one) == []
     beat(one)
-    assert (queued(one), one.runtime.in_flight.lanes, one.runtime.tally.lost) == ([], set(), 2)
+    assert (queued(one), one.shared.in_flight.lanes, one.tally.lost) == ([], set(), 2)
     assert "is no longer claimed by us" in caplog.text
     assert Table(seed_app).rows("status", "error_try_times") == [(-1, 1)] * 2
     assert fetch(one) == 2
@@ -163,14 +163,14 @@ def test_an_outcome_is_not_written_under_the_claim_of_another(seed_app, make_one
     send(seed_app, "a", "a", "b")
     assert fetch(one) == 2
     lanes = queued(one)
-    end_lease(seed_app, one.runtime.identity.id)
+    end_lease(seed_app, one.shared.identity.id)
     assert seed_app.ops.release_nobody(any_age=True) == 2
     two = make_one()
     assert fetch(two) == 2
     for lane in lanes:
         lane.result = Result(outcome, "why")
     assert one.settler.settle(lanes, one.settler.writers[0]) == []
-    assert one.runtime.tally.lost == 2
+    assert one.tally.lost == 2
     assert Table(seed_app).rows("status", "error_try_times") == [(1, 1), (0, 0), (1, 1)]
     one.release_unstarted()
     assert Table(seed_app).statuses == [1, 0, 1]
@@ -187,14 +187,14 @@ def test_a_message_that_somebody_has_locked_is_asked_for_again(seed_app, make_on
     one = make_one()
     (held,) = send(seed_app, "a")
     fetch(one)
-    end_lease(seed_app, one.runtime.identity.id)
+    end_lease(seed_app, one.shared.identity.id)
     beat(one)
     assert queued(one) == []
     t = seed_app.tables
     with seed_app.engine.begin() as conn:
         conn.execute(sa.select(t.message).with_for_update()).all()
         beat(one)
-        assert (queued(one), len(one.runtime.in_flight.unsure)) == ([], 1)
+        assert (queued(one), len(one.shared.in_flight.unsure)) == ([], 1)
         assert one.housekeeper.pause_seconds(0) < 1
     beat(one)
     assert [lane.row.msg_id for lane in queued(one)] == [held]
@@ -204,12 +204,12 @@ def test_a_stop_gives_back_what_nobody_is_sure_of(seed_app, make_one):
     one = make_one()
     send(seed_app, "a", "b")
     fetch(one)
-    end_lease(seed_app, one.runtime.identity.id)
+    end_lease(seed_app, one.shared.identity.id)
     beat(one)
     assert queued(one) == []
     one.stop(0.0)
     assert Table(seed_app).rows("status", "error_try_times") == [(0, 0)] * 2
-    assert one.runtime.in_flight.lanes == set()
+    assert one.shared.in_flight.lanes == set()
 
 
 def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(seed_app, make_app):
@@ -229,7 +229,10 @@ def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(s
         other = make_app(table=SEED.replace(max_tries=5))
         assert other.create_schema()[-1] == "rule max_tries=5, on_dead=continue"
         beat_now(worker)
-        until(lambda: worker.instance is None or worker.instance.runtime.stopping.is_set(), "left")
+        until(
+            lambda: worker.instance is None or worker.instance.shared.stop.requested.is_set(),
+            "left",
+        )
         gate.set()
         until(lambda: worker.instance_id is None, "stopped")
     done = len(running)
@@ -243,17 +246,17 @@ def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
     app = make_app(table=MessageTable(claimed_by=None))
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    one = Instance(runtime_of(app), 1)
+    one = Instance(setup_of(app), 1)
     register(one)
     send(app, "a")
     fetch(one)
-    old = one.runtime.identity.id
+    old = one.shared.identity.id
     for _ in range(3):
-        end_lease(app, one.runtime.identity.id)
+        end_lease(app, one.shared.identity.id)
         beat(one)
-    assert one.runtime.identity.is_ours(old)
-    assert one.runtime.identity.carried == {old, *one.runtime.identity.carried}
+    assert one.shared.identity.is_ours(old)
+    assert one.shared.identity.carried == {old, *one.shared.identity.carried}
     assert (
-        len(one.runtime.identity.carried) == 2
+        len(one.shared.identity.carried) == 2
     )  # only what a message in flight was claimed under, and the last
     one.stop(1.0)

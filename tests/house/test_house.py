@@ -311,7 +311,7 @@ def private_parts(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
 
 
 def test_no_test_reaches_into_what_is_private() -> None:
-    """The package has seams for its tests: `app.runtime_of`, `Worker.instance`, roles by name."""
+    """The package has seams for its tests: `app.setup_of`, `Worker.instance`, roles by name."""
     # Of named tuples, of os and of sys.
     own = {"_replace", "_make", "_asdict", "_fields", "_exit", "_current_frames"}
     found = []

@@ -9,11 +9,14 @@ import pytest
 
 from msgworker.config import Settings
 from msgworker.instance.claiming.capacity import PAYLOAD_BUDGET, RunLength
+from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running import gather, pool
 from msgworker.instance.running.gather import FIRST, BatchSize, Gathering
 from msgworker.instance.running.handler import Registry, make_handler
-from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.running.in_flight import InFlight, Lane, Quiesce
 from msgworker.instance.running.pool import Lanes
+from msgworker.instance.state import Controls
+from msgworker.instance.stop import Stop
 from msgworker.store.rows import Row
 
 # the most, the aim, the lease, then (messages, seconds) of each batch; the size after them
@@ -96,18 +99,14 @@ class Waiting:
         registry.add(make_handler("t", handle, **{"transactional": True, "batch": 500} | options))
         registry.add(make_handler("u", handle, transactional=True, batch=500))
         registry.add(make_handler("plain", handle))
-        self.runtime = SimpleNamespace(
+        setup = SimpleNamespace(
             registry=registry,
             settings=Settings(),
             tables=SimpleNamespace(spec=SimpleNamespace(max_tries=max_tries)),
-            stopping=SimpleNamespace(is_set=lambda: False),
-            quiesce=SimpleNamespace(active=False),
-            is_paused=lambda row: row.topic in self.paused,
-            is_apart=lambda row: row.topic in self.paused,
         )
-        self.paused: set[str] = set()
-        self.lanes = Lanes(cast(Any, self.runtime), housekeep_now=lambda: None)
-        self.gathering = Gathering(cast(Any, self.runtime), self.lanes)
+        self.shared = SimpleNamespace(stop=Stop(), quiesce=Quiesce(), controls=Controls())
+        self.lanes = Lanes(Identity("a"), InFlight(), housekeep_now=lambda: None)
+        self.gathering = Gathering(cast(Any, setup), cast(Any, self.shared), self.lanes)
 
     def gather(self, *runs: list[Row]) -> list[list[int]] | None:
         """The ids of the batch by lane; the lanes beyond it stay in order."""
@@ -151,7 +150,7 @@ def test_a_batch_without_a_transaction_has_heads_only() -> None:
 
 def test_a_paused_topic_shares_no_batch() -> None:
     one = Waiting()
-    one.paused = {"t"}
+    one.shared.controls = Controls(frozenset({"t"}))
     assert one.gather([row(1), row(2)], [row(3, "p")]) == [[1]]
 
 
@@ -159,9 +158,9 @@ def test_a_paused_topic_shares_no_batch() -> None:
 def test_nothing_more_starts_with_a_message_while_the_instance_empties(state: str) -> None:
     one = Waiting()
     if state == "stopping":
-        one.runtime.stopping.is_set = lambda: True
+        one.shared.stop.requested.set()
     else:
-        one.runtime.quiesce.active = True
+        one.shared.quiesce.active = True
     assert one.gather([row(1), row(2)], [row(3, "p")]) == [[1]]
     assert not one.lanes.ready[0].alone
 

@@ -14,7 +14,7 @@ from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.call import Caller
 from msgworker.instance.running.handler import Registry, make_handler
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.state import InstanceLog, Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.instance.usercode import call_user
 from msgworker.message import Message, Outcome
 from msgworker.store.rows import Row
@@ -27,25 +27,23 @@ def test_a_handler_does_not_start_under_an_id_that_was_lost_since_its_thread_loo
     def handle(msg: Message[object]) -> None:
         handled.append(msg.msg_id)
 
-    identity = Identity("a1")
-    runtime = Runtime(
+    setup = Setup(
         engine=sa.create_engine("sqlite://"),
         tables=tables_for(MessageTable(), DATABASES["sqlite"]),
         registry=Registry({None: make_handler(None, handle)}),
         settings=Settings(),
-        identity=identity,
-        log=InstanceLog(identity),
     )
-    caller = Caller(runtime)
+    shared = Shared(setup, Identity("a1"))
+    caller = Caller(setup, shared)
     ours, lost = (Lane("a1", [Row(i, "x", "t", None, 0, 0, 0, None, None)]) for i in (1, 2))
     caller.handle(ours)
-    identity.lost("a1")
-    runtime.go_on_as("a2", 0.0, 0.0)
+    shared.identity.lost("a1")
+    shared.go_on_as("a2", 0.0, 0.0)
     caller.handle(lost)
     assert handled == [1]
     assert lost.result is not None
     assert lost.result.outcome is Outcome.RELEASED
-    assert not runtime.in_flight.running
+    assert not shared.in_flight.running
 
 
 @pytest.mark.parametrize("hidden", [False, True])

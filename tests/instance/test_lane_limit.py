@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from msgworker.instance.claiming.capacity import LaneLimit
+from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.in_flight import InFlight, Lane
 from msgworker.instance.running.pool import NEWEST_SHARE, Lanes
 from msgworker.store.rows import Row
@@ -112,7 +110,7 @@ def test_a_claim_waits_for_room_unless_a_thread_has_nothing_to_do():
 
 
 def test_the_mean_is_that_of_the_first_ones_and_then_follows():
-    lanes = Lanes(None, housekeep_now=lambda: None)  # type: ignore[arg-type]
+    lanes = Lanes(Identity("me"), InFlight(), housekeep_now=lambda: None)
     assert lanes.mean_seconds is None
     lanes.took(4.0)
     assert lanes.mean_seconds == 4.0
@@ -127,7 +125,7 @@ def test_the_mean_is_that_of_the_first_ones_and_then_follows():
 
 def test_a_batch_counts_in_the_mean_as_each_of_its_lanes():
     """Or the first small batches would keep the next claims small."""
-    lanes = Lanes(None, housekeep_now=lambda: None)  # type: ignore[arg-type]
+    lanes = Lanes(Identity("me"), InFlight(), housekeep_now=lambda: None)
     lanes.took(1.0)
     lanes.took(0.5, 3)
     assert lanes.mean_seconds == pytest.approx((1.0 + 3 * 0.5) / 4)
@@ -136,8 +134,7 @@ def test_a_batch_counts_in_the_mean_as_each_of_its_lanes():
 
 
 def test_a_thread_without_a_lane_is_told_to_the_next_claim():
-    runtime: Any = SimpleNamespace(in_flight=InFlight())
-    lanes = Lanes(runtime, housekeep_now=lambda: None)
+    lanes = Lanes(Identity("me"), InFlight(), housekeep_now=lambda: None)
     ended = in_thread(lanes.next)
     until(lambda: lanes.ran_dry, "the thread has nothing to do")
     lane = Lane("me", [Row(1, "o", "t", None, 0, 0, 0, None, None)])

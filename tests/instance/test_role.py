@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.errors import MsgworkerError
 from msgworker.events import Event, Events, OutageBegan, OutageEnded
 from msgworker.instance import role as role_module
@@ -108,7 +108,7 @@ def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, capl
     """The fetcher has lost its connection; then it has no room, and asks nothing."""
     caplog.set_level(logging.DEBUG)
     app.add_handler("t", lambda msg: None)
-    one = Instance(runtime_of(app), 1)
+    one = Instance(setup_of(app), 1)
     fetcher = one.fetcher
     try:
         register(one)
@@ -118,12 +118,12 @@ def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, capl
             for _ in range(3):
                 fetcher.round_once()
         with monkeypatch.context() as patched:
-            patched.setattr(one.room, "left", lambda held, where: 0)
+            patched.setattr(one.fetcher, "room", lambda held: 0)
             fetcher.round_once()
-        assert one.runtime.away.seconds > 0
+        assert one.shared.away.seconds > 0
         assert "works again" not in caplog.text
         fetcher.round_once()
-        assert one.runtime.away.seconds == 0
+        assert one.shared.away.seconds == 0
         assert caplog.text.count("works again") == 1
     finally:
         one.settler.close()
@@ -140,7 +140,7 @@ def test_an_instance_waits_for_memory_and_leaves_for_what_waiting_cannot_mend(
         raise error("of ours")
 
     app.add_handler("t", lambda msg: None)
-    one = Instance(runtime_of(app), 1)
+    one = Instance(setup_of(app), 1)
     monkeypatch.setattr(one.fetcher, "run_once", fails)
     for _ in range(20):
         one.fetcher.round_once()

@@ -30,18 +30,21 @@ class Watched:
         self.left: list[MsgworkerError] = []
         self.in_flight = InFlight()
         self.identity = Identity("a")
-        self.runtime = SimpleNamespace(
+        self.setup = SimpleNamespace(
+            settings=SimpleNamespace(heartbeat_seconds=10.0, lease_seconds=30.0),
+            registry=SimpleNamespace(has_timeouts=False),
+        )
+        self.shared = SimpleNamespace(
             in_flight=self.in_flight,
             identity=self.identity,
-            settings=SimpleNamespace(heartbeat_seconds=10.0, lease_seconds=30.0),
             log=logging.getLogger("msgworker.instance"),
-            leave_for=self.left.append,
             away=Away(),
-            registry=SimpleNamespace(has_timeouts=False),
-            give_up_at=None,
-            gave_up=lambda: False,
+            stop=SimpleNamespace(
+                leave_for=self.left.append, give_up_at=None, gave_up=lambda: False
+            ),
         )
-        self.watch = Watchdog(cast(Any, self.runtime), roles=(), settling=())
+        setup, shared = cast(Any, self.setup), cast(Any, self.shared)
+        self.watch = Watchdog(setup, shared, roles=(), settling=())
 
     def runs(self, until: float | None, *, fatal: bool = False) -> Execution:
         """A handler that runs since 100.0."""
@@ -110,8 +113,8 @@ def test_it_rests_until_the_next_deadline(
 ) -> None:
     watched.runs(until)
     watched.clock.now = 150.0
-    watched.runtime.registry.has_timeouts = timeouts
-    watched.runtime.give_up_at = give_up_at
+    watched.setup.registry.has_timeouts = timeouts
+    watched.shared.stop.give_up_at = give_up_at
     assert watched.watch.pause_seconds(0) == pytest.approx(pause)
 
 

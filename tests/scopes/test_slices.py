@@ -143,7 +143,7 @@ def test_an_instance_reads_only_what_bears_its_flag(app, ran):
 
 def test_everywhere_is_as_without_a_scope(app, ran):
     send(app, "a", "b", None)
-    assert app.worker(scope=Everywhere()).make_runtime().scope is None
+    assert app.worker(scope=Everywhere()).make_setup().scope is None
     assert app.drain(scope=Everywhere(), **NOW).done == 3
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, BatchContext, Context, Message
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from tests.ready import EFFECTS
@@ -79,7 +79,7 @@ def calls(effects_table: None, app: App) -> Calls:
 @contextmanager
 def claimed(app: App) -> Iterator[tuple[Instance, list[Lane]]]:
     """An instance with one thread's work left to the test, and the lanes that it has claimed."""
-    made = Instance(runtime_of(app), 1)
+    made = Instance(setup_of(app), 1)
     register(made)
     made.lanes.took(0.0)
     try:

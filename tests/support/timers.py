@@ -8,9 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.app import runtime_of
+from msgworker.app import setup_of
 from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.log import EventLog
+from msgworker.instance.state import Shared
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored
 from msgworker.table import SCHEDULE
@@ -44,9 +45,10 @@ def put_back(app: App, name: str, seconds: float) -> datetime:
 
 def timer(app: App) -> Timer:
     """The role of an instance, not started: `run_once` is a look."""
-    runtime = runtime_of(app)
-    EventLog(runtime.events, runtime.log)
-    made = Timer(runtime, look_now=lambda: None)
+    setup = setup_of(app)
+    shared = Shared(setup)
+    EventLog(setup.events, shared.log)
+    made = Timer(setup, shared, look_now=lambda: None)
     made.register()
     return made
 

@@ -2,7 +2,7 @@
  * their process when started; W instances, each claims any number of free objects. A crash gives
  * every row of the instance back with a try and a crash counted (store/recover.recover).
  *
- * The rule (in_quarantine; Claimer.claim_alone, Emptying): a message on its last try that was
+ * The rule (in_quarantine; Claimer.claim_alone, Fetcher): a message on its last try that was
  * in a crash before is claimed only by an instance that holds nothing, and nothing beside it.
  * Checked: a message that has not failed MAXT-1 times on its own never dies for others.
  *   B_NOQUARANTINE  no such rule        B_BESIDE  others may be claimed beside it

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from operator import itemgetter
 from typing import Any
@@ -24,13 +26,132 @@ from msgworker.instance.claiming.limits import LimitPoller
 from msgworker.instance.connections import Connections
 from msgworker.instance.role import EVERYDAY
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.message import in_quarantine, topic_of
 from msgworker.store import claim, limits, recover
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Bare, Row
 from msgworker.table import Slice
 from msgworker.table.tables import prioritized
+
+# --- Messages that the database refuses to flag: a trigger, a CHECK or a constraint forbids it.
+#
+# Such a row is the head of its object and can neither run nor become dead, since it cannot be
+# changed. So it is skipped, with its object, and tried again separately, at growing intervals: it
+# would make a whole batch fail each time.
+
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 300.0
+SUSPECT_AFTER = 4
+"""A candidate that was lost this often is tried separately, to get the database's error."""
+ALONE_AT_ONCE = 8
+FORGET_LOSSES_SECONDS = 60.0
+FORGET_SECONDS = 60.0
+TELL_SECONDS = 10.0
+MOST = 10_000
+SHOWN = 20
+SHOWN_LENGTH = 200
+
+
+@dataclass(slots=True)
+class RejectedRow:
+    """same: the key of the skipped object, as in a candidate. reason: the database's error.
+    until: when it is tried again, by the monotonic clock."""
+
+    same: Any
+    reason: str
+    pause: float
+    until: float
+
+
+class RejectedRows:
+    """The refused messages, as remembered by the claim loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._found: dict[int, RejectedRow] = {}
+        self._losses: dict[int, int] = {}
+        self._losses_since = clock()
+        self._untold: dict[int, str] = {}
+        self._told_at = -TELL_SECONDS
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def reasons(self) -> dict[int, str]:
+        """The database's errors by msg_id, of the lowest few, for operators."""
+        found = sorted((msg_id, one.reason) for msg_id, one in self._found.copy().items())
+        return {msg_id: reason[:SHOWN_LENGTH] for msg_id, reason in found[:SHOWN]}
+
+    def waiting(self) -> tuple[set[Any], set[int]]:
+        """The objects and messages to skip now."""
+        now = self._clock()
+        for msg_id, one in list(self._found.items()):
+            if now > one.until + FORGET_SECONDS:  # not offered again: perhaps fixed
+                del self._found[msg_id]
+        kept = {msg_id: one for msg_id, one in self._found.items() if now < one.until}
+        return {one.same for one in kept.values() if one.same is not None}, set(kept)
+
+    def suspects(self, candidate: Candidate) -> bool:
+        """Whether it was refused before, or lost repeatedly."""
+        i = candidate.msg_id
+        return i in self._found or self._losses.get(i, 0) >= SUSPECT_AFTER
+
+    def sorted_out(self, candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
+        """Candidates to try together, and a few to try separately."""
+        if not (self._found or self._losses):
+            return candidates, []
+        alone = [c for c in candidates if self.suspects(c)]
+        if not alone:
+            return candidates, []
+        chosen = {c.msg_id for c in alone[:ALONE_AT_ONCE]}
+        together = [c for c in candidates if c.msg_id not in chosen and c.msg_id not in self._found]
+        return together, alone[:ALONE_AT_ONCE]
+
+    def lost(self, candidates: Sequence[Candidate], *, alone: bool = False) -> None:
+        """These could not be flagged; most likely another instance was faster, unless we are
+        alone."""
+        now = self._clock()
+        if now - self._losses_since > FORGET_LOSSES_SECONDS:
+            self._losses.clear()
+            self._losses_since = now
+        for one in candidates:
+            if one.msg_id not in self._found:
+                self._losses[one.msg_id] = self._losses.get(one.msg_id, 0) + (2 if alone else 1)
+
+    def heard(self, candidate: Candidate, reason: str | None) -> None:
+        """It was tried separately. reason: why the database refuses it, logged the first time; None
+        if it does not."""
+        known = self._found.pop(candidate.msg_id, None)
+        self._losses.pop(candidate.msg_id, None)
+        if reason is None:
+            return
+        pause = FIRST_PAUSE_SECONDS if known is None else 2 * known.pause
+        pause = min(pause, LONGEST_PAUSE_SECONDS)
+        until = self._clock() + pause
+        self._found[candidate.msg_id] = RejectedRow(candidate.same, reason, pause, until)
+        if len(self._found) > MOST:
+            self._found.pop(next(iter(self._found)))
+        if known is None:
+            self._untold[candidate.msg_id] = reason
+
+    def tell(self, log: logging.LoggerAdapter[logging.Logger]) -> None:
+        """Log new refusals, at a limited rate."""
+        if not self._untold or self._clock() - self._told_at < TELL_SECONDS:
+            return
+        self._told_at = self._clock()
+        by_reason: dict[str, list[int]] = {}
+        for msg_id, reason in self._untold.items():
+            by_reason.setdefault(reason, []).append(msg_id)
+        self._untold.clear()
+        for reason, ids in by_reason.items():
+            shown = ", ".join(map(str, ids[:10])) + (", ..." if len(ids) > 10 else "")
+            what = f"message {shown}" if len(ids) == 1 else f"{len(ids)} messages ({shown})"
+            text = "the database refuses to flag %s; skipped, and tried again at growing intervals"
+            log.warning(f"{text}: %s", what, reason)
+
+
+# --- Claim.
 
 LOOK_FOR_RUNS = 8
 """While objects have one message each, only one claim in this many reads runs."""
@@ -52,21 +173,24 @@ class Claimer:
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         link: Connections,
         *,
         lane_limit: LaneLimit,
         runs: RunLength,
         limit_poller: LimitPoller,
     ) -> None:
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self.link = self._link = link
         self._lane_limit = lane_limit
         self._runs = runs
         self._limit_poller = limit_poller
-        self._rejected_rows = runtime.rejected_rows
-        self._secrets = secrets_of(runtime.engine.url)
-        self._by_priority = prioritized(runtime.tables)
+        self.rejected_rows = RejectedRows(setup.clock)
+        self._unreleased: set[int] = set()  # logged once, by any thread
+        self._secrets = secrets_of(setup.engine.url)
+        self._by_priority = prioritized(setup.tables)
         self._claiming = threading.Lock()  # from the flagging until the lanes exist
         self._runs_pay = LOOK_FOR_RUNS
         self.in_doubt = False
@@ -88,14 +212,14 @@ class Claimer:
         me: the id under which they were found. places: the part of the slice of each. within: the
         slice in which runs are read. hand_over: gets some lanes at a time, when theirs are read.
         """
-        runtime = self._runtime
+        shared = self._shared
         with self._claiming:
-            if runtime.identity.id != me or not runtime.identity.trusted():
+            if shared.identity.id != me or not shared.identity.trusted():
                 return [], []  # declared dead meanwhile: found under the previous id
             if self.in_doubt:
                 self._release_unknown(self._link)
             self.in_doubt = True
-            if limited := runtime.controls.limits:
+            if limited := shared.controls.limits:
                 rows, candidates = self._flag_by_limits(candidates, me, limited)
             else:
                 rows = self._flag(candidates, me)
@@ -106,11 +230,11 @@ class Claimer:
             if places:
                 for lane in lanes:
                     lane.part = places.get(lane.row.msg_id)
-            runtime.in_flight.lanes.update(lanes)
+            shared.in_flight.lanes.update(lanes)
             self.in_doubt = False
             # Read after they were added: see `InFlight.forget`.
-            if not runtime.identity.is_ours(me):
-                runtime.in_flight.drop(lanes)
+            if not shared.identity.is_ours(me):
+                shared.in_flight.drop(lanes)
                 return [], []
         handed: set[Lane] = set()
 
@@ -122,7 +246,7 @@ class Claimer:
             return lanes, self._started(lanes, rows, candidates, me, within, hand)
         except BaseException:  # no memory, for example: the next claim releases what has no lane
             self.in_doubt = True
-            runtime.in_flight.drop([lane for lane in lanes if lane not in handed])
+            shared.in_flight.drop([lane for lane in lanes if lane not in handed])
             raise
 
     def _started(
@@ -135,15 +259,15 @@ class Claimer:
         hand_over: HandOver,
     ) -> list[Candidate]:
         """Read the runs of new lanes and hand them over; returns what was lost to others."""
-        runtime = self._runtime
-        runtime.events.emit(Claimed(me, rows, len(candidates)))
+        setup, shared = self._setup, self._shared
+        setup.events.emit(Claimed(me, rows, len(candidates)))
         lost: list[Candidate] = []
         if len(rows) < len(candidates):
             won = {row.msg_id for row in rows}
             lost = [c for c in candidates if c.msg_id not in won]
-            self._rejected_rows.lost(lost, alone=runtime.peers.slots < 2)
+            self.rejected_rows.lost(lost, alone=shared.peers.slots < 2)
         # A message in quarantine is claimed alone: no run behind it, no lane beside it.
-        most = runtime.tables.spec.max_tries
+        most = setup.tables.spec.max_tries
         if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
             self._read_runs(lanes, within, hand_over)
         elif lanes:
@@ -160,7 +284,7 @@ class Claimer:
         hand_over: HandOver = lambda lanes: None,
     ) -> tuple[list[Lane], list[Candidate]]:
         """`claim` of one message in quarantine, if nothing else is flagged by us."""
-        if self._runtime.in_flight.lanes or not self.holds_nothing(self._link):
+        if self._shared.in_flight.lanes or not self.holds_nothing(self._link):
             return [], []
         return self.claim(candidates, me, places=places, within=within, hand_over=hand_over)
 
@@ -170,12 +294,12 @@ class Claimer:
         self.in_doubt = False
 
     def _flag(self, candidates: list[Candidate], me: str) -> list[Row]:
-        together, alone = self._rejected_rows.sorted_out(candidates)
+        together, alone = self.rejected_rows.sorted_out(candidates)
         rows = self._flag_together(together, me) if together else []
         if alone:
             rows += self._flag_apart([[one] for one in alone], me)
             rows.sort(key=lambda row: row.msg_id)
-        self._rejected_rows.tell(self._runtime.log)
+        self.rejected_rows.tell(self._shared.log)
         return rows
 
     def _flag_by_limits(
@@ -197,7 +321,7 @@ class Claimer:
     def _flag_limited(
         self, topic: str, candidates: list[Candidate], me: str
     ) -> tuple[list[Row], list[Candidate]]:
-        if not self._rejected_rows and not any(map(self._rejected_rows.suspects, candidates)):
+        if not self.rejected_rows and not any(map(self.rejected_rows.suspects, candidates)):
             try:
                 return self._flag_with_permits(topic, candidates, me, apart=False)
             except claim.LeftAlone:
@@ -211,7 +335,7 @@ class Claimer:
         self, topic: str, candidates: list[Candidate], me: str, *, apart: bool
     ) -> tuple[list[Row], list[Candidate]]:
         """apart: so that one that is refused affects no other; more statements."""
-        tables, rows, refused = self._runtime.tables, list[Row](), dict[int, Exception]()
+        tables, rows, refused = self._setup.tables, list[Row](), dict[int, Exception]()
         kept: Collection[int] = ()
         with self._link.transaction() as conn:
             free = limits.lock(conn, tables, topic)
@@ -231,7 +355,7 @@ class Claimer:
         return rows, some
 
     def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
-        tables = self._runtime.tables
+        tables = self._setup.tables
         try:
             if tables.dialect.arrays and not tables.on_update:
                 with self._link.statement() as conn:
@@ -250,9 +374,9 @@ class Claimer:
         rows: list[Row] = []
         refused: dict[int, Exception] = {}
         with self._link.transaction() as conn:
-            claim.refuse_at_once(conn, self._runtime.tables)
+            claim.refuse_at_once(conn, self._setup.tables)
             for part in parts:
-                won, errors = claim.flag_apart(conn, self._runtime.tables, part, me=me)
+                won, errors = claim.flag_apart(conn, self._setup.tables, part, me=me)
                 rows += won
                 refused |= errors
             tried = [one for part in parts for one in part]
@@ -269,9 +393,9 @@ class Claimer:
     ) -> Collection[int]:
         """What was lost again and again, and not because another has it."""
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
-        if self._runtime.tables.dialect.row_locks:  # another transaction may have it locked
-            lost = [one for one in lost if self._rejected_rows.suspects(one)]
-        return claim.kept(conn, self._runtime.tables, lost) if lost else ()
+        if self._setup.tables.dialect.row_locks:  # another transaction may have it locked
+            lost = [one for one in lost if self.rejected_rows.suspects(one)]
+        return claim.kept(conn, self._setup.tables, lost) if lost else ()
 
     def _hear(
         self,
@@ -283,11 +407,11 @@ class Claimer:
         for one in tried:
             error = refused.get(one.msg_id)
             if error is None:  # what was only lost is not forgotten: it may be each time
-                if one.msg_id in kept or self._rejected_rows.suspects(one):
-                    self._rejected_rows.heard(one, KEPT if one.msg_id in kept else None)
+                if one.msg_id in kept or self.rejected_rows.suspects(one):
+                    self.rejected_rows.heard(one, KEPT if one.msg_id in kept else None)
             # The guard may be the reason: a lost race is no refusal, unless it happens every time.
-            elif trouble(error) is not Trouble.RACE or self._rejected_rows.suspects(one):
-                self._rejected_rows.heard(one, without(reason_of(error), self._secrets))
+            elif trouble(error) is not Trouble.RACE or self.rejected_rows.suspects(one):
+                self.rejected_rows.heard(one, without(reason_of(error), self._secrets))
 
     def _read_runs(self, lanes: Sequence[Lane], within: Slice | None, hand_over: HandOver) -> None:
         """Read the runs behind the heads into their lanes, and hand these over: some while
@@ -297,7 +421,7 @@ class Claimer:
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
             hand_over(lanes)
             return
-        size, readable = claim.at_once(self._runtime.tables) or len(lanes), True
+        size, readable = claim.at_once(self._setup.tables) or len(lanes), True
         for start in range(0, len(lanes), size):
             part = lanes[start : start + size]
             readable = readable and self._read_part(part, run, within)
@@ -305,28 +429,28 @@ class Claimer:
 
     def _read_part(self, lanes: Sequence[Lane], run: int, within: Slice | None) -> bool:
         """Read the runs of some; False = they could not be read."""
-        runtime, heads = self._runtime, [lane.row for lane in lanes]
+        heads = [lane.row for lane in lanes]
         try:
             with self._link.statement() as conn:
-                runs = claim.read_runs(conn, runtime.tables, heads, limit=run, within=within)
+                runs = claim.read_runs(conn, self._setup.tables, heads, limit=run, within=within)
         except Exception as error:
             # The heads are flagged: they must run, even without followers.
             kind = trouble(error)
             level = logging.DEBUG if kind in EVERYDAY else logging.WARNING  # an outage is told once
             text = "runs could not be read; continuing with the heads: %s"
-            runtime.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
+            self._shared.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
             return False
         for lane in lanes:
             if followers := runs.get(lane.row.msg_id):
                 all_may = self._all_may_follow(followers)
                 lane.rows += followers if all_may else takewhile(self._may_follow, followers)
                 self._runs_pay = LOOK_FOR_RUNS
-        self._runs.read(lanes, run, runtime.clock())
+        self._runs.read(lanes, run, self._setup.clock())
         return True
 
     def _run(self, lanes: Sequence[Lane]) -> int:
         """How many messages to read behind each of these heads."""
-        held = self._runtime.in_flight.lanes.copy()  # these are among them
+        held = self._shared.in_flight.lanes.copy()  # these are among them
         self._runs.learn(held)
         ahead = sum(len(lane.rows) - lane.place - 1 for lane in held)
         to_come = self._lane_limit.lanes - len(held)
@@ -334,19 +458,19 @@ class Claimer:
 
     def _all_may_follow(self, followers: Sequence[Bare]) -> bool:
         """Nearly always; False = to be asked of each."""
-        runtime = self._runtime
-        if runtime.identity.doubtful:
+        setup, shared = self._setup, self._shared
+        if shared.identity.doubtful:
             return False
-        apart = runtime.controls.apart
+        apart = shared.controls.apart
         if apart and not apart.isdisjoint(map(topic_of, map(_TOPIC, followers))):
             return False
-        return runtime.topics is None or runtime.topics.issuperset(map(_TOPIC, followers))
+        return setup.topics is None or setup.topics.issuperset(map(_TOPIC, followers))
 
     def _may_follow(self, bare: Bare) -> bool:
-        runtime, row = self._runtime, Row(*bare)
-        if runtime.topics is not None and topic_of(row.topic) not in runtime.topics:
+        setup, shared, row = self._setup, self._shared, Row(*bare)
+        if setup.topics is not None and topic_of(row.topic) not in setup.topics:
             return False
-        return not runtime.controls.is_apart(row) and row.msg_id not in runtime.identity.doubtful
+        return not shared.controls.is_apart(row) and row.msg_id not in shared.identity.doubtful
 
     # ------------------------------------------------------------ what is flagged by us
 
@@ -368,7 +492,9 @@ class Claimer:
         """Release flagged rows without a lane; returns whether nothing is flagged by us then."""
         with self._claiming:
             self._release_unknown(link)
-            return nothing_flagged(self._runtime, link)
+            with link.transaction() as conn:
+                me = self._shared.identity.id
+                return not recover.flagged_by(conn, self._setup.tables, me, limit=1)
 
     def release_unknown(self, link: Connections, *, patience: float | None = None) -> None:
         """Release, without a try, rows flagged by us without a lane; none if a claim is
@@ -378,53 +504,43 @@ class Claimer:
                 self._release_unknown(link)
 
     def _release_unknown(self, link: Connections) -> None:
-        runtime, me = self._runtime, self._runtime.identity.id
+        shared, me = self._shared, self._shared.identity.id
         with link.transaction() as conn:
-            rows = recover.flagged_by(conn, runtime.tables, me, limit=SWEEP_LIMIT)
-        known = runtime.known() if rows else set()
-        if not rows or me != runtime.identity.id:  # asked last: its lanes are forgotten after that
+            rows = recover.flagged_by(conn, self._setup.tables, me, limit=SWEEP_LIMIT)
+        known = shared.identity.stuck | shared.in_flight.flagged() if rows else set()
+        if not rows or me != shared.identity.id:  # asked last: its lanes are forgotten after that
             return
         ids = [msg_id for msg_id in rows if msg_id not in known]
-        released = release(runtime, link, ids, me=me)
+        released = self.release(link, ids, me=me)
         if released:
-            runtime.in_flight.given_back.append(min(ids))
+            shared.in_flight.given_back.append(min(ids))
             text = "messages flagged by us without a lane, now released: %d"
-            runtime.log.warning(text, released)
+            shared.log.warning(text, released)
 
+    def release(
+        self, link: Connections, ids: Sequence[int], *, me: str, tries: int | None = None
+    ) -> int:
+        """Release rows flagged by us under this id, without a try, except rows locked by another
+        transaction. Returns how many. tries: as in `recover.release`."""
+        released = 0
+        for begin in range(0, len(ids), recover.BATCH):
+            released += self._release(link, ids[begin : begin + recover.BATCH], me, tries)
+        return released
 
-def release(
-    runtime: Runtime, link: Connections, ids: Sequence[int], *, me: str, tries: int | None = None
-) -> int:
-    """Release rows flagged by us under this id, without a try, except rows locked by another
-    transaction. Returns how many. tries: as in `recover.release`."""
-    released = 0
-    for begin in range(0, len(ids), recover.BATCH):
-        released += _release(runtime, link, ids[begin : begin + recover.BATCH], me, tries)
-    return released
-
-
-def _release(
-    runtime: Runtime, link: Connections, ids: Sequence[int], me: str, tries: int | None
-) -> int:
-    """In halves, down to a row that the database does not let us release: it is told once, left
-    flagged, and holds up no other."""
-    try:
-        with link.transaction() as conn:
-            return recover.release(conn, runtime.tables, ids, me=me, tries=tries)
-    except Exception as error:
-        if trouble(error) not in claim.OF_A_ROW:
-            raise
-        why = reason_of(error)
-    half = len(ids) // 2
-    if half:
-        return sum(_release(runtime, link, part, me, tries) for part in (ids[:half], ids[half:]))
-    if ids[0] not in runtime.unreleased:
-        runtime.unreleased.add(ids[0])
-        runtime.log.error("message %s cannot be released: %s", ids[0], why)
-    return 0
-
-
-def nothing_flagged(runtime: Runtime, link: Connections) -> bool:
-    """Whether no row is flagged by us in the database."""
-    with link.transaction() as conn:
-        return not recover.flagged_by(conn, runtime.tables, runtime.identity.id, limit=1)
+    def _release(self, link: Connections, ids: Sequence[int], me: str, tries: int | None) -> int:
+        """In halves, down to a row that the database does not let us release: it is told once, left
+        flagged, and holds up no other."""
+        try:
+            with link.transaction() as conn:
+                return recover.release(conn, self._setup.tables, ids, me=me, tries=tries)
+        except Exception as error:
+            if trouble(error) not in claim.OF_A_ROW:
+                raise
+            why = reason_of(error)
+        half = len(ids) // 2
+        if half:
+            return sum(self._release(link, part, me, tries) for part in (ids[:half], ids[half:]))
+        if ids[0] not in self._unreleased:
+            self._unreleased.add(ids[0])
+            self._shared.log.error("message %s cannot be released: %s", ids[0], why)
+        return 0

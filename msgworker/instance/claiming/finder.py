@@ -11,13 +11,14 @@ from math import inf
 from typing import Any
 
 from msgworker.instance.claiming.capacity import Contention
+from msgworker.instance.claiming.claimer import RejectedRows
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.claiming.limits import LimitPoller
 from msgworker.instance.claiming.scope import ScopeMember
 from msgworker.instance.claiming.search import Look, Search
 from msgworker.instance.claiming.slices import AgeSearch, SliceSearch
 from msgworker.instance.connections import Connections
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.logs import Said
 from msgworker.queries.instances import leased, leases_ending
 from msgworker.queries.remaining import Left, left
@@ -95,26 +96,29 @@ class Finder:
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         link: Connections,
         member: ScopeMember | None,
         *,
+        rejected_rows: RejectedRows,
         limit_poller: LimitPoller,
-        contention: Contention,
         threads: int,
     ) -> None:
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self._link = link
         self._member = member
+        self._rejected_rows = rejected_rows
         self._limit_poller = limit_poller
-        self._contention = contention
+        self.contention = Contention(setup.settings.heartbeat_seconds, setup.clock)
         self._threads = threads
-        sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
+        sliced = AgeSearch if setup.tables.dialect.slices_by_age else SliceSearch
         self._kind = Search if member is None else sliced
-        self.search: Search = self._kind(runtime.tables, runtime.topics, runtime.in_flight.blocked)
+        self.search: Search = self._kind(setup.tables, setup.topics, shared.in_flight.blocked)
         self._limited: dict[str, Search] = {}  # these topics the other one leaves out
         self.unhandled = UnhandledTopics(
-            runtime.tables, runtime.registry.topics, link, runtime.log, clock=runtime.clock
+            setup.tables, setup.registry.topics, link, shared.log, clock=setup.clock
         )
         self.where: Slice | None = None
         self.places: dict[int, Any] = {}
@@ -177,9 +181,9 @@ class Finder:
 
     def look(self, room: int, held: int) -> Look:
         """Up to `room` heads, while `held` lanes with an object are in flight."""
-        runtime, controls = self._runtime, self._runtime.controls
+        shared, controls = self._shared, self._shared.controls
         self.search.paused = controls.apart
-        self.search.busy = len(runtime.in_flight.lanes) >= self._threads
+        self.search.busy = len(shared.in_flight.lanes) >= self._threads
         if self.search.but != controls.limits.keys():
             self.search.but = frozenset(controls.limits)
             self.search.forget()
@@ -193,42 +197,42 @@ class Finder:
         """Up to `room` heads of a limited topic, while `held` such lanes are in flight."""
         search = self._limited.get(topic)
         if search is None:
-            only, runtime = frozenset([topic]), self._runtime
-            search = self._kind(runtime.tables, only, runtime.in_flight.blocked)
+            only, setup, shared = frozenset([topic]), self._setup, self._shared
+            search = self._kind(setup.tables, only, shared.in_flight.blocked)
             search.only, self._limited[topic] = only, search
         return self._look_by(search, room, held)
 
     def _look_by(self, search: Search, room: int, held: int) -> Look:
-        runtime = self._runtime
-        given_back = runtime.in_flight.given_back
+        shared = self._shared
+        given_back = shared.in_flight.given_back
         while given_back:
             msg_id = given_back.popleft()
             for one in self._searches():
                 one.waits_again(msg_id)
-        objects, ids = runtime.in_flight.running_under_lost_ids(runtime.identity.is_ours)
-        if runtime.rejected_rows:
-            refused_objects, refused_ids = runtime.rejected_rows.waiting()
+        objects, ids = shared.in_flight.running_under_lost_ids(shared.identity.is_ours)
+        if self._rejected_rows:
+            refused_objects, refused_ids = self._rejected_rows.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids
         look = self._looked(search, room, held, objects, ids)
-        objects, ids = runtime.in_flight.held()  # read after the look, see there
+        objects, ids = shared.in_flight.held()  # read after the look, see there
         look.candidates = [
             c
             for c in look.candidates
             if c.msg_id not in ids and (c.object_id is None or c.same not in objects)
         ]
-        if runtime.identity.doubtful:
+        if shared.identity.doubtful:
             self._drop_doubtful(look)
         return look
 
     def due_in(self, drain: Drain) -> float | None:
         """Seconds until the first message of our reach becomes due, if a drain waits for that."""
-        runtime = self._runtime
+        setup, shared = self._setup, self._shared
         with self._link.statement() as conn:
             return ranked.due_in(
                 conn,
-                runtime.tables,
-                topics=runtime.topics,
-                paused=runtime.controls.paused,
+                setup.tables,
+                topics=setup.topics,
+                paused=shared.controls.paused,
                 linger=drain.linger,
                 retry_linger=drain.retry_linger,
                 within=self.reach,
@@ -236,30 +240,31 @@ class Finder:
 
     def left(self) -> Left:
         """What the table has, by what it waits for."""
-        runtime = self._runtime
+        setup, shared = self._setup, self._shared
+        asked = replace(setup.asked(shared.identity.ids), within=self.reach)
         with self._link.statement() as conn:
-            return left(conn, runtime.tables, replace(runtime.asked, within=self.reach))
+            return left(conn, setup.tables, asked)
 
     def hides_rows(self) -> bool:
         """Whether row-level security of the messages was switched on, or changed, since the tables
         were read."""
         with self._link.statement() as conn:
-            return create.policies_changed(conn, self._runtime.tables)
+            return create.policies_changed(conn, self._setup.tables)
 
     def leases_ending(self, seconds: float) -> list[Lease]:
         """The leases of other instances with messages that end within so many seconds."""
-        runtime = self._runtime
+        setup, shared = self._setup, self._shared
         with self._link.statement() as conn:
-            return leases_ending(conn, runtime.tables, within=seconds, but=runtime.identity.id)
+            return leases_ending(conn, setup.tables, within=seconds, but=shared.identity.id)
 
     def _looked(
         self, search: Search, room: int, held: int, objects: set[Any], ids: set[int]
     ) -> Look:
-        runtime = self._runtime
+        shared = self._shared
         wants: dict[str, Any] = {
             "want": room,
-            **runtime.peers._asdict(),
-            "reach": self._contention.reach(busy=self.search.busy),
+            **shared.peers._asdict(),
+            "reach": self.contention.reach(busy=self.search.busy),
             "skip_objects": objects,
             "skip_ids": ids,
         }
@@ -270,7 +275,7 @@ class Finder:
         if self.where is None:
             return Look(complete=True)
         # The index of slices has no running messages, but those that wait behind them.
-        ours, mine = runtime.in_flight.held()
+        ours, mine = shared.in_flight.held()
         wants |= {"skip_objects": objects | ours, "skip_ids": ids | mine}
         with self._link.statement() as conn:
             look = search.look_in(conn, self.where, **wants)
@@ -279,11 +284,11 @@ class Finder:
 
     def _drop_doubtful(self, look: Look) -> None:
         """These may be claimed only under another id; see `Identity.doubtful`."""
-        runtime = self._runtime
-        free = [c for c in look.candidates if c.msg_id not in runtime.identity.doubtful]
-        if look.quarantined is not None and look.quarantined.msg_id in runtime.identity.doubtful:
+        shared = self._shared
+        free = [c for c in look.candidates if c.msg_id not in shared.identity.doubtful]
+        if look.quarantined is not None and look.quarantined.msg_id in shared.identity.doubtful:
             look.quarantined = None
-            runtime.identity.retire()
+            shared.identity.retire()
         if len(free) < len(look.candidates):
-            runtime.identity.retire()
+            shared.identity.retire()
         look.candidates = free

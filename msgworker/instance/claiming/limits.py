@@ -13,14 +13,13 @@ from __future__ import annotations
 import enum
 import math
 import random
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from msgworker.instance.claiming.ring import LONGEST_REST_SECONDS
 from msgworker.instance.claiming.search import Look
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.message import topic_of
 from msgworker.store.limits import Free
 
@@ -69,12 +68,11 @@ class LimitPoller:
     """Used by the fetcher's thread only. threads: of handlers; at most so many messages of limited
     topics are claimed, so that none holds a permit while it waits for a thread."""
 
-    def __init__(
-        self, runtime: Runtime, *, threads: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._runtime = runtime
+    def __init__(self, setup: Setup, shared: Shared, *, threads: int) -> None:
+        self._setup = setup
+        self._shared = shared
         self._threads = threads
-        self._clock = clock
+        self._clock = setup.clock
         self._topics: dict[str, _Topic] = {}
         self._ours: list[Lane] = []
 
@@ -123,10 +121,10 @@ class LimitPoller:
     def looked(self, topic: str, look: Look) -> None:
         """After a look for a topic that found nothing."""
         now, of = self._clock(), self._of(topic)
-        busy = len(self._runtime.in_flight.lanes) >= self._threads
+        busy = len(self._shared.in_flight.lanes) >= self._threads
         rest = LEFT_TO_OTHERS if busy else LEFT_TO_OTHERS_IDLE
         rest = min(rest * look.seconds, LONGEST_REST_SECONDS)
-        longest = self._runtime.settings.poll_seconds
+        longest = self._setup.settings.poll_seconds
         waits = Waits.NOTHING if look.saw_all else Waits.NO
         of.again(now, waits, max(rest, min(longest, of.longer())))
         of.not_before, of.sure = now + rest, look.from_start
@@ -190,7 +188,7 @@ class LimitPoller:
         return self._topics.setdefault(topic, _Topic())
 
     def _handled(self) -> list[str]:
-        topics, controls = self._runtime.topics, self._runtime.controls
+        topics, controls = self._setup.topics, self._shared.controls
         return [
             name
             for name in controls.limits
@@ -206,7 +204,7 @@ class LimitPoller:
         """At the end of a message of ours its permit is free."""
         if not self._ours:
             return
-        lanes, limits = self._runtime.in_flight.lanes, self._runtime.controls.limits
+        lanes, limits = self._shared.in_flight.lanes, self._shared.controls.limits
         left = [n for n in self._ours if n in lanes and topic_of(n.row.topic) in limits]
         if len(left) < len(self._ours):
             self._ours = left

@@ -15,7 +15,7 @@ from msgworker.counted import plural
 from msgworker.db import of, shares_sessions
 from msgworker.errors import SchemaError
 from msgworker.events import Looked
-from msgworker.instance.claiming.capacity import Contention, LaneLimit
+from msgworker.instance.claiming.capacity import LaneLimit
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drain import Drain, DrainEnd, Next, PollPace, Seen
 from msgworker.instance.claiming.finder import Finder
@@ -26,129 +26,9 @@ from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane, Phase, Reason
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.queries.verdict import Waits
 from msgworker.store.candidates import Candidate
-from msgworker.table import Slice
-
-# --- How many more lanes to claim now, and which to release because another instance may be
-# faster.
-#
-# capacity.py decides; this module collects its input.
-
-
-class Capacity:
-    """Used by the fetcher's thread only."""
-
-    def __init__(
-        self, runtime: Runtime, *, lane_limit: LaneLimit, lanes: Lanes, settler: Settler
-    ) -> None:
-        self._runtime = runtime
-        self._lane_limit = lane_limit
-        self._lanes = lanes
-        self._settler = settler
-
-    def left(self, held: int, where: Slice | None) -> int:
-        """How many lanes to claim beside the `held` ones, 0 = none. If there are too many, some are
-        released, unless no other instance looks at `where`."""
-        runtime = self._runtime
-        staying = max(0, held - self._settler.leaving)
-        busy = staying + self._look_at_handlers()
-        if self._lanes.ran_dry and not self._lane_limit.has_room(busy):
-            self._lane_limit.ran_dry()
-            busy = staying + self._look_at_handlers()
-        alone = held == 1 and runtime.in_flight.quarantined(runtime.tables.spec.max_tries)
-        if alone or not runtime.identity.trusted():
-            return 0
-        if self._lane_limit.has_room(busy):
-            return self._lane_limit.room(busy)
-        self.share(staying, where)
-        return 0
-
-    def _look_at_handlers(self) -> int:
-        """Compute again how much to hold; returns how many handlers of lost ids still occupy
-        threads."""
-        now = time.monotonic()
-        running = list(self._runtime.in_flight.running.values())
-        # A batch has many lanes: its thread is as far as one that has each of them in turn.
-        ages = [(now - r.since) / (1 + len(r.beside)) for r in running]
-        self._lane_limit.sees(self._lanes.mean_seconds, ages)
-        return sum(not self._runtime.identity.is_ours(r.owner) for r in running)
-
-    def share(self, held: int, where: Slice | None) -> None:
-        """Release lanes that would wait long here while another instance may have free threads.
-        They are not claimed again at once, because there is no room for them."""
-        excess = held - self._lane_limit.kept
-        if excess <= 0 or self._runtime.peers.slots < 2 or self._runtime.quiesce.active:
-            return
-        if where is not None and where.exclusive:  # no other instance would claim them
-            return
-        lanes = self._lanes.take_back(excess)
-        if lanes:
-            text = "gave back what waited for a thread: %s"
-            self._runtime.log.debug(text, plural(len(lanes), "lane"))
-            self._settler.give_back(lanes)
-
-
-# --- Stop claiming until nothing is in flight, when a message must run alone, or the instance must
-# take a new id.
-#
-# in_flight.py decides for how long; this module acts.
-
-NEW_ID_ASK_SECONDS = 0.5
-
-
-class Emptying:
-    """Used by the fetcher's thread only. housekeep_now: wakes the housekeeper."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        *,
-        lanes: Lanes,
-        settler: Settler,
-        housekeep_now: Callable[[], None],
-    ) -> None:
-        self._runtime = runtime
-        self._lanes = lanes
-        self._settler = settler
-        self._housekeep_now = housekeep_now
-        self._asked_at = -NEW_ID_ASK_SECONDS
-
-    @property
-    def active(self) -> bool:
-        """Whether there is a reason to run empty."""
-        return self._runtime.quiesce.reason is not None
-
-    def for_new_id(self, held: int) -> bool:
-        """Whether claiming stops because the instance takes a new id as soon as the `held` lanes
-        are settled; then it requests that from the housekeeper."""
-        if not self._runtime.identity.retires or not self._goes_on(held, Reason.NEW_ID):
-            return False
-        now = time.monotonic()
-        if held == 0 and now > self._asked_at + NEW_ID_ASK_SECONDS:
-            self._asked_at = now
-            self._housekeep_now()
-        return True
-
-    def for_quarantine(self, held: int) -> bool:
-        """Whether claiming stops for a message in quarantine, which is claimed as soon as the
-        `held` lanes are settled."""
-        return self._goes_on(held, Reason.QUARANTINE)
-
-    def no_quarantine(self) -> None:
-        """No message in quarantine waits."""
-        if not self._runtime.identity.retires:
-            self._runtime.quiesce.end()
-
-    def _goes_on(self, held: int, reason: Reason) -> bool:
-        """Stop claiming until in-flight messages are settled; True while that lasts, and after."""
-        phase = self._runtime.quiesce.step(held, reason)
-        if phase is Phase.BEGUN:
-            self._runtime.log.debug("nothing new is started: %s", reason.value)
-            self._settler.give_back(self._lanes.take_back())
-        return phase in (Phase.BEGUN, Phase.QUIESCING, Phase.EMPTY)
-
 
 # --- Look for the next heads while there is no room for them yet.
 #
@@ -221,7 +101,8 @@ class Draining:
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         drain: Drain | None,
         *,
         finder: Finder,
@@ -230,23 +111,24 @@ class Draining:
         recovery: Recovery,
         housekeep_now: Callable[[], None],
     ) -> None:
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self._drain = drain
         self._finder = finder
         self._claimer = claimer
         self._limit_poller = limit_poller
         self._recovery = recovery
         self._housekeep_now = housekeep_now
-        beat = runtime.settings.heartbeat_seconds
+        beat = setup.settings.heartbeat_seconds
         self.linger = None if drain is None else drain.linger
         self.undone = 0
-        self.end = DrainEnd(drain, heartbeat_seconds=beat, clock=runtime.clock)
+        self.end = DrainEnd(drain, heartbeat_seconds=beat, clock=setup.clock)
 
     def saw_nothing(self, look: Look) -> bool:
         """Nothing of this look was claimed; True = the drain is over."""
-        runtime, recoveries = self._runtime, self._recovery.begun
+        shared, recoveries = self._shared, self._recovery.begun
         seen = Seen(
-            in_flight=bool(runtime.in_flight.lanes or runtime.in_flight.running),
+            in_flight=bool(shared.in_flight.lanes or shared.in_flight.running),
             settled=self._finder.settled,
             starts_in=self._limit_poller.starts_in(),
             sure=self._limit_poller.sure,
@@ -283,11 +165,11 @@ class Draining:
 
     def _count(self) -> Next:
         found = self._finder.left()
-        due, refused = found.due_heads, len(self._runtime.rejected_rows)
+        due, refused = found.due_heads, len(self._claimer.rejected_rows)
         self.undone = found.by[Waits.DUE] if due > refused else 0
         if self._finder.hides_rows():
-            name = self._runtime.tables.spec.name
-            self._runtime.leave_for(
+            name = self._setup.tables.spec.name
+            self._shared.stop.leave_for(
                 SchemaError(
                     f"row-level security of table {name} was switched on, or changed, while this "
                     "drain ran: what it may not see is not counted. See `msgworker doctor`, and "
@@ -299,10 +181,11 @@ class Draining:
 
 # --- The claim loop: claim messages when there is room.
 #
-# loop.py says how much room there is, loop.py whether to wait until nothing is in flight,
-# finder.py where to look, loop.py what an empty look means, and drain.py how long to wait.
-# claimer.py claims.
+# capacity.py says how much room there is, in_flight.py for how long to wait until nothing is in
+# flight, finder.py where to look, drain.py what an empty look means, and how long to wait.
+# claimer.py claims. This collects their input and acts on what they say.
 
+NEW_ID_ASK_SECONDS = 0.5
 LEAST_PART = 50
 """Heads that are claimed at once for handlers of batches, at least."""
 
@@ -315,37 +198,35 @@ class Fetcher(Role):
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         *,
-        room: Capacity,
-        emptying: Emptying,
         finder: Finder,
         claimer: Claimer,
         limit_poller: LimitPoller,
         draining: Draining,
-        pace: PollPace,
         lane_limit: LaneLimit,
-        contention: Contention,
-        ahead: Ahead,
         lanes: Lanes,
         settler: Settler,
+        threads: int,
         housekeep_now: Callable[[], None],
         wake: threading.Event,
     ) -> None:
-        super().__init__("fetcher", runtime.log, runtime.away, wake, runtime.leave_for)
-        self._runtime = runtime
-        self._identity, self._hand = runtime.identity, runtime.in_flight
-        self._room = room
-        self._emptying = emptying
+        super().__init__("fetcher", shared.log, shared.away, wake, shared.stop.leave_for)
+        self._setup = setup
+        self._shared = shared
+        self._identity, self._in_flight = shared.identity, shared.in_flight
+        self._quiesce = shared.quiesce
+        self._asked_at = -NEW_ID_ASK_SECONDS  # the housekeeper, for a new id
         self._finder = finder
         self._claimer = claimer
         self._limit_poller = limit_poller
         self._last_try: Candidate | None = None  # in quarantine, of a limited topic
         self._draining = draining
-        self.pace = pace
+        pause, drains = setup.settings.poll_seconds, draining.linger is not None
+        self.pace = PollPace(pause, drains=drains, clock=setup.clock)
+        self.ahead = Ahead(threads=threads, clock=setup.clock)
         self._lane_limit = lane_limit
-        self._contention = contention
-        self.ahead = ahead
         self._housekeep_now = housekeep_now
         self._lanes = lanes
         self._settler = settler
@@ -360,27 +241,28 @@ class Fetcher(Role):
         self._lanes.nudge()
         self._settler.flush()
         with self._finder.round():
-            held = len(self._hand.lanes)
-            room = self._room.left(held, self._finder.where)
-            if room == 0 or self._emptying.for_new_id(held):
+            held = len(self._in_flight.lanes)
+            room = self.room(held)
+            if room == 0 or self._waits_for_new_id(held):
                 if room == 0:
                     self._look_ahead(held)
                 return -1
             won = 0
-            if self._runtime.controls.limits and (won := self._claim_limited(room, held)):
+            if self._shared.controls.limits and (won := self._claim_limited(room, held)):
                 held, room = held + won, room - won
                 if room < 1:
                     return won
-            if held and self.pace.look_in > 0 and not self._emptying.active:
+            if held and self.pace.look_in > 0 and not self._empties:
                 return -1
             me, dry = self._identity.id, self._lanes.taken_dry()
-            look = self.ahead.take((me, self._runtime.controls.apart), room)
-            look = look or self._finder.look(room, self._hand.objects())
+            look = self.ahead.take((me, self._shared.controls.apart), room)
+            look = look or self._finder.look(room, self._in_flight.objects())
             self._more = True
             last_try = look.quarantined or self._last_try
             if last_try is None:
-                self._emptying.no_quarantine()
-            elif self._emptying.for_quarantine(held):
+                if not self._identity.retires:
+                    self._quiesce.end()
+            elif self._quiesces(held, Reason.QUARANTINE):
                 if held > 0:
                     return self._nothing(look)
                 self._last_try = None
@@ -390,11 +272,13 @@ class Fetcher(Role):
                     last_try
                 )  # another instance has it: continue with the others
             found = self._claim_in_parts(look.candidates, me)
-            offered, slots = len(look.candidates), self._runtime.peers.slots
-            if self._contention.claimed(offered, found, of_others=look.of_others, slots=slots):
+            offered, slots = len(look.candidates), self._shared.peers.slots
+            if self._finder.contention.claimed(
+                offered, found, of_others=look.of_others, slots=slots
+            ):
                 self._housekeep_now()  # it counts the instances
-            if self._runtime.events.wants(Looked):
-                self._runtime.events.emit(Looked(me, len(look.candidates), found))
+            if self._setup.events.wants(Looked):
+                self._setup.events.emit(Looked(me, len(look.candidates), found))
             self._more = self._left_some(look, found, room)
             self._full = found >= room
             self._lane_limit.fed(dry=dry, full=self._full)
@@ -404,18 +288,88 @@ class Fetcher(Role):
         """A round without room asks nothing."""
         return self.link.is_open
 
+    # ------------------------------------------------------------ room
+
+    def room(self, held: int) -> int:
+        """How many lanes to claim beside the `held` ones, 0 = none. If there are too many, some are
+        released."""
+        shared, limit = self._shared, self._lane_limit
+        staying = max(0, held - self._settler.leaving)
+        busy = staying + self._look_at_handlers()
+        if self._lanes.ran_dry and not limit.has_room(busy):
+            limit.ran_dry()
+            busy = staying + self._look_at_handlers()
+        most = self._setup.tables.spec.max_tries
+        if (held == 1 and shared.in_flight.quarantined(most)) or not shared.identity.trusted():
+            return 0
+        if limit.has_room(busy):
+            return limit.room(busy)
+        self.share(staying)
+        return 0
+
+    def _look_at_handlers(self) -> int:
+        """Compute again how much to hold; returns how many handlers of lost ids still occupy
+        threads."""
+        now = time.monotonic()
+        running = list(self._in_flight.running.values())
+        # A batch has many lanes: its thread is as far as one that has each of them in turn.
+        ages = [(now - r.since) / (1 + len(r.beside)) for r in running]
+        self._lane_limit.sees(self._lanes.mean_seconds, ages)
+        return sum(not self._identity.is_ours(r.owner) for r in running)
+
+    def share(self, held: int) -> None:
+        """Release lanes that would wait long here while another instance may have free threads.
+        They are not claimed again at once, because there is no room for them."""
+        excess = held - self._lane_limit.kept
+        if excess <= 0 or self._shared.peers.slots < 2 or self._quiesce.active:
+            return
+        where = self._finder.where
+        if where is not None and where.exclusive:  # no other instance would claim them
+            return
+        lanes = self._lanes.take_back(excess)
+        if lanes:
+            text = "gave back what waited for a thread: %s"
+            self.log.debug(text, plural(len(lanes), "lane"))
+            self._settler.give_back(lanes)
+
+    @property
+    def _empties(self) -> bool:
+        """Whether there is a reason to wait until nothing is in flight."""
+        return self._quiesce.reason is not None
+
+    def _waits_for_new_id(self, held: int) -> bool:
+        """Whether claiming stops because the instance takes a new id as soon as the `held` lanes
+        are settled; then it requests that from the housekeeper."""
+        if not self._identity.retires or not self._quiesces(held, Reason.NEW_ID):
+            return False
+        now = time.monotonic()
+        if held == 0 and now > self._asked_at + NEW_ID_ASK_SECONDS:
+            self._asked_at = now
+            self._housekeep_now()
+        return True
+
+    def _quiesces(self, held: int, reason: Reason) -> bool:
+        """Stop claiming until in-flight messages are settled; True while that lasts, and after."""
+        phase = self._quiesce.step(held, reason)
+        if phase is Phase.BEGUN:
+            self.log.debug("nothing new is started: %s", reason.value)
+            self._settler.give_back(self._lanes.take_back())
+        return phase in (Phase.BEGUN, Phase.QUIESCING, Phase.EMPTY)
+
+    # ------------------------------------------------------------ look and claim
+
     def _look_ahead(self, held: int) -> None:
         """There is no room: look for the next heads already, if that pays. Not beside other
         instances: they would take these heads meanwhile, and have use for the CPU."""
-        runtime = self._runtime
-        controls, lonely = runtime.controls, runtime.peers.slots < 2
+        shared = self._shared
+        controls, lonely = shared.controls, shared.peers.slots < 2
         alone = lonely and not controls.limits and self._finder.everywhere
-        if not alone or not self._full or self._emptying.active:
+        if not alone or not self._full or self._empties:
             return
         seconds = self._lanes.mean_seconds
         if self.ahead.pays(held, run_length=self._run_length, handler_seconds=seconds):
             under = self._identity.id, controls.apart
-            look = self._finder.look(self._lane_limit.lanes, self._hand.objects())
+            look = self._finder.look(self._lane_limit.lanes, self._in_flight.objects())
             self.ahead.keep(look, under)
 
     def _claim_limited(self, room: int, held: int) -> int:
@@ -426,7 +380,7 @@ class Fetcher(Role):
         won = 0
         for topic in self._limit_poller.due():
             want = self._limit_poller.room(room - won)
-            if want < 1 or self._emptying.active:
+            if want < 1 or self._empties:
                 break
             me = self._identity.id
             look = self._finder.look_limited(topic, want, self._limit_poller.held)
@@ -441,7 +395,7 @@ class Fetcher(Role):
         """Whether there may be more to claim than it has won."""
         if won >= room or won < len(look.candidates) or not look.saw_all:
             return True
-        return self._runtime.peers.slots > 1  # it leaves their shares to the other instances
+        return self._shared.peers.slots > 1  # it leaves their shares to the other instances
 
     def _claim_in_parts(self, candidates: list[Candidate], me: str) -> int:
         """Claim what a look has found; how many lanes were won.
@@ -450,7 +404,7 @@ class Fetcher(Role):
         the next one: so they get the messages of about one batch at a time, and run beside the
         claim of those that follow.
         """
-        won, at, most = 0, 0, self._runtime.registry.most
+        won, at, most = 0, 0, self._setup.registry.most
         while at < len(candidates) and not (at and self._stopping.is_set()):
             size = len(candidates) - at
             if most > 1:
@@ -491,9 +445,9 @@ class Fetcher(Role):
 
     def pause_seconds(self, did: int) -> float:
         """None while there is room and work; short while messages are in flight; else longer."""
-        wanted, holding = self._lane_limit.lanes, bool(self._hand.lanes)
+        wanted, holding = self._lane_limit.lanes, bool(self._in_flight.lanes)
         due_in = self._draining.end.due_in
-        wait = self._limit_poller.wait() if self._runtime.controls.limits else None
+        wait = self._limit_poller.wait() if self._shared.controls.limits else None
         if wait is not None and self._draining.linger is not None:
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more
@@ -524,10 +478,10 @@ DEAF_SECONDS = 3_600.0
 class Listener(Role):
     """Listens on the channel of the message table, on a connection of its own."""
 
-    def __init__(self, runtime: Runtime, *, heard: Callable[[], None]) -> None:
-        super().__init__("listener", runtime.log, Aside(runtime.away))
-        self._link = runtime.link()
-        self._channel = runtime.channel
+    def __init__(self, shared: Shared, channel: str | None, *, heard: Callable[[], None]) -> None:
+        super().__init__("listener", shared.log, Aside(shared.away))
+        self._link = shared.connector.new()
+        self._channel = channel
         self._heard = heard
         self._listening = False
         self._is_deaf = False

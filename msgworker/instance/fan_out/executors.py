@@ -43,7 +43,7 @@ from msgworker.instance.connections import (
 )
 from msgworker.instance.running.context import ITEM_OF, AsItem
 from msgworker.instance.running.in_flight import Execution
-from msgworker.instance.state import Runtime, tell_of_limit
+from msgworker.instance.state import Setup, Shared, tell_of_limit
 from msgworker.instance.usercode import call_user, carried, end_if_forked
 from msgworker.payload import encode
 from msgworker.store import items as store
@@ -62,8 +62,11 @@ class Fence:
     total: how many items the message has up to this fan-out; None = not known.
     """
 
-    def __init__(self, runtime: Runtime, running: Execution, until: float | None) -> None:
-        self.runtime = runtime
+    def __init__(
+        self, setup: Setup, shared: Shared, running: Execution, until: float | None
+    ) -> None:
+        self.setup = setup
+        self.shared = shared
         self.row = running.row
         self.msg_id = running.row.msg_id
         self.owner = running.owner
@@ -77,7 +80,7 @@ class Fence:
     @property
     def gone(self) -> bool:
         """Another instance may hold the message: nothing may be written for it."""
-        return self.lost or not self.runtime.identity.is_ours(self.owner)
+        return self.lost or not self.shared.identity.is_ours(self.owner)
 
     @property
     def over(self) -> bool:
@@ -106,7 +109,7 @@ class Fence:
 
     def may_start(self) -> bool:
         """Whether another item may start; waits while our lease is in doubt."""
-        return self.runtime.identity.wait_for_trust(lambda: self.over)
+        return self.shared.identity.wait_for_trust(lambda: self.over)
 
 
 # --- Executors of the items of a fan-out: our own threads, or an executor of the user.
@@ -178,7 +181,7 @@ class Plain:
 
     def __init__(self, fn: Callable[[Any], Any], fence: Fence) -> None:
         self._fn = fn
-        self._pid = fence.runtime.pid
+        self._pid = fence.setup.pid
 
     def __call__(self, task: Task) -> ItemResult:
         try:
@@ -206,11 +209,11 @@ class Transactional:
     def __init__(self, fn: Callable[[Any, Connection], Any], fence: Fence) -> None:
         self._fn = fn
         self._fence = fence
-        self._link: Connections = fence.runtime.link(lends=True)
-        self._beside: Connections = fence.runtime.link()
+        self._link: Connections = fence.shared.connector.new(lends=True)
+        self._beside: Connections = fence.shared.connector.new()
         self._link.owner = self._beside.owner = fence.owner
-        fence.runtime.lent_links.add(self._link)
-        fence.runtime.lent_links.add(self._beside, ours=True)
+        fence.shared.connector.lent.add(self._link)
+        fence.shared.connector.lent.add(self._beside, ours=True)
 
     def __call__(self, task: Task) -> ItemResult:
         fence, runs, refused = self._fence, 0, False
@@ -236,14 +239,14 @@ class Transactional:
                 return Fate.UNKNOWN
             if not stage.again(error):
                 if stage.took_too_long(error):
-                    tell_of_limit(fence.runtime.log, fence.row, reason_of(error))
+                    tell_of_limit(fence.shared.log, fence.row, reason_of(error))
                 return Fate.RAISE
             runs, failed = runs + stage.begun, error
             lost = stage.committing and trouble(error) is Trouble.LOST
             return Fate.UNKNOWN if lost else Fate.AGAIN
 
         def may_go_on() -> bool:
-            return not fence.gone and not fence.runtime.gave_up()
+            return not fence.gone and not fence.shared.stop.gave_up()
 
         def before_again() -> ItemResult | None:
             if runs == SAME_CLAIM_RUNS:
@@ -252,7 +255,7 @@ class Transactional:
 
         try:
             known = until_known(
-                *(send, look, may_go_on, Failures(fence.runtime.urgent_pause)),
+                *(send, look, may_go_on, Failures(fence.setup.urgent_pause)),
                 judge=judge,
                 before_again=before_again,
             )
@@ -266,15 +269,15 @@ class Transactional:
     def close(self) -> None:
         """Give the connections back."""
         for link in (self._link, self._beside):
-            self._fence.runtime.lent_links.discard(link)
+            self._fence.shared.connector.lent.discard(link)
         self._link.close()
         self._beside.close()
 
     def _in_one_transaction(self, task: Task, stage: TransactionProgress) -> str | None:
-        fence, tables = self._fence, self._fence.runtime.tables
+        fence, tables = self._fence, self._fence.setup.tables
         with self._link.transaction() as conn:
             with lent(conn, stage, _WHOSE):
-                text = value_text(call_user(fence.runtime.pid, self._fn, task.item, conn))
+                text = value_text(call_user(fence.setup.pid, self._fn, task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
             owner = fence.owner
             wrote = store.record_one(
@@ -298,7 +301,7 @@ class Transactional:
         """The value in the item's record; None if it is not done."""
         fence = self._fence
         with self._beside.transaction() as conn:
-            found = store.known(conn, fence.runtime.tables, fence.msg_id, [task.text])
+            found = store.known(conn, fence.setup.tables, fence.msg_id, [task.text])
         record = found.get(task.text)
         if record is None or not record.done:
             return None
@@ -382,7 +385,7 @@ class Remote:
         ended: SimpleQueue[ItemResult],
         fence: Fence,
     ) -> None:
-        self._pid = fence.runtime.pid
+        self._pid = fence.setup.pid
         self._executor = executor
         self._fn = AsItem(fn, fence.running)
         self._ended = ended

@@ -43,7 +43,7 @@ from msgworker.instance.running.context import FanOut
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import describe
 from msgworker.instance.running.traceback import home_of
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.message import topic_of
 from msgworker.processlock import ProcessLock
 
@@ -146,10 +146,11 @@ _MAKING = ProcessLock()
 class FanOuts:
     """The fan-outs of one handler while it runs."""
 
-    __slots__ = ("_closed", "_fence", "_lock", "_running", "_runtime", "_secrets", "_used")
+    __slots__ = ("_closed", "_fence", "_lock", "_running", "_secrets", "_setup", "_shared", "_used")
 
-    def __init__(self, runtime: Runtime, running: Execution, secrets: set[str]) -> None:
-        self._runtime = runtime
+    def __init__(self, setup: Setup, shared: Shared, running: Execution, secrets: set[str]) -> None:
+        self._setup = setup
+        self._shared = shared
         self._running = running
         self._secrets = secrets
         self._lock: threading.Lock | None = None
@@ -171,7 +172,7 @@ class FanOuts:
             )
         try:
             until = None if asked.timeout is None else time.monotonic() + asked.timeout
-            self._fence = fence = Fence(self._runtime, self._running, until)
+            self._fence = fence = Fence(self._setup, self._shared, self._running, until)
             if self._closed:  # read after `_fence` is set: `close` does the two in turn
                 fence.closing = True
             tally = self._run(asked, fence)
@@ -272,7 +273,7 @@ class FanOuts:
 
 
 def _hands(asked: FanOutArgs, fence: Fence, ended: SimpleQueue[ItemResult]) -> Threads | Remote:
-    fn = fence.runtime.tracer.around_items(topic_of(fence.row.topic), asked.fn)
+    fn = fence.setup.tracer.around_items(topic_of(fence.row.topic), asked.fn)
     if asked.executor is not None:
         return Remote(asked.executor, fn, ended, fence)
 

@@ -164,13 +164,13 @@ class Recorder:
     def __init__(self, fence: Fence, *, at_most: int) -> None:
         self._fence = fence
         self._at_most = at_most
-        self._link: Connections = fence.runtime.link()
+        self._link: Connections = fence.shared.connector.new()
         self._link.owner = fence.owner
-        fence.runtime.lent_links.add(self._link, ours=True)
+        fence.shared.connector.lent.add(self._link, ours=True)
         self._outage = Outage(
-            fence.runtime.log,
+            fence.shared.log,
             f"items of message {fence.msg_id}",
-            longest_pause=fence.runtime.urgent_pause,
+            longest_pause=fence.setup.urgent_pause,
         )
         self._waiting: list[Record] = []
         self._there: set[str] = set()
@@ -182,12 +182,12 @@ class Recorder:
     def any_recorded(self) -> bool:
         """Whether the message has records of an earlier try, or of another fan-out."""
         fence = self._fence
-        return self._reading(lambda c: store.any_recorded(c, fence.runtime.tables, fence.msg_id))
+        return self._reading(lambda c: store.any_recorded(c, fence.setup.tables, fence.msg_id))
 
     def known(self, keys: list[str]) -> dict[str, Record]:
         """The records of these keys."""
         fence = self._fence
-        return self._reading(lambda c: store.known(c, fence.runtime.tables, fence.msg_id, keys))
+        return self._reading(lambda c: store.known(c, fence.setup.tables, fence.msg_id, keys))
 
     def add(self, task: Task, value: str | None, error: str | None) -> None:
         """Add a result."""
@@ -235,12 +235,12 @@ class Recorder:
 
     def close(self) -> None:
         """Give the connection back."""
-        self._fence.runtime.lent_links.discard(self._link)
+        self._fence.shared.connector.lent.discard(self._link)
         self._link.close()
 
     def _write(self) -> bool:
         fence = self._fence
-        tables, msg_id, batch = fence.runtime.tables, fence.msg_id, self._waiting
+        tables, msg_id, batch = fence.setup.tables, fence.msg_id, self._waiting
         with self._link.transaction() as conn:
             return store.record(
                 conn,
@@ -264,7 +264,7 @@ class Recorder:
         return found[0]
 
     def _may_go_on(self) -> bool:
-        return not self._fence.gone and not self._fence.runtime.gave_up()
+        return not self._fence.gone and not self._fence.shared.stop.gave_up()
 
 
 # --- One running fan-out: pass items to their executor, take the results, record them.
@@ -375,7 +375,7 @@ class FanOutRun:
 
     def _go_on(self) -> None:
         """Take the available results; raises if items may no longer start."""
-        end_if_forked(self._fence.runtime.pid)  # by the user's iterable
+        end_if_forked(self._fence.setup.pid)  # by the user's iterable
         while True:
             try:
                 ended = self._ended.get_nowait()
@@ -474,7 +474,7 @@ class FanOutRun:
         try:
             self._recorder.write()
         except Exception as error:  # the reason for the early end is what the handler must see
-            self._fence.runtime.log.warning(
+            self._fence.shared.log.warning(
                 "message %s: items that ended last are not recorded and run again: %s",
                 self._fence.msg_id,
                 reason_of(error),

@@ -14,7 +14,7 @@ from msgworker.db import Trouble, outage_pause, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.connections import Connections
-from msgworker.instance.history import MinuteStats
+from msgworker.instance.history import MinuteStats, Spans
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import OperatorRequests
@@ -22,7 +22,7 @@ from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.store import history, recover
 from msgworker.table import HISTORY
 
@@ -42,17 +42,24 @@ class HistoryWriter:
     """
 
     def __init__(
-        self, runtime: Runtime, link: Connections, *, log: logging.LoggerAdapter[logging.Logger]
+        self,
+        setup: Setup,
+        link: Connections,
+        *,
+        spans: Spans,
+        me: str,
+        log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
-        self._runtime = runtime
+        self._setup = setup
+        self._spans = spans
         self._link = link
         self._log = log
-        self._keep = runtime.settings.history_seconds
+        self._keep = setup.settings.history_seconds
         self.minutes: MinuteStats | None = None
         self._in_doubt = False  # a write got no answer
-        self._writes = hash(runtime.identity.id) % FORGET_EVERY  # instances take turns
-        if self._keep and HISTORY.is_there(runtime.tables):
-            self.minutes = MinuteStats(runtime.events)
+        self._writes = hash(me) % FORGET_EVERY  # instances take turns
+        if self._keep and HISTORY.is_there(setup.tables):
+            self.minutes = MinuteStats(setup.events)
 
     def look_at_clock(self) -> None:
         """Read the database's clock, before the first message."""
@@ -60,7 +67,7 @@ class HistoryWriter:
             return
         try:
             with self._link.transaction() as conn:
-                self._set_clock(history.database_seconds(conn, self._runtime.tables))
+                self._set_clock(history.database_seconds(conn, self._setup.tables))
         except Exception as error:
             if trouble(error) is Trouble.LOST:
                 raise
@@ -80,7 +87,7 @@ class HistoryWriter:
             self._cannot(error)
 
     def _write(self, counted: MinuteStats, minutes: list[history.Minute]) -> None:
-        tables = self._runtime.tables
+        tables = self._setup.tables
         forgets = self._writes % FORGET_EVERY == FORGET_EVERY - 1
         with self._link.transaction() as conn:
             new = minutes
@@ -99,7 +106,7 @@ class HistoryWriter:
 
     def _set_clock(self, seconds: float) -> None:
         assert self.minutes is not None
-        self.minutes.ahead = self._runtime.spans.set_clock(seconds)
+        self.minutes.ahead = self._spans.set_clock(seconds)
 
     def _cannot(self, error: Exception) -> None:
         """Without the rights nothing is counted any more; otherwise it is tried again."""
@@ -132,7 +139,8 @@ class Housekeeper(Role):
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         lease: OwnLease,
         *,
         heartbeat: Heartbeat,
@@ -143,22 +151,26 @@ class Housekeeper(Role):
         look_now: Callable[[], None],
     ) -> None:
         """wake: ends its pause early. look_now: makes the fetcher look at once."""
-        aside = Aside(runtime.away)  # an instance that claims, settles and renews works
-        super().__init__("housekeeper", runtime.log, aside, wake, runtime.leave_for)
-        self._runtime = runtime
+        aside = Aside(shared.away)  # an instance that claims, settles and renews works
+        super().__init__("housekeeper", shared.log, aside, wake, shared.stop.leave_for)
+        self._setup = setup
+        self._shared = shared
         self._lease = lease
         self._heartbeat = heartbeat
         self._claimer = claimer
         self._lanes = lanes
         self._settler = settler
-        self.link = self._link = runtime.link()
-        runtime.spare_links.add(self.link)
-        self._file = db.DatabaseFile(runtime.engine)
+        self.link = self._link = shared.connector.new()
+        shared.connector.spare.add(self.link)
+        self._file = db.DatabaseFile(setup.engine)
         self._begun = 0.0
-        self.requests = OperatorRequests(runtime, self._link, log=self.log, look_now=look_now)
-        self.chronicle = HistoryWriter(runtime, self._link, log=self.log)
+        self.requests = OperatorRequests(setup, shared, self._link, log=self.log, look_now=look_now)
+        self.chronicle = HistoryWriter(
+            setup, self._link, spans=settler.spans, me=shared.identity.id, log=self.log
+        )
         self.recovery = Recovery(
-            runtime,
+            setup,
+            shared,
             self._link,
             log=self.log,
             rest=self._stopping.wait,
@@ -176,7 +188,7 @@ class Housekeeper(Role):
         """One round."""
         self._begun = time.monotonic()
         self.emit()
-        if self._runtime.has_left:
+        if self._shared.stop.has_left:
             return 0
         self._watch_file()
         with self._link.lock:
@@ -201,7 +213,7 @@ class Housekeeper(Role):
                 did += part() or 0
             except RuleChanged as changed:  # our statements are built for the old one
                 self.log.error("%s", changed)
-                self._runtime.leave_for(changed)
+                self._shared.stop.leave_for(changed)
                 return 0
             except Exception as error:
                 if trouble(error) is Trouble.LOST:
@@ -219,14 +231,14 @@ class Housekeeper(Role):
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the beginning of the round."""
-        if self._runtime.has_left:
-            return self._runtime.settings.heartbeat_seconds
+        if self._shared.stop.has_left:
+            return self._setup.settings.heartbeat_seconds
         if self.recovery.more:
             return 0.0
-        if self._runtime.in_flight.unsure:
+        if self._shared.in_flight.unsure:
             return UNSURE_SECONDS
         over = time.monotonic() - self._begun
-        return max(0.0, self._runtime.settings.heartbeat_seconds - over)
+        return max(0.0, self._setup.settings.heartbeat_seconds - over)
 
     def emit(self) -> None:
         """Tell what has happened to the lease."""
@@ -235,7 +247,7 @@ class Housekeeper(Role):
             self.log.warning("%s", told)
         happened = self._heartbeat.happened
         while happened:
-            self._runtime.events.emit(happened.popleft())
+            self._setup.events.emit(happened.popleft())
 
     def leave(self) -> bool:
         """Drop the lease at an orderly stop, after the last handler and the heartbeat have ended.
@@ -251,7 +263,7 @@ class Housekeeper(Role):
                     break
                 except Exception as error:
                     mild = trouble(error) in (Trouble.LOST, Trouble.AGAIN)
-                    if not mild or attempt == LEAVE_TRIES or self._runtime.gave_up():
+                    if not mild or attempt == LEAVE_TRIES or self._shared.stop.gave_up():
                         raise
                     time.sleep(outage_pause(attempt))
             self._write_last()
@@ -263,7 +275,7 @@ class Housekeeper(Role):
         """Record in the lease, which is left to expire, that only handlers still run. Call it
         after the last renewal."""
         try:
-            if self._runtime.away.seconds:  # an outage: it cannot be written
+            if self._shared.away.seconds:  # an outage: it cannot be written
                 return
             with self._cut_after(TELL_SECONDS):
                 self._lease.tell_stopped(self._link)
@@ -305,7 +317,7 @@ class Housekeeper(Role):
             return False
         if self.requests.open:
             self.requests.cancel()
-        self._lease.drop(self._link, self._runtime.identity.id)
+        self._lease.drop(self._link, self._shared.identity.id)
         return True
 
     # ------------------------------------------------------------ our own life
@@ -313,25 +325,25 @@ class Housekeeper(Role):
     def _make_sure(self) -> None:
         """Start lanes that were claimed before the lease was lost, if their message is flagged as
         before; see `Heartbeat.reborn`."""
-        runtime = self._runtime
-        me, lanes = runtime.identity.id, list[Lane]()
-        while runtime.in_flight.unsure:
+        setup, shared = self._setup, self._shared
+        me, lanes = shared.identity.id, list[Lane]()
+        while shared.in_flight.unsure:
             with suppress(IndexError):  # a stop removes them, too
-                lanes.append(runtime.in_flight.unsure.popleft())
+                lanes.append(shared.in_flight.unsure.popleft())
         if not lanes:
             return
         seen = {lane.row.msg_id: lane.row.tries for lane in lanes if lane.row.odd is None}
         try:
             with self._link.transaction() as conn:
-                found = recover.still_flagged(conn, runtime.tables, seen)
+                found = recover.still_flagged(conn, setup.tables, seen)
         except Exception:
-            runtime.in_flight.unsure.extend(lanes)
+            shared.in_flight.unsure.extend(lanes)
             raise
         sure = [lane for lane in lanes if lane.row.msg_id in found.free or lane.row.odd is not None]
         for lane in sure:
             lane.owner = me  # if that was lost meanwhile, too, they are checked again
         self._lanes.put(sure)
-        runtime.in_flight.unsure.extend(lane for lane in lanes if lane.row.msg_id in found.locked)
+        shared.in_flight.unsure.extend(lane for lane in lanes if lane.row.msg_id in found.locked)
         for lane in lanes:
             if lane not in sure and lane.row.msg_id not in found.locked:
                 self._settler.lose(lane)
@@ -343,16 +355,16 @@ class Housekeeper(Role):
         If messages whose outcome could not be written still have it, its lease is left to expire,
         so that they are recovered.
         """
-        runtime, identity = self._runtime, self._runtime.identity
-        if not identity.retires or not identity.trusted() or runtime.in_flight.lanes:
+        setup, shared, identity = self._setup, self._shared, self._shared.identity
+        if not identity.retires or not identity.trusted() or shared.in_flight.lanes:
             return
         tenure, new = identity.tenure, self._lease.new_id()
         old, stuck = tenure.id, tenure.stuck
         with self._claimer.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
-            if not free or runtime.in_flight.lanes:
+            if not free or shared.in_flight.lanes:
                 return
             with self._link.transaction() as conn:
-                left = set(recover.flagged_by(conn, runtime.tables, old, limit=len(stuck) + 1))
+                left = set(recover.flagged_by(conn, setup.tables, old, limit=len(stuck) + 1))
             if not left <= stuck:
                 return
             begun = time.monotonic()
@@ -382,5 +394,5 @@ class Housekeeper(Role):
 
     def _watch_file(self) -> None:
         """Leave: no other process sees writes to a deleted file."""
-        if self._runtime.left_for is None and (gone := self.file_gone()):
-            self._runtime.leave_for(gone)
+        if self._shared.stop.left_for is None and (gone := self.file_gone()):
+            self._shared.stop.leave_for(gone)

@@ -112,6 +112,12 @@ class Identity:
         return self.tenure.id
 
     @property
+    def ids(self) -> tuple[str, ...]:
+        """The present id, and former ones that have messages whose outcome could not be written."""
+        tenure = self.tenure
+        return (tenure.id, *tenure.left)
+
+    @property
     def trusted_until(self) -> float:
         """By `clock`, until when our lease is trusted."""
         return self.tenure.trusted_until

@@ -23,7 +23,7 @@ from msgworker.instance.claiming.scope import ScopeMember
 from msgworker.instance.connections import Connections
 from msgworker.instance.liveness.identity import new_instance_id
 from msgworker.instance.role import Role
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.payload import shown
 from msgworker.schema import rule
 from msgworker.store import lease
@@ -41,19 +41,24 @@ class OwnLease:
     """The statements that the heartbeat sends, and the housekeeper for another id; each on its own
     connection. None of them reads or writes a message.
 
-    threads: how many handlers run at once. label: of the instance; both for operators.
+    refused: the errors of messages that the database does not let us flag. threads: how many
+    handlers run at once. label: of the instance; all for operators.
     """
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         *,
         member: ScopeMember | None,
+        refused: Callable[[], Mapping[int, str]],
         threads: int,
         label: str,
     ) -> None:
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self._member = member
+        self._refused = refused
         self._threads = threads
         self._label = label
 
@@ -68,15 +73,15 @@ class OwnLease:
         this instance. patience: seconds to wait while the rule is being changed. Raises
         RuleChanged.
         """
-        runtime = self._runtime
-        ttl, look = runtime.settings.lease_seconds, rule.look_seconds(runtime.tables)
+        setup, shared = self._setup, self._shared
+        ttl, look = setup.settings.lease_seconds, rule.look_seconds(setup.tables)
         deadline = time.monotonic() + patience
         rolled_back_until = time.monotonic() + AGAIN_SECONDS
         while True:
             begun = clock()
             try:
                 with link.transaction() as conn:
-                    if rule.hold(conn, runtime.tables):
+                    if rule.hold(conn, setup.tables):
                         self._take(conn, name)
                         return begun + TRUST * ttl
             except DBAPIError as error:  # on Galera: another one has registered on another node
@@ -84,30 +89,30 @@ class OwnLease:
                 if (
                     trouble(error) is not Trouble.AGAIN
                     or late
-                    or self._runtime.stopping.wait(look * random.random())
+                    or self._shared.stop.requested.wait(look * random.random())
                 ):
                     raise
                 continue
-            if time.monotonic() > deadline or runtime.stopping.wait(look):
+            if time.monotonic() > deadline or shared.stop.requested.wait(look):
                 raise self._rule_is_locked()
 
     def _rule_is_locked(self) -> DatabaseUnavailable:
         return DatabaseUnavailable(
-            f"the rule of table {self._runtime.tables.spec.name} is locked: another process is "
+            f"the rule of table {self._setup.tables.spec.name} is locked: another process is "
             "changing max_tries or on_dead, or is suspended while doing so"
         )
 
     def _take(self, conn: Connection, name: str) -> None:
-        runtime = self._runtime
-        t = runtime.tables
+        setup = self._setup
+        t = setup.tables
         lease.register(
             conn,
             t,
             name,
-            ttl=runtime.settings.lease_seconds,
+            ttl=setup.settings.lease_seconds,
             label=self._label,
-            topics=runtime.topics,
-            refused=runtime.rejected_rows.reasons(),
+            topics=setup.topics,
+            refused=self._refused(),
             scope=None if self._member is None else self._member.info(),
             process=self._process(),
         )
@@ -126,13 +131,13 @@ class OwnLease:
         On a table without `claimed_by` an operator may have released them without a take-over, so
         there it is not extended. trusted: our own clock says that it is live.
         """
-        tables, tells = self._runtime.tables, self._tells()
+        tables, tells = self._setup.tables, self._tells()
         if not trusted:
             with link.single() as conn:  # whoever takes it over may stand still, and have it locked
                 if not lease.is_free(conn, tables, name):
                     return False
         if not self._extend(link, name, tells, over=False):
-            self._runtime.identity.over(name)
+            self._shared.identity.over(name)
             trusted = False
             if not tables.has("claimed_by") or not self._extend(link, name, tells, over=True):
                 return False
@@ -143,41 +148,46 @@ class OwnLease:
         return True
 
     def _extend(self, link: Connections, name: str, tells: str, *, over: bool) -> bool:
-        runtime = self._runtime
+        setup, shared = self._setup, self._shared
         with link.single() as conn:  # a suspended process holds no lock on its lease
             return lease.renew(
                 conn,
-                runtime.tables,
+                setup.tables,
                 name,
-                ttl=runtime.settings.lease_seconds,
-                in_hand=len(runtime.in_flight.lanes),
+                ttl=setup.settings.lease_seconds,
+                in_hand=len(shared.in_flight.lanes),
                 tells=tells,
                 over=over,
             )
 
     def _tells(self) -> str:
-        runtime, identity, now = self._runtime, self._runtime.identity, time.monotonic()
-        running = [r for r in list(runtime.in_flight.running.values()) if identity.is_ours(r.owner)]
+        setup, shared, identity, now = (
+            self._setup,
+            self._shared,
+            self._shared.identity,
+            time.monotonic(),
+        )
+        running = [r for r in list(shared.in_flight.running.values()) if identity.is_ours(r.owner)]
         handlers = [(row.msg_id, now - r.since) for r in running for row in r.rows()]
         return lease.told(
-            runtime.tables,
-            runtime.topics,
+            setup.tables,
+            setup.topics,
             handlers,
-            runtime.rejected_rows.reasons(),
+            self._refused(),
             scope=None if self._member is None else self._member.info(),
             process=self._process(),
         )
 
     def tell_stopped(self, link: Connections) -> None:
         """Record that only handlers still run, as of the last beat."""
-        runtime, beat = self._runtime, self._runtime.identity.renewed_at
-        running = list(runtime.in_flight.running.values())
+        setup, shared, beat = self._setup, self._shared, self._shared.identity.renewed_at
+        running = list(shared.in_flight.running.values())
         handlers = [(one.msg_id, max(0.0, beat - r.since)) for r in running for one in r.rows()]
         tells = lease.told(
-            runtime.tables, runtime.topics, handlers, stopped=True, process=self._process()
+            setup.tables, setup.topics, handlers, stopped=True, process=self._process()
         )
         with link.transaction() as conn:
-            lease.tell(conn, runtime.tables, runtime.identity.id, tells)
+            lease.tell(conn, setup.tables, shared.identity.id, tells)
 
     def _process(self) -> Mapping[str, Any]:
         return {
@@ -190,7 +200,7 @@ class OwnLease:
     def drop(self, link: Connections, name: str) -> None:
         """Drop it; no row may be flagged by this id."""
         with link.transaction() as conn:
-            lease.drop(conn, self._runtime.tables, name)
+            lease.drop(conn, self._setup.tables, name)
 
 
 # --- Renew the lease on our own id, and nothing else.
@@ -218,7 +228,8 @@ class Heartbeat(Role):
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         lease: OwnLease,
         *,
         wake: threading.Event,
@@ -226,13 +237,14 @@ class Heartbeat(Role):
     ) -> None:
         """wake: ends its pause early. housekeep_now: wakes the housekeeper."""
         super().__init__(
-            *("heartbeat", runtime.log, runtime.away, wake, runtime.leave_for),
-            longest_pause=runtime.urgent_pause,
+            *("heartbeat", shared.log, shared.away, wake, shared.stop.leave_for),
+            longest_pause=setup.urgent_pause,
         )
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self._lease = lease
         self._housekeep_now = housekeep_now
-        self.link = runtime.link(urgent=True)
+        self.link = shared.connector.new(urgent=True)
         self.happened: deque[Event] = deque()
         self.stood_still = ""  # what to tell about a time in which the process did not run
         self._begun = 0.0  # the last try to renew
@@ -240,14 +252,14 @@ class Heartbeat(Role):
 
     def register(self) -> None:
         """Take the lease on our own id: before the first claim."""
-        identity, self._begun = self._runtime.identity, time.monotonic()
-        patience = self._runtime.settings.lease_seconds
+        identity, self._begun = self._shared.identity, time.monotonic()
+        patience = self._setup.settings.lease_seconds
         trusted_until = self._lease.register(self.link, identity.id, patience)
         identity.registered(trusted_until, self._begun)
 
     def run_once(self) -> int:
         """Renew, or go on as a new instance."""
-        if self._runtime.has_left:
+        if self._shared.stop.has_left:
             return 0
         self._begun = time.monotonic()
         self._look_back()
@@ -256,17 +268,17 @@ class Heartbeat(Role):
             self._renew()
         except RuleChanged as changed:  # our statements are built for the old one
             self.log.error("%s", changed)
-            self._runtime.leave_for(changed)
+            self._shared.stop.leave_for(changed)
         return 0
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the beginning of the renewal, so that a slow one does not cost the lease."""
-        if self._runtime.has_left:
-            return self._runtime.settings.heartbeat_seconds
-        if self._runtime.identity.in_doubt:
+        if self._shared.stop.has_left:
+            return self._setup.settings.heartbeat_seconds
+        if self._shared.identity.in_doubt:
             return 0.0
         now = time.monotonic()
-        pause = max(0.0, self._runtime.settings.heartbeat_seconds - (now - self._begun))
+        pause = max(0.0, self._setup.settings.heartbeat_seconds - (now - self._begun))
         self._due = now + pause
         return pause
 
@@ -275,9 +287,9 @@ class Heartbeat(Role):
         of that time are named, since one of them may be why."""
         due, late = self._due, self._begun - self._due
         self._due = float("inf")  # an outage has pauses of its own
-        if late <= self._runtime.settings.heartbeat_seconds:
+        if late <= self._setup.settings.heartbeat_seconds:
             return
-        in_flight = self._runtime.in_flight
+        in_flight = self._shared.in_flight
         at = due + late / 2
         rows = [r.row for r in list(in_flight.running.values()) if r.since < at]
         rows += [row for row, since, until in list(in_flight.ran_long) if since < at < until]
@@ -285,7 +297,7 @@ class Heartbeat(Role):
         told = ", ".join(f"{msg_id} ({topic})" for msg_id, topic in list(named.items())[:TOLD])
         self.stood_still = (
             f"this process did not run for {late:.1f} s: it was suspended, or one call kept "
-            f"Python's GIL; a lease is {self._runtime.settings.lease_seconds:g} s. Handlers that "
+            f"Python's GIL; a lease is {self._setup.settings.lease_seconds:g} s. Handlers that "
             f"ran then, by message: {told or 'none'}"
         )
         self._housekeep_now()
@@ -295,15 +307,15 @@ class Heartbeat(Role):
         self.link.close()
 
     def _renew(self) -> None:
-        identity, tenure = self._runtime.identity, self._runtime.identity.tenure
-        begun, ttl = clock(), self._runtime.settings.lease_seconds
+        identity, tenure = self._shared.identity, self._shared.identity.tenure
+        begun, ttl = clock(), self._setup.settings.lease_seconds
         late = begun >= tenure.trusted_until
         if tenure.lost or not self._lease.renew(self.link, tenure.id, trusted=not late):
             if identity.lost(tenure.id):
                 self.reborn()
             return
         identity.renewed(tenure.id, begun + TRUST * ttl, self._begun, late=late)
-        stream, in_flight = self._runtime.events, self._runtime.in_flight
+        stream, in_flight = self._setup.events, self._shared.in_flight
         if stream.wants(Renewed):
             margin = tenure.trusted_until - begun
             self.happened.append(
@@ -318,15 +330,15 @@ class Heartbeat(Role):
         so all lanes are kept; an operator may have released them while no instance was alive, so
         what has not started is checked first, by the housekeeper.
         """
-        runtime = self._runtime
-        old, new, begun = runtime.identity.id, self._lease.new_id(), time.monotonic()
-        patience = runtime.settings.lease_seconds
+        setup, shared = self._setup, self._shared
+        old, new, begun = shared.identity.id, self._lease.new_id(), time.monotonic()
+        patience = setup.settings.lease_seconds
         trusted_until = self._lease.register(self.link, new, patience)
         held = 0
-        if runtime.tables.has("claimed_by"):
-            runtime.go_on_as(new, trusted_until, begun)
+        if setup.tables.has("claimed_by"):
+            shared.go_on_as(new, trusted_until, begun)
         else:
-            runtime.go_on_as(new, trusted_until, begun, with_all=True)
-            held = len(runtime.in_flight.lanes)
+            shared.go_on_as(new, trusted_until, begun, with_all=True)
+            held = len(shared.in_flight.lanes)
         self.happened.append(LeaseLost(old, new, held))
         self._housekeep_now()

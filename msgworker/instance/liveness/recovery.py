@@ -17,7 +17,7 @@ from msgworker.db import Trouble, reason_of, trouble
 from msgworker.events import Recovered
 from msgworker.instance.connections import Connections
 from msgworker.instance.settling.writer import follow_ups
-from msgworker.instance.state import Peers, Runtime
+from msgworker.instance.state import Peers, Setup, Shared
 from msgworker.message import UNWRITABLE, Outcome
 from msgworker.payload import shown
 from msgworker.schema import rule
@@ -42,20 +42,21 @@ IN_THE_WAY = {
 MEND = "stop all its instances, then run `msgworker init-db`"
 
 
-def change(runtime: Runtime, wanted: Rule, log: logging.Logger, *, may_bury: bool) -> Verdict:
+def change(setup: Setup, wanted: Rule, log: logging.Logger, *, may_bury: bool) -> Verdict:
     """Make `wanted` the rule of the table, or say why not; one log line for what was done or not.
 
-    runtime: of an instance that is not registered, with the rule that was read. may_bury: also if
+    setup: with the rule that was read. may_bury: also if
     failed messages become dead by it: only on explicit request, since a start with
     another configuration may be a mistake. Waits up to a lease while another process
     changes it.
     """
-    link = runtime.link()
+    shared = Shared(setup)  # as of an instance, which is not registered
+    link = shared.connector.new()
     try:
-        verdict = _change(runtime, link, wanted, may_bury)
+        verdict = _change(setup, shared, link, wanted, may_bury)
     finally:
         link.close()
-    table, old = runtime.tables.spec.name, Rule.of(runtime.tables.spec)
+    table, old = setup.tables.spec.name, Rule.of(setup.tables.spec)
     if verdict.state is rule.Answer.CHANGED:
         text = "the rule of table %s is %s now, it was %s%s"
         died = f"; failed messages that are dead by it: {verdict.count}" if verdict.count else ""
@@ -68,39 +69,41 @@ def change(runtime: Runtime, wanted: Rule, log: logging.Logger, *, may_bury: boo
     return verdict
 
 
-def _change(runtime: Runtime, link: Connections, wanted: Rule, may_bury: bool) -> Verdict:
-    deadline = time.monotonic() + runtime.settings.lease_seconds
+def _change(
+    setup: Setup, shared: Shared, link: Connections, wanted: Rule, may_bury: bool
+) -> Verdict:
+    deadline = time.monotonic() + setup.settings.lease_seconds
     rounds = 0
     while True:
-        verdict = _once(runtime, link, wanted, may_bury)
+        verdict = _once(setup, link, wanted, may_bury)
         if verdict.state is rule.Answer.HELD and rounds < ROUNDS:
             rounds += 1
-            _give_back(runtime, link)
+            _give_back(setup, shared, link)
         elif verdict.state is rule.Answer.LOCKED and time.monotonic() < deadline:
-            time.sleep(rule.look_seconds(runtime.tables))
+            time.sleep(rule.look_seconds(setup.tables))
         else:
             return verdict
 
 
-def _once(runtime: Runtime, link: Connections, wanted: Rule, may_bury: bool) -> Verdict:
+def _once(setup: Setup, link: Connections, wanted: Rule, may_bury: bool) -> Verdict:
     """A rollback by the database, such as a deadlock, counts as LOCKED."""
     try:
         with link.transaction() as conn:
-            return rule.change(conn, runtime.tables, wanted, may_bury=may_bury)
+            return rule.change(conn, setup.tables, wanted, may_bury=may_bury)
     except Exception as error:
         if trouble(error) is not Trouble.AGAIN:
             raise
         return Verdict(rule.Answer.LOCKED)
 
 
-def _give_back(runtime: Runtime, link: Connections) -> None:
+def _give_back(setup: Setup, shared: Shared, link: Connections) -> None:
     """Recover messages of dead instances, as a heartbeat does."""
 
     def rest(seconds: float) -> bool:
         time.sleep(seconds)
         return False
 
-    recovery = Recovery(runtime, link, log=runtime.log, rest=rest, on_batch=lambda: None)
+    recovery = Recovery(setup, shared, link, log=shared.log, rest=rest, on_batch=lambda: None)
     recovery.run(time.monotonic())
     while recovery.more:
         recovery.run(time.monotonic())
@@ -159,7 +162,8 @@ class Recovery:
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         link: Connections,
         *,
         log: logging.LoggerAdapter[logging.Logger],
@@ -167,7 +171,8 @@ class Recovery:
         on_batch: Callable[[], None],
         given_back: Callable[[Connection, list[int]], None] = lambda conn, ids: None,
     ) -> None:
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self._link = link
         self._log = log
         self._rest = rest
@@ -187,14 +192,14 @@ class Recovery:
     def run(self, begun: float) -> int:
         """Part of a round that began then (monotonic seconds); returns how many messages were given
         back."""
-        runtime, beat = self._runtime, self._runtime.settings.heartbeat_seconds
+        setup, shared, beat = self._setup, self._shared, self._setup.settings.heartbeat_seconds
         self.more = self._moved = False
         with self._link.transaction() as conn:
-            leases = lease.read_all(conn, runtime.tables)
-            holders = recover.owners(conn, runtime.tables)
+            leases = lease.read_all(conn, setup.tables)
+            holders = recover.owners(conn, setup.tables)
         self._note_slots(leases)
         self._until = max(begun + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
-        self._restart_ttls([one for one in leases if one.ahead and one.name != runtime.identity.id])
+        self._restart_ttls([one for one in leases if one.ahead and one.name != shared.identity.id])
         given_back, failed = 0, list[Exception]()
 
         def tried(work: Callable[[], int]) -> int:
@@ -226,16 +231,16 @@ class Recovery:
 
     def _out_of_time(self) -> bool:
         """Whether the time is over, or we may be dead ourselves."""
-        return time.monotonic() > self._until or self._runtime.identity.in_doubt
+        return time.monotonic() > self._until or self._shared.identity.in_doubt
 
     def _note_slots(self, leases: list[lease.Lease]) -> None:
-        runtime = self._runtime
-        ours = (None, runtime.tables.message.name)
+        setup, shared = self._setup, self._shared
+        ours = (None, setup.tables.message.name)
         live = sorted(
             one.name for one in leases if one.live and one.taken_by is None and one.table in ours
         )
-        if runtime.identity.id in live:
-            runtime.peers = Peers(live.index(runtime.identity.id), len(live))
+        if shared.identity.id in live:
+            shared.peers = Peers(live.index(shared.identity.id), len(live))
 
     def _restart_ttls(self, ahead: list[lease.Lease]) -> None:
         """Restart leases whose last renewal is in the future of the database's clock, which was set
@@ -243,7 +248,7 @@ class Recovery:
         changed = 0
         for one in random.sample(ahead, len(ahead)):
             with self._link.transaction() as conn:
-                changed += lease.restart_ttl(conn, self._runtime.tables, one)
+                changed += lease.restart_ttl(conn, self._setup.tables, one)
             if self._out_of_time():
                 break
         if changed:
@@ -255,12 +260,12 @@ class Recovery:
     ) -> Iterator[Callable[[], int]]:
         """The instances to recover, in random order, so that a long recovery does not starve
         others."""
-        tenure = self._runtime.identity.tenure
+        tenure = self._shared.identity.tenure
         me, late = (
             tenure.id,
-            tenure.late or (tenure.registered and not self._runtime.identity.trusted()),
+            tenure.late or (tenure.registered and not self._shared.identity.trusted()),
         )
-        forbear = FORBEAR_LEASES * self._runtime.settings.lease_seconds if late else 0.0
+        forbear = FORBEAR_LEASES * self._setup.settings.lease_seconds if late else 0.0
         for seen in random.sample(leases, len(leases)):
             if seen.name == me:
                 continue
@@ -279,7 +284,7 @@ class Recovery:
         No column records when a foreign consumer flagged them, so this counts the time for which we
         have seen them flagged with the same number of tries.
         """
-        tables, patience = self._runtime.tables, self._runtime.settings.foreign_stale_after
+        tables, patience = self._setup.tables, self._setup.settings.foreign_stale_after
         if patience is None:
             return 0
         with self._link.transaction() as conn:
@@ -300,17 +305,17 @@ class Recovery:
         return given_back
 
     def _take_over(self, seen: lease.Lease) -> int:
-        runtime = self._runtime
-        me, ttl = runtime.identity.id, runtime.settings.lease_seconds
+        setup, shared = self._setup, self._shared
+        me, ttl = shared.identity.id, setup.settings.lease_seconds
         with self._link.transaction() as conn:
-            won = lease.take_over(conn, runtime.tables, seen, me=me, ttl=ttl)
+            won = lease.take_over(conn, setup.tables, seen, me=me, ttl=ttl)
         if not won:
             return 0
         given_back, finished = self._finish_off(seen)
         if (
             finished and not given_back and seen.taken_by is None
         ):  # else another instance has logged it
-            unknown = "" if runtime.tables.has("claimed_by") else ", as far as the table can tell"
+            unknown = "" if setup.tables.has("claimed_by") else ", as far as the table can tell"
             self._log.warning("instance %s is dead; it had no message%s", seen.name, unknown)
         return given_back
 
@@ -320,12 +325,12 @@ class Recovery:
     def _finish_off(self, dead: lease.Lease) -> tuple[int, bool]:
         """Give back the rows of an instance whose lease we took over; drop the lease after the last
         row. Returns how many, and whether that was all."""
-        runtime = self._runtime
+        setup, shared = self._setup, self._shared
         why = NOT_RENEWED if runs_here(dead) else ""
         given_back, finished = self._give_back(dead.name, why)
         if finished:
             with self._link.transaction() as conn:
-                lease.drop(conn, runtime.tables, dead.name, taken_by=runtime.identity.id)
+                lease.drop(conn, setup.tables, dead.name, taken_by=shared.identity.id)
             self._moved = True
         return given_back, finished
 
@@ -335,7 +340,7 @@ class Recovery:
         Read again in a separate statement: a lease may have been registered between two reads.
         """
         with self._link.transaction() as conn:
-            if dead_id in {one.name for one in lease.read_all(conn, self._runtime.tables)}:
+            if dead_id in {one.name for one in lease.read_all(conn, self._setup.tables)}:
                 return 0
         return self._give_back(dead_id)[0]
 
@@ -346,7 +351,7 @@ class Recovery:
         instance that waits for it loses its own lease. If time runs out, the next round continues
         after the last row of this one.
         """
-        tables = self._runtime.tables
+        tables = self._setup.tables
         text = f"instance {shown(dead_id)} died while it held this message{why}"
         after = self._seen.pop(dead_id, recover.FIRST)
         given_back, all_of_them = 0, after == recover.FIRST
@@ -367,8 +372,8 @@ class Recovery:
                 self._seen[dead_id], all_of_them = after, False
                 break
         if given_back:
-            event = Recovered(self._runtime.identity.id, shown(dead_id), given_back)
-            self._runtime.events.emit(event)
+            event = Recovered(self._shared.identity.id, shown(dead_id), given_back)
+            self._setup.events.emit(event)
         return given_back, all_of_them
 
     def _all_or_each(self, ids: list[int], give_back: GiveBack, text: str) -> int:
@@ -390,7 +395,7 @@ class Recovery:
 
     def _gave_back(self, ids: list[int], done: int) -> int:
         if done:
-            self._runtime.in_flight.given_back.append(min(ids))
+            self._shared.in_flight.given_back.append(min(ids))
         return done
 
     def _each(self, msg_id: int, give_back: GiveBack, text: str) -> int:
@@ -409,14 +414,14 @@ class Recovery:
 
     def _try_foreign(self, tries: int, ids: list[int], text: str, tell: bool) -> int:
         with self._link.transaction() as conn:
-            tables = self._runtime.tables
+            tables = self._setup.tables
             return recover.recover_foreign(conn, tables, ids, seen_tries=tries, text=text)
 
     def _try_to(self, dead_id: recover.Owner, ids: list[int], text: str, tell: bool) -> int:
-        tables, given_back = self._runtime.tables, list[int]()
+        tables, given_back = self._setup.tables, list[int]()
         with self._link.transaction() as conn:
             done = recover.recover(conn, tables, ids, dead_id=dead_id, text=text, into=given_back)
-            if tell and self._runtime.registry.tells:
+            if tell and self._setup.registry.tells:
                 self._tell_of_dead(conn, given_back, text)
             self._given_back(conn, ids)
             return done
@@ -424,7 +429,7 @@ class Recovery:
     def _tell_of_dead(self, conn: Connection, ids: list[int], text: str) -> None:
         """Send what `on_dead` of their handlers asks for, of those for which it was the last try.
         Here, too, each once: a row is given back by one only."""
-        registry, tables = self._runtime.registry, self._runtime.tables
+        registry, tables = self._setup.registry, self._setup.tables
         rows = [row._replace(tries=row.tries - 1) for row in recover.died(conn, tables, ids)]
         about = [follow_ups(registry, tables, row, Outcome.DEAD, text) for row in rows]
         send_all(conn, tables, [one for sends in about for one in sends])
@@ -432,5 +437,5 @@ class Recovery:
     def _rest_after(self, took: float) -> bool:
         """Rest after a batch that took so many seconds, so that others can work; True if the
         instance stops."""
-        most = REST_SHARE * self._runtime.settings.heartbeat_seconds
+        most = REST_SHARE * self._setup.settings.heartbeat_seconds
         return self._rest(min(REST_FACTOR * took, most))

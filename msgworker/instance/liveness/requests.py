@@ -12,7 +12,7 @@ from msgworker.db import Trouble, reason_of, trouble
 from msgworker.errors import SchemaError
 from msgworker.instance.connections import Connections
 from msgworker.instance.running.in_flight import Cancel
-from msgworker.instance.state import Controls, Runtime
+from msgworker.instance.state import Controls, Setup, Shared
 from msgworker.limit import Limit
 from msgworker.logs import Said
 from msgworker.store import cancels, change, limits, pauses
@@ -35,9 +35,14 @@ class TopicLimits:
     """Used by `OperatorRequests`, on the heartbeat's connection."""
 
     def __init__(
-        self, runtime: Runtime, link: Connections, log: logging.LoggerAdapter[logging.Logger]
+        self,
+        setup: Setup,
+        shared: Shared,
+        link: Connections,
+        log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self._link = link
         self._log = log
         self._started = False
@@ -46,17 +51,17 @@ class TopicLimits:
     @property
     def wanted(self) -> dict[str, Limit]:
         """The limits of our handlers."""
-        runtime = self._runtime
+        setup = self._setup
         return {
             h.topic: h.limit
-            for h in list(runtime.registry.handlers.values())
+            for h in list(setup.registry.handlers.values())
             if h.topic is not None and h.limit is not None
-            if runtime.topics is None or h.topic in runtime.topics
+            if setup.topics is None or h.topic in setup.topics
         }
 
     def check(self) -> None:
         """Raise SchemaError if our handlers have limits and the database cannot record them."""
-        tables = self._runtime.tables
+        tables = self._setup.tables
         if not (wanted := self.wanted):
             return
         if not LIMIT.is_there(tables):
@@ -74,11 +79,11 @@ class TopicLimits:
     def read(self, *, there: bool) -> None:
         """Read the limits that are recorded, if there are any; at the start declare those of our
         handlers before."""
-        runtime, wanted = self._runtime, self.wanted
+        setup, shared, wanted = self._setup, self._shared, self.wanted
         recorded: dict[str, Recorded] = {}
-        if there and runtime.tables.has("topic"):
+        if there and setup.tables.has("topic"):
             with self._link.transaction() as conn:
-                recorded = limits.read_all(conn, runtime.tables)
+                recorded = limits.read_all(conn, setup.tables)
         for topic, limit in wanted.items():
             seen = recorded.get(topic)
             if seen is None or (seen.limit != limit and not self._started):
@@ -86,12 +91,12 @@ class TopicLimits:
         self._started = True
         self._tell(recorded, wanted)
         by_topic = {topic: one.limit for topic, one in recorded.items()}
-        if by_topic != runtime.controls.limits:
-            runtime.controls = Controls(runtime.controls.paused, by_topic)
+        if by_topic != shared.controls.limits:
+            shared.controls = Controls(shared.controls.paused, by_topic)
 
     def _declare(self, topic: str, limit: Limit) -> Recorded:
         """Record the limits of a handler instead of others."""
-        tables, me = self._runtime.tables, self._runtime.identity.id
+        tables, me = self._setup.tables, self._shared.identity.id
         for _ in range(RACES):
             with self._link.transaction() as conn:
                 seen = limits.read_all(conn, tables).get(topic)
@@ -112,12 +117,12 @@ class TopicLimits:
         raise SchemaError(f"the limits of topic {topic} could not be recorded: others change them")
 
     def _tell(self, recorded: dict[str, Recorded], wanted: dict[str, Limit]) -> None:
-        runtime, told = self._runtime, self._told
+        setup, told = self._setup, self._told
         self._told = {topic: one.version for topic, one in recorded.items()}
         for topic, one in recorded.items():
             if told.get(topic) == one.version:
                 continue
-            if runtime.topics is not None and topic not in runtime.topics:
+            if setup.topics is not None and topic not in setup.topics:
                 continue
             if topic not in wanted:
                 text = "topic %s is limited to %s (declared by %s), not by this code; obeyed"
@@ -147,17 +152,19 @@ class OperatorRequests:
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         link: Connections,
         *,
         log: logging.LoggerAdapter[logging.Logger],
         look_now: Callable[[], None],
     ) -> None:
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self._link = link
         self._log = log
         self._look_now = look_now
-        self._regulations = TopicLimits(runtime, link, log)
+        self._regulations = TopicLimits(setup, shared, link, log)
         self._refused: set[str] = set()  # what the database does not let us do, logged once
         self._limited = False
         self.open = False
@@ -165,20 +172,20 @@ class OperatorRequests:
     def read(self) -> None:
         """Read all; then cancel. Raises SchemaError where limits cannot be recorded."""
         self._regulations.check()
-        if {PAUSE.name, CANCEL.name, LIMIT.name} <= self._runtime.tables.missing:
+        if {PAUSE.name, CANCEL.name, LIMIT.name} <= self._setup.tables.missing:
             return
         paused = self._look()
         if paused is None:  # work continues, as if the tables did not exist
             return
         self._pause(paused)
         self._regulations.read(there=self._limited)
-        if self.open or self._runtime.in_flight.cancels:
+        if self.open or self._shared.in_flight.cancels:
             self.cancel()
 
     def _look(self) -> frozenset[str] | None:
         """The paused topics; None if they cannot be read. Sets `open`, and whether there are
         limits."""
-        tables = self._runtime.tables
+        tables = self._setup.tables
         if "limits" not in self._refused:
             try:
                 return self._seen(limited=True)
@@ -211,7 +218,7 @@ class OperatorRequests:
 
     def _seen(self, *, limited: bool) -> frozenset[str]:
         with self._link.transaction() as conn:
-            seen = cancels.look(conn, self._runtime.tables, limited=limited)
+            seen = cancels.look(conn, self._setup.tables, limited=limited)
         self.open, self._limited = seen.requests, seen.limits
         return seen.paused
 
@@ -221,11 +228,11 @@ class OperatorRequests:
         self._refused.add(what)
 
     def _pause(self, paused: frozenset[str]) -> None:
-        runtime = self._runtime
-        if paused != runtime.controls.paused:
+        shared = self._shared
+        if paused != shared.controls.paused:
             names = ", ".join(repr(topic) for topic in sorted(paused)) or "none"
             self._log.info("paused topics: %s", names, extra={"event": Said.TOPICS_PAUSED})
-            runtime.controls = Controls(paused, runtime.controls.limits)
+            shared.controls = Controls(paused, shared.controls.limits)
             self._look_now()
 
     # ------------------------------------------------------------ cancels
@@ -237,11 +244,11 @@ class OperatorRequests:
         The lanes are read before the requests: a request that is there later, for a message that
         is flagged by us, is one for that claim, or its lane has ended and nothing of it is written.
         """
-        runtime = self._runtime
-        in_flight, me = runtime.in_flight, runtime.identity.id
+        setup, shared = self._setup, self._shared
+        in_flight, me = shared.in_flight, shared.identity.id
         rows = {row.msg_id: row for lane in list(in_flight.lanes) for row in (lane.row,)}
         with self._link.transaction() as conn:
-            asked = cancels.read(conn, runtime.tables, me=me)
+            asked = cancels.read(conn, setup.tables, me=me)
         kept = {i: one for i, one in in_flight.cancels.items() if rows.get(i) is one.row}
         for one in asked:
             row = rows.get(one.request.msg_id)
@@ -258,7 +265,7 @@ class OperatorRequests:
         they are not tried again."""
         if not self.open or "ends" in self._refused:
             return
-        tables, asked = self._runtime.tables, list[Asked]()
+        tables, asked = self._setup.tables, list[Asked]()
         with self._refusals(), conn.begin_nested():
             asked = cancels.read(conn, tables, ids)
         for one in asked:
@@ -269,7 +276,7 @@ class OperatorRequests:
         with self._refusals(one):
             try:
                 with self._link.transaction() as conn:
-                    cancelled = change.end_request(conn, self._runtime.tables, one)
+                    cancelled = change.end_request(conn, self._setup.tables, one)
             except Exception as error:
                 if trouble(error) is not Trouble.AGAIN:
                     raise

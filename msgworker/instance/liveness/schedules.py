@@ -17,7 +17,7 @@ from msgworker.db import Trouble, reason_of, shows_a_row, trouble
 from msgworker.errors import SchemaError
 from msgworker.events import ScheduleFailed, ScheduleFired
 from msgworker.instance.role import Aside, Role
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.schedules import Schedule
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored
@@ -31,7 +31,7 @@ MESSAGE = ("topic", "object_id", "payload", "catch_up")
 
 @dataclass(slots=True)
 class _Failing:
-    """A schedule whose messages are refused: how often, and when to try again (`Runtime.clock`)."""
+    """A schedule whose messages are refused: how often, and when to try again (`Setup.clock`)."""
 
     count: int = 0
     until: float = 0.0
@@ -40,13 +40,14 @@ class _Failing:
 class Timer(Role):
     """Fires the schedules that the App declares, and writes its declarations at the start."""
 
-    def __init__(self, runtime: Runtime, *, look_now: Callable[[], None]) -> None:
+    def __init__(self, setup: Setup, shared: Shared, *, look_now: Callable[[], None]) -> None:
         """look_now: makes the fetcher look for messages."""
-        super().__init__("timer", runtime.log, Aside(runtime.away))
-        self._runtime = runtime
+        super().__init__("timer", shared.log, Aside(shared.away))
+        self._setup = setup
+        self._shared = shared
         self._look_now = look_now
-        self.link = runtime.link()
-        self._declared = {one.name: one for one in runtime.schedules}
+        self.link = shared.connector.new()
+        self._declared = {one.name: one for one in setup.schedules}
         self._to_declare = set(self._declared)
         self._failing: dict[str, _Failing] = {}
         self._told: set[object] = set()
@@ -56,12 +57,12 @@ class Timer(Role):
     def register(self) -> None:
         """Write the declarations and fire what is due, before the instance looks for messages.
         Raises SchemaError if there is no table of schedules, or no column for what they send."""
-        tables = self._runtime.tables
+        tables = self._setup.tables
         for one in self._declared.values():
             store.refuse(tables, one.name, one.topic, one.payload)
         try:
             with self.link.statement() as conn:
-                there = store.is_there(conn, self._runtime.tables)
+                there = store.is_there(conn, self._setup.tables)
             if not there:
                 raise SchemaError(
                     "table msgworker_schedule is missing, which schedules need. Run "
@@ -83,8 +84,8 @@ class Timer(Role):
     def run_once(self) -> int:
         """Look at the schedules and fire those that are due; returns how many."""
         with self.link.statement() as conn:
-            now, found = store.look(conn, self._runtime.tables)
-        begun = self._runtime.clock()
+            now, found = store.look(conn, self._setup.tables)
+        begun = self._setup.clock()
         self._more = False
         stored = {one.name: one for one in found}
         self._notice(stored, now)
@@ -92,7 +93,7 @@ class Timer(Role):
         if changed:  # they are read anew before they are fired
             self._more = True
             return 0
-        fired, waits = 0, [self._runtime.settings.heartbeat_seconds]
+        fired, waits = 0, [self._setup.settings.heartbeat_seconds]
         for name in self._declared:
             row = stored.get(name)
             if row is None or row.paused_at is not None:
@@ -105,7 +106,7 @@ class Timer(Role):
             fired += done
             if next_at is not None:
                 waits.append((next_at - now).total_seconds())
-        self._wait_seconds = begun + min(waits) - self._runtime.clock()
+        self._wait_seconds = begun + min(waits) - self._setup.clock()
         self._more = self._more or bool(self._to_declare) or self._wait_seconds <= 0
         return fired
 
@@ -139,22 +140,22 @@ class Timer(Role):
         return fired, due.next_at
 
     def _fire(self, row: Stored, due: ticks.Due) -> bool:
-        runtime = self._runtime
-        rows = store.rows_of(runtime.tables, row, due.ticks)
-        with runtime.tracer.sending(row.topic) as sending, self.link.transaction() as conn:
+        setup, shared = self._setup, self._shared
+        rows = store.rows_of(setup.tables, row, due.ticks)
+        with setup.tracer.sending(row.topic) as sending, self.link.transaction() as conn:
             if row.catch_up == "one" and row.object_id is not None and rows:
-                skips = store.waits(conn, runtime.tables, row)
+                skips = store.waits(conn, setup.tables, row)
                 rows, due = ([], replace(due, ticks=())) if skips else (rows, due)
             last_at = due.ticks[-1] if due.ticks else row.last_at
-            sending.carry_all(rows, runtime.tables.header_room)
-            won = store.fire(conn, runtime.tables, row, rows, next_at=due.next_at, last_at=last_at)
-            if won and rows and runtime.channel is not None:
-                notify(conn, runtime.channel)
+            sending.carry_all(rows, setup.tables.header_room)
+            won = store.fire(conn, setup.tables, row, rows, next_at=due.next_at, last_at=last_at)
+            if won and rows and setup.channel is not None:
+                notify(conn, setup.channel)
             if not (won and rows):
                 sending.drop()
         if won and due.ticks:
-            event = ScheduleFired(runtime.identity.id, row.name, row.topic, due.ticks)
-            runtime.events.emit(event)
+            event = ScheduleFired(shared.identity.id, row.name, row.topic, due.ticks)
+            setup.events.emit(event)
             self._look_now()
         elif won and row.catch_up == "none":
             text = 'schedule %s: ticks from %s on were missed and are left out (catch_up "none")'
@@ -165,9 +166,9 @@ class Timer(Role):
         failing = self._failing.setdefault(name, _Failing())
         failing.count += 1
         pause = min(2.0 ** min(failing.count - 1, 20), LONGEST_PAUSE_SECONDS)
-        failing.until = self._runtime.clock() + pause
-        told = ScheduleFailed(self._runtime.identity.id, name, reason_of(error), pause)
-        self._runtime.events.emit(told)
+        failing.until = self._setup.clock() + pause
+        told = ScheduleFailed(self._shared.identity.id, name, reason_of(error), pause)
+        self._setup.events.emit(told)
         if trouble(error) is Trouble.OTHER and failing.count == 1 and not shows_a_row(error):
             self.log.debug("schedule %s", name, exc_info=error)
 
@@ -213,11 +214,11 @@ class Timer(Role):
 
     def _insert(self, one: Schedule, now: datetime) -> None:
         first = ticks.read(one.spec, one.tz).after(now)
-        values = _values(one) | {"next_at": first, "declared_by": self._runtime.identity.id}
+        values = _values(one) | {"next_at": first, "declared_by": self._shared.identity.id}
         values["version"] = store.first_version(now)
         try:
             with self.link.transaction() as conn:
-                store.insert(conn, self._runtime.tables, values)
+                store.insert(conn, self._setup.tables, values)
         except Exception as error:
             if trouble(error) is not Trouble.RACE:
                 raise
@@ -227,9 +228,9 @@ class Timer(Role):
 
     def _change(self, one: Schedule, row: Stored, values: dict[str, Any]) -> None:
         before = {key: getattr(row, key) for key in values}
-        values["declared_by"] = self._runtime.identity.id
+        values["declared_by"] = self._shared.identity.id
         with self.link.transaction() as conn:
-            changed = store.change(conn, self._runtime.tables, row, values)
+            changed = store.change(conn, self._setup.tables, row, values)
         if not changed:  # it is not as it was seen: compare again
             self._to_declare.add(one.name)
             return

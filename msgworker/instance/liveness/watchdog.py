@@ -5,7 +5,7 @@
   open, which the thread that waits on it cannot notice. That is logged once, with the place where
   the thread is, and the connection is cut: the role then opens a new one, and is fenced or
   continues, as the database decides.
-* When a stop no longer waits for the database (`Runtime.give_up_at`), every connection of a role or
+* When a stop no longer waits for the database (`Stop.give_up_at`), every connection of a role or
   a settle that is in use is cut.
 """
 
@@ -21,7 +21,7 @@ from msgworker.errors import HandlerStuck
 from msgworker.instance.connections import Connections, frames_now
 from msgworker.instance.role import Role
 from msgworker.instance.running.in_flight import Execution
-from msgworker.instance.state import Runtime, facts
+from msgworker.instance.state import Setup, Shared, facts
 from msgworker.logs import Said
 
 LOOK_SECONDS = 5.0
@@ -47,11 +47,17 @@ class Watchdog(Role):
     """Looks at the deadlines; `wake` when one may have come nearer."""
 
     def __init__(
-        self, runtime: Runtime, *, roles: Sequence[Watched], settling: Sequence[Connections]
+        self,
+        setup: Setup,
+        shared: Shared,
+        *,
+        roles: Sequence[Watched],
+        settling: Sequence[Connections],
     ) -> None:
         """settling: on which outcomes are written."""
-        super().__init__("watchdog", runtime.log, runtime.away)
-        self._runtime = runtime
+        super().__init__("watchdog", shared.log, shared.away)
+        self._setup = setup
+        self._shared = shared
         self._roles = roles
         self._settling = settling
         self._told: dict[Connections, float] = {}
@@ -65,9 +71,9 @@ class Watchdog(Role):
         found = [self._look(r.name, r.busy_since, r.ident, r.link) for r in self._roles]
         for link in self._settling:
             found.append(self._look("settle", link.busy_since, link.ident, link))
-        self._runtime.lent_links.look(
+        self._shared.connector.lent.look(
             self.log,
-            is_ours=self._runtime.identity.is_ours,
+            is_ours=self._shared.identity.is_ours,
             limit=self._limit,
             dead_at=self._dead_at,
         )
@@ -75,15 +81,15 @@ class Watchdog(Role):
 
     @property
     def _limit(self) -> float:
-        return max(LEAST_SECONDS, self._runtime.settings.lease_seconds)
+        return max(LEAST_SECONDS, self._setup.settings.lease_seconds)
 
     def pause_seconds(self, did: int) -> float:
-        runtime, now = self._runtime, time.monotonic()
-        pause = min(LOOK_SECONDS, runtime.settings.heartbeat_seconds)
-        if runtime.registry.has_timeouts:  # a handler may start at any moment
+        setup, shared, now = self._setup, self._shared, time.monotonic()
+        pause = min(LOOK_SECONDS, setup.settings.heartbeat_seconds)
+        if setup.registry.has_timeouts:  # a handler may start at any moment
             pause = min(pause, LATE_SECONDS)
-        ends = [one.until for one in list(runtime.in_flight.running.values()) if not one.reported]
-        ends.append(runtime.give_up_at)
+        ends = [one.until for one in list(shared.in_flight.running.values()) if not one.reported]
+        ends.append(shared.stop.give_up_at)
         for end in ends:
             if end is not None:
                 pause = min(pause, max(CUT_AGAIN_SECONDS, end - now))
@@ -94,23 +100,23 @@ class Watchdog(Role):
     def overtime(self) -> None:
         """Report handlers that exceed their timeout, once each, and cancel them."""
         now = time.monotonic()
-        for running in list(self._runtime.in_flight.running.values()):
+        for running in list(self._shared.in_flight.running.values()):
             if running.until is not None and now > running.until and not running.reported:
                 running.reported = running.cancelled = True
                 self._report(running, now - running.since)
                 if running.fatal:
                     running.stuck = True
-                    self._runtime.leave_for(_stuck(running))
+                    self._shared.stop.leave_for(_stuck(running))
 
     def lease_over(self) -> None:
         """Cancel all handlers after the end of our lease by our own clock."""
-        runtime = self._runtime
-        rest = runtime.settings.heartbeat_seconds  # trust ends this long before the lease does
-        if clock() > runtime.identity.trusted_until + rest:
-            runtime.in_flight.cancel()
+        setup, shared = self._setup, self._shared
+        rest = setup.settings.heartbeat_seconds  # trust ends this long before the lease does
+        if clock() > shared.identity.trusted_until + rest:
+            shared.in_flight.cancel()
 
     def _report(self, running: Execution, seconds: float) -> None:
-        self._runtime.log.warning(
+        self._shared.log.warning(
             "message %s: its handler has run for %.1f s, longer than its timeout; its flag "
             "stays until the handler returns",
             running.row.msg_id,
@@ -121,7 +127,7 @@ class Watchdog(Role):
     # ------------------------------------------------------------ connections
 
     def _end_of_stop(self) -> None:
-        if self._runtime.gave_up():
+        if self._shared.stop.gave_up():
             for link in (*(role.link for role in self._roles), *self._settling):
                 if link.busy_since is not None:
                     link.cut()

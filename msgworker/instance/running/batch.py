@@ -25,7 +25,7 @@ from msgworker.instance.running.outcome import DONE, Result, cancelled, describe
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.running.traceback import home_of, trim
 from msgworker.instance.settling.writer import follow_ups, settlement
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.instance.usercode import carried
 from msgworker.logs import Said
 from msgworker.message import Message, Outcome, Outgoing, topic_of
@@ -77,8 +77,9 @@ Failures = dict[Any, BaseException]
 class BatchTransaction:
     """Used by the handler threads of one instance."""
 
-    def __init__(self, runtime: Runtime, caller: Caller) -> None:
-        self._runtime = runtime
+    def __init__(self, setup: Setup, shared: Shared, caller: Caller) -> None:
+        self._setup = setup
+        self._shared = shared
         self._caller = caller
 
     def run(
@@ -149,7 +150,7 @@ class BatchTransaction:
 
     def is_cancelled(self, lane: Lane) -> bool:
         """Whether an operator has cancelled its flagged message; then it has its result."""
-        in_flight = self._runtime.in_flight
+        in_flight = self._shared.in_flight
         if not in_flight.cancels or (request := in_flight.cancelled(lane.row)) is None:
             return False
         lane.width, lane.verdict, lane.result = 1, None, cancelled(request)
@@ -173,10 +174,10 @@ class BatchTransaction:
 
     def _refuse_lost(self, conn: Connection, parts: list[Part]) -> None:
         """Raise if our lease was lost since the claim, and others may have some of the messages."""
-        if parts[0].lane.owner == self._runtime.identity.id:
+        if parts[0].lane.owner == self._shared.identity.id:
             return
         tries = {part.lane.row.msg_id: part.lane.row.tries for part in parts}
-        found = recover.still_flagged(conn, self._runtime.tables, tries)
+        found = recover.still_flagged(conn, self._setup.tables, tries)
         if not set(tries) <= set(found.free):
             raise OutOfDate
 
@@ -186,18 +187,18 @@ class BatchTransaction:
         for part in parts:
             lane = part.lane
             self._caller.before_settle(lane)
-            ahead = settlement(lane, self._runtime).next_id
+            ahead = settlement(lane, self._setup, self._shared).next_id
             failed = lane.next_row if lane.verdict is not None else None
             # Also of a paused topic, and at a stop: it has run, and only its failure is written.
-            if failed is not None and not self._runtime.controls.needs_permit(failed):
+            if failed is not None and not self._shared.controls.needs_permit(failed):
                 ahead = failed.msg_id
             followers = [message.msg_id for message in part.messages[1:]]
             shares.append(Share(lane.row.msg_id, followers, ahead))
         first = parts[0].lane
-        tables, tries = self._runtime.tables, first.row.tries
+        tables, tries = self._setup.tables, first.row.tries
         flagged = store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
-        if self._runtime.registry.tells:
-            registry = self._runtime.registry
+        if self._setup.registry.tells:
+            registry = self._setup.registry
             rows = [row for part in parts for row in part.lane.taken()]
             about = [follow_ups(registry, tables, row, Outcome.DONE, None) for row in rows]
             send_all(conn, tables, [one for sends in about for one in sends])
@@ -210,7 +211,7 @@ class BatchTransaction:
         nexts = {row.msg_id for part in parts if (row := part.lane.next_row)}
         with self._caller.transacting.beside() as conn:
             me = parts[0].lane.owner
-            flagged = done.look(conn, self._runtime.tables, heads | nexts, me=me)
+            flagged = done.look(conn, self._setup.tables, heads | nexts, me=me)
         if not heads.isdisjoint(flagged):
             return False
         self._settled(parts, flagged)
@@ -268,12 +269,13 @@ class _OfHandler(Exception):
 class BatchCaller:
     """Calls handlers for batches, for the threads of one instance."""
 
-    def __init__(self, runtime: Runtime, *, caller: Caller, lanes: Lanes) -> None:
-        self._runtime = runtime
+    def __init__(self, setup: Setup, shared: Shared, *, caller: Caller, lanes: Lanes) -> None:
+        self._setup = setup
+        self._shared = shared
         self._caller = caller
         self._lanes = lanes
-        self.gathering = Gathering(runtime, lanes)
-        self._transaction = BatchTransaction(runtime, caller)
+        self.gathering = Gathering(setup, shared, lanes)
+        self._transaction = BatchTransaction(setup, shared, caller)
 
     def handle_beside(self, lane: Lane) -> list[Lane] | None:
         """Run a lane with those that wait beside it; returns those that have a result. None if its
@@ -296,13 +298,13 @@ class BatchCaller:
             else:
                 self._together(batch)
         except BaseException as error:  # of ours, round the handler
-            self._runtime.log.error("a batch ended by an error round its handler", exc_info=error)
+            self._shared.log.error("a batch ended by an error round its handler", exc_info=error)
             self._end(batch.lanes, fault(error))
         ended = [lane for lane in batch.lanes if lane.result is not None]
         again = [lane for lane in batch.lanes if lane.result is None]
         seconds = (now := time.monotonic()) - begin
-        if seconds > self._runtime.settings.heartbeat_seconds:
-            self._runtime.in_flight.ran_long.extend((lane.row, begin, now) for lane in batch.lanes)
+        if seconds > self._setup.settings.heartbeat_seconds:
+            self._shared.in_flight.ran_long.extend((lane.row, begin, now) for lane in batch.lanes)
         self._lanes.took(seconds / len(batch.lanes), len(batch.lanes))
         size = self.gathering.size(batch.handler)
         if again:
@@ -319,7 +321,7 @@ class BatchCaller:
         return ended
 
     def _together(self, batch: Batch) -> None:
-        runtime, lanes, handler = self._runtime, batch.lanes, batch.handler
+        shared, lanes, handler = self._shared, batch.lanes, batch.handler
         first, now = lanes[0], time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
         fatal = handler.timeout_action == "restart"
@@ -327,10 +329,10 @@ class BatchCaller:
         running.beside = [(lane.row, lane.part) for lane in lanes[1:]]
         running.shared = not batch.is_single
         ident = threading.get_ident()
-        runtime.in_flight.running[ident] = running
+        shared.in_flight.running[ident] = running
         try:
             # As in `Caller.handle`: looked at after it is noted in `running`.
-            if not runtime.identity.is_ours(first.owner):
+            if not shared.identity.is_ours(first.owner):
                 raise LostClaim(first.row.msg_id, first.owner)
             parts = [part for lane in lanes if (part := self._part(lane, handler))]
             if until is not None:  # the payloads may have been waited for
@@ -347,7 +349,7 @@ class BatchCaller:
         except BaseException as error:  # the thread survives any exception
             self._raised(error, batch, running)
         finally:
-            runtime.in_flight.running.pop(ident, None)
+            shared.in_flight.running.pop(ident, None)
             self._caller.budget.give_back()
 
     def _part(self, lane: Lane, handler: Handler) -> Part | None:
@@ -360,7 +362,7 @@ class BatchCaller:
             try:
                 if row.flaw is not None:
                     row = self._caller.loaded(row, lane.owner)
-                    if self._runtime.registry.tells:
+                    if self._setup.registry.tells:
                         lane.rows[lane.place + number] = tuple(row)
                 messages.append(self._caller.message_of(row, topic_of(row.topic), handler))
             except PayloadError as error:
@@ -373,10 +375,10 @@ class BatchCaller:
         return Part(lane, messages)
 
     def _started(self, parts: list[Part]) -> None:
-        if self._runtime.events.wants(Started):
+        if self._setup.events.wants(Started):
             for part in parts:
                 for row in part.lane.taken():
-                    self._runtime.events.emit(Started(part.lane.owner, row))
+                    self._setup.events.emit(Started(part.lane.owner, row))
 
     def _run(self, parts: list[Part], handler: Handler, running: Execution) -> None:
         if handler.transactional:
@@ -408,7 +410,7 @@ class BatchCaller:
             which = f"message {ids[0]}" if len(ids) == 1 else f"messages {_few(ids)}"
             text = "%s failed; rolled back, %d of %d messages are called again (%d wait behind)"
             what = (which, again, before, before - again - len(ids))
-            self._runtime.log.info(text, *what)
+            self._shared.log.info(text, *what)
 
     def _in_transaction(self, parts: list[Part], handler: Handler, running: Execution) -> None:
         def call(conn: Connection) -> Failures:
@@ -461,8 +463,8 @@ class BatchCaller:
             text += " (further ones of this handler are logged as INFO)"
         what = (len(rows), handler.topic, done, why, _few([row.msg_id for row in rows]))
         extra = {"topic": handler.topic, "event": Said.BATCH_ALONE}
-        self._runtime.log.log(level, text, *what, exc_info=raised, extra=extra)
-        self._runtime.events.emit(FellBack(lanes[0].owner, rows, why, raised))
+        self._shared.log.log(level, text, *what, exc_info=raised, extra=extra)
+        self._setup.events.emit(FellBack(lanes[0].owner, rows, why, raised))
 
     @staticmethod
     def _end(lanes: list[Lane], result: Result) -> None:
@@ -477,9 +479,9 @@ class BatchCaller:
         heads = [lane.row.msg_id for lane in lanes]
         try:
             with self._caller.transacting.beside() as conn:
-                mine = done.look(conn, self._runtime.tables, heads, me=lanes[0].owner)
+                mine = done.look(conn, self._setup.tables, heads, me=lanes[0].owner)
         except Exception as error:  # each asks for itself
-            self._runtime.log.info("a batch was rolled back: %s", reason_of(error))
+            self._shared.log.info("a batch was rolled back: %s", reason_of(error))
             return
         self._end([lane for lane in lanes if lane.row.msg_id not in mine], RELEASED)
         first = lanes[0]
@@ -498,7 +500,7 @@ class BatchCaller:
         if handler.batch is None:
             self._call_each(messages, owner, handler, running, conn)
             return {}
-        context = BatchContext(messages, owner, attempt, running, conn, self._runtime)
+        context = BatchContext(messages, owner, attempt, running, conn, self._setup)
         try:
             arguments = (messages, context) if handler.takes_context else (messages,)
             value = self._of_handler(handler, running, *arguments)
@@ -531,7 +533,7 @@ class BatchCaller:
             running.called, running.since = message.msg_id, time.monotonic()
             if handler.timeout is not None:
                 running.until = running.since + handler.timeout
-            context = Context(message, owner, 1, running, conn, runtime=self._runtime)
+            context = Context(message, owner, 1, running, conn, setup=self._setup)
             arguments = (message, context) if handler.takes_context else (message,)
             value = self._of_handler(handler, running, *arguments)
             result = self._caller.judge.returned(value, handler, 1)

@@ -57,7 +57,8 @@ from msgworker.instance.running.outcome import (
 from msgworker.instance.running.pool import LoopThread
 from msgworker.instance.running.traceback import text_of
 from msgworker.instance.settling.writer import settlement, what_became
-from msgworker.instance.state import Runtime, facts, tell_of_limit
+from msgworker.instance.state import Setup, Shared, facts, tell_of_limit
+from msgworker.instance.stop import Stop
 from msgworker.instance.usercode import call_user, carried, end_if_forked, free_memory
 from msgworker.message import DEFAULT_TOPIC, Message, Outcome, Settled, filled, topic_of
 from msgworker.payload import clean, decode, quoted
@@ -72,23 +73,24 @@ from msgworker.store.rows import Row, with_payload
 class Transacting:
     """Used by the handler threads of one instance."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, setup: Setup, shared: Shared) -> None:
+        self._setup = setup
+        self._shared = shared
         self._local = threading.local()
 
     def link(self) -> Connections:
         """The connection of this thread that is lent to handlers."""
         link: Connections | None = getattr(self._local, "link", None)
         if link is None:
-            link = self._local.link = self._runtime.link(lends=True)
-            self._runtime.spare_links.add(link)
-            self._runtime.lent_links.add(link)
+            link = self._local.link = self._shared.connector.new(lends=True)
+            self._shared.connector.spare.add(link)
+            self._shared.connector.lent.add(link)
         return link
 
     @contextmanager
     def beside(self) -> Iterator[Connection]:
         """A transaction on a connection that no handler has had, to see what is committed."""
-        link = self._runtime.link()
+        link = self._shared.connector.new()
         try:
             with link.transaction() as conn:
                 yield conn
@@ -131,16 +133,16 @@ class Transacting:
                 return Fate.RAISE if trouble(error) is Trouble.OTHER else Fate.UNKNOWN
             if not stage.again(error):
                 if stage.took_too_long(error):
-                    tell_of_limit(self._runtime.log, row, reason_of(error))
+                    tell_of_limit(self._shared.log, row, reason_of(error))
                 return Fate.RAISE
             text = "message %s: rolled back, run again"
-            self._runtime.log.info(text, row.msg_id, exc_info=error, extra=facts(row))
+            self._shared.log.info(text, row.msg_id, exc_info=error, extra=facts(row))
             runs, failed, took = runs + stage.begun, error, stage.seconds()
             lost = stage.committing and trouble(error) is Trouble.LOST
             return Fate.UNKNOWN if lost else Fate.AGAIN
 
         def may_go_on() -> bool:
-            return self._runtime.identity.is_ours(owner) and not self._runtime.gave_up()
+            return self._shared.identity.is_ours(owner) and not self._shared.stop.gave_up()
 
         def before_again() -> None:
             if runs == SAME_CLAIM_RUNS and failed is not None:
@@ -149,7 +151,7 @@ class Transacting:
                 self._refuse_overtime(row, took, failed)
             self._wait_for_trust(row, owner)
 
-        pauses = Failures(self._runtime.urgent_pause)
+        pauses = Failures(self._setup.urgent_pause)
         known = until_known(send, look, may_go_on, pauses, judge=judge, before_again=before_again)
         if known is None:
             raise LostClaim(row.msg_id, owner)
@@ -168,15 +170,13 @@ class Transacting:
             f"the server ended the session after {took:.0f} s: it lets a session be idle, or a "
             f"transaction last, for {limit:g} s ({reason_of(error)})"
         )
-        tell_of_limit(self._runtime.log, row, text)
+        tell_of_limit(self._shared.log, row, text)
         raise HandlerTimeout(text) from error
 
     def _wait_for_trust(self, row: Row, owner: str) -> None:
         """Wait while our lease is in doubt; raises LostClaim when it is over."""
-        runtime = self._runtime
-        if not runtime.identity.wait_for_trust(
-            lambda: not runtime.identity.is_ours(owner) or runtime.gave_up()
-        ):
+        identity, gave_up = self._shared.identity, self._shared.stop.gave_up
+        if not identity.wait_for_trust(lambda: not identity.is_ours(owner) or gave_up()):
             raise LostClaim(row.msg_id, owner)
 
 
@@ -188,10 +188,11 @@ CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 class OutcomePolicy:
     """Used by the handler threads."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._backoff = Backoff(runtime.settings.backoff_seconds)
-        self.secrets = secrets_of(runtime.engine.url)
+    def __init__(self, setup: Setup, stop: Stop) -> None:
+        self._setup = setup
+        self._stop = stop
+        self._backoff = Backoff(setup.settings.backoff_seconds)
+        self.secrets = secrets_of(setup.engine.url)
 
     def returned(self, value: Any, handler: Handler, attempt: int) -> Result:
         return DONE if value is None else result_of_return(value, handler, attempt, self._backoff)
@@ -215,8 +216,8 @@ class OutcomePolicy:
         return self.written(self.raised(error, handler, row), handler, row)
 
     def interrupted(self) -> None:
-        """A handler got KeyboardInterrupt: the instance stops."""
-        self._runtime.stopping.set()
+        """A handler got KeyboardInterrupt."""
+        self._stop.requested.set()
 
     def late(self, result: Result, handler: Handler, running: Execution, row: Row) -> Result:
         """The result, or a failed try if it came after the timeout."""
@@ -240,7 +241,7 @@ class OutcomePolicy:
         if result.outcome is Outcome.LATER and self._worn_out(row):
             text = clean(f"RetryLater beyond later_limit, or without its columns; {result.error}")
             result = Result(Outcome.FAILED, text, result.delay_seconds)
-        result = limited(result, handler, row.tries + 1, self._runtime.tables.spec.max_tries)
+        result = limited(result, handler, row.tries + 1, self._setup.tables.spec.max_tries)
         if result.error is not None:
             result.error = without(result.error, self.secrets)
         if result.trace is not None:
@@ -250,11 +251,9 @@ class OutcomePolicy:
     def _worn_out(self, row: Row) -> bool:
         """Whether RetryLater counts as a failure: beyond `later_limit`, or the table lacks
         the columns for it."""
-        return not self._keeps_later() or row.later_times >= self._runtime.tables.spec.later_limit
-
-    def _keeps_later(self) -> bool:
-        tables = self._runtime.tables
-        return tables.has("later_times") and tables.has("available_at")
+        tables = self._setup.tables
+        keeps = tables.has("later_times") and tables.has("available_at")
+        return not keeps or row.later_times >= tables.spec.later_limit
 
 
 # --- Run the handler of a lane's current message and return its outcome.
@@ -313,32 +312,35 @@ class Caller:
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         *,
         before_settle: Callable[[Lane], None] = lambda lane: None,
     ) -> None:
         """before_settle: called in the transaction of a transactional handler, after the
         handler."""
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
+        self._identity, self._in_flight = shared.identity, shared.in_flight
         self.before_settle = before_settle
-        self._pid = runtime.pid
+        self._pid = setup.pid
         self._loop = LoopThread(self._pid)
-        self.budget = PayloadBudget(runtime.settings.payload_budget)
-        self.judge = OutcomePolicy(runtime)
-        self.transacting = Transacting(runtime)
+        self.budget = PayloadBudget(setup.settings.payload_budget)
+        self.judge = OutcomePolicy(setup, shared.stop)
+        self.transacting = Transacting(setup, shared)
         self._told_of_odd_instants = False
-        has_ticks = runtime.tables.has("scheduled_for")
+        has_ticks = setup.tables.has("scheduled_for")
         self._tick_of = self._read_tick if has_ticks else None
 
     def handle(self, lane: Lane, loaded: Row | None = None) -> None:
         """Run the current message of a lane; leaves the outcome in `lane.result`. loaded: its row
         with the payload, where that was not read ahead."""
-        runtime, row = self._runtime, lane.row if loaded is None else loaded
+        setup, row = self._setup, lane.row if loaded is None else loaded
         if row.flaw is not None and loaded is None:
             self._handle_flawed(lane)
             return
         topic = DEFAULT_TOPIC if row.topic is None else row.topic
-        handler = runtime.registry.get(topic)
+        handler = setup.registry.get(topic)
         if handler is None:  # unregistered meanwhile: release it
             lane.result = Result(Outcome.RELEASED)
             return
@@ -347,12 +349,12 @@ class Caller:
         fatal = handler.timeout_action == "restart"
         claimed = lane.row  # which a request to cancel names
         running = Execution(claimed, lane.owner, now, until, fatal, lane.part)
-        in_flight = runtime.in_flight
+        in_flight = self._in_flight
         ident, by_thread = threading.get_ident(), in_flight.running
         by_thread[ident] = running
         # Checked after the handler is noted in `running`, which the fetcher reads: if our id was
         # lost since this thread took the lane, the message may have been claimed again, even by us.
-        if not runtime.identity.is_ours(lane.owner):
+        if not self._identity.is_ours(lane.owner):
             by_thread.pop(ident, None)
             lane.result = Result(Outcome.RELEASED)
             return
@@ -361,8 +363,8 @@ class Caller:
             by_thread.pop(ident, None)
             lane.result = cancelled(request)
             return
-        if runtime.events.wants(Started):
-            runtime.events.emit(Started(lane.owner, row))
+        if setup.events.wants(Started):
+            setup.events.emit(Started(lane.owner, row))
         try:
             msg = self.message_of(row, topic, handler)
             if handler.transactional:
@@ -386,16 +388,16 @@ class Caller:
 
     def _handle_flawed(self, lane: Lane) -> None:
         """A row that cannot be handled, or whose payload is still to be read."""
-        runtime, row = self._runtime, lane.row
+        setup, row = self._setup, lane.row
         if row.odd is not None:
             lane.result = Result(Outcome.DEAD, f"the row cannot be read: {row.odd}")
             return
-        if runtime.registry.get(topic_of(row.topic)) is None:
+        if setup.registry.get(topic_of(row.topic)) is None:
             lane.result = Result(Outcome.RELEASED)
             return
         try:  # it may wait: before anything is noted of the handler, or asked of our lease
             row = self.loaded(row, lane.owner)
-            if runtime.registry.tells:  # its payload is sent with its outcome
+            if setup.registry.tells:  # its payload is sent with its outcome
                 lane.row = row
             Caller.handle(self, lane, row)  # without what a subclass puts round it once more
         except NotRead:
@@ -406,15 +408,15 @@ class Caller:
     def loaded(self, row: Row, owner: str) -> Row:
         """The row with its payload, if that was not read ahead; it counts for the budget until the
         end of the handler. owner: the id it was claimed under. Raises NotRead."""
-        runtime, length = self._runtime, row.oversize
-        if length is None or length > runtime.tables.spec.max_payload:
+        setup, shared, length = self._setup, self._shared, row.oversize
+        if length is None or length > setup.tables.spec.max_payload:
             return row
-        if not self.budget.take(length, runtime.stopping.is_set):
+        if not self.budget.take(length, shared.stop.requested.is_set):
             raise NotRead
-        link = runtime.link()
+        link = shared.connector.new()
         try:
-            with reaching(runtime.engine), link.statement() as conn:
-                found = with_payload(conn, runtime.tables, row)
+            with reaching(setup.engine), link.statement() as conn:
+                found = with_payload(conn, setup.tables, row)
         except Exception as error:
             if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
                 raise NotRead from error
@@ -422,8 +424,7 @@ class Caller:
         finally:
             link.close()
         # It may be recovered by now, or deleted: then its outcome will find no row.
-        identity = runtime.identity
-        if found is None or not (identity.trusted() and identity.is_ours(owner)):
+        if found is None or not (self._identity.trusted() and self._identity.is_ours(owner)):
             raise NotRead
         return found
 
@@ -438,37 +439,35 @@ class Caller:
             else decode(row.payload),
             row.tries,
             None if row.created_at is None else partial(self._created_at, row),
-            self._runtime.tables.spec.name,
+            self._setup.tables.spec.name,
             self._tick_of,
         )
 
     def _read_tick(self, msg_id: int) -> datetime | None:
-        link = self._runtime.link()
+        link = self._shared.connector.new()
         try:
-            with reaching(self._runtime.engine), link.statement() as conn:
-                return schedules.tick_of(conn, self._runtime.tables, msg_id)
+            with reaching(self._setup.engine), link.statement() as conn:
+                return schedules.tick_of(conn, self._setup.tables, msg_id)
         finally:
             link.close()
 
     def _created_at(self, row: Row) -> datetime | None:
         try:
-            return read_instant(
-                row.created_at, kind_of(self._runtime.tables.cols().created_at).zone
-            )
+            return read_instant(row.created_at, kind_of(self._setup.tables.cols().created_at).zone)
         except ValueError:
             if not self._told_of_odd_instants:
                 self._told_of_odd_instants = True
-                column = self._runtime.tables.names["created_at"]
+                column = self._setup.tables.names["created_at"]
                 text = (
                     "message %s: %s holds %s, not an instant; its handler gets None (logged once)"
                 )
                 held = quoted(row.created_at)
-                self._runtime.log.warning(text, row.msg_id, column, held, extra=facts(row))
+                self._shared.log.warning(text, row.msg_id, column, held, extra=facts(row))
             return None
 
     def close(self) -> None:
         """Return the threads' connections; the threads must have ended."""
-        self._runtime.spare_links.close()
+        self._shared.connector.spare.close()
         self._loop.close()
 
     def call(self, handler: Handler, running: Execution, *arguments: Any) -> Any:
@@ -485,9 +484,9 @@ class Caller:
         if not handler.takes_context:  # who cannot ask for anything gets nothing made
             value = self.call(handler, running, msg)
             return DONE if value is None else self.judge.returned(value, handler, attempt)
-        fans = FanOuts(self._runtime, running, self.judge.secrets)
+        fans = FanOuts(self._setup, self._shared, running, self.judge.secrets)
         try:
-            context = Context(msg, lane.owner, attempt, running, fans=fans, runtime=self._runtime)
+            context = Context(msg, lane.owner, attempt, running, fans=fans, setup=self._setup)
             try:
                 value = self.call(handler, running, msg, context)
             finally:
@@ -527,7 +526,7 @@ class Caller:
         with link.lock, link.transaction() as conn:
             self._refuse_lost(conn, lane)
             self._refuse_cancelled(lane)  # it may run again after a rollback by the database
-            context = Context(msg, lane.owner, attempt, running, conn, runtime=self._runtime)
+            context = Context(msg, lane.owner, attempt, running, conn, setup=self._setup)
             with lent(conn, stage, "the handler"):
                 arguments = (msg, context) if handler.takes_context else (msg,)
                 value = self.call(handler, running, *arguments)
@@ -548,15 +547,15 @@ class Caller:
 
     def _refuse_lost(self, conn: Connection, lane: Lane) -> None:
         """Raise if our lease was lost since the claim: another instance may have the message."""
-        if lane.owner == self._runtime.identity.id:
+        if lane.owner == self._shared.identity.id:
             return
-        found = recover.still_flagged(conn, self._runtime.tables, {lane.row.msg_id: lane.row.tries})
+        found = recover.still_flagged(conn, self._setup.tables, {lane.row.msg_id: lane.row.tries})
         if lane.row.msg_id not in found.free:
             raise LostClaim(lane.row.msg_id, lane.owner)
 
     def _refuse_cancelled(self, lane: Lane) -> None:
         """Roll back if an operator cancels the message."""
-        in_flight = self._runtime.in_flight
+        in_flight = self._in_flight
         if in_flight.cancels and (request := in_flight.cancelled(lane.row)) is not None:
             raise _Undo(cancelled(request))
 
@@ -570,7 +569,11 @@ class Caller:
     def _settle(self, conn: Connection, lane: Lane, stage: TransactionProgress) -> Settled:
         self.before_settle(lane)
         lane.result = DONE
-        tables, me, one = self._runtime.tables, lane.owner, settlement(lane, self._runtime)
+        tables, me, one = (
+            self._setup.tables,
+            lane.owner,
+            settlement(lane, self._setup, self._shared),
+        )
         stage.committing = True  # for those that settle and commit at once
         fate = store.settle_at_once(conn, tables, one, me=me)
         if fate is None:
@@ -588,7 +591,7 @@ class Caller:
         lanes = {lane.row.msg_id: lane}
         ids = set(lanes) | ({lane.next_row.msg_id} if lane.next_row else set())
         with self.transacting.beside() as conn:
-            flagged = done.look(conn, self._runtime.tables, ids, me=lane.owner)
+            flagged = done.look(conn, self._setup.tables, ids, me=lane.owner)
         became = what_became(lanes, flagged)
         if not became:
             return False

@@ -142,9 +142,9 @@ class Context:
         "_log",
         "_msg",
         "_running",
-        "_runtime",
         "_sends",
         "_session",
+        "_setup",
         "attempt",
         "instance_id",
     )
@@ -157,7 +157,7 @@ class Context:
         running: Cancellable,
         connection: Connection | None = None,
         fans: FansOut | None = None,
-        runtime: Sends | None = None,
+        setup: Sends | None = None,
     ) -> None:
         self.instance_id = instance_id
         self.attempt = attempt
@@ -165,7 +165,7 @@ class Context:
         self._running = running
         self._connection = connection
         self._fans = fans
-        self._runtime = runtime
+        self._setup = setup
         self._sends: list[tuple[Any, Outgoing]] | None = None
         self._session: Session | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
@@ -237,27 +237,27 @@ class Context:
 
     def _outgoing(self, topic: str, *what: Any, **options: Any) -> Outgoing:
         """The message to send, checked."""
-        assert self._runtime is not None
+        assert self._setup is not None
         if ITEM_OF.get() is self._running:
             raise HandlerMisuse(
                 "ctx.send in an item of a fan-out: an item that is done does not run again when "
                 "its message is tried again, so what it has sent would be missing; return from the "
                 "item what is to be sent, and call ctx.send after fan_out has returned"
             )
-        tables = self._runtime.tables
+        tables = self._setup.tables
         refuse_topic(tables, topic)
-        with self._runtime.tracer.sending(topic) as sending:
+        with self._setup.tracer.sending(topic) as sending:
             message = outgoing(tables, topic, *what, **options)
             sending.carry(message.row, tables.header_room)
         return message
 
     def _send(self, message: Outgoing, of: Any) -> Any:
         """Send a message with the outcome of that of the msg_id `of`."""
-        assert self._runtime is not None
+        assert self._setup is not None
         if self._connection is not None:
-            msg_id = store.send_one(self._connection, self._runtime.tables, message, own=of)
-            if self._runtime.channel is not None:
-                store.notify(self._connection, self._runtime.channel)
+            msg_id = store.send_one(self._connection, self._setup.tables, message, own=of)
+            if self._setup.channel is not None:
+                store.notify(self._connection, self._setup.channel)
             return msg_id
         if message.on_duplicate == "raise":
             raise HandlerMisuse(
@@ -376,9 +376,9 @@ class BatchContext(Context):
         attempt: int,
         running: Cancellable,
         connection: Connection | None = None,
-        runtime: Sends | None = None,
+        setup: Sends | None = None,
     ) -> None:
-        super().__init__(messages[0], instance_id, attempt, running, connection, runtime=runtime)
+        super().__init__(messages[0], instance_id, attempt, running, connection, setup=setup)
         self._messages = messages
         self._ended = False
         self._ids: set[Any] | None = None

@@ -9,7 +9,7 @@ from itertools import islice, starmap
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.pool import Lanes
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.message import topic_of
 from msgworker.store.rows import Row
 
@@ -78,15 +78,16 @@ class Batch:
 class Gathering:
     """Used by the handler threads. lanes: where further ones wait."""
 
-    def __init__(self, runtime: Runtime, lanes: Lanes) -> None:
-        self._runtime = runtime
+    def __init__(self, setup: Setup, shared: Shared, lanes: Lanes) -> None:
+        self._setup = setup
+        self._shared = shared
         self._lanes = lanes
         self._sizes: dict[str | None, BatchSize] = {}
 
     def gather(self, lane: Lane) -> Batch | None:
         """The batch of this lane and of those that wait and fit; None if its handler has none."""
-        runtime = self._runtime
-        handler = runtime.registry.get(topic_of(lane.row.topic))
+        setup, shared = self._setup, self._shared
+        handler = setup.registry.get(topic_of(lane.row.topic))
         if handler is None or handler.most == 1:
             return None
         batch = Batch(handler, [lane])
@@ -94,7 +95,7 @@ class Gathering:
             if not lane.alone:  # as far as a batch can have reached, in which its process died
                 lane.rows = lane.rows[: lane.place + handler.most]
             lane.alone = True
-        elif not runtime.stopping.is_set() and not runtime.quiesce.active:
+        elif not shared.stop.requested.is_set() and not shared.quiesce.active:
             self._fill(batch)
         return batch
 
@@ -102,24 +103,22 @@ class Gathering:
         """The size of the handler's batches."""
         found = self._sizes.get(handler.topic)
         if found is None:
-            lease = self._runtime.settings.lease_seconds
+            lease = self._setup.settings.lease_seconds
             found = BatchSize(handler.most, handler.batch_seconds, lease)
             found = self._sizes.setdefault(handler.topic, found)
         return found
 
     def _may_lead(self, lane: Lane, handler: Handler) -> bool:
         """Whether its flagged message may share a batch."""
-        return (
-            not lane.alone and self._is_fresh(lane.row) and self._runtime.tables.spec.max_tries > 1
-        )
+        return not lane.alone and self._is_fresh(lane.row) and self._setup.tables.spec.max_tries > 1
 
     @staticmethod
     def _is_fresh(row: Row) -> bool:
         return row.tries == 0 and row.crash_times == 0 and row.odd is None
 
     def _fill(self, batch: Batch) -> None:
-        first, handler, registry = batch.lanes[0], batch.handler, self._runtime.registry
-        controls = self._runtime.controls
+        first, handler, registry = batch.lanes[0], batch.handler, self._setup.registry
+        controls = self._shared.controls
         room = _Room(self.size(handler).now)
 
         def take(lane: Lane) -> None:
@@ -153,11 +152,11 @@ class Gathering:
 
     def _behind(self, lane: Lane, handler: Handler) -> Iterator[Row]:
         """The messages of its run that may follow the flagged one in a batch."""
-        runtime, controls = self._runtime, self._runtime.controls
+        setup, controls = self._setup, self._shared.controls
         for row in starmap(Row, islice(lane.rows, lane.place + 1, None)):
             if (
                 not self._is_fresh(row)
-                or runtime.registry.get(topic_of(row.topic)) is not handler
+                or setup.registry.get(topic_of(row.topic)) is not handler
                 or controls.is_apart(row)
             ):
                 return

@@ -15,10 +15,11 @@ from typing import Any
 
 from msgworker.db import NO_MEMORY
 from msgworker.errors import HandlerTimeout, MsgworkerError, Reject, RetryLater
+from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.role import outlive
-from msgworker.instance.running.in_flight import Execution, Lane
+from msgworker.instance.running.in_flight import Execution, InFlight, Lane
 from msgworker.instance.running.outcome import Result, fault
-from msgworker.instance.state import Runtime, facts
+from msgworker.instance.state import Setup, Shared, facts
 from msgworker.instance.usercode import no_child_returns
 from msgworker.logs import logger
 from msgworker.message import Outcome
@@ -46,8 +47,11 @@ class Lanes:
     threads, cleared by the fetcher.
     """
 
-    def __init__(self, runtime: Runtime, *, housekeep_now: Callable[[], None]) -> None:
-        self._runtime = runtime
+    def __init__(
+        self, identity: Identity, in_flight: InFlight, *, housekeep_now: Callable[[], None]
+    ) -> None:
+        self._identity = identity
+        self._in_flight = in_flight
         self._housekeep_now = housekeep_now
         self.ready: deque[Lane] = deque()
         self._gate = threading.Condition()
@@ -152,7 +156,7 @@ class Lanes:
             self.ready.extend(kept)
             with self._gate:  # a thread may have found nothing meanwhile
                 self._wake(len(kept))
-        unsure = self._runtime.in_flight.unsure
+        unsure = self._in_flight.unsure
         while most is None and unsure:
             with suppress(IndexError):
                 back.append(unsure.popleft())
@@ -161,11 +165,11 @@ class Lanes:
     def may_start(self, lane: Lane) -> bool:
         """Whether the lane is ours under this id. Otherwise it is dropped (recovery gives its rows
         back), or kept until the housekeeper has checked it."""
-        identity = self._runtime.identity
+        identity = self._identity
         if lane.owner == identity.id:
             return True
         if identity.is_ours(lane.owner):
-            self._runtime.in_flight.unsure.append(lane)
+            self._in_flight.unsure.append(lane)
             self._housekeep_now()
         return False
 
@@ -202,7 +206,8 @@ class HandlerThreads:
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         lanes: Lanes,
         *,
         count: int,
@@ -210,12 +215,13 @@ class HandlerThreads:
         handle_batch: Callable[[Lane], list[Lane] | None],
         settle: Callable[[Lane, bool], None],
     ) -> None:
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self._lanes = lanes
         self._handle = handle
         self._handle_batch = handle_batch
         self._settle = settle
-        self._long = runtime.settings.heartbeat_seconds
+        self._long = setup.settings.heartbeat_seconds
         self._threads = [
             threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
             for i in range(count)
@@ -265,19 +271,24 @@ class HandlerThreads:
         return sum(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
-        self._runtime.enter()
+        self._shared.stop.enter()
         name = threading.current_thread().name
         try:
-            outlive(name, self._runtime.log, self._take_lanes, self._leave_for)
+            outlive(name, self._shared.log, self._take_lanes, self._leave_for)
         finally:
             self._ended()
 
     def _leave_for(self, error: MsgworkerError) -> bool:
-        self._runtime.leave_for(error)
+        self._shared.stop.leave_for(error)
         return False
 
     def _take_lanes(self) -> None:
-        runtime, lanes, identity = self._runtime, self._lanes, self._runtime.identity
+        setup, shared, lanes, identity = (
+            self._setup,
+            self._shared,
+            self._lanes,
+            self._shared.identity,
+        )
         while (lane := lanes.next()) is not None:
             ended: Sequence[Lane] | None = None
             try:
@@ -286,14 +297,14 @@ class HandlerThreads:
                     continue
                 if not trusted:  # wait until the heartbeat knows whether the lease is live
                     lanes.put_back(lane)
-                    if runtime.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
+                    if shared.stop.requested.wait(UNTRUSTED_PAUSE_SECONDS):
                         time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
                     continue
-                controls = runtime.controls
+                controls = shared.controls
                 if controls.paused and controls.is_paused(lane.row):  # since it was claimed
                     lane.result = lane.result or Result(Outcome.RELEASED)
                     lane.finished_at = time.monotonic()
-                elif runtime.registry.most > 1:
+                elif setup.registry.most > 1:
                     ended = self._handle_batch(lane)
                     if ended is None:
                         self.run(lane)
@@ -314,17 +325,17 @@ class HandlerThreads:
         lane.finished_at = end = time.monotonic()
         lane.started_at, lane.ran_seconds = begin, end - begin
         if end - begin > self._long:
-            self._runtime.in_flight.ran_long.append((lane.row, begin, end))
+            self._shared.in_flight.ran_long.append((lane.row, begin, end))
         self._lanes.took(end - begin)
 
     def _failed(self, lane: Lane, error: BaseException) -> None:
         """An error of ours, round the handler: a failed try, so that its object is not blocked."""
-        self._runtime.in_flight.running.pop(threading.get_ident(), None)
+        self._shared.in_flight.running.pop(threading.get_ident(), None)
         lane.result = lane.result or fault(error)
         lane.finished_at = time.monotonic()
         text = "message %s: an error round its handler"
         with suppress(*NO_MEMORY):
-            self._runtime.log.error(text, lane.row.msg_id, exc_info=error, extra=facts(lane.row))
+            self._shared.log.error(text, lane.row.msg_id, exc_info=error, extra=facts(lane.row))
 
 
 # --- The event loop that async handlers run on.

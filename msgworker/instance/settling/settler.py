@@ -16,15 +16,15 @@ from collections.abc import Callable, Sequence
 
 from msgworker import events
 from msgworker.counted import plural
-from msgworker.db import reason_of, shows_a_row
+from msgworker.db import kind_of, reason_of, shows_a_row
 from msgworker.instance.connections import Connections
-from msgworker.instance.history import Ran
+from msgworker.instance.history import Ran, Spans
 from msgworker.instance.role import Outage, Role
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Result
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.writer import Writer
-from msgworker.instance.state import Runtime
+from msgworker.instance.state import Setup, Shared
 from msgworker.message import Outcome, Settled
 from msgworker.store.rows import Row
 
@@ -51,7 +51,8 @@ class Settler:
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         *,
         lanes: Lanes,
         on_progress: Callable[[], None],
@@ -59,7 +60,8 @@ class Settler:
     ) -> None:
         """lanes: gets the lanes that continue. on_progress: called when there may be room for
         more. renew_now: has the lease renewed at once."""
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self._lanes = lanes
         self._on_progress = on_progress
         self._renew_now = renew_now
@@ -67,9 +69,12 @@ class Settler:
         # When `add` next asks whether to settle, on the monotonic clock. Any thread writes it: one
         # that is overwritten comes a few milliseconds late.
         self._asks_at = 0.0
-        self.thread = SettleThread(runtime, self.flush)
-        most = runtime.tables.dialect.settles_at_once
-        self.writers = [Writer(runtime, spare=i > 0, on_leaving=on_progress) for i in range(most)]
+        self.spans = Spans(zone=kind_of(setup.tables.cols().created_at).zone)
+        self.thread = SettleThread(shared, self.flush)
+        most = setup.tables.dialect.settles_at_once
+        self.writers = [
+            Writer(setup, shared, spare=i > 0, on_leaving=on_progress) for i in range(most)
+        ]
 
     @property
     def links(self) -> list[Connections]:
@@ -148,7 +153,7 @@ class Settler:
     def _worth_a_settle(self) -> bool:
         """Whether to settle beside another one that is under way."""
         waiting = len(self._finished)
-        if waiting >= LEAST_BESIDE and waiting >= SHARE_BESIDE * len(self._runtime.in_flight.lanes):
+        if waiting >= LEAST_BESIDE and waiting >= SHARE_BESIDE * len(self._shared.in_flight.lanes):
             return True
         now = time.monotonic()
         for writer in self.writers:
@@ -215,13 +220,13 @@ class Settler:
         try:
             return self.settle(batch, writer) if batch else []
         except BaseException as error:
-            self._runtime.identity.cannot_write([lane.row.msg_id for lane in batch])
-            self._runtime.in_flight.drop(batch)
+            self._shared.identity.cannot_write([lane.row.msg_id for lane in batch])
+            self._shared.in_flight.drop(batch)
             writer.outage.failed(error)
             told = None if shows_a_row(error) else error
             many = plural(len(batch), "outcome", "was", "were")
             text = "%s not written: %s"
-            self._runtime.log.error(text, many, reason_of(error), exc_info=told)
+            self._shared.log.error(text, many, reason_of(error), exc_info=told)
             return []
         finally:
             writer.since = None
@@ -230,7 +235,7 @@ class Settler:
         """Write the outcomes of lanes that do not continue on a connection of their own, while the
         writers may hang."""
         if batch:
-            writer = Writer(self._runtime)
+            writer = Writer(self._setup, self._shared)
             try:
                 self.settle(batch, writer)
             finally:
@@ -241,9 +246,9 @@ class Settler:
 
         Retries until the database has answered, or until our lease is lost.
         """
-        runtime = self._runtime
-        me = runtime.identity.id
-        mine = [one for one in batch if one.owner == me or runtime.identity.is_ours(one.owner)]
+        setup, shared = self._setup, self._shared
+        me = shared.identity.id
+        mine = [one for one in batch if one.owner == me or shared.identity.is_ours(one.owner)]
         if len(mine) < len(batch):
             for lane in set(batch).difference(mine):
                 self.lose(lane)
@@ -273,9 +278,9 @@ class Settler:
                 over.append(lane)
         if over:
             self._end(over)
-        spans = runtime.spans.of(written, ran) if written else ()
-        runtime.events.emit(events.Settled(me, written, spans, len(mine)))
-        if runtime.registry.tells:
+        spans = self.spans.of(written, ran) if written else ()
+        setup.events.emit(events.Settled(me, written, spans, len(mine)))
+        if setup.registry.tells:
             self._on_progress()  # messages about these may be claimed
         return going_on
 
@@ -316,7 +321,7 @@ class Settler:
 
     def _end(self, lanes: Sequence[Lane]) -> None:
         """These lanes are at their end, and their objects are free for us."""
-        in_flight = self._runtime.in_flight
+        in_flight = self._shared.in_flight
         in_flight.drop(lanes)
         if in_flight.blocked:
             in_flight.blocked.difference_update([lane.row.same for lane in lanes])
@@ -325,28 +330,34 @@ class Settler:
         """A message was taken from us: stop claiming and starting handlers until the lease has been
         renewed; renew it at once. Otherwise an instance that was declared dead would claim until
         its next beat, and each of these claims would count a crash."""
-        beat = self._runtime.settings.heartbeat_seconds
-        if self._runtime.identity.doubt(least_age=LEAST_DOUBT_SHARE * beat):
+        beat = self._setup.settings.heartbeat_seconds
+        if self._shared.identity.doubt(least_age=LEAST_DOUBT_SHARE * beat):
             self._renew_now()
 
     def lose(self, lane: Lane) -> None:
         """Drop a lane whose message is no longer ours."""
-        runtime = self._runtime
+        setup, shared = self._setup, self._shared
         if lane.result is not None:
             lane.result.raised = None
-        runtime.in_flight.lanes.discard(lane)
-        runtime.events.emit(events.Lost(lane.owner, lane.row))
+        shared.in_flight.lanes.discard(lane)
+        setup.events.emit(events.Lost(lane.owner, lane.row))
 
     def _tell(self, lane: Lane, result: Result, written: list[Row], ran: list[Ran]) -> None:
         """Emit the event of a written outcome."""
-        runtime, row, me, outcome = self._runtime, lane.row, lane.owner, result.outcome
-        runtime.in_flight.given_back.append(row.msg_id)
+        setup, shared, row, me, outcome = (
+            self._setup,
+            self._shared,
+            lane.row,
+            lane.owner,
+            result.outcome,
+        )
+        shared.in_flight.given_back.append(row.msg_id)
         raised, result.raised = result.raised, None
         error = result.error or ""
         times = (lane.started_at, lane.ran_seconds)
-        span = runtime.spans.of([row], [times])[0]
+        span = self.spans.of([row], [times])[0]
         event: events.Event
-        if outcome is Outcome.FAILED and row.tries + 1 < runtime.tables.spec.max_tries:
+        if outcome is Outcome.FAILED and row.tries + 1 < setup.tables.spec.max_tries:
             event = events.Retried(me, row, error, result.delay_seconds, raised, span)
         elif outcome in (Outcome.FAILED, Outcome.DEAD, Outcome.SPENT):
             event = events.Dead(me, row, error, raised, span)
@@ -356,13 +367,13 @@ class Settler:
         elif outcome is Outcome.CANCELLED:
             event = events.Cancelled(me, row, error, span)
         elif outcome is Outcome.RELEASED:
-            event = events.Released(me, row, runtime.stopping.is_set())
+            event = events.Released(me, row, shared.stop.requested.is_set())
         else:
             written += lane.taken()
             ran += [times] * lane.width
             self._on_progress()  # what was sent with it may be claimed
             return
-        runtime.events.emit(event)
+        setup.events.emit(event)
 
 
 # --- Settles for handler threads whose handlers are long: their lanes wait, and they go on with
@@ -378,8 +389,8 @@ IDLE_SECONDS = 10.0
 class SettleThread(Role):
     """settle: settles all finished lanes, unless another thread does; does not raise."""
 
-    def __init__(self, runtime: Runtime, settle: Callable[[], None]) -> None:
-        super().__init__("settler", runtime.log, runtime.away, leave_for=runtime.leave_for)
+    def __init__(self, shared: Shared, settle: Callable[[], None]) -> None:
+        super().__init__("settler", shared.log, shared.away, leave_for=shared.stop.leave_for)
         self._settle = settle
 
     def asked(self, handler_seconds: float) -> bool:

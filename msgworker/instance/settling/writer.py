@@ -16,7 +16,7 @@ from msgworker.instance.role import Outage
 from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Backoff, Result, limited
-from msgworker.instance.state import Runtime, facts
+from msgworker.instance.state import Setup, Shared, facts
 from msgworker.message import UNWRITABLE, Outcome, Outgoing, Settled, Settlement, topic_of
 from msgworker.payload import clean, decode
 from msgworker.producing import outgoing
@@ -135,13 +135,13 @@ def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int
     return became
 
 
-def settlements(lanes: Sequence[Lane], runtime: Runtime) -> list[Settlement]:
+def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Settlement]:
     """`settlement` of each; nearly all are done, and go on."""
-    held = runtime.stopping.is_set() or runtime.quiesce.active
-    if held or runtime.registry.tells:
-        return [settlement(lane, runtime) for lane in lanes]
+    held = shared.stop.requested.is_set() or shared.quiesce.active
+    if held or setup.registry.tells:
+        return [settlement(lane, setup, shared) for lane in lanes]
     found: list[Settlement] = []
-    apart, done, new = runtime.controls.apart, Outcome.DONE, tuple.__new__
+    apart, done, new = shared.controls.apart, Outcome.DONE, tuple.__new__
     for lane in lanes:
         row = lane.row
         if lane.result is DONE and row.flaw is None and not (apart and lane.next_topic in apart):
@@ -150,12 +150,12 @@ def settlements(lanes: Sequence[Lane], runtime: Runtime) -> list[Settlement]:
             # Its own `__new__`, with defaults and names, takes three times as long.
             one = new(Settlement, (row.msg_id, done, next_id, None, 0.0, row.tries, 0, None, ()))
         else:
-            one = settlement(lane, runtime)
+            one = settlement(lane, setup, shared)
         found.append(one)
     return found
 
 
-def settlement(lane: Lane, runtime: Runtime) -> Settlement:
+def settlement(lane: Lane, setup: Setup, shared: Shared) -> Settlement:
     """The settlement of a lane: only a done message passes the flag on, but not during a stop, nor
     while quiescing, nor to a message whose topic is paused or limited."""
     result = lane.result or DONE
@@ -163,9 +163,9 @@ def settlement(lane: Lane, runtime: Runtime) -> Settlement:
     tries = row.tries if row.flaw is None or row.odd is None else None
     if result is DONE or result.outcome is Outcome.DONE:
         next_id = lane.next_id
-        if next_id is not None and not _may_go_on(lane, runtime):
+        if next_id is not None and not _may_go_on(lane, shared):
             next_id = None
-        sends = result.sends + told(lane, runtime)
+        sends = result.sends + told(lane, setup)
         return Settlement(row.msg_id, Outcome.DONE, next_id, None, 0.0, tries, sends=sends)
     return Settlement(
         row.msg_id,
@@ -176,32 +176,32 @@ def settlement(lane: Lane, runtime: Runtime) -> Settlement:
         tries,
         row.later_times,
         result.trace,
-        told(lane, runtime),
+        told(lane, setup),
     )
 
 
-def told(lane: Lane, runtime: Runtime) -> tuple[Outgoing, ...]:
+def told(lane: Lane, setup: Setup) -> tuple[Outgoing, ...]:
     """The messages about a message that are sent with its outcome."""
-    if not runtime.registry.tells:
+    if not setup.registry.tells:
         return ()
     result = lane.result or DONE
-    return follow_ups(runtime.registry, runtime.tables, lane.row, result.outcome, result.error)
+    return follow_ups(setup.registry, setup.tables, lane.row, result.outcome, result.error)
 
 
-def unsent(runtime: Runtime, row: Row, why: str) -> Result:
+def unsent(setup: Setup, row: Row, why: str) -> Result:
     """The result of a message that the database does not take as done, or with what its handler has
     sent."""
-    attempt, most = row.tries + 1, runtime.tables.spec.max_tries
-    delay = Backoff(runtime.settings.backoff_seconds)(attempt)
+    attempt, most = row.tries + 1, setup.tables.spec.max_tries
+    delay = Backoff(setup.settings.backoff_seconds)(attempt)
     failed = Result(Outcome.FAILED, clean(why), delay)
-    handler = runtime.registry.get(topic_of(row.topic))
+    handler = setup.registry.get(topic_of(row.topic))
     return failed if handler is None else limited(failed, handler, attempt, most)
 
 
-def _may_go_on(lane: Lane, runtime: Runtime) -> bool:
-    if runtime.stopping.is_set() or runtime.quiesce.active:
+def _may_go_on(lane: Lane, shared: Shared) -> bool:
+    if shared.stop.requested.is_set() or shared.quiesce.active:
         return False
-    controls = runtime.controls
+    controls = shared.controls
     ahead = lane.next_row if controls.apart else None
     return ahead is None or not controls.is_apart(ahead)
 
@@ -224,24 +224,26 @@ class Writer:
 
     def __init__(
         self,
-        runtime: Runtime,
+        setup: Setup,
+        shared: Shared,
         *,
         spare: bool = False,
         on_leaving: Callable[[], None] = lambda: None,
     ) -> None:
         """on_leaving: called when some lanes are `leaving`."""
-        self._runtime = runtime
+        self._setup = setup
+        self._shared = shared
         self._spare = spare
         self.on_leaving = on_leaving
         self.leaving = 0
-        self.link = runtime.link()
+        self.link = shared.connector.new()
         self.lock = self.link.lock
         self.since: float | None = None
-        self.outage = Outage(runtime.log, "settle", runtime.away, runtime.urgent_pause)
+        self.outage = Outage(shared.log, "settle", shared.away, setup.urgent_pause)
         self._pauses = _Pauses(self.outage)
         self._refused_at: float | None = None
         if spare:
-            runtime.spare_links.add(self.link)
+            shared.connector.spare.add(self.link)
 
     @property
     def may_open(self) -> bool:
@@ -260,7 +262,7 @@ class Writer:
         except Exception as error:
             self._refused_at = time.monotonic()
             text = "no second connection for settles, continuing with one: %s"
-            self._runtime.log.debug(text, reason_of(error))
+            self._shared.log.debug(text, reason_of(error))
             return False
         return True
 
@@ -271,7 +273,7 @@ class Writer:
 
     def write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
         """Write until the result is known; lanes that are not in it are lost."""
-        runtime, became = self._runtime, dict[int, Settled]()
+        shared, became = self._shared, dict[int, Settled]()
 
         def left() -> dict[int, Lane]:
             return {i: lane for i, lane in lanes.items() if i not in became} if became else lanes
@@ -292,11 +294,11 @@ class Writer:
                 return Fate.RAISE
             if kind is Trouble.AGAIN:
                 return Fate.AGAIN
-            runtime.identity.doubtful.update(left())
+            shared.identity.doubtful.update(left())
             return Fate.UNKNOWN
 
         def may_go_on() -> bool:  # under a lost id the recovering instance may have the rows locked
-            return runtime.identity.is_ours(me) and not runtime.gave_up()
+            return shared.identity.is_ours(me) and not shared.stop.gave_up()
 
         try:
             known = until_known(
@@ -316,13 +318,13 @@ class Writer:
         """
         ids = set(lanes) | {i for lane in lanes.values() if (i := lane.next_id) is not None}
         with self.link.transaction() as conn:
-            flagged = done.look(conn, self._runtime.tables, ids, me=me)
+            flagged = done.look(conn, self._setup.tables, ids, me=me)
         return what_became(lanes, flagged)
 
     def write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:
         """One try; `became` is filled with what is known to be committed, also when it raises."""
-        tables = self._runtime.tables
-        batch = settlements(lanes, self._runtime)
+        tables = self._setup.tables
+        batch = settlements(lanes, self._setup, self._shared)
         self.leaving = [s.next_id for s in batch].count(None)
         if self.leaving:
             self.on_leaving()
@@ -341,7 +343,7 @@ class Writer:
                 became |= {i: fate for i, fate in written.items() if i not in kept}
                 for lane in lanes if kept else ():
                     if lane.row.msg_id in kept:
-                        one = settlement(lane, self._runtime)
+                        one = settlement(lane, self._setup, self._shared)
                         became[one.msg_id] = self._write_alone(lane, one, me)
                 return
             except NotTogether:
@@ -358,27 +360,27 @@ class Writer:
 
     def _kept(self, conn: Connection, written: dict[int, Settled], me: str) -> set[int]:
         """What is still ours though its outcome was written: the database has dropped that."""
-        if Settled.LOST not in written.values() or not self._runtime.tables.has("claimed_by"):
+        if Settled.LOST not in written.values() or not self._setup.tables.has("claimed_by"):
             return set()
         lost = [msg_id for msg_id, fate in written.items() if fate is Settled.LOST]
-        return done.still_mine(conn, self._runtime.tables, lost, me=me)
+        return done.still_mine(conn, self._setup.tables, lost, me=me)
 
     def _statement(self) -> AbstractContextManager[Connection]:
         """A batch in one statement; a spare writer has no connection for those alone."""
         return self.link.single() if self._spare else self.link.statement()
 
     def _notify(self, conn: Connection) -> None:
-        if self._runtime.channel is not None:
-            notify(conn, self._runtime.channel)
+        if self._setup.channel is not None:
+            notify(conn, self._setup.channel)
 
     def _write_alone(
         self, lane: Lane, one: Settlement, me: str, whole: Settlement | None = None
     ) -> Settled:
         """whole: it with its text, where that is left out to see whether it is what is refused."""
-        log, row = self._runtime.log, lane.row
+        log, row = self._shared.log, lane.row
         try:
             with self.link.transaction() as conn:
-                tables = self._runtime.tables
+                tables = self._setup.tables
                 settled = store.settle_one(conn, tables, one, me=me, at_once=True)
                 if settled is Settled.LOST:
                     done.check_not_kept(conn, tables, one.msg_id, me=me)
@@ -392,8 +394,8 @@ class Writer:
             if one.outcome is Outcome.DONE and (kept or not one.sends):
                 why = str(error) if kept else f"it cannot be written as done: {reason_of(error)}"
                 log.error("message %s: %s; its try fails", row.msg_id, why, extra=facts(row))
-                lane.result = unsent(self._runtime, row, why)
-                return self._write_alone(lane, settlement(lane, self._runtime), me)
+                lane.result = unsent(self._setup, row, why)
+                return self._write_alone(lane, settlement(lane, self._setup, self._shared), me)
             if one.sends:
                 if whole is None and one.error not in (None, UNWRITABLE):
                     bare = one._replace(error=UNWRITABLE, trace=None)
@@ -404,7 +406,7 @@ class Writer:
                 # Without the driver's own text, which may show the row.
                 told = None if isinstance(error, DBAPIError) else error
                 log.error(text, row.msg_id, reason_of(error), exc_info=told, extra=facts(row))
-                self._runtime.identity.cannot_write([one.msg_id])
+                self._shared.identity.cannot_write([one.msg_id])
                 return Settled.LOST
             # The table may refuse a text (another character set, a shorter column).
             log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
@@ -414,12 +416,12 @@ class Writer:
     def _write_unsent(self, lane: Lane, one: Settlement, me: str, error: Exception) -> Settled:
         """The outcome of a message with which nothing can be sent: what its handler has sent
         fails its try, since otherwise it would be lost; a message about it is left out."""
-        runtime, row = self._runtime, lane.row
+        setup, shared, row = self._setup, self._shared, lane.row
         why = f"a message that is sent with its outcome was refused: {reason_of(error)}"
-        runtime.log.error("message %s: %s", row.msg_id, why, extra=facts(row))
+        shared.log.error("message %s: %s", row.msg_id, why, extra=facts(row))
         if lane.result is not None and lane.result.sends:
-            lane.result = unsent(runtime, row, why)
-            return self._write_alone(lane, settlement(lane, runtime), me)
+            lane.result = unsent(setup, row, why)
+            return self._write_alone(lane, settlement(lane, setup, shared), me)
         return self._write_alone(lane, one._replace(sends=()), me)
 
 
