@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker.db import DATABASES, NAMES, dialect_of
+from msgworker.db import DATABASES, NAMES, database_of
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.schema import create
 from msgworker.schema import upgrade as store
@@ -92,11 +92,11 @@ def upgrade(op: Any, table: MessageTable | None = None, *, message_table: bool =
         except AssertionError as error:  # all that Alembic says
             raise SchemaError(BEGUN) from error
         conn = op.get_bind()
-        dialect = dialect_of(conn.engine)
+        database = database_of(conn.engine)
         spec = table or MessageTable()
-        spec = create.rule_there(conn, spec, dialect).to(spec)
+        spec = create.rule_there(conn, spec, database).to(spec)
         store.run(
-            *(conn.engine, spec, dialect),
+            *(conn.engine, spec, database),
             message_table=message_table,
             on_step=lambda step: made.append(step.makes),
             conn=conn,

@@ -486,7 +486,7 @@ class App(Declaring):
 
     def _sent(self, target: Connection | Session, connection: Connection) -> None:
         """Wake up the workers when the caller has committed."""
-        if self.settings.notify and self.tables.dialect.notify:
+        if self.settings.notify and self.tables.database.notify:
             store.notify(connection, self._channel)
         if not self._workers:
             return
@@ -692,8 +692,8 @@ class App(Declaring):
             settings=self.settings,
             topics=topics,
             chosen=chosen,
-            channel=self._channel if self.settings.notify and tables.dialect.notify else None,
-            turns=turns if tables.dialect.one_writer else None,
+            channel=self._channel if self.settings.notify and tables.database.notify else None,
+            turns=turns if tables.database.one_writer else None,
             scope=scope,
             schedules=tuple(self._timers.all()),
             events=Events(self._events),

@@ -188,7 +188,7 @@ def payload_text(payload: Any, tables: Tables) -> str | None:
     most = tables.spec.max_payload
     if text is None or len(text) <= most // 4:  # a character has four bytes at most
         return text
-    in_bytes = tables.dialect.text_in_bytes
+    in_bytes = tables.database.text_in_bytes
     length = len(text.encode()) if in_bytes else len(text)
     if length > most:
         raise PayloadError(
@@ -212,12 +212,12 @@ def checked_object_id(object_id: Any, tables: Tables) -> Any:
             raise ConfigError("object_id holds half of a surrogate pair") from None
     elif isinstance(object_id, bool) or not isinstance(object_id, int | Decimal | UUID | None):
         raise ConfigError(f"object_id must be a text or a whole number, got {object_id!r:.80}")
-    elif tables.dialect.loose_types:
+    elif tables.database.loose_types:
         fixed = not isinstance(tables.object_type, db.AnyId)
         if fixed and isinstance(object_id, Decimal | UUID):
             kind = type(object_id).__name__
             raise ConfigError(
-                f"object_id is a {kind}, which {tables.dialect.name} does not keep; send its text"
+                f"object_id is a {kind}, which {tables.database.name} does not keep; send its text"
             )
         whole_part = object_id if isinstance(object_id, int) else 0
         if isinstance(object_id, Decimal) and object_id.is_finite():
@@ -274,13 +274,13 @@ def checked_key(key: Any, rule: Unique, tables: Tables) -> str | None:
         raise ConfigError(f"the unique_key {key!r:.120} holds a NUL or half of a surrogate pair")
     _check_keys(tables)
     width = db.text_room(tables.message.c[tables.names["unique_key"]].type)
-    if width is not None and len(key) > width and not tables.dialect.loose_types:
+    if width is not None and len(key) > width and not tables.database.loose_types:
         raise ConfigError(f"the unique_key has {len(key)} characters, its column takes {width}")
     return key
 
 
 def _check_keys(tables: Tables) -> None:
-    if tables.dialect.partitioned:
+    if tables.database.partitioned:
         raise ConfigError(
             f"table {tables.spec.name} has partitions, and no index over all of them can keep keys "
             "unique; send the message without one (docs/project/decisions/013-partitions.md)"

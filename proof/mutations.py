@@ -309,8 +309,8 @@ MUTANTS = (
     _m(
         "a claim is judged by the count, where a trigger sets it back",
         "store/claim.py",
-        "if written == len(ids) and not t.dialect.rowcount_includes_ignored and not t.on_update:",
-        "if written == len(ids) and not t.dialect.rowcount_includes_ignored:",
+        "if written == len(ids) and not t.database.rowcount_includes_ignored and not t.on_update:",
+        "if written == len(ids) and not t.database.rowcount_includes_ignored:",
         "test_a_claim_that_is_set_back_is_a_refusal[sqlite-id]",
     ),
     _m(
@@ -638,7 +638,7 @@ MUTANTS = (
     _m(
         "a locked lease is waited for",
         "store/lease.py",
-        "    if not t.dialect.row_locks:\n        return True\n",
+        "    if not t.database.row_locks:\n        return True\n",
         "    return True\n",
         *_on("test_a_lease_that_somebody_has_locked_is_not_waited_for", "postgresql"),
     ),
@@ -688,8 +688,8 @@ MUTANTS = (
     _m(
         "registers without a lock of the rule",
         "schema/rule.py",
-        "        if not t.dialect.row_locks:\n            return _query(t)",
-        "        if shared or not t.dialect.row_locks:\n            return _query(t)",
+        "        if not t.database.row_locks:\n            return _query(t)",
+        "        if shared or not t.database.row_locks:\n            return _query(t)",
         *_on("test_a_change_sees_who_is_just_registering", "postgresql"),
     ),
     _m(
@@ -979,8 +979,8 @@ MUTANTS = (
     _m(
         "a batch: rows are not locked first",
         "store/settle.py",
-        "    if t.dialect.row_locks:\n        for part in",
-        "    if t.dialect.row_locks and not shares:\n        for part in",
+        "    if t.database.row_locks:\n        for part in",
+        "    if t.database.row_locks and not shares:\n        for part in",
         *_on("test_all_rows_of_a_batch_are_locked_by_age_before_one_is_changed", "postgresql"),
     ),
     _m(
@@ -1092,7 +1092,7 @@ MUTANTS = (
     _m(
         "limits: counted without a lock",
         "store/limits.py",
-        "        return query.with_for_update(skip_locked=t.dialect.skip_locked)",
+        "        return query.with_for_update(skip_locked=t.database.skip_locked)",
         "        return query",
         *_on("test_a_record_that_is_locked_holds_up_neither_us_nor_other_topics", "postgresql"),
     ),
@@ -1240,7 +1240,7 @@ MUTANTS = (
     _m(
         "keys are sent to a table where nothing keeps them unique",
         "producing.py",
-        "    if tables.dialect.partitioned:\n        raise",
+        "    if tables.database.partitioned:\n        raise",
         "    if False:\n        raise",
         "test_a_unique_key_is_refused_and_nothing_is_sent",
     ),
@@ -1306,8 +1306,8 @@ MUTANTS = (
     _m(
         "sent in a transaction of its own",
         "instance/settling/writer.py",
-        "alone = tables.dialect.arrays and plain and not sending",
-        "alone = tables.dialect.arrays and plain",
+        "alone = tables.database.arrays and plain and not sending",
+        "alone = tables.database.arrays and plain",
         *_on("test_what_is_sent_and_the_outcome_are_one_transaction", "postgresql"),
     ),
     _m(

@@ -82,7 +82,7 @@ class DatabaseLocks(LockCentre):
     @property
     def _tables(self) -> Tables:
         if self._found is None:  # without the lock of a cached_property, for a child of a fork
-            self._found = tables_for(self._spec, db.dialect_of(self.engine))
+            self._found = tables_for(self._spec, db.database_of(self.engine))
         return self._found
 
     def create_schema(self) -> list[str]:
@@ -119,7 +119,7 @@ class DatabaseLocks(LockCentre):
 
     def _acquire_all(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
         taken: list[Lease] = []
-        most = self._reached().dialect.max_ids
+        most = self._reached().database.max_ids
         for start in range(0, len(names), most):
             taken += self._acquire_some(names[start : start + most], owner, ttl)
         return taken
@@ -224,7 +224,7 @@ class DatabaseLocks(LockCentre):
         freed: dict[int, bool] = {}
 
         def free(conn: Connection, *, in_doubt: bool = False) -> None:
-            if t.dialect.one_writer:
+            if t.database.one_writer:
                 freed.clear()  # a transaction that was rolled back freed none
             for place, lease in enumerate(leases):
                 if place in freed:
@@ -312,7 +312,7 @@ class DatabaseLocks(LockCentre):
         until, tries = clock() + limit, 0
         while True:
             tries += 1
-            opened = link.transaction if t.dialect.one_writer else link.single
+            opened = link.transaction if t.database.one_writer else link.single
             try:
                 with link.lock, self._cut_after(limit, link), opened() as conn:
                     return act(conn)
@@ -344,7 +344,7 @@ class DatabaseLocks(LockCentre):
     @contextmanager
     def _cut_after(self, seconds: float, link: Connections) -> Iterator[None]:
         """Cut the connection if no answer comes: a half-open one looks like a slow one."""
-        if self._tables.dialect.one_writer:
+        if self._tables.database.one_writer:
             yield
             return
         late = threading.Timer(seconds, link.cut)

@@ -105,7 +105,7 @@ def _plain(drivername: str) -> str:
     return DATABASES[name].driver if name in NAMES else name
 
 
-def dialect_of(engine: sa.Engine) -> Database:
+def database_of(engine: sa.Engine) -> Database:
     """The capabilities of an engine's database; connects once to distinguish MariaDB and MySQL."""
     return of(engine).known(engine)
 

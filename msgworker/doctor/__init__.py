@@ -84,11 +84,11 @@ def examine(
     time to read what the table is.
     """
     with db.reaching(engine):
-        dialect = db.dialect_of(engine)
+        database = db.database_of(engine)
         with connecting(engine) as conn:
             clock = _Clock(conn, seconds)
             with clock.running():
-                patient = meet(engine, conn, spec, dialect, Rule.of(spec) if names_rule else None)
+                patient = meet(engine, conn, spec, database, Rule.of(spec) if names_rule else None)
             patient = replace(patient, declared=declared, traced=traced, limit=clock.each)
             found: list[Finding] = []
             late: list[str] = []

@@ -74,7 +74,7 @@ class Patient:
     engine: Engine
     conn: Connection
     inspector: Inspector
-    dialect: Database
+    database: Database
     spec: MessageTable
     exists: bool
     columns: dict[str, Any]
@@ -150,42 +150,42 @@ def meet(
     engine: Engine,
     conn: Connection,
     spec: MessageTable,
-    dialect: Database,
+    database: Database,
     asked: Rule | None = None,
 ) -> Patient:
     """Look at the live table; raises SchemaError only if its schema cannot be looked at."""
     inspector = sa.inspect(conn)
     name = describe.live_name(inspector, spec)
     if name is None:
-        ideal = tables_for(spec, dialect)
-        return Patient(engine, conn, inspector, dialect, spec, False, {}, ideal, ideal, None)
-    dialect = describe.for_table(inspector, spec, name, dialect)
+        ideal = tables_for(spec, database)
+        return Patient(engine, conn, inspector, database, spec, False, {}, ideal, ideal, None)
+    database = describe.for_table(inspector, spec, name, database)
     spec = describe.named(spec, name)
     no_rule = None
     try:
-        spec = create.known_rule(engine, spec, dialect).to(spec)
+        spec = create.known_rule(engine, spec, database).to(spec)
     except SchemaError as error:
         no_rule = str(error)
     described = inspector.get_columns(name, schema=spec.schema)
     kinds = {str(c["name"]): c["type"] for c in described}
     columns = {str(c["name"]).lower(): c for c in described}
     lacking = [n for role, n in spec.names().items() if n.lower() not in columns]
-    ideal = _with(spec, dialect, kinds, lacking)
+    ideal = _with(spec, database, kinds, lacking)
     must = {spec.names()[role] for role in describe.asked_for(spec)}
-    least = _with(spec, dialect, kinds, [n for n in lacking if n in must])
+    least = _with(spec, database, kinds, [n for n in lacking if n in must])
     live = None
-    as_is = requirements.read(conn, inspector, spec, dialect, described)
+    as_is = requirements.read(conn, inspector, spec, database, described)
     there = not any(spec.names()[role] in lacking for role in REQUIRED)
     if there and not requirements.only_anew(as_is):
         found = db.of(conn).index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
-        live = tables_for(spec, dialect, kinds, frozenset(found))
+        live = tables_for(spec, database, kinds, frozenset(found))
     shape = (columns, ideal, least, live, as_is)
-    return Patient(engine, conn, inspector, dialect, spec, True, *shape, asked, no_rule)
+    return Patient(engine, conn, inspector, database, spec, True, *shape, asked, no_rule)
 
 
 def _with(
-    spec: MessageTable, dialect: Database, kinds: dict[str, Any], lacking: list[str]
+    spec: MessageTable, database: Database, kinds: dict[str, Any], lacking: list[str]
 ) -> Tables:
     """The tables with these columns added, as our own DDL would make them."""
-    plain = tables_for(spec, dialect).message.c
-    return tables_for(spec, dialect, kinds | {name: plain[name].type for name in lacking})
+    plain = tables_for(spec, database).message.c
+    return tables_for(spec, database, kinds | {name: plain[name].type for name in lacking})

@@ -73,12 +73,12 @@ def left_over(p: Patient) -> list[Finding]:
 
 def _left_by(p: Patient, t: Tables, other: Rule) -> Finding:
     kinds = {str(c["name"]): c["type"] for c in p.columns.values()}
-    theirs = tables_for(other.to(p.spec), p.dialect, kinds)
+    theirs = tables_for(other.to(p.spec), p.database, kinds)
     ours = {str(index.name) for index in t.message.indexes}
     names = [str(index.name) for index in difference.ordered_indexes(theirs.message)]
     old = [name for name in names if name not in ours and name in (t.indexes or ())]
     table = p.table_name(t.message)
-    mend = [p.dialect.drop_index(p.conn.dialect, name, t.message) for name in old]
+    mend = [p.database.drop_index(p.conn.dialect, name, t.message) for name in old]
     made = [c.name for c in theirs.message.c if difference.is_generated(c)]
     mend += [
         f"ALTER TABLE {table} DROP COLUMN {p.conn.dialect.identifier_preparer.quote(name)}"

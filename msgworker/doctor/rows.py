@@ -205,7 +205,7 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
         if table is t.message or is_overtime(error):
             raise
         return  # no right to read it, which other checks tell
-    end = 2**63 - 1 if t.dialect.loose_types else db.whole_end(key.type)
+    end = 2**63 - 1 if t.database.loose_types else db.whole_end(key.type)
     if source is not None and source.most is not None:
         end = min(end, source.most)
     if highest is not None and highest > end * USED_UP:
@@ -219,12 +219,12 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
             f"the sequence {source.name} begins again at its end (CYCLE): new messages would get "
             "the ids of old ones, and run before those that wait"
         )
-        yield advised("numbers", text, p.dialect.end_ids(*on))
+        yield advised("numbers", text, p.database.end_ids(*on))
     if source.step < 0:
         text = f"the sequence {source.name} counts down: new messages run before those that wait"
         yield needed("numbers", text)
     elif highest is not None and (text := describe.behind(source, highest)):
-        yield needed("numbers", text, *p.dialect.advance_ids(*on, highest))
+        yield needed("numbers", text, *p.database.advance_ids(*on, highest))
 
 
 def refused(p: Patient) -> list[Finding]:
@@ -266,7 +266,7 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
         if guarded
         else t.object_key(c)
         if t.fold is None
-        else p.dialect.folded(c.object_id, t.fold)
+        else p.database.folded(c.object_id, t.fold)
     )
     query = sa.select(c.msg_id, key, c.status, owner).where(strange)
     query = query.order_by(c.msg_id.desc())

@@ -132,7 +132,7 @@ def _refused(conn: Connection, statement: Any) -> str | None:
 
 
 def _whom(p: Patient) -> str | None:
-    query = p.dialect.current_user
+    query = p.database.current_user
     return None if not query else str(p.conn.scalar(sa.text(query)))
 
 
@@ -157,20 +157,20 @@ def plan(p: Patient) -> list[Finding]:
     if lines is None:
         return []
     text = "\n".join(lines)
-    names = p.dialect.index_parts(p.conn, p.live.message, index)
+    names = p.database.index_parts(p.conn, p.live.message, index)
     if any(re.search(rf"\b{re.escape(name)}\b", text) for name in names):
         return [fine("plan", f"messages are claimed by index {index}", detail=text)]
     rows = db.row_estimate(p.conn, p.live.message) or 0
     if rows < WORTH_AN_INDEX:
         return [fine("plan", "the table is so small that claims read all of it", detail=text)]
     what = f"claims do not use index {index}: their cost grows with the table"
-    mend = p.dialect.analyze.format(p.table_name(p.live.message))
+    mend = p.database.analyze.format(p.table_name(p.live.message))
     return [advised("plan", what, *([mend] if mend else []), detail=text)]
 
 
 def _candidates(p: Patient, t: Tables) -> tuple[Any, dict[str, Any], str]:
     """The statement as the claim runs it; it is built by running it once, behind the last row."""
-    if t.dialect.oldest_index:
+    if t.database.oldest_index:
         candidates.oldest(p.conn, t, mark=bounded.MOST, limit=1)
         index = t.spec.index_name("oldest")
         return t.built("oldest", _never), {"mark": bounded.LEAST, "rows": 100}, index
@@ -191,7 +191,7 @@ SKEW_SECONDS = 30.0
 def settings(p: Patient) -> list[Finding]:
     """Durability, and whether the server takes writes."""
     found = []
-    for setting in p.dialect.server_settings:
+    for setting in p.database.server_settings:
         try:
             value = str(p.conn.scalar(sa.text(setting.query)))
         except DBAPIError as error:
@@ -203,12 +203,12 @@ def settings(p: Patient) -> list[Finding]:
             text = f"{setting.name} is {value}: {setting.otherwise}"
             found.append(make("server", text, *([setting.mend] if setting.mend else [])))
     version = ".".join(map(str, p.conn.dialect.server_version_info or ()))
-    return found or [fine("server", f"{p.dialect.name} {version} keeps what it has committed")]
+    return found or [fine("server", f"{p.database.name} {version} keeps what it has committed")]
 
 
 def isolation(p: Patient) -> list[Finding]:
     """READ COMMITTED on our connections, whatever the server's default is."""
-    if p.dialect.one_writer:
+    if p.database.one_writer:
         return []
     try:
         with p.another() as conn:
@@ -253,9 +253,9 @@ def succession(p: Patient) -> list[Finding]:
 
 def several_writers(p: Patient) -> list[Finding]:
     """What is otherwise where several servers take writes."""
-    if not p.dialect.certifies:
+    if not p.database.certifies:
         return _single_primary(p)
-    known = p.dialect.several_servers
+    known = p.database.several_servers
     assert known is not None
     size, step, in_order = p.conn.execute(sa.text(known.query)).one()
     found = [fine("server", f"{known.words.format(size)}; gaps between ids are harmless")]
@@ -265,14 +265,14 @@ def several_writers(p: Patient) -> list[Finding]:
 
 
 def _single_primary(p: Patient) -> list[Finding]:
-    text, wrong, mend = p.dialect.single_primary(p.conn)
+    text, wrong, mend = p.database.single_primary(p.conn)
     found = [fine("server", text)] if text else []
     return [*found, advised("server", wrong, mend)] if wrong else found
 
 
 def snapshots(p: Patient) -> list[Finding]:
     """Who keeps the database from cleaning up what has ended."""
-    query = p.dialect.oldest_snapshot
+    query = p.database.oldest_snapshot
     if not query:
         return []
     try:
@@ -337,12 +337,12 @@ def local_times(p: Patient) -> list[Finding]:
         for role, column in p.as_is.columns.items()
         if role in INSTANTS
         and t.has(role)
-        and p.dialect.is_local_default(
+        and p.database.is_local_default(
             db.kind_of(getattr(c, role)).form, (column.default or "").lower()
         )
     ]
     if own:
-        here = int(p.conn.exec_driver_sql(p.dialect.session_offset).scalar_one())
+        here = int(p.conn.exec_driver_sql(p.database.session_offset).scalar_one())
         if here != db.offset_now(zone):
             text = (
                 f"the default of column {', '.join(own)} is the database's own time "

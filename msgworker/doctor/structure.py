@@ -41,7 +41,7 @@ def version(p: Patient) -> list[Finding]:
     if not p.exists or p.live is None:
         return []
     try:
-        plan = upgrade.plan(p.conn, p.spec, p.dialect, inspector=p.inspector)
+        plan = upgrade.plan(p.conn, p.spec, p.database, inspector=p.inspector)
     except SchemaError as error:
         return [needed("version", str(error))] if "version" in str(error) else []
     if plan.found < NEWEST:
@@ -97,10 +97,10 @@ def storage(p: Patient) -> list[Finding]:
     for table in (p.ideal.message, *own_tables(p.ideal)):
         if not db.is_there(p.inspector, table):
             continue
-        kept = p.dialect.weak_storage(p.inspector, table.name, table.schema)
+        kept = p.database.weak_storage(p.inspector, table.name, table.schema)
         if kept:
             text = f"table {table.name} is kept in {kept}, which has no transactions"
-            found.append(needed("storage", text, p.dialect.strong_storage(p.table_name(table))))
+            found.append(needed("storage", text, p.database.strong_storage(p.table_name(table))))
     return found
 
 
@@ -159,7 +159,7 @@ def tried(p: Patient) -> list[Finding]:
 
 def key(p: Patient) -> list[Finding]:
     """msg_id is unique: rows are updated by it."""
-    if not p.has("msg_id") or p.live is None or p.dialect.partitioned:
+    if not p.has("msg_id") or p.live is None or p.database.partitioned:
         return []
     name = str(p.column("msg_id")["name"])
     if describe.is_unique(p.inspector, p.ideal.message.name, p.spec.schema, name):
@@ -247,7 +247,7 @@ def columns(p: Patient) -> list[Finding]:
 
 def not_stored(p: Patient) -> list[Finding]:
     """Hidden columns that are VIRTUAL but should be stored."""
-    if not p.dialect.stored_columns:
+    if not p.database.stored_columns:
         return []
     ours = [c for c in p.least.message.c if schema.is_generated(c)]
     found = [c for c in ours if _is_virtual(p.columns.get(c.name))]
@@ -264,13 +264,13 @@ def _is_virtual(described: Any) -> bool:
 
 
 def _copies(p: Patient) -> str | None:
-    return "the table is copied; writers wait meanwhile" if p.dialect.stored_columns else None
+    return "the table is copied; writers wait meanwhile" if p.database.stored_columns else None
 
 
 def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
     """One statement, so that the guard is never away."""
     table = p.least.message
-    there = p.dialect.index_names(p.conn, table)
+    there = p.database.index_names(p.conn, table)
     on_them = [
         index
         for index in schema.ordered_indexes(table)
@@ -293,7 +293,7 @@ def other_collation(p: Patient) -> list[Finding]:
     kinds = {
         c["name"]: c["type"] for name, c in p.columns.items() if not name.startswith(OWN_PREFIX)
     }
-    least = replace(p, least=tables_for(p.spec, p.dialect, kinds))
+    least = replace(p, least=tables_for(p.spec, p.database, kinds))
     ours = [c for c in least.least.message.c if schema.is_generated(c) and c.name in p.columns]
     text = (
         f"ids are told apart by {p.live.key_collation} here, while the database takes more of them "
@@ -325,15 +325,15 @@ def guard(p: Patient) -> list[Finding]:
     """A guard that is there must guard."""
     table, name = p.least.message, p.least.guard_name
     index = next(i for i in table.indexes if i.name == name)
-    broken = p.dialect.invalid_indexes(p.conn, table)
+    broken = p.database.invalid_indexes(p.conn, table)
     found = []
     ours = {str(i.name).lower(): i for i in table.indexes}
     for bad in sorted(broken & set(ours)):
         text = f"index {bad} was not finished: it promises nothing"
-        drop = p.dialect.drop_unfinished(p.conn.dialect, table, str(ours[bad].name))
+        drop = p.database.drop_unfinished(p.conn.dialect, table, str(ours[bad].name))
         found.append(needed("indexes", text, drop, p.sql(CreateIndex(ours[bad]))))
-    if p.dialect.index_is_unique(p.conn, table, name) is False:
-        drop = p.dialect.drop_index(p.conn.dialect, name, table)
+    if p.database.index_is_unique(p.conn, table, name) is False:
+        drop = p.database.drop_index(p.conn.dialect, name, table)
         text = f"the guard index {name} is not unique: {WHY['guard']}"
         found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))
     return found

@@ -207,7 +207,7 @@ class Connector:
         take turns, it has the next one. lends: for transactions that run user code."""
         setup = self._setup
         end_if_forked(setup.pid)
-        tuning = setup.tables.dialect.tuned if tuned else None
+        tuning = setup.tables.database.tuned if tuned else None
         turns = None if setup.turns is None else setup.turns.until(self._gave_up, urgent=urgent)
         engine = setup.engine if setup.lent is None or not lends else setup.lent
         return Connections(engine, turns, tuning, self._close_idle)

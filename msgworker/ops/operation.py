@@ -136,11 +136,13 @@ class Bulk:
         self.op = op
         self.skips = Skips()
         self._worked_seconds = STEP_SECONDS
-        dialect = tables.dialect
-        rest = LET_OTHERS_SECONDS if dialect.one_writer else 0.0
+        database = tables.database
+        rest = LET_OTHERS_SECONDS if database.one_writer else 0.0
         if rule.locks_alone(tables):
             rest = LET_START_SECONDS
-        self.pace = Pace(most=dialect.max_ids, rate=rate, lets_others=dialect.one_writer, rest=rest)
+        self.pace = Pace(
+            most=database.max_ids, rate=rate, lets_others=database.one_writer, rest=rest
+        )
 
     @classmethod
     def begun(

@@ -173,7 +173,7 @@ class Choice:
     def _of_ids(self, after: int | None, size: int) -> Chunk:
         ids = self.ids or []
         start = 0 if after is None else bisect_right(ids, after)
-        part = ids[start : start + min(self.tables.dialect.max_ids, size)]
+        part = ids[start : start + min(self.tables.database.max_ids, size)]
         if not part:
             return Chunk([], {})
         try:
@@ -210,7 +210,7 @@ class Choice:
 
     def _index_advice(self, ids: list[int], what: str, forced: str) -> str:
         t = self.tables
-        quote = t.dialect.compiler().identifier_preparer
+        quote = t.database.compiler().identifier_preparer
         object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
         one = len(ids) == 1
         left = f"message {ids[0]} was" if one else f"messages {ids[0]} to {ids[-1]} were"

@@ -156,7 +156,7 @@ def _by_step(
 def _sum(t: Tables, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """Of whole numbers; as floating-point ones, which are exact up to 2**53, where that is
     faster."""
-    return sa.func.sum(column + sa.literal_column("0e0") if t.dialect.slow_sums else column)
+    return sa.func.sum(column + sa.literal_column("0e0") if t.database.slow_sums else column)
 
 
 def _point(at: datetime, sums: Sums) -> HistoryPoint:

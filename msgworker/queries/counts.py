@@ -144,7 +144,7 @@ def _new(conn: Connection, t: Tables, most: int) -> _Parts:
     """New rows: by age where an index says so, else from the lowest unfinished row on."""
     c = t.cols()
     is_new = c.status == lit(Status.NEW)
-    if not t.dialect.oldest_index:
+    if not t.database.oldest_index:
         found = bounded.first_open(conn, t)
         if found is None:
             return []
@@ -202,7 +202,7 @@ def read(conn: Connection, t: Tables) -> Sizes:
     for table in (t.message, *own_tables(t)):
         size = db.table_size(conn, table)
         found.append(TableSize(table.name, *(size or (None, None))))
-    exact = Exact.EXACT if t.dialect.sizes_are_exact else Exact.ABOUT
+    exact = Exact.EXACT if t.database.sizes_are_exact else Exact.ABOUT
     return Sizes(tuple(found), exact, db.file_size(conn))
 
 

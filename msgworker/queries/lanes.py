@@ -258,7 +258,7 @@ def _failed(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
 
 
 def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
-    if not t.dialect.oldest_index:
+    if not t.database.oldest_index:
         return []
 
     def build() -> sa.Select[Any]:
@@ -275,7 +275,7 @@ def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
 def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[int], int, int]:
     """A message of each of the objects with most entries; how many objects and how many entries
     were read."""
-    if t.dialect.index_hint is None:
+    if t.database.index_hint is None:
         return _deepest_of_entries(conn, t, limit, scan)
 
     # Grouped as the index is walked: a copy of the entries, grouped, takes several times as long.
@@ -362,7 +362,7 @@ def _heads(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, tuple[i
             query = t.hinted(sa.select(*columns), source, "object")
             query = query.where(t.open_object(c) == key, t.open_rows(c))
             branch = query.order_by(t.open_msg_id(c)).limit(sa.literal_column(str(BEHIND + 2)))
-            parts.append(branch if t.dialect.bare_unions else sa.select(branch.subquery(f"q{i}")))
+            parts.append(branch if t.database.bare_unions else sa.select(branch.subquery(f"q{i}")))
         u = (sa.union_all(*parts) if branches > 1 else parts[0]).subquery("u")
         return sa.select(u.c.p, sa.func.min(u.c.i), sa.func.count()).group_by(u.c.p)
 

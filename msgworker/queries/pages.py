@@ -187,7 +187,7 @@ def _told(leaf: Part, place: list[Any]) -> Found[MessageInfo]:
 
 def _lowest_open(conn: Connection, t: Tables) -> int | None:
     """The lowest msg_id of an unfinished message, as far as an index tells."""
-    if not t.dialect.oldest_index:
+    if not t.database.oldest_index:
         first = bounded.first_open(conn, t)
         return None if first is None else first[0]
     return bounded.walks(t, t.cols(), Filter((State.NEW,)))[0].end(conn, t, rows=1)

@@ -67,7 +67,7 @@ from msgworker.table import (
 def create(
     engine: Engine,
     spec: MessageTable,
-    dialect: Database,
+    database: Database,
     warn: Callable[[str], object] = lambda _: None,
 ) -> list[str]:
     """Create what is missing; return the names of what was created, [] if all was there.
@@ -79,7 +79,7 @@ def create(
     its columns are left alone. The rule of a table is recorded where none is; so is the version.
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
-    check_names(spec, dialect)
+    check_names(spec, database)
     db.of(engine).set_up(engine)
     made: list[str] = []
     before: set[str] = set()
@@ -89,21 +89,21 @@ def create(
         inspector = sa.inspect(conn)
         live = live_name(inspector, spec)
         if live is not None:
-            before = dialect.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
+            before = database.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
         problems = [] if live is None else storage_problem(conn, inspector, spec, live)
         if problems:
             raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
         if live is None and (other := elsewhere(conn, spec)):
             warn(f"it is new here; {other}")
         if live is not None:
-            dialect = for_table(inspector, spec, live, dialect)
-            as_is = refuse_unfit(conn, inspector, named(spec, live), dialect)
+            database = for_table(inspector, spec, live, database)
+            as_is = refuse_unfit(conn, inspector, named(spec, live), database)
     if live is not None:
         refuse_at_trial(engine, as_is)
     if live is not None and spec.is_default:
-        made += _add_later_columns(engine, named(spec, live), dialect)
+        made += _add_later_columns(engine, named(spec, live), database)
     t = tables_for(
-        spec if live is None else named(spec, live), dialect, live_columns(engine, spec, live)
+        spec if live is None else named(spec, live), database, live_columns(engine, spec, live)
     )
     tables = (t.message, *own_tables(t))
     new = {table for table in tables if ensure_table(engine, table)}
@@ -113,7 +113,7 @@ def create(
             columns = filter(is_generated, table.c) if table is t.message else table.c
             made += ensure_columns(engine, table, columns)
     # Before the indexes of ours are there: those of another rule tell by which one it was used.
-    recorded_rule(engine, rules.assumed(t.spec, before).to(t.spec), dialect)
+    recorded_rule(engine, rules.assumed(t.spec, before).to(t.spec), database)
     for table in tables:
         for index in ordered_indexes(table):
             made += ensure_index(engine, t, index, look=table not in new)
@@ -123,9 +123,9 @@ def create(
     return made
 
 
-def _add_later_columns(engine: Engine, spec: MessageTable, dialect: Database) -> list[str]:
+def _add_later_columns(engine: Engine, spec: MessageTable, database: Database) -> list[str]:
     """Add the columns that a later version has added to our own message table."""
-    ideal = tables_for(spec, dialect).message
+    ideal = tables_for(spec, database).message
     return ensure_columns(engine, ideal, [c for c in ideal.c if ADDED in c.info])
 
 
@@ -163,11 +163,11 @@ def has_unknown_status(c: Cols, *, known: Iterable[Status] = tuple(Status)) -> C
     return sa.or_(c.status.is_(None), c.status.not_in([lit(s) for s in known]))
 
 
-def recorded_rule(engine: Engine, spec: MessageTable, dialect: Database) -> Rule:
+def recorded_rule(engine: Engine, spec: MessageTable, database: Database) -> Rule:
     """The recorded rule of a table; where none is, that of `spec` is recorded."""
     with connecting(engine) as conn:
         live = live_name(sa.inspect(conn), spec)
-    return record_rule(engine, tables_for(spec if live is None else named(spec, live), dialect))
+    return record_rule(engine, tables_for(spec if live is None else named(spec, live), database))
 
 
 def record_rule(engine: Engine, t: Tables) -> Rule:
@@ -187,12 +187,12 @@ def record_rule(engine: Engine, t: Tables) -> Rule:
 
 
 def refuse_unfit(
-    conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Database
+    conn: Connection, inspector: Inspector, spec: MessageTable, database: Database
 ) -> requirements.Live:
-    as_is = requirements.read(conn, inspector, spec, dialect)
+    as_is = requirements.read(conn, inspector, spec, database)
     found = requirements.needed(as_is)
     ids = as_is.columns.get("msg_id")
-    shared = not found and ids is not None and not dialect.partitioned
+    shared = not found and ids is not None and not database.partitioned
     if shared and ids and not is_unique(inspector, spec.bare_name, spec.schema, ids.name):
         found = [requirements.not_unique(conn, as_is)]
     if found:
@@ -208,7 +208,7 @@ def refuse_at_trial(engine: Engine, as_is: requirements.Live) -> None:
         return  # they are asked for
     conn = db.connected(engine)
     with db.returned(conn):
-        found = [f for f in trial(conn, tables_for(spec, as_is.dialect, kinds), as_is) if f.needed]
+        found = [f for f in trial(conn, tables_for(spec, as_is.database, kinds), as_is) if f.needed]
     if found:
         raise SchemaError(f"table {spec.name} cannot be used: {requirements.told(found)}")
 
@@ -252,7 +252,7 @@ def _within(conn: Connection, spec: MessageTable, seconds: float | None) -> Iter
 def resolve(
     engine: Engine,
     spec: MessageTable,
-    dialect: Database,
+    database: Database,
     *,
     recorded: bool = True,
     with_headers: bool = False,
@@ -265,25 +265,25 @@ def resolve(
     and written, for traces. seconds: for each statement; raises DatabaseUnavailable where another
     session, perhaps one of the caller's, has the table locked for longer; None = it waits.
     """
-    check_names(spec, dialect)
+    check_names(spec, database)
     with connecting(engine) as conn, _within(conn, spec, seconds):
         inspector = sa.inspect(conn)
         live = live_name(inspector, spec)
         if live is None:
             raise SchemaError(missing_table(conn, inspector, spec))
         table = sa.Table(live, sa.MetaData(), schema=spec.schema)
-        ideal = tables_for(spec, dialect)
+        ideal = tables_for(spec, database)
         there = _columns_there(inspector, live, ideal)
         columns = there[live]
-        indexes = dialect.index_names(conn, table, inspector)
+        indexes = database.index_names(conn, table, inspector)
         storage = storage_problem(conn, inspector, spec, live)
         own, without = _own_problems(inspector, ideal, there)
         missing = _missing(inspector, ideal, own_tables(ideal, Need.OPS, Need.FEATURE))
         spec = named(spec, live)
-        as_is = requirements.read(conn, inspector, spec, dialect, columns)
+        as_is = requirements.read(conn, inspector, spec, database, columns)
         ids = as_is.columns.get("msg_id")
-        dialect = dialect.having(partitioned=as_is.partitions is not None)
-        unique = dialect.partitioned or (
+        database = database.having(partitioned=as_is.partitions is not None)
+        unique = database.partitioned or (
             ids is not None and is_unique(inspector, live, spec.schema, ids.name)
         )
         shared = [] if unique or ids is None else [requirements.not_unique(conn, as_is)]
@@ -292,13 +292,13 @@ def resolve(
             versions.check(conn, ideal)
         own_policies = db.policies_of(conn, own_tables(ideal, Need.RUN))
         if recorded and not own:
-            spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
+            spec = in_force(conn, tables_for(spec, database), indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
     require_columns(spec, kinds)
     names = live_names(spec, kinds)
     t = tables_for(
         spec,
-        dialect,
+        database,
         kinds,
         frozenset(indexes),
         unfilled=unfilled(names, columns),
@@ -333,20 +333,20 @@ def resolve(
     return t
 
 
-def known_rule(engine: Engine, spec: MessageTable, dialect: Database) -> Rule:
+def known_rule(engine: Engine, spec: MessageTable, database: Database) -> Rule:
     """The rule in force of a table that may not be there yet; then that of `spec`."""
     with connecting(engine) as conn:
-        return rule_there(conn, spec, dialect)
+        return rule_there(conn, spec, database)
 
 
-def rule_there(conn: Connection, spec: MessageTable, dialect: Database) -> Rule:
+def rule_there(conn: Connection, spec: MessageTable, database: Database) -> Rule:
     """The same, as a connection sees it."""
     inspector = sa.inspect(conn)
     live = live_name(inspector, spec)
     if live is None:
         return Rule.of(spec)
-    t = tables_for(named(spec, live), dialect)
-    indexes = t.dialect.index_names(conn, t.message)
+    t = tables_for(named(spec, live), database)
+    indexes = t.database.index_names(conn, t.message)
     if _own_problems(inspector, t, _columns_there(inspector, live, t))[0]:
         return rules.assumed(t.spec, indexes)
     return in_force(conn, t, indexes)
@@ -399,11 +399,11 @@ def check_fit(engine: Engine, t: Tables) -> list[str]:
     if stop := [fault for fault in hidden if fault.needed]:
         raise SchemaError(f"table {t.spec.name} cannot be used: {requirements.told(stop)}")
     with connecting(engine) as conn:
-        enforced = t.dialect.is_enforced(conn, t.message, t.guard_name)
+        enforced = t.database.is_enforced(conn, t.message, t.guard_name)
         if enforced:
             notes = [fault.text for fault in hidden] + _odd_ids(conn, t)
         if enforced and t.doubtful:  # else nothing is written at a start
-            as_is = requirements.read(conn, sa.inspect(conn), t.spec, t.dialect)
+            as_is = requirements.read(conn, sa.inspect(conn), t.spec, t.database)
             notes += [f.text for f in requirements.faults(as_is) if f.check == "rights"]
     if enforced and t.doubtful:
         refuse_at_trial(engine, as_is)

@@ -83,10 +83,10 @@ def storage_problem(
     return [f"its storage engine {storage} has no transactions. To fix it: {mend}"]
 
 
-def check_names(spec: MessageTable, dialect: Database) -> None:
+def check_names(spec: MessageTable, database: Database) -> None:
     for name in (spec.schema or "", spec.bare_name, *spec.names().values()):
-        if len(name.encode()) > dialect.max_name:
-            most = f"{dialect.max_name} bytes that {dialect.name} takes"
+        if len(name.encode()) > database.max_name:
+            most = f"{database.max_name} bytes that {database.name} takes"
             raise SchemaError(f"the name {name} is longer than the {most}")
 
 
@@ -141,14 +141,14 @@ def unnamed(spec: MessageTable, lacking: Sequence[str], there: Iterable[str]) ->
     )
 
 
-def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Database) -> Database:
+def for_table(inspector: Inspector, spec: MessageTable, live: str, database: Database) -> Database:
     """What the database can do on this table: columns that are computed from one that a foreign key
     changes cannot be stored; indexes over partitions can be unique for objects only."""
     table = sa.Table(live, sa.MetaData(), schema=spec.schema)
     assert isinstance(inspector.bind, sa.Connection)
-    dialect = dialect.having(partitioned=dialect.has_partitions(inspector.bind, table))
-    if not dialect.stored_columns:
-        return dialect
+    database = database.having(partitioned=database.has_partitions(inspector.bind, table))
+    if not database.stored_columns:
+        return database
     names = spec.names()
     bases = {names[role].lower() for role in COMPUTED_FROM if role in names}
     with _unwarned():
@@ -157,8 +157,8 @@ def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Data
         options = {act: str(does).upper() for act, does in key.get("options", {}).items()}
         changes = options.get("onupdate") in CHANGING or options.get("ondelete") in CHANGING[1:]
         if changes and bases & {name.lower() for name in key["constrained_columns"]}:
-            return dialect.having(stored_columns=False)
-    return dialect
+            return database.having(stored_columns=False)
+    return database
 
 
 COMPUTED_FROM = ("object_id", "status", "error_try_times", "unique_key")

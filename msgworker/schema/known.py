@@ -131,21 +131,21 @@ class KnownTables:
     def create(self) -> tuple[list[str], Rule | None]:
         """Create what is missing; the names of it, and the recorded rule if the App has another;
         see `App.create_schema`."""
-        dialect = db.dialect_of(self._engine)
+        database = db.database_of(self._engine)
         spec = self._spec
         if not self._names_rule:
-            spec = create.known_rule(self._engine, spec, dialect).to(spec)
+            spec = create.known_rule(self._engine, spec, database).to(spec)
         made = create.create(
             self._engine,
             spec,
-            dialect,
+            database,
             lambda text: log.warning("table %s: %s", spec.name, text),
         )
         self.forget()
-        before = create.recorded_rule(self._engine, spec, dialect)
+        before = create.recorded_rule(self._engine, spec, database)
         if before == Rule.of(spec):
             return made, None
-        return made + create.create(self._engine, before.to(self._spec), dialect), before
+        return made + create.create(self._engine, before.to(self._spec), database), before
 
     def upgrade(
         self,
@@ -156,22 +156,22 @@ class KnownTables:
     ) -> Plan:
         """See `App.upgrade_schema`."""
         with db.reaching(self._engine):
-            dialect = db.dialect_of(self._engine)
-            spec = create.known_rule(self._engine, self._spec, dialect).to(self._spec)
+            database = db.database_of(self._engine)
+            spec = create.known_rule(self._engine, self._spec, database).to(self._spec)
             if dry_run:
                 with db.connecting(self._engine) as conn:
-                    return upgrade.plan(conn, spec, dialect, message_table=message_table)
+                    return upgrade.plan(conn, spec, database, message_table=message_table)
             found = upgrade.run(
-                *(self._engine, spec, dialect), message_table=message_table, on_step=on_step
+                *(self._engine, spec, database), message_table=message_table, on_step=on_step
             )
         self.forget()
         return found
 
     def _resolved(self, *, recorded: bool = True, seconds: float | None = None) -> Tables:
         with db.reaching(self._engine):
-            dialect = db.dialect_of(self._engine)
+            database = db.database_of(self._engine)
             found = create.resolve(
-                *(self._engine, self._spec, dialect),
+                *(self._engine, self._spec, database),
                 recorded=recorded,
                 with_headers=self._with_headers,
                 seconds=seconds,

@@ -94,7 +94,7 @@ class Live:
     """
 
     spec: MessageTable
-    dialect: Database
+    database: Database
     sql: sa.Dialect
     name: str
     columns: dict[str, Column]
@@ -149,7 +149,7 @@ def faults(live: Live) -> list[Fault]:
 
 def _stays_generated(live: Live, role: str, column: Column) -> bool:
     written = column.generated and not ROLES[role].may_be_generated
-    return written and not live.dialect.drop_generated(live.sql, live.name, column.name)
+    return written and not live.database.drop_generated(live.sql, live.name, column.name)
 
 
 def needed(live: Live) -> list[Fault]:
@@ -159,13 +159,13 @@ def needed(live: Live) -> list[Fault]:
 
 def error_room(live: Live) -> int:
     """How many characters of an error are kept."""
-    return _error_room(live.dialect, live.columns)
+    return _error_room(live.database, live.columns)
 
 
-def _error_room(dialect: Database, columns: dict[str, Column]) -> int:
+def _error_room(database: Database, columns: dict[str, Column]) -> int:
     column = columns.get("last_error")
     room = None if column is None else db.text_room(column.kind)
-    return MAX_ERROR if room is None or dialect.loose_types else min(MAX_ERROR, room)
+    return MAX_ERROR if room is None or database.loose_types else min(MAX_ERROR, room)
 
 
 def rooms(live: Live) -> tuple[db.Room, ...]:
@@ -178,7 +178,7 @@ def rooms(live: Live) -> tuple[db.Room, ...]:
         if column is None or column.generated:
             continue
         charset = live.charsets.get(column.name, "")
-        room = db.room_of(live.dialect, role, column.kind, charset)
+        room = db.room_of(live.database, role, column.kind, charset)
         whole = room is not None and not room.unit
         in_bytes = room is not None and room.unit == "bytes"
         if room is not None and (whole or room.most < (4 * most if in_bytes else most)):
@@ -192,7 +192,7 @@ def header_room(live: Live) -> int:
     if column is None or column.generated or _header_problem(live, column):
         return 0
     room = db.text_room(column.kind)
-    return MAX_HEADERS if room is None or live.dialect.loose_types else min(MAX_HEADERS, room)
+    return MAX_HEADERS if room is None or live.database.loose_types else min(MAX_HEADERS, room)
 
 
 def is_doubtful(live: Live) -> bool:
@@ -231,7 +231,7 @@ def _policies_of(rules: Iterable[db.Rule]) -> tuple[str, str] | None:
 def instants(live: Live) -> Instants:
     """What `available_at` holds."""
     column = live.columns.get("available_at")
-    if column is None or live.dialect.loose_types:
+    if column is None or live.database.loose_types:
         return Instants()
     return db.instants_of(column.kind, live.sql)
 
@@ -290,7 +290,7 @@ def not_unique(conn: Connection, live: Live) -> Fault:
 
 def _layouts(live: Live) -> Iterator[Fault]:
     for layout in live.layouts:
-        mend = live.dialect.drop_layout(live.name, layout)
+        mend = live.database.drop_layout(live.name, layout)
         mends = (mend,) if mend else ()
         yield Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", mends)
 
@@ -334,7 +334,7 @@ def only_anew(live: Live) -> bool:
     must be there is of a type that no statement changes."""
     if {"parent", "heirs", "heir", "view"} & set(live.layouts):
         return True
-    return not live.dialect.loose_types and any(
+    return not live.database.loose_types and any(
         fault.role in REQUIRED and not fault.mend for fault in needed(live)
     )
 
@@ -348,7 +348,7 @@ def number_problem(live: Live, role: str, column: Column) -> str:
         return f"column {name} ({role}) is {_said(kind)}, but must be a whole number"
     if role == "status" and getattr(kind, "unsigned", False):
         return f"column {name} (status) is {kind}, but must take -1 (failed)"
-    if live.dialect.loose_types:
+    if live.database.loose_types:
         return ""
     scale = getattr(kind, "scale", None) or 0
     if role == "msg_id" and scale > 0:
@@ -370,7 +370,7 @@ def number_problem(live: Live, role: str, column: Column) -> str:
 
 def _has_none(live: Live, kind: Any) -> bool:
     """Whether a column has no type, as only those may that take every value."""
-    return live.dialect.loose_types and isinstance(kind, NullType)
+    return live.database.loose_types and isinstance(kind, NullType)
 
 
 def _said(kind: Any) -> str:
@@ -379,7 +379,7 @@ def _said(kind: Any) -> str:
 
 def _topics(live: Live) -> Iterator[Fault]:
     column = live.columns.get("topic")
-    if column is None or live.dialect.loose_types or isinstance(column.kind, sa.String):
+    if column is None or live.database.loose_types or isinstance(column.kind, sa.String):
         return
     text = f"column {column.name} (topic) is {_said(column.kind)}, but must be a text"
     yield _typed(live, "topic", column, text)
@@ -388,7 +388,7 @@ def _topics(live: Live) -> Iterator[Fault]:
 def _objects(live: Live) -> Iterator[Fault]:
     """The guard is an index on an expression of the object where no column is made for it."""
     column = live.columns.get("object_id")
-    if column is None or live.dialect.guard_case != "function" or not db.is_lob(column.kind):
+    if column is None or live.database.guard_case != "function" or not db.is_lob(column.kind):
         return
     text = (
         f"column {column.name} (object_id) is {_said(column.kind)}, of which there is no index "
@@ -399,7 +399,7 @@ def _objects(live: Live) -> Iterator[Fault]:
 
 def _payloads(live: Live) -> Iterator[Fault]:
     column = live.columns.get("payload")
-    if column is None or live.dialect.loose_types or db.holds_json(column.kind):
+    if column is None or live.database.loose_types or db.holds_json(column.kind):
         return
     said = _said(column.kind) + (" ZEROFILL" if getattr(column.kind, "zerofill", False) else "")
     text = f"column {column.name} (payload) is {said}, but must hold JSON as a text"
@@ -422,7 +422,7 @@ def _header_problem(live: Live, column: Column) -> str:
     if not db.takes_any_text(kind):
         return f"is {_said(kind)}, but must be a text"
     room = db.text_room(kind)
-    if live.dialect.loose_types or room is None or room >= LEAST_HEADERS:
+    if live.database.loose_types or room is None or room >= LEAST_HEADERS:
         return ""
     return f"takes {room} characters, {LEAST_HEADERS} are needed"
 
@@ -441,14 +441,14 @@ def _keys(live: Live) -> Iterator[Fault]:
     column = live.columns.get("unique_key")
     if column is None or _has_none(live, column.kind):
         return
-    name, padded = column.name, live.dialect.pads_chars and isinstance(column.kind, sa.CHAR)
+    name, padded = column.name, live.database.pads_chars and isinstance(column.kind, sa.CHAR)
     if not db.takes_any_text(column.kind) or padded:
         text = f"column {name} (unique_key) is {_said(column.kind)}, but must be a text"
-        yield _typed(live, "unique_key", column, text, is_needed=not live.dialect.loose_types)
+        yield _typed(live, "unique_key", column, text, is_needed=not live.database.loose_types)
     elif not column.nullable or column.default not in (None, "NULL"):
         has = "takes no NULL" if not column.nullable else f"has the default {column.default}"
         text = f"column {name} (unique_key) {has}, but messages without a key need NULL"
-        mend = live.dialect.drop_not_null(live.sql, live.name, name, column.kind)
+        mend = live.database.drop_not_null(live.sql, live.name, name, column.kind)
         yield Fault("types", True, text, tuple(mend), "unique_key")
 
 
@@ -462,15 +462,15 @@ def _texts(live: Live) -> Iterator[Fault]:
         if not db.takes_any_text(column.kind):
             problem, is_needed = (
                 f"is {_said(column.kind)}, but must be a text",
-                not live.dialect.loose_types or _takes_no_text(live, column.kind),
+                not live.database.loose_types or _takes_no_text(live, column.kind),
             )
-        elif is_id and live.dialect.pads_chars and isinstance(column.kind, sa.CHAR):
+        elif is_id and live.database.pads_chars and isinstance(column.kind, sa.CHAR):
             problem, is_needed = f"is {column.kind}: what is read is not what was written", True
         elif room is not None and room < (LONGEST_ID if is_id else MAX_ERROR):
             least = LONGEST_ID if is_id else MAX_ERROR
             problem = f"takes {room} characters, {least} are needed"
             problem += "" if is_id else " for whole texts: they are cut"
-            is_needed = is_id and not live.dialect.loose_types
+            is_needed = is_id and not live.database.loose_types
         if problem:
             text = f"column {column.name} {problem}"
             yield _typed(live, role, column, text, is_needed=is_needed)
@@ -484,15 +484,15 @@ def _instants(live: Live) -> Iterator[Fault]:
         name, kind = column.name, column.kind
         problem, is_needed = "", True
         if isinstance(kind, sa.DateTime | sa.TIMESTAMP | UtcDateTime):
-            if live.dialect.zone_is_lost(kind):
+            if live.database.zone_is_lost(kind):
                 zone = live.spec.time_zone
                 problem = f"column {name} has no time zone: it is read as the time of {zone}"
                 is_needed = False
-        elif live.dialect.loose_types:
+        elif live.database.loose_types:
             is_needed = role != "created_at" and _takes_no_text(live, kind)
             if not isinstance(kind, sa.String):
                 problem = f"column {name} is {kind}: instants are kept as texts here"
-        elif not (live.dialect.texts_as_instants and _holds_an_instant(live, role, kind)):
+        elif not (live.database.texts_as_instants and _holds_an_instant(live, role, kind)):
             problem = f"column {name} is {_said(kind)}, but must be an instant"
         if problem:
             yield _typed(live, role, column, problem, is_needed=is_needed)
@@ -505,7 +505,7 @@ def _takes_no_text(live: Live, kind: Any) -> bool:
 def _holds_an_instant(live: Live, role: str, kind: Any) -> bool:
     room = db.text_room(kind)
     if role == "available_at":  # it is in an index
-        most = live.dialect.key_room(kind)
+        most = live.database.key_room(kind)
         too_long = most is not None and (room is None or room > most)
         return (
             isinstance(kind, sa.VARCHAR | sa.CHAR) and not too_long and (room or 0) >= INSTANT_TEXT
@@ -521,18 +521,18 @@ def _ids(live: Live) -> Iterator[Fault]:
     if live.fold == "unknown":
         text = f"column {column.name} (object_id) has a collation by which msgworker cannot compare"
         yield _typed(live, "object_id", column, text)
-    if live.dialect.case_index == "column" and isinstance(column.kind, BINARIES):
+    if live.database.case_index == "column" and isinstance(column.kind, BINARIES):
         text = f"column {column.name} (object_id) is {column.kind}, but must be a text or a number"
         yield Fault("types", True, text)
-    if not live.dialect.loose_types and isinstance(column.kind, sa.JSON | sa.ARRAY | NullType):
+    if not live.database.loose_types and isinstance(column.kind, sa.JSON | sa.ARRAY | NullType):
         said = _said(column.kind)
         text = f"column {column.name} (object_id) is {said}, but must be a text or a number"
         yield _typed(live, "object_id", column, text)
     if column.changes:
         text = f"column {column.name} (object_id) changes whenever its row is updated"
-        mend = live.dialect.drop_not_null(live.sql, live.name, column.name, column.kind)
+        mend = live.database.drop_not_null(live.sql, live.name, column.name, column.kind)
         yield Fault("columns", True, text, tuple(mend))
-    room = live.dialect.key_room(column.kind)
+    room = live.database.key_room(column.kind)
     length = getattr(column.kind, "length", None)
     if room is not None and isinstance(column.kind, sa.String) and (length or 0) > room:
         text = f"column {column.name} (object_id) takes {length} characters, an index {room}"
@@ -544,7 +544,7 @@ def _nulls(live: Live) -> Iterator[Fault]:
         column = live.columns.get(role)
         if column is None or column.nullable:
             continue
-        mend = live.dialect.drop_not_null(live.sql, live.name, column.name, column.kind)
+        mend = live.database.drop_not_null(live.sql, live.name, column.name, column.kind)
         text = f"column {column.name} must take NULL"
         yield Fault("columns", True, *_with_way_out(live, role, text, mend))
 
@@ -554,10 +554,10 @@ def _generated(live: Live) -> Iterator[Fault]:
     for role, column in live.columns.items():
         if column.generated and not ROLES[role].may_be_generated:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
-            plain = live.dialect.drop_generated(live.sql, live.name, column.name)
+            plain = live.database.drop_generated(live.sql, live.name, column.name)
             is_needed = role not in ("created_at", "headers")
             yield Fault("columns", is_needed, *_with_way_out(live, role, text, plain))
-    if live.dialect.case_index != "column":
+    if live.database.case_index != "column":
         return
     for column in live.all.values():
         if column.name.lower().startswith(OWN_PREFIX) and not column.generated:
@@ -585,7 +585,7 @@ def _defaults(live: Live) -> Iterator[Fault]:
     )
     if plain != "NULL":
         text = f"column {column.name} (status) has the default {plain}: such rows are not new"
-    mend = live.dialect.set_default(live.sql, live.name, column.name, "0")
+    mend = live.database.set_default(live.sql, live.name, column.name, "0")
     yield Fault("columns", False, text, mend)
 
 
@@ -594,9 +594,9 @@ def _checks(live: Live) -> Iterator[Fault]:
         what = f"CHECK {check.name} ({check.text})".replace("CHECK  ", "CHECK ")
         text = f"{what} does not take {', '.join(ROWS[name] for name in check.refuses)}"
         column = live.all.get(check.name)
-        mend = live.dialect.drop_check(live.sql, live.name, check.name, column)
+        mend = live.database.drop_check(live.sql, live.name, check.name, column)
         if not mend:
-            text += f". {REMAKE}" if live.dialect.loose_types else ""
+            text += f". {REMAKE}" if live.database.loose_types else ""
         yield Fault("checks", True, text, mend)
 
 
@@ -676,7 +676,7 @@ def _typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool 
     tried = live.tried.get(role, DryRun())
     if tried.loses:
         text, mend = f"{text}; {tried.loses}", ()
-    if not live.dialect.loose_types or live.strict:
+    if not live.database.loose_types or live.strict:
         text, mend = _with_way_out(live, role, text, mend)
     return Fault("types", is_needed, text, mend, role, tried.holds or None)
 
@@ -688,11 +688,11 @@ def _dry_runs(conn: Connection, live: Live) -> dict[str, DryRun]:
 
 
 def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
-    if not live.dialect.retypes_values:
+    if not live.database.retypes_values:
         return DryRun()
     column = live.columns[role]
     at = (conn, live.name, column.name)
-    ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]].type
+    ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]].type
     length = getattr(ours, "length", None) or getattr(getattr(ours, "impl", None), "length", None)
     try:
         spec = live.spec
@@ -734,25 +734,25 @@ def _statuses(found: Sequence[tuple[str | None, str | None, int]]) -> DryRun:
 
 
 def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
-    ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]]
+    ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]]
     kind, counts = column.kind, column.counts
     instant = role in INSTANTS and isinstance(kind, sa.DateTime)
     number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
     generated = column.generated and ROLES[role].may_be_generated
-    if not live.dialect.can_alter_type(kind, ours.type, generated=generated):
+    if not live.database.can_alter_type(kind, ours.type, generated=generated):
         return ()
     plain = (
-        live.dialect.drop_generated(live.sql, live.name, column.name) if column.generated else ()
+        live.database.drop_generated(live.sql, live.name, column.name) if column.generated else ()
     )
     zone = live.spec.time_zone if instant else None
     options: dict[str, Any] = {"zone": zone, "number": number, "counts": counts}
     dropped = (
         statement
         for name, text in live.rules
-        if live.dialect.check_calls(text, column.name)  # made for values of the old type
-        for statement in live.dialect.drop_check(live.sql, live.name, name, None)
+        if live.database.check_calls(text, column.name)  # made for values of the old type
+        for statement in live.database.drop_check(live.sql, live.name, name, None)
     )
-    return (*plain, *dropped, *live.dialect.alter_type(live.sql, live.name, ours, **options))
+    return (*plain, *dropped, *live.database.alter_type(live.sql, live.name, ours, **options))
 
 
 def _with_way_out(
@@ -764,10 +764,10 @@ def _with_way_out(
     if role in REQUIRED:
         return f"{text}. {REMAKE}", ()
     new = f"{live.columns[role].name}_2"
-    ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]]
+    ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]]
     kind = ours.type.compile(dialect=live.sql)
     quoted = live.sql.identifier_preparer.quote(new)
-    add = f"ALTER TABLE {live.name} {live.dialect.add_column(f'{quoted} {kind}')}"
+    add = f"ALTER TABLE {live.name} {live.database.add_column(f'{quoted} {kind}')}"
     return (
         f'{text}. {REMAKE}, or add a column ({add}) and name it: MessageTable({role}="{new}")',
         (),
@@ -810,7 +810,7 @@ def read(
     conn: Connection,
     inspector: Inspector,
     spec: MessageTable,
-    dialect: Database,
+    database: Database,
     described: Sequence[Any] | None = None,
 ) -> Live:
     """The live message table, which must be there under the name in `spec`. described: what
@@ -827,7 +827,7 @@ def read(
     table = sa.Table(spec.bare_name, sa.MetaData(), schema=spec.schema)
     ids, guard = names.get("object_id", ""), spec.index_name("guard")
     rules = db.rules_of(conn, table, object_id=ids, guard=guard)
-    for name, kind in db.cutting(dialect, rules).items():
+    for name, kind in db.cutting(database, rules).items():
         if name in every:
             every[name] = replace(every[name], kind=kind, cuts=True)
     for rule in rules:
@@ -844,19 +844,19 @@ def read(
     parts = {rule.name: int(rule.text) for rule in rules if rule.kind == "part"}
     live = Live(
         spec=spec,
-        dialect=dialect,
+        database=database,
         sql=conn.dialect,
         name=conn.dialect.identifier_preparer.format_table(table),
         columns=columns,
         all=every,
-        checks=tuple(_refusing(conn, spec, columns, rules, _error_room(dialect, columns))),
+        checks=tuple(_refusing(conn, spec, columns, rules, _error_room(database, columns))),
         rules=tuple((rule.name, rule.text) for rule in rules if rule.kind == "check"),
         triggers=_triggers_of(rules),
-        fold=db.fold_of(dialect, rules),
+        fold=db.fold_of(database, rules),
         layouts=tuple(text for text in layouts if text in LAYOUTS),
         partitions=parts if "hash" in layouts else None,
         strict="strict" in layouts,
-        error_codec=db.codec_of(dialect, rules, names.get("last_error", "")),
+        error_codec=db.codec_of(database, rules, names.get("last_error", "")),
         policies=_policies_of(rules),
         charsets={rule.name: rule.text for rule in rules if rule.kind == "charset"},
     )

@@ -178,14 +178,14 @@ def hold(conn: Connection, t: Tables) -> bool:
 
     Where none is recorded, that of `t` is. Raises RuleChanged if it is not that of `t`.
     """
-    found = _locked(conn, t, shared=t.dialect.share_locks)
+    found = _locked(conn, t, shared=t.database.share_locks)
     if found is None:
         if read(conn, t) is not None:
             return False
         record(conn, t)
     elif found != Rule.of(t.spec):
         raise RuleChanged(t.spec.name, str(Rule.of(t.spec)), str(found))
-    elif t.dialect.certifies:  # a change on another server is then in conflict
+    elif t.database.certifies:  # a change on another server is then in conflict
         c = t.lease.c
         conn.execute(sa.update(t.lease).where(c.name == _name(t)).values(renewed_at=now()))
     return True
@@ -199,7 +199,7 @@ def look_seconds(t: Tables) -> float:
 
 def locks_alone(t: Tables) -> bool:
     """Whether only one at a time can hold the rule, although it is never changed."""
-    return t.dialect.row_locks and not t.dialect.share_locks
+    return t.database.row_locks and not t.database.share_locks
 
 
 def _locked(conn: Connection, t: Tables, *, shared: bool) -> Rule | None:
@@ -207,9 +207,9 @@ def _locked(conn: Connection, t: Tables, *, shared: bool) -> Rule | None:
     process may hold the lock."""
 
     def build() -> sa.Select[Any]:
-        if not t.dialect.row_locks:
+        if not t.database.row_locks:
             return _query(t)
-        return _query(t).with_for_update(read=shared, skip_locked=t.dialect.skip_locked)
+        return _query(t).with_for_update(read=shared, skip_locked=t.database.skip_locked)
 
     query = t.built(("rule_locked", shared), build)
     found = conn.execute(query, {"mw_name": _name(t)}).first()

@@ -167,7 +167,7 @@ def _own_id(live: Live) -> int | None:
     """An id that the database would not give; None where it must give it, or gives it back."""
     ids = live.columns["msg_id"]
     unsigned = bool(getattr(ids.kind, "unsigned", False))
-    if not ids.counts or ids.always or unsigned or live.dialect.one_writer:
+    if not ids.counts or ids.always or unsigned or live.database.one_writer:
         return None
     return -1 - secrets.randbelow(min(db.whole_end(ids.kind), 1 << 62))
 
@@ -191,8 +191,8 @@ def _newest(conn: Connection, t: Tables) -> _Sent | None:
     """The newest message, if it is not locked; None if there is none."""
     c = t.cols()
     query = sa.select(c.msg_id, c.status).order_by(c.msg_id.desc()).limit(1)
-    if t.dialect.row_locks and not t.dialect.blocks:  # who takes blocks locks no limited query
-        query = query.with_for_update(skip_locked=t.dialect.skip_locked)
+    if t.database.row_locks and not t.database.blocks:  # who takes blocks locks no limited query
+        query = query.with_for_update(skip_locked=t.database.skip_locked)
     try:
         with _savepoint(conn):
             found = conn.execute(query).first()
@@ -219,8 +219,8 @@ def _without_id(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault |
     text = f"a message that is sent gets no id: column {ids.name} (msg_id) stays NULL, and the "
     text += "message is never handled"
     text += f"; {plural(others, 'row', 'has', 'have')} none" if others > 0 else ""
-    mend = () if others > 0 else live.dialect.set_not_null(live.sql, live.name, ids.name, ids.kind)
-    if live.dialect.loose_types:
+    mend = () if others > 0 else live.database.set_not_null(live.sql, live.name, ids.name, ids.kind)
+    if live.database.loose_types:
         text += ". Create the table again, with INTEGER PRIMARY KEY, or with NOT NULL if all who "
         text += "insert bring an id"
     elif not mend:
@@ -259,7 +259,7 @@ def _written(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[F
             problems.setdefault(problem, []).append(ROWS[name])
     for problem, refused in problems.items():
         text = f"table {live.name} does not take {', '.join(refused)}: {problem}"
-        yield Fault(CHECK, True, text, tuple(live.dialect.identified(conn, live.name, problem)))
+        yield Fault(CHECK, True, text, tuple(live.database.identified(conn, live.name, problem)))
 
 
 def _problem(
@@ -296,5 +296,5 @@ def _purged(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[Fa
         if trouble(error) in (Trouble.REFUSED, Trouble.AGAIN):
             return  # only a purge needs the right
         reason = reason_of(error)
-    mend = live.dialect.identified(conn, live.name, reason)
+    mend = live.database.identified(conn, live.name, reason)
     yield Fault(CHECK, False, f"messages of {live.name} cannot be purged: {reason}", tuple(mend))

@@ -97,7 +97,7 @@ class Plan:
 def plan(
     conn: Connection,
     spec: MessageTable,
-    dialect: Database,
+    database: Database,
     *,
     message_table: bool = False,
     inspector: Inspector | None = None,
@@ -108,9 +108,9 @@ def plan(
     it has read already is not read again. Raises SchemaError for a
     table that no instance may use, and for a schema on which code of this version may not work.
     """
-    describe.check_names(spec, dialect)
+    describe.check_names(spec, database)
     inspector = inspector or sa.inspect(conn)
-    t, there = _tables(conn, inspector, spec, dialect)
+    t, there = _tables(conn, inspector, spec, database)
     steps = list(_steps(conn, inspector, t, there))
     lacking = [name for one in steps for name in one.lacking]
     can_read = not {"lease", "lease.serves"} & set(lacking)
@@ -129,7 +129,7 @@ def plan(
 def run(
     engine: Engine,
     spec: MessageTable,
-    dialect: Database,
+    database: Database,
     *,
     message_table: bool = False,
     on_step: Callable[[Step], object] | None = None,
@@ -144,7 +144,7 @@ def run(
 
     def look() -> Plan:
         with connecting(engine) if conn is None else nullcontext(conn) as looking:
-            return plan(looking, spec, dialect, message_table=message_table)
+            return plan(looking, spec, database, message_table=message_table)
 
     if conn is None:
         db.of(engine).set_up(engine)
@@ -164,7 +164,7 @@ def run(
                     continue
                 attempts += 1
                 if trouble(error) is not Trouble.AGAIN or attempts > ATTEMPTS:
-                    raise _refused(engine, spec, dialect, step, error) from error
+                    raise _refused(engine, spec, database, step, error) from error
                 time.sleep(min(PAUSE_SECONDS * 1.5**attempts, LONGEST_PAUSE_SECONDS))
                 continue
             if on_step is not None:
@@ -200,7 +200,7 @@ def _run_as_written(conn: Connection, statement: str) -> None:
 
 
 def _refused(
-    engine: Engine, spec: MessageTable, dialect: Database, step: Step, error: DBAPIError
+    engine: Engine, spec: MessageTable, database: Database, step: Step, error: DBAPIError
 ) -> Exception:
     why = f"cannot upgrade the schema: {reason_of(error)}"
     kind = trouble(error)
@@ -208,7 +208,7 @@ def _refused(
         return db.unavailable(engine, error)
     if kind is Trouble.RACE and step.lacking == ("message:guard",):
         with connecting(engine) as conn:
-            t, _ = _tables(conn, sa.inspect(conn), spec, dialect)
+            t, _ = _tables(conn, sa.inspect(conn), spec, database)
         why = two_running(engine.dialect, t, why)
     if kind is Trouble.AGAIN:
         why += f". Table {step.table} is in use by long transactions; run this again"
@@ -221,24 +221,24 @@ def _refused(
 
 
 def _tables(
-    conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Database
+    conn: Connection, inspector: Inspector, spec: MessageTable, database: Database
 ) -> tuple[Tables, bool]:
     """The tables as they are to be, and whether the message table is there."""
     live = describe.live_name(inspector, spec)
     if live is None:
-        return tables_for(spec, dialect), False
+        return tables_for(spec, database), False
     if problems := describe.storage_problem(conn, inspector, spec, live):
         raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
-    dialect = describe.for_table(inspector, spec, live, dialect)
+    database = describe.for_table(inspector, spec, live, database)
     spec = describe.named(spec, live)
-    create.refuse_unfit(conn, inspector, spec, dialect)
+    create.refuse_unfit(conn, inspector, spec, database)
     kinds = {str(c["name"]): c["type"] for c in inspector.get_columns(live, schema=spec.schema)}
     describe.require_columns(spec, kinds)
     if spec.is_default:
         there = {name.lower() for name in kinds}
-        later = (c for c in tables_for(spec, dialect).message.c if ADDED in c.info)
+        later = (c for c in tables_for(spec, database).message.c if ADDED in c.info)
         kinds |= {c.name: c.type for c in later if c.name.lower() not in there}
-    return tables_for(spec, dialect, kinds), True
+    return tables_for(spec, database, kinds), True
 
 
 def _steps(conn: Connection, inspector: Inspector, t: Tables, there: bool) -> Iterator[Step]:
@@ -311,7 +311,7 @@ def _indexing(conn: Connection, t: Tables, table: sa.Table, short: str) -> Itera
             yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
         text, waits = _text(conn, CreateIndex(index)), db.BUILDING
         # PostgreSQL builds no index over partitions beside others.
-        if not (t.dialect.partitioned and table is t.message):
+        if not (t.database.partitioned and table is t.message):
             text, waits = db.of(conn).index_online(text)
         yield Step(version, f"index {name}", (text,), waits, table.name, lacking)
 

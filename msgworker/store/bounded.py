@@ -433,7 +433,7 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     if words == {State.PROCESSING}:
         ids = running(t)
         return [Walk(None, (c.msg_id.in_(sa.select(ids.c.i)),), c.msg_id, exact=True)]
-    if words & {State.DONE, State.UNKNOWN} or not t.dialect.oldest_index:
+    if words & {State.DONE, State.UNKNOWN} or not t.database.oldest_index:
         return [Walk(None, (), c.msg_id, exact=wanted == Filter(tuple(State)))]
     key = t.oldest_key(c)
     found = [failed()] if State.DEAD in words else []

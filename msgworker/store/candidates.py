@@ -147,7 +147,7 @@ def oldest_among(
     """`oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded
     step, however many of other topics stand in front. Where no index has rows by age, those that
     have ended count, too."""
-    by_age = t.dialect.oldest_index
+    by_age = t.database.oldest_index
 
     def pages(*columns: ColumnElement[Any]) -> Any:
         c = t.cols()
@@ -261,7 +261,7 @@ def heads(
     last object to read, which is then the cursor behind it; with `those` alone, where pages are
     read.
     """
-    if t.dialect.recursive_skip_scan:
+    if t.database.recursive_skip_scan:
         return _hop(conn, t, after, limit, those)
     return _page(conn, t, after, limit, those, until)
 
@@ -413,7 +413,7 @@ def without_object(
         key = t.open_msg_id(c)
         # Without a hint a planner may prefer the primary key, and read all finished rows; this
         # order, whose first key is the same in all rows, is one that only the object index gives.
-        order = [] if t.dialect.index_hint else [c.object_id]
+        order = [] if t.database.index_hint else [c.object_id]
         query: Select[Any] = t.hinted(sa.select(*columns), t.message, "object")
         where = [*t.waiting_without_object(c), key > bindparam("after", type_=sa.BigInteger())]
         if bounded:

@@ -119,9 +119,9 @@ def lock(
 
     def build() -> sa.Select[Any]:
         query = _matching(t, words, wanted)
-        if not t.dialect.row_locks:
+        if not t.database.row_locks:
             return query
-        return query.with_for_update(skip_locked=not waits and t.dialect.skip_locked)
+        return query.with_for_update(skip_locked=not waits and t.database.skip_locked)
 
     if not ids:
         return []
@@ -306,7 +306,7 @@ def ran_later(
     before = sa.and_(c.object_id == last.c.o, c.msg_id < last.c.hi)
     query = sa.select(c.msg_id, last.c.hi).select_from(row.join(last, before)).where(*chosen(c))
     params = {} if wanted is not None else {"mw_ids": list(ids)}
-    with joining_widely(conn, t.dialect):
+    with joining_widely(conn, t.database):
         return {found[0]: found[1] for found in conn.execute(query, params)}
 
 
@@ -467,7 +467,7 @@ def done_behind(conn: Connection, t: Tables, lows: Sequence[int]) -> dict[int, l
         rows = conn.execute(statement, {"head": lows[0]})
         return {lows[0]: [SeenRow._make(row) for row in rows]}
     found: dict[int, list[SeenRow]] = {}
-    with joining_widely(conn, t.dialect):
+    with joining_widely(conn, t.database):
         for lo, *row in conn.execute(statement, {"mw_ids": list(lows), "low": min(lows)}):
             found.setdefault(lo, []).append(SeenRow._make(row))
     return found

@@ -42,7 +42,7 @@ RUNS_PER_STATEMENT = 50
 def at_once(t: Tables) -> int | None:
     """How many runs to read before their messages are handled, where one statement reads few: two
     statements, since lanes that begin apart are settled apart. None = all."""
-    return None if t.dialect.json_lists or t.dialect.arrays else 2 * RUNS_PER_STATEMENT
+    return None if t.database.json_lists or t.database.arrays else 2 * RUNS_PER_STATEMENT
 
 
 def read_runs(
@@ -86,8 +86,8 @@ def _read(
     """The unfinished rows of each object, by the place of its head among those asked for, and by
     age. Before the columns of the row: the place, whether it may start, and, with a role, its
     slice."""
-    other = _by_heads if t.dialect.json_lists else _union
-    found = (_lateral if t.dialect.arrays else other)(conn, t, asked, limit, role)
+    other = _by_heads if t.database.json_lists else _union
+    found = (_lateral if t.database.arrays else other)(conn, t, asked, limit, role)
     first = 2 if role is None else 3
     # Neither a join nor a union promises an order.
     in_order = sorted(found, key=itemgetter(0, first))
@@ -183,7 +183,7 @@ def _union(
                 .order_by(t.open_msg_id(n))
                 .limit(bindparam("rows", type_=sa.Integer()))
             )
-            parts.append(ids if t.dialect.bare_unions else sa.select(ids.subquery(f"q{i}")))
+            parts.append(ids if t.database.bare_unions else sa.select(ids.subquery(f"q{i}")))
         union: Any = sa.union_all(*parts) if branches > 1 else parts[0]
         x = union.subquery("x")
         # Without the payloads: derived tables that hold them are written to disk by MariaDB (and
@@ -223,11 +223,11 @@ def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: st
     guard finds a running message that the statement could not see, or if the database refuses to
     change a row for any other reason: roll back and call `flag_apart`.
     """
-    if t.dialect.arrays:
+    if t.database.arrays:
         return _flag_arrays(conn, t, candidates, me, loud=False)
     won: list[Row] = []
-    for start in range(0, len(candidates), t.dialect.max_ids):
-        part = candidates[start : start + t.dialect.max_ids]
+    for start in range(0, len(candidates), t.database.max_ids):
+        part = candidates[start : start + t.database.max_ids]
         won += _flag_locked(conn, t, part, me, loud=False)
     return won
 
@@ -244,7 +244,7 @@ OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
 def refuse_at_once(conn: Connection, t: Tables) -> None:
     """Make deferred constraints check at each statement until the end of the transaction: an error
     at COMMIT does not name its row, and rolls back all others."""
-    if t.dialect.defers:
+    if t.database.defers:
         conn.execute(t.built("immediate", lambda: sa.text("SET CONSTRAINTS ALL IMMEDIATE")))
 
 
@@ -258,7 +258,7 @@ def flag_apart(
         return [], {}
     try:
         with conn.begin_nested():
-            if t.dialect.arrays:
+            if t.database.arrays:
                 return _flag_arrays(conn, t, candidates, me, loud=True), {}
             return _flag_locked(conn, t, candidates, me, loud=True), {}
     except (DBAPIError, RowKept) as error:
@@ -305,16 +305,16 @@ def _flag_locked(
         c = t.cols()
         query = sa.select(c.status, *row_columns(t, c)).where(t.among(c.msg_id), *_is_head(t, c))
         query = query.order_by(c.msg_id)
-        if not t.dialect.row_locks:
+        if not t.database.row_locks:
             return query
-        return query.with_for_update(skip_locked=t.dialect.skip_locked)
+        return query.with_for_update(skip_locked=t.database.skip_locked)
 
     def update(loud: bool) -> sa.Update:
         c = t.cols()
         mine = (t.among(c.msg_id), t.claimable(c))
         change = sa.update(t.message).where(*mine).values(flagged_values(t))
         change = in_guard_order(t, change)
-        ignore = None if loud else t.dialect.update_ignore
+        ignore = None if loud else t.database.update_ignore
         return change.prefix_with(ignore) if ignore else change
 
     seen = {c.msg_id: (c.status, c.tries) for c in candidates}
@@ -327,10 +327,10 @@ def _flag_locked(
     key = ("flag_update", loud)
     change = t.built(key, partial(update, loud))
     written = changed(conn, t, key, change, {"mw_ids": ids, "mw_me": me})
-    if written == len(ids) and not t.dialect.rowcount_includes_ignored and not t.on_update:
+    if written == len(ids) and not t.database.rowcount_includes_ignored and not t.on_update:
         return rows
     back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
-    if len(back) < len(rows) and t.dialect.update_ignore and not loud:
+    if len(back) < len(rows) and t.database.update_ignore and not loud:
         raise LeftAlone
     if len(back) < written:
         _refuse_kept(t, ids, back, loud)

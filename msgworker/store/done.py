@@ -47,7 +47,7 @@ def look(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int
     see the state before it, and the handler would start again while the old commit goes through.
     """
     wanted = sorted(ids)
-    if t.dialect.row_locks:
+    if t.database.row_locks:
         for part in _parts(t, wanted):
             conn.execute(locking(t), {"mw_ids": part}).all()
     return still_mine(conn, t, wanted, me=me)
@@ -57,8 +57,8 @@ def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> s
     """Those of `ids` that are flagged by us."""
     wanted = list(ids)
     found: set[int] = set()
-    for start in range(0, len(wanted), t.dialect.max_ids):
-        part = wanted[start : start + t.dialect.max_ids]
+    for start in range(0, len(wanted), t.database.max_ids):
+        part = wanted[start : start + t.database.max_ids]
         found |= set(conn.scalars(mine_among(t), {"mw_ids": part, "mw_me": me}))
     return found
 
@@ -84,7 +84,7 @@ def write_done(
     """Lock everything in msg_id order (otherwise two settles, or a claim, could deadlock), then
     write."""
     nexts = [s.next_id for s in plain if s.next_id is not None]
-    if t.dialect.row_locks:
+    if t.database.row_locks:
         ids = sorted({s.msg_id for s in plain} | {s.msg_id for s in others} | set(nexts))
         for part in _parts(t, ids):
             conn.execute(locking(t), {"mw_ids": part}).all()
@@ -114,7 +114,7 @@ def _by_tries(t: Tables, batch: Sequence[Settlement]) -> list[tuple[int | None, 
 
 
 def _parts(t: Tables, ids: Sequence[int]) -> Iterable[Sequence[int]]:
-    size = t.dialect.max_ids
+    size = t.database.max_ids
     return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
@@ -244,7 +244,7 @@ def _ids_in(text: str | None) -> set[int]:
 def alone_fits(t: Tables, s: Settlement) -> bool:
     """Whether `done_alone` can write it: where one statement can, and rows have owners, whose tries
     need not be asked for."""
-    return t.dialect.arrays and t.has("claimed_by") and s.outcome is Outcome.DONE
+    return t.database.arrays and t.has("claimed_by") and s.outcome is Outcome.DONE
 
 
 def done_alone(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled:
@@ -321,8 +321,8 @@ class NotTogether(FlagMissing):
 def fits(conn: Connection, t: Tables, batch: Sequence[Settlement]) -> bool:
     """Whether a batch of messages that are done can be written so: where rows have owners, whose
     tries need not be asked for, and not in several statements."""
-    able = t.orders_updates or (t.dialect.blocks and t.dialect.can_block(conn))
-    return able and t.has("claimed_by") and 2 * len(batch) <= t.dialect.max_ids
+    able = t.orders_updates or (t.database.blocks and t.database.can_block(conn))
+    return able and t.has("claimed_by") and 2 * len(batch) <= t.database.max_ids
 
 
 def done_together(
@@ -370,16 +370,16 @@ def _in_block(
         if nexts:
             moved = sa.update(t.message).where(_one_of(c, "mw_nexts"), *may_follow(t, c))
             changes["mw_moved"] = moved.values(flagged_values(t))
-        return t.dialect.block_of(conn, locking(t), changes)
+        return t.database.block_of(conn, locking(t), changes)
 
     params |= {"mw_heads": heads}
     if nexts:
         params |= {"mw_nexts": nexts + nexts[-1:] * (len(heads) - len(nexts))}
     try:
         block = t.built(("block", bool(nexts), *text_kind(conn)), build)
-        return sum(t.dialect.send_block(conn, block, params))
+        return sum(t.database.send_block(conn, block, params))
     except DBAPIError as error:
-        if t.dialect.refuses_block(conn, error):
+        if t.database.refuses_block(conn, error):
             raise NotTogether from error
         raise
 

@@ -114,7 +114,7 @@ def known(conn: Connection, t: Tables, msg_id: int, keys: Sequence[str]) -> dict
         return sa.select(*columns).where(*_of(t), among)
 
     found: dict[str, Record] = {}
-    size = min(LOOK, t.dialect.max_ids)
+    size = min(LOOK, t.database.max_ids)
     for start in range(0, len(keys), size):
         params = _params(t, msg_id) | {"b_keys": list(keys[start : start + size])}
         for key, status, tries, value in conn.execute(t.built("items_known", build), params):
@@ -187,7 +187,7 @@ def fence(conn: Connection, t: Tables, msg_id: int, *, me: str, tries: int) -> d
     of the transaction. tries: as it was claimed; asked for where the table has no owners."""
     counted = not t.has("claimed_by")
     params = {"b_msg": msg_id, "mw_me": me, "mw_tries": tries}
-    if t.dialect.certifies and t.has("available_at"):
+    if t.database.certifies and t.has("available_at"):
         # It means nothing while the message runs. A recovery on another server is then in conflict.
         conn.execute(t.built("items_touch", lambda: _touch(t, counted)), params)
 
@@ -196,7 +196,7 @@ def fence(conn: Connection, t: Tables, msg_id: int, *, me: str, tries: int) -> d
         query = sa.select(now().label("at")).select_from(t.message)
         query = query.where(c.msg_id == bindparam("b_msg"), t.mine(c, ME))
         query = query.where(*t.same_tries(c, counted))
-        return query.with_for_update(read=True) if t.dialect.row_locks else query
+        return query.with_for_update(read=True) if t.database.row_locks else query
 
     found: datetime | None = conn.scalar(t.built("items_fence", build), params)
     return found

@@ -236,13 +236,13 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
 def is_free(conn: Connection, t: Tables, name: str) -> bool:
     """Lock a lease, unless it is locked or gone: a suspended process may hold the lock, and an
     instance that waits for it loses its own lease."""
-    if not t.dialect.row_locks:
+    if not t.database.row_locks:
         return True
     lease = t.lease.c
 
     def build() -> Any:
         query = sa.select(lease.name).where(lease.name == bindparam("whose"))
-        return query.with_for_update(skip_locked=t.dialect.skip_locked)
+        return query.with_for_update(skip_locked=t.database.skip_locked)
 
     return bool(conn.execute(t.built("lease_free", build), {"whose": name}).all())
 

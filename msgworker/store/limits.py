@@ -132,9 +132,9 @@ def lock(conn: Connection, t: Tables, topic: str) -> Free | None:
 
     def build() -> sa.Select[Any]:
         query = sa.select(*_limit_columns(t), LIMIT.of(t).c.full_us, now_ms()).where(*_whose(t))
-        if not t.dialect.row_locks:
+        if not t.database.row_locks:
             return query
-        return query.with_for_update(skip_locked=t.dialect.skip_locked)
+        return query.with_for_update(skip_locked=t.database.skip_locked)
 
     row = conn.execute(t.built("limit_lock", build), {"mw_topic": topic}).first()
     if row is None:
@@ -147,7 +147,7 @@ def lock(conn: Connection, t: Tables, topic: str) -> Free | None:
 
 def take(conn: Connection, t: Tables, topic: str, free: Free, count: int) -> None:
     """Take so many tokens. In the transaction of `lock`."""
-    if not free.limit.starts and not t.dialect.certifies:
+    if not free.limit.starts and not t.database.certifies:
         return
 
     def build() -> sa.Update:

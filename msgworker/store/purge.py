@@ -86,7 +86,7 @@ def lock(
     c = t.cols()
     query = sa.select(c.msg_id).where(t.among(c.msg_id), *_old(t, c, before, dead, topic))
     query = query.order_by(c.msg_id)
-    if t.dialect.row_locks:
+    if t.database.row_locks:
         query = query.with_for_update()
     return list(conn.scalars(query, {"mw_ids": list(ids)}))
 
@@ -146,10 +146,10 @@ def archive_name(t: Tables, name: str) -> MessageTable:
         spec.bare_name.lower() == table.name for table in t.message.metadata.tables.values()
     ):
         raise ConfigError(f"{name} is a table of msgworker itself; name another archive table")
-    if len(spec.bare_name.encode()) > t.dialect.max_name:
+    if len(spec.bare_name.encode()) > t.database.max_name:
         raise ConfigError(
-            f"the name {name} is longer than the {t.dialect.max_name} bytes that "
-            f"{t.dialect.name} takes"
+            f"the name {name} is longer than the {t.database.max_name} bytes that "
+            f"{t.database.name} takes"
         )
     return spec
 
@@ -164,8 +164,8 @@ def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
     live = sa.Table(t.message.name, sa.MetaData(), schema=t.message.schema, autoload_with=conn)
     wanted = [c for c in live.c if c.computed is None]
     if not sa.inspect(conn).has_table(spec.bare_name, schema=schema):
-        options = t.dialect.own_table_options()
-        ids = t.names["msg_id"] if t.dialect.partitioned else ""  # which have no key there
+        options = t.database.own_table_options()
+        ids = t.names["msg_id"] if t.database.partitioned else ""  # which have no key there
         copies = [_copied(c, c.primary_key or c.name == ids) for c in wanted]
         made = sa.Table(spec.bare_name, sa.MetaData(), *copies, schema=schema, **options)
         made.create(conn, checkfirst=True)

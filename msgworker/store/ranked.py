@@ -192,7 +192,7 @@ def due_and_ranked(
         due = due_rows(t, from_start, ZERO.label("ranked"), ONE.label("head"), rank)
         columns = hint_columns(t, c, instant_text(c.available_at))
         by_rank = _by_rank(t, *columns, ONE.label("ranked"), _is_head(t), limit="most")
-        if t.dialect.bare_unions:
+        if t.database.bare_unions:
             return sa.union_all(due, by_rank)
         return sa.union_all(sa.select(due.subquery("q0")), sa.select(by_rank.subquery("q1")))
 

@@ -190,9 +190,9 @@ def _locked(
     def build() -> Select[Any]:
         c = t.cols()
         query = sa.select(c.msg_id).where(t.among(c.msg_id), *whose(c)).order_by(c.msg_id)
-        if not t.dialect.row_locks:
+        if not t.database.row_locks:
             return query
-        return query.with_for_update(skip_locked=t.dialect.skip_locked)
+        return query.with_for_update(skip_locked=t.database.skip_locked)
 
     if not ids:
         return []

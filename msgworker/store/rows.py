@@ -103,7 +103,7 @@ def types_of(values: Iterable[Iterable[Any]]) -> set[type]:
 
 def key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     """Where it is needed only: every column of every row costs something, in some drivers much."""
-    return [] if t.fold is None else [t.dialect.folded(c.object_id, t.fold)]
+    return [] if t.fold is None else [t.database.folded(c.object_id, t.fold)]
 
 
 def _after_key(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
@@ -117,7 +117,7 @@ def _after_key(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
 
 def _as_text(t: Tables, column: ColumnElement[Any]) -> ColumnElement[Any]:
     kind, texts = column.type, (sa.String, sa.LargeBinary, sa.BINARY, sa.VARBINARY)
-    plain = t.dialect.loose_types and not isinstance(kind, sa.JSON)
+    plain = t.database.loose_types and not isinstance(kind, sa.JSON)
     return column if plain or isinstance(kind, texts) else sa.cast(column, sa.Text())
 
 
@@ -278,8 +278,8 @@ def _unlike(conn: Connection, t: Tables, wanted: Mapping[int, Wanted]) -> list[i
         return sa.select(*columns).where(t.among(c.msg_id))
 
     statement, ids, kept = t.built("written", build), list(wanted), list[int]()
-    for start in range(0, len(ids), t.dialect.max_ids):
-        part = ids[start : start + t.dialect.max_ids]
+    for start in range(0, len(ids), t.database.max_ids):
+        part = ids[start : start + t.database.max_ids]
         for msg_id, status, tries, times, owned, waits in fetch(conn, statement, {"mw_ids": part}):
             want = wanted[msg_id]
             is_out = status != Status.PROCESSING if want.status is None else status == want.status
@@ -320,7 +320,7 @@ def sent_often(
     """The rows of the most frequent statements. Where lists are arrays (other drivers fail on some
     texts): sent as a text that is made once, and as the driver gives them, if SQLAlchemy would
     convert nothing; else by `fetch`. kept: as of `fetch_text`."""
-    if t.dialect.arrays:
+    if t.database.arrays:
         place = ("text", key, *text_kind(conn))
         text = t.built(place, lambda: text_for(conn, t.built(key, build)))
         if text is not None:

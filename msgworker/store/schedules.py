@@ -211,7 +211,7 @@ def object_of(t: Tables, text: str | None) -> Any:
     """The object of a schedule as the message table takes it; raises ValueError for a text that is
     no value of its column."""
     kind = t.object_type
-    if text is None or isinstance(kind, sa.String | db.KeyText) or t.dialect.loose_types:
+    if text is None or isinstance(kind, sa.String | db.KeyText) or t.database.loose_types:
         return text
     if isinstance(kind, sa.Integer):
         return int(text)

@@ -82,7 +82,7 @@ def send(
             return inserted
         if found is None:
             continue
-        look = not t.dialect.latest_by_lock  # the snapshot shows what is seen to have changed
+        look = not t.database.latest_by_lock  # the snapshot shows what is seen to have changed
         if found.msg_id == own and not found.kept:
             give_up(conn, t, found, key)
         elif on_duplicate == "raise":
@@ -108,14 +108,14 @@ def _inserted(
     """The new msg_id, or the holder; neither if it has ended meanwhile. look: at the holder before
     the INSERT, where that cannot step back."""
     key = row["b_unique_key"]
-    if t.dialect.on_conflict:
+    if t.database.on_conflict:
         names = frozenset(row)
 
         def build() -> sa.Insert:
             c = t.cols()
             assert c.unique_key is not None
             values, where = inserted_values(t, names), counts(c)
-            statement = t.dialect.insert_unless(t.message, values, c.unique_key, where)
+            statement = t.database.insert_unless(t.message, values, c.unique_key, where)
             return statement.returning(c.msg_id)
 
         made = conn.execute(t.built(("insert unless", names), build), row).first()
@@ -127,7 +127,7 @@ def _inserted(
     except DBAPIError as error:
         if not db.violates(error, index_name(t)):
             raise
-    return None, holder(conn, t, key, latest=t.dialect.latest_by_lock)
+    return None, holder(conn, t, key, latest=t.database.latest_by_lock)
 
 
 def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Holder | None:
@@ -141,7 +141,7 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
         query = sa.select(*columns).where(*holds(t, c, bindparam("mw_key", type_=AnyText())))
         return query.with_for_update(read=True) if latest else query
 
-    with t.dialect.past_snapshot(conn) if latest else nullcontext():
+    with t.database.past_snapshot(conn) if latest else nullcontext():
         found = conn.execute(t.built(("key_holder", latest), build), {"mw_key": key}).first()
     return None if found is None else Holder(found[0], found[1], found[2], found[3] == 1)
 
@@ -197,7 +197,7 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
     used = {"b_payload", "b_priority", "b_delay", "b_at", "b_headers"} & names
     params = {name: row[name] for name in used}
     params |= {"mw_id": found.msg_id, "mw_key": row["b_unique_key"]}
-    with t.dialect.past_snapshot(conn):
+    with t.database.past_snapshot(conn):
         done = conn.execute(t.built(("replace", frozenset(used)), build), params)
     return bool(done.rowcount)
 
@@ -216,7 +216,7 @@ def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:
         without = {t.names["unique_key"]: sa.null()}
         return sa.update(t.message).where(*same, counts(c)).values(without)
 
-    with t.dialect.past_snapshot(conn):
+    with t.database.past_snapshot(conn):
         conn.execute(t.built("key_given_up", build), {"mw_id": found.msg_id, "mw_key": key})
 
 
@@ -235,8 +235,8 @@ def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
     """Insert one message; return its msg_id as the database gave it, None where it does not tell.
     `values` by role, from `row_values`."""
     keys = frozenset(values)
-    if not t.counts_ids and t.dialect.tells_no_other_ids:
-        if not t.dialect.returns_ids(conn.dialect.server_version_info or ()):
+    if not t.counts_ids and t.database.tells_no_other_ids:
+        if not t.database.returns_ids(conn.dialect.server_version_info or ()):
             conn.execute(_insert(t, keys).inline(), values)
             return None
         found = conn.execute(t.built(("insert", keys, "id"), lambda: _returning(t, keys)), values)
@@ -256,7 +256,7 @@ def insert_many(conn: Connection, t: Tables, rows: Sequence[dict[str, Any]]) -> 
     if not rows:
         return
     keys = frozenset(rows[0])
-    kinds = _array_kinds(t, rows) if t.dialect.arrays else None
+    kinds = _array_kinds(t, rows) if t.database.arrays else None
     if kinds is None:
         conn.execute(_insert(t, keys).inline(), list(rows))
         return
@@ -393,10 +393,10 @@ def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
         roles["scheduled_for"] = bindparam("b_scheduled_for", type_=kind_of(t.cols().scheduled_for))
     payload = t.cols().payload
     if "b_payload" in keys and payload is not None:
-        roles["payload"] = db.json_text(t.dialect, "b_payload", payload)
+        roles["payload"] = db.json_text(t.database, "b_payload", payload)
     headers = t.cols().headers
     if "b_headers" in keys and headers is not None:
-        roles["headers"] = db.json_text(t.dialect, "b_headers", headers)
+        roles["headers"] = db.json_text(t.database, "b_headers", headers)
     return roles
 
 

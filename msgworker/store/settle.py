@@ -70,7 +70,7 @@ def settle(
     done = Outcome.DONE
     plain = [s for s in batch if s.outcome is done]
     others = [] if len(plain) == len(batch) else [s for s in batch if s.outcome is not done]
-    if t.dialect.arrays:
+    if t.database.arrays:
         settled = done_arrays(conn, t, plain, me) if plain else {}
     elif not others and not in_steps and fits(conn, t, plain):
         settled = done_together(conn, t, plain, me)
@@ -127,7 +127,7 @@ def _settle_alone(
     settled = _settle_in_one(conn, t, settlement, me)
     if settled is not None:
         return settled
-    if t.dialect.row_locks and settlement.next_id is not None:
+    if t.database.row_locks and settlement.next_id is not None:
         ids = sorted({settlement.msg_id, settlement.next_id})
         conn.execute(locking(t), {"mw_ids": ids}).all()
     try:
@@ -356,7 +356,7 @@ def settle_batch(
     heads = [share.head for share in shares]
     followers = [msg_id for share in shares for msg_id in share.followers]
     nexts = [share.next_id for share in shares if share.next_id is not None]
-    if t.dialect.row_locks:
+    if t.database.row_locks:
         for part in _parts(t, sorted({*heads, *followers, *nexts})):
             conn.execute(_lock(t), part).all()
     counted = tries is not None and not t.has("claimed_by")
@@ -383,13 +383,13 @@ def _changed(
 
 def _parts(t: Tables, ids: Sequence[int]) -> Iterable[dict[str, Any]]:
     """The parameter for so many ids as one statement may have."""
-    size = t.dialect.max_ids
+    size = t.database.max_ids
     parts = (ids[start : start + size] for start in range(0, len(ids), size))
-    return ({"mw_ids": array_text(part) if t.dialect.arrays else part} for part in parts)
+    return ({"mw_ids": array_text(part) if t.database.arrays else part} for part in parts)
 
 
 def _among(t: Tables, c: Cols) -> ColumnElement[bool]:
-    if t.dialect.arrays:
+    if t.database.arrays:
         return c.msg_id == sa.func.any(array_param("mw_ids", sa.BigInteger()))
     return t.among(c.msg_id)
 
@@ -400,7 +400,7 @@ def _lock(t: Tables) -> sa.Select[Any]:
     def build() -> sa.Select[Any]:
         c = t.cols()
         rows = locked_by_key(t, sa.select(c.msg_id).where(_among(t, c)))
-        if not t.dialect.arrays:
+        if not t.database.arrays:
             return rows
         locked = rows.cte("locked").prefix_with("MATERIALIZED")
         return sa.select(sa.func.count()).select_from(locked)

@@ -57,7 +57,7 @@ class Page(NamedTuple):
 def may_skip(t: Tables) -> bool:
     """Whether a statement may hop: a step for each object, else one for each of their messages.
     Pages are cheaper where objects have few."""
-    return t.dialect.recursive_skip_scan and t.dialect.arrays
+    return t.database.recursive_skip_scan and t.database.arrays
 
 
 def heads(
@@ -175,7 +175,7 @@ def _pages(
     pages: dict[Any, Page] = {}
     for begun in (False, True):
         part = [place for place in places if (place.after is not None) is begun]
-        most = len(part) if t.dialect.arrays else BRANCHES[-1]
+        most = len(part) if t.database.arrays else BRANCHES[-1]
         for start in range(0, len(part), most or 1):
             some = part[start : start + most]
             pages |= _read(conn, t, role, some, rows, what, hop, begun, none=none)
@@ -208,7 +208,7 @@ def _read(
         build = _hopped
     params: dict[str, Any] = {"rows": rows}
     branches = 0
-    if t.dialect.arrays:
+    if t.database.arrays:
         values = [place.value for place in places]
         params["values"] = array_text(values) if role == "shard" else values
         if begun:
@@ -243,7 +243,7 @@ def _asked(
     t: Tables, role: str, branches: int, begun: bool, afters: ColumnElement[Any], after_type: Any
 ) -> tuple[list[tuple[Any, Any]], Any]:
     """The value and the place of each branch of a UNION; or of the one of a LATERAL, and that."""
-    if not t.dialect.arrays:
+    if not t.database.arrays:
         values = [bindparam(f"v{i}", type_=_type(t, role)) for i in range(branches)]
         places = [bindparam(f"a{i}", type_=after_type) if begun else None for i in range(branches)]
         return list(zip(values, places, strict=True)), None
@@ -300,7 +300,7 @@ def _hopped(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any
 
 
 def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
-    kind = t.object_type if t.dialect.arrays else t.key_type
+    kind = t.object_type if t.database.arrays else t.key_type
     made, asked = _asked(
         t, role, branches, begun, bindparam("afters", type_=sa.ARRAY(t.object_type)), kind
     )
@@ -320,7 +320,7 @@ def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
             w = page.lateral("w")
             parts.append(sa.select(w.c.v, w.c.o, w.c.i).select_from(asked.join(w, sa.true())))
         else:
-            bare = t.dialect.bare_unions
+            bare = t.database.bare_unions
             parts.append(page if bare else sa.select(page.subquery(f"q{i}")))
     u = _together(parts).c
     grouped = sa.select(
@@ -350,13 +350,13 @@ def _without_object(t: Tables, role: str, branches: int, begun: bool, none: bool
         if after is not None:
             page = page.where(key > after)
         # Its first key is the same in all rows: an order that only the index of slices gives.
-        order = [] if t.dialect.index_hint else [p.object_id]
+        order = [] if t.database.index_hint else [p.object_id]
         page = page.order_by(*order, key).limit(bindparam("rows", type_=sa.Integer()))
         if asked is not None:
             w = page.lateral("w")
             parts.append(sa.select(*w.c).select_from(asked.join(w, sa.true())))
         else:
-            bare = t.dialect.bare_unions
+            bare = t.database.bare_unions
             parts.append(page if bare else sa.select(page.subquery(f"q{i}")))
     u = _together(parts)
     return sa.select(u).order_by(u.c.v, u.c.k)

@@ -136,8 +136,8 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
     instance: the owner of the messages. The oldest ones beyond KEPT per message are deleted.
     """
     found: dict[int, tuple[datetime | None, int]] = {}
-    for start in range(0, len(failures), t.dialect.max_ids):
-        ids = [f.msg_id for f in failures[start : start + t.dialect.max_ids]]
+    for start in range(0, len(failures), t.database.max_ids):
+        ids = [f.msg_id for f in failures[start : start + t.database.max_ids]]
         params = {"mw_ids": ids, "mw_table": t.message.name}
         for msg_id, started_at, last in conn.execute(_last_tries(t), params).all():
             found[msg_id] = (started_at, last or 0)
@@ -196,7 +196,7 @@ def of(
 
 
 def _parts(t: Tables, ids: Sequence[int]) -> Iterable[list[int]]:
-    size = t.dialect.max_ids
+    size = t.database.max_ids
     return (list(ids[start : start + size]) for start in range(0, len(ids), size))
 
 

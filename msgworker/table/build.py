@@ -99,7 +99,7 @@ def reached(lacking: Iterable[str]) -> int:
 
 def tables_for(
     spec: MessageTable,
-    dialect: Database,
+    database: Database,
     present: Mapping[str, TypeEngine[Any]] | None = None,
     indexes: frozenset[str] | None = None,
     **facts: Any,
@@ -115,12 +115,12 @@ def tables_for(
     """
     shape = (
         *(getattr(spec, named.name) for named in fields(spec)),
-        dialect,
+        database,
         None if present is None else frozenset((n, type(k), repr(k)) for n, k in present.items()),
         indexes,
         frozenset(facts.items()),
     )
-    return _shared(_Shape(shape, partial(build_tables, spec, dialect, present, indexes, **facts)))
+    return _shared(_Shape(shape, partial(build_tables, spec, database, present, indexes, **facts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _shared(shape: _Shape) -> Tables:
 
 def build_tables(
     spec: MessageTable,
-    dialect: Database,
+    database: Database,
     present: Mapping[str, TypeEngine[Any]] | None = None,
     indexes: frozenset[str] | None = None,
     **facts: Any,
@@ -146,19 +146,19 @@ def build_tables(
     """The same, of one's own."""
     names = spec.names() if present is None else live_names(spec, present)
     metadata = sa.MetaData()
-    message = _message_table(spec, dialect, names, metadata, present or {})
+    message = _message_table(spec, database, names, metadata, present or {})
     generated = (present or {}).get(OPEN_OBJECT + spec.rule)
     made_as = getattr(generated, "collation", None)
     kind = (present or {}).get(names.get("object_id", ""))
-    if made_as == dialect.key_collation and made_as != getattr(kind, "collation", None):
+    if made_as == database.key_collation and made_as != getattr(kind, "collation", None):
         facts |= {"key_collation": made_as, "fold": None}
-    tables = indexing(dialect)(
+    tables = indexing(database)(
         spec=spec,
-        dialect=dialect,
+        database=database,
         message=message,
-        lease=LEASE.made(spec, dialect, metadata),
-        item=ITEM.made(spec, dialect, metadata),
-        failed_try=TRY.made(spec, dialect, metadata),
+        lease=LEASE.made(spec, database, metadata),
+        item=ITEM.made(spec, database, metadata),
+        failed_try=TRY.made(spec, database, metadata),
         names=names,
         indexes=indexes,
         **facts,
@@ -180,15 +180,15 @@ def live_names(spec: MessageTable, present: Iterable[str]) -> dict[str, str]:
 
 
 def _column(
-    role: ColumnRole, spec: MessageTable, dialect: Database, there: TypeEngine[Any] | None
+    role: ColumnRole, spec: MessageTable, database: Database, there: TypeEngine[Any] | None
 ) -> tuple[Any, dict[str, Any]]:
     """Type and options of a column; there: the type that it has in the database."""
-    kind = db.kept_as(there, dialect, spec.time_zone) if role.type is None else role.type()
+    kind = db.kept_as(there, database, spec.time_zone) if role.type is None else role.type()
     options: dict[str, Any] = {}
     if role.name == "msg_id":
         options = {"primary_key": True, "autoincrement": True}
     elif role.default is not None:
-        defaults = {"now": db.created_default(dialect, spec.time_zone), "0": sa.text("0")}
+        defaults = {"now": db.created_default(database, spec.time_zone), "0": sa.text("0")}
         default = defaults.get(role.default, role.default)
         options = {"nullable": False, "server_default": default}
     if role.since > 1:
@@ -198,7 +198,7 @@ def _column(
 
 def _message_table(
     spec: MessageTable,
-    dialect: Database,
+    database: Database,
     names: dict[str, str],
     metadata: sa.MetaData,
     live: Mapping[str, TypeEngine[Any]],
@@ -207,16 +207,16 @@ def _message_table(
     for role, about in ROLES.items():
         if role not in names:
             continue
-        kind, options = _column(about, spec, dialect, live.get(names[role]))
+        kind, options = _column(about, spec, database, live.get(names[role]))
         if about.own_type:
             own = live.get(names[role], kind)
-            unknown = isinstance(own, sa.types.NullType) and not dialect.loose_types
+            unknown = isinstance(own, sa.types.NullType) and not database.loose_types
             kind = kind if role == "msg_id" and unknown else db.exact(own)
         exact = sa.Integer | sa.String | KeyText
-        if role == "object_id" and dialect.loose_types and not isinstance(kind, exact):
+        if role == "object_id" and database.loose_types and not isinstance(kind, exact):
             kind = db.AnyId()
         known = (sa.String, sa.JSON, sa.types.TypeDecorator)
-        if role == "payload" and dialect.loose_types and not isinstance(kind, known):
+        if role == "payload" and database.loose_types and not isinstance(kind, known):
             kind = sa.types.NullType()  # values are read unchanged, whatever the type
         if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
             kind = db.WholeId()
@@ -225,14 +225,14 @@ def _message_table(
                 sa.Column(
                     names[role],
                     kind,
-                    *dialect.identity(always=dialect.partitioned),
+                    *database.identity(always=database.partitioned),
                     **options,
                 )
             )
         else:
             columns.append(sa.Column(names[role], kind, **options))
-    options = dialect.table_options(names.get("object_id") if dialect.partitioned else None)
+    options = database.table_options(names.get("object_id") if database.partitioned else None)
     table = sa.Table(spec.bare_name, metadata, *columns, schema=spec.schema, **options)
-    if dialect.partitioned:  # the ids are unique, but no constraint can say so
+    if database.partitioned:  # the ids are unique, but no constraint can say so
         table.primary_key.ddl_if(callable_=lambda *_, **__: False)
     return table

@@ -45,11 +45,11 @@ from msgworker.table.spec import (
 from msgworker.table.tables import Tables
 
 
-def indexing(dialect: Database) -> type[Tables]:
+def indexing(database: Database) -> type[Tables]:
     """The class of the tables of a database."""
-    if dialect.partial_indexes:
+    if database.partial_indexes:
         return PartialIndexes
-    return GeneratedColumns if dialect.case_index == "column" else FunctionIndexes
+    return GeneratedColumns if database.case_index == "column" else FunctionIndexes
 
 
 class PartialIndexes(Tables):
@@ -64,16 +64,16 @@ class PartialIndexes(Tables):
             waits = sa.and_(self.unfinished(c), c.available_at.is_not(None))
             self._add("due", c.available_at, c.msg_id, where=waits)
         self._add(FAILED, c.msg_id, where=self.failed(c))
-        if self.dialect.partitioned:  # instead of a primary key
+        if self.database.partitioned:  # instead of a primary key
             sa.Index(self.spec.index_name("id"), c.msg_id)
         for role in self.sliced:
             by: list[ColumnElement[Any]] = [c.object_id, c.msg_id]
-            if self.dialect.slices_by_age:  # with what its predicate reads, so that no row is read
+            if self.database.slices_by_age:  # with what its predicate reads, so that no row is read
                 by = [c.msg_id, c.object_id, c.status, c.error_try_times]
             self._add(SLICES[role], self.slice_key(c, role), *by, where=self.in_slices(c))
 
     def _add(self, name: str, *keys: Any, where: Any, unique: bool = False) -> None:
-        option = self.dialect.index_where(where)
+        option = self.database.index_where(where)
         sa.Index(self.spec.index_name(name), *keys, unique=unique, **option)
 
     def key(self, object_id: Any) -> Any:
@@ -157,7 +157,7 @@ class CaseIndexes(Tables):
         c, name = self.cols(), self.spec.index_name
         sa.Index(name("guard"), self._guard_key(c), unique=True)
         sa.Index(name("object"), self.open_object(c), self.open_msg_id(c))
-        if self.dialect.oldest_index:
+        if self.database.oldest_index:
             sa.Index(name("oldest"), self._oldest_case(c))
         if c.available_at is not None:
             # Flagging and finishing set available_at to NULL: finished rows are not in this index.
@@ -191,7 +191,7 @@ class CaseIndexes(Tables):
         if not isinstance(c.object_id.type, sa.String | KeyText):
             return sa.cast(c.object_id, sa.String(MAX_OBJECT_ID))
         key = self._text_key(c.object_id)
-        return self.dialect.recollated(key) if self.key_collation else key
+        return self.database.recollated(key) if self.key_collation else key
 
     def _text_key(self, object_id: ColumnElement[Any]) -> ColumnElement[Any]:
         return object_id
@@ -248,7 +248,7 @@ class CaseIndexes(Tables):
 
 class GeneratedColumns(CaseIndexes):
     """The CASE is in a generated column; that of the guard only if a key part must be a column
-    (`dialect.guard_case`)."""
+    (`Database.guard_case`)."""
 
     def add_indexes(self) -> None:
         self._add_columns()
@@ -259,26 +259,26 @@ class GeneratedColumns(CaseIndexes):
         kind = plain.object_id.type
         length = max(MAX_OBJECT_ID, getattr(kind, "length", 0) or 0)
         own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
-        room = t.dialect.key_room(kind if own else KeyText())
+        room = t.database.key_room(kind if own else KeyText())
         length = length if room is None else min(length, room)
-        key = self.dialect.key_like(kind, length) if own else db.key_text(length)
+        key = self.database.key_like(kind, length) if own else db.key_text(length)
         wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
             OPEN_OBJECT + t.spec.rule: (self._open_case(plain), key)
         }
-        if t.dialect.guard_case == "column":
+        if t.database.guard_case == "column":
             wanted[RUNNING_OBJECT] = (super().running_object(plain), key)
         # Not the id itself: in MySQL a generated column cannot use an AUTO_INCREMENT column.
         failed = sa.case((t.failed(plain), sa.literal_column("1")))
         wanted[FAILED_MARK] = (failed, sa.SmallInteger())
         for name, (expression, kind) in wanted.items():
-            computed = sa.Computed(expression, persisted=t.dialect.stored_columns)
+            computed = sa.Computed(expression, persisted=t.database.stored_columns)
             hidden = {db.HIDDEN: True}
             t.message.append_column(sa.Column(name, kind, computed, nullable=True, info=hidden))
 
     def _guard_key(self, c: Cols) -> Any:
         # A key part that is an expression needs parentheses.
         key = self.running_object(c)
-        return Grouping(key) if self.dialect.guard_case == "function" else key
+        return Grouping(key) if self.database.guard_case == "function" else key
 
     def _failed_keys(self, c: Cols) -> Sequence[ColumnElement[Any]]:
         return self._own(c, FAILED_MARK), c.msg_id
@@ -294,13 +294,13 @@ class GeneratedColumns(CaseIndexes):
         return found
 
     def running_object(self, c: Cols) -> ColumnElement[Any]:
-        if self.dialect.guard_case == "function":
+        if self.database.guard_case == "function":
             return super().running_object(c)
         return self._own(c, RUNNING_OBJECT)
 
     def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
         with_object, without = super().running_rows(c, d)
-        if self.dialect.guard_case == "function":
+        if self.database.guard_case == "function":
             # Where it IS NOT NULL, but to MySQL no index on an expression answers that.
             key, empty = self.running_object(c), text_lit("")
             with_object = (c, "guard", sa.or_(key >= empty, key < empty))

@@ -56,7 +56,7 @@ class OwnTable:
     def of(self, t: Tables) -> sa.Table:
         """The table beside this message table."""
         make = self.made
-        return t.built(self.name, lambda: make(t.spec, t.dialect, t.message.metadata))
+        return t.built(self.name, lambda: make(t.spec, t.database, t.message.metadata))
 
     def made(self, spec: MessageTable, database: Database, metadata: sa.MetaData) -> sa.Table:
         """The table as our DDL makes it; one for each metadata."""

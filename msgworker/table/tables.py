@@ -43,9 +43,9 @@ def priority_of(c: Cols) -> ColumnElement[Any]:
 def rank_of(t: Tables, c: Cols) -> ColumnElement[Any]:
     """The priority, negated, so that the highest comes first; as in the index, where its key is a
     CASE."""
-    if t.dialect.partial_indexes:
+    if t.database.partial_indexes:
         return _rank(c)
-    if t.dialect.case_index == "column":
+    if t.database.case_index == "column":
         source: FromClause = c.msg_id.table
         found: ColumnElement[Any] = source.c[_column_name(t)]
         return found
@@ -54,7 +54,7 @@ def rank_of(t: Tables, c: Cols) -> ColumnElement[Any]:
 
 def urgent_order(t: Tables, c: Cols) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
     """The keys of the index."""
-    if t.dialect.partial_indexes:  # of columns alone: tools do not read indexes on expressions
+    if t.database.partial_indexes:  # of columns alone: tools do not read indexes on expressions
         assert c.priority is not None
         return c.priority.desc(), c.msg_id
     return rank_of(t, c), _msg_id(t, c)
@@ -65,7 +65,7 @@ def urgent_behind(
 ) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     """The rows behind this one in the order of the index."""
     own = _msg_id(t, c)
-    if t.dialect.partial_indexes:
+    if t.database.partial_indexes:
         assert c.priority is not None
         priority = ZERO - rank
         return c.priority <= priority, sa.or_(c.priority < priority, own > msg_id)
@@ -75,7 +75,7 @@ def urgent_behind(
 
 def urgent_rows(t: Tables, c: Cols) -> ColumnElement[bool]:
     """The rows of the index, as a query by it selects them."""
-    if not t.dialect.partial_indexes:
+    if not t.database.partial_indexes:
         return rank_of(t, c).is_not(None)
     # Written in this form, no planner uses the indexes of open rows for it.
     return sa.case((_urgent(t, c), ONE), else_=ZERO) == ONE
@@ -86,15 +86,15 @@ def add_priority_index(t: Tables) -> None:
     c = t.cols()
     if c.priority is None:
         return
-    if t.dialect.case_index == "column":
+    if t.database.case_index == "column":
         rank = sa.case((_urgent(t, c), _rank(c)))
-        computed = sa.Computed(rank, persisted=t.dialect.stored_columns)
+        computed = sa.Computed(rank, persisted=t.database.stored_columns)
         hidden = {db.HIDDEN: True}
         column = sa.Column(_column_name(t), sa.Integer(), computed, nullable=True, info=hidden)
         t.message.append_column(column)
     option: dict[str, Any] = {}
-    if t.dialect.partial_indexes:
-        option = t.dialect.index_where(urgent_rows(t, c))
+    if t.database.partial_indexes:
+        option = t.database.index_where(urgent_rows(t, c))
     sa.Index(t.spec.index_name(URGENT), *urgent_order(t, c), **option)
 
 
@@ -104,7 +104,7 @@ def _column_name(t: Tables) -> str:
 
 def _msg_id(t: Tables, c: Cols) -> ColumnElement[int]:
     """A CASE too where the rank is one, because an entry of only NULLs is not in an index."""
-    return sa.case((_urgent(t, c), c.msg_id)) if t.dialect.case_index == "function" else c.msg_id
+    return sa.case((_urgent(t, c), c.msg_id)) if t.database.case_index == "function" else c.msg_id
 
 
 def _urgent(t: Tables, c: Cols) -> ColumnElement[bool]:
@@ -153,7 +153,7 @@ def enforced(t: Tables) -> bool:
 def able(t: Tables) -> bool:
     """Whether the table has the columns of keys, each of use with the others only, and can have
     their index."""
-    return not t.dialect.partitioned and all(map(t.has, COLUMNS))
+    return not t.database.partitioned and all(map(t.has, COLUMNS))
 
 
 def counts(c: Cols) -> ColumnElement[bool]:
@@ -171,9 +171,9 @@ def counts(c: Cols) -> ColumnElement[bool]:
 def held_key(t: Tables, c: Cols) -> ColumnElement[Any]:
     """The key of a row that holds it, as in the index."""
     assert c.unique_key is not None
-    if t.dialect.partial_indexes:
+    if t.database.partial_indexes:
         return c.unique_key
-    if t.dialect.case_index == "column":
+    if t.database.case_index == "column":
         source: FromClause = c.msg_id.table
         found: ColumnElement[Any] = source.c[HELD_KEY]
         return found
@@ -183,7 +183,7 @@ def held_key(t: Tables, c: Cols) -> ColumnElement[Any]:
 def holds(t: Tables, c: Cols, key: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     """It is the row that holds this key."""
     mine = held_key(t, c) == key
-    return [mine, counts(c)] if t.dialect.partial_indexes else [mine]
+    return [mine, counts(c)] if t.database.partial_indexes else [mine]
 
 
 def add_unique_index(t: Tables) -> None:
@@ -192,16 +192,16 @@ def add_unique_index(t: Tables) -> None:
         return
     c = t.cols()
     assert c.unique_key is not None
-    if t.dialect.case_index == "column":
+    if t.database.case_index == "column":
         key = sa.case((counts(c), c.unique_key))
-        computed = sa.Computed(key, persisted=t.dialect.stored_columns)
+        computed = sa.Computed(key, persisted=t.database.stored_columns)
         hidden = {db.HIDDEN: True}
         kind = db.key_text(MAX_KEY)  # byte by byte, whatever the collation of the column
         column = sa.Column(HELD_KEY, kind, computed, nullable=True, info=hidden)
         t.message.append_column(column)
     option: dict[str, Any] = {}
-    if t.dialect.partial_indexes:
-        option = t.dialect.index_where(counts(c))
+    if t.database.partial_indexes:
+        option = t.database.index_where(counts(c))
     sa.Index(index_name(t), held_key(t, c), unique=True, **option)
 
 
@@ -239,7 +239,7 @@ class Tables(ABC):
     """
 
     spec: MessageTable
-    dialect: Database
+    database: Database
     message: sa.Table
     lease: sa.Table
     item: sa.Table
@@ -295,13 +295,13 @@ class Tables(ABC):
     def hinted(self, query: sa.Select[Any], source: FromClause, suffix: str) -> sa.Select[Any]:
         """The query with a hint to read `source` by one of our indexes, if it exists."""
         index = self.spec.index_name(suffix)
-        if self.dialect.index_hint is None:
+        if self.database.index_hint is None:
             return query
         if self.indexes is not None and index not in self.indexes:
             return query
-        hint = self.dialect.index_hint.format(index)
+        hint = self.database.index_hint.format(index)
         if source is self.message:  # Oracle ignores a hint that names the schema
-            quote = self.dialect.compiler().identifier_preparer.quote
+            quote = self.database.compiler().identifier_preparer.quote
             name = quote(self.message.name).replace("%", "%%")  # SQLAlchemy formats the hint
             hint = hint.replace("%(name)s", name)
         return query.with_hint(source, hint)
@@ -309,19 +309,19 @@ class Tables(ABC):
     def row_by_row(self, query: sa.Select[Any]) -> sa.Select[Any]:
         """A subquery of an EXISTS, that is asked for each row: a planner without hints would join
         all rows with a whole index, if statistics call that empty. The OFFSET keeps it apart."""
-        return query.offset(sa.literal_column("0")) if self.dialect.index_hint is None else query
+        return query.offset(sa.literal_column("0")) if self.database.index_hint is None else query
 
     def among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
         """`column` is one of the ids given as the parameter `mw_ids`, a list."""
-        if not self.dialect.json_lists:
+        if not self.database.json_lists:
             return column.in_(sa.bindparam("mw_ids", expanding=True))
         ids = sa.func.json_each(sa.bindparam("mw_ids", type_=db.JsonList()))
         return column.in_(sa.select(sa.literal_column("value")).select_from(ids))
 
     def parts(self, ids: Sequence[R]) -> Iterator[list[R]]:
         """As many of them as a statement takes, one part after the other."""
-        for start in range(0, len(ids), self.dialect.max_ids):
-            yield list(ids[start : start + self.dialect.max_ids])
+        for start in range(0, len(ids), self.database.max_ids):
+            yield list(ids[start : start + self.database.max_ids])
 
     def has(self, role: str) -> bool:
         """Whether the table has the column of this role."""
@@ -376,7 +376,7 @@ class Tables(ABC):
         of one that its statistics call empty, of each row that is named, or of one that is full of
         dead entries.
         """
-        if not self.dialect.partial_indexes:
+        if not self.database.partial_indexes:
             return c.status == lit(status)
         below: ColumnElement[int] = sa.literal_column(str(status - 1))
         above: ColumnElement[int] = sa.literal_column(str(status + 1))
@@ -473,7 +473,7 @@ class Tables(ABC):
     def orders_updates(self) -> bool:
         """Whether an UPDATE of given ids can have an order, see `rows.in_guard_order`: they must be
         the key by which rows are read."""
-        return self.dialect.ordered_update and self.id_is_key
+        return self.database.ordered_update and self.id_is_key
 
     # -- the keys of the guard and of the indexes of open rows, see indexes.py
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError
 from msgworker.app import setup_of
-from msgworker.db import Trouble, dialect_of, open_engine, trouble
+from msgworker.db import Trouble, database_of, open_engine, trouble
 from msgworker.instance.instance import Instance
 from msgworker.limit import Limit
 from msgworker.schema import create, describe, rule
@@ -129,7 +129,7 @@ def statuses(app: App) -> list[int]:
 
 
 def test_a_node_is_known(apps: list[App]) -> None:
-    assert all(dialect_of(app.engine).certifies for app in apps)
+    assert all(database_of(app.engine).certifies for app in apps)
 
 
 def test_a_message_that_two_nodes_flag_at_once_is_of_one(apps: list[App]) -> None:
@@ -464,12 +464,12 @@ def test_a_group_of_mysql_is_known(
             server.query("CREATE DATABASE queue")
             plain = App(f"{server.url}queue")
             plain.create_schema()
-            assert not dialect_of(plain.engine).certifies
+            assert not database_of(plain.engine).certifies
             server.query("INSTALL PLUGIN group_replication SONAME 'group_replication.so'")
             server.query("SET GLOBAL group_replication_single_primary_mode = OFF")
             server.query("SET GLOBAL auto_increment_increment = 3")
             several = App(f"{server.url}queue")
-            assert dialect_of(several.engine).certifies
+            assert database_of(several.engine).certifies
             texts = [one.text for one in several.ops.doctor()]
             assert any("Group Replication with several primaries" in text for text in texts)
             (told,) = [one for one in several.ops.doctor() if "ids of its own" in one.text]

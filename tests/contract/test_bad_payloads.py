@@ -187,7 +187,7 @@ def test_payload_texts_come_back_as_they_were(app, text):
 def test_send_refuses_a_payload_that_would_be_too_long_to_be_read(make_app):
     app = make_app(table=MessageTable(max_payload=50))
     app.create_schema()
-    in_bytes = app.tables.dialect.text_in_bytes
+    in_bytes = app.tables.database.text_in_bytes
     fits = "\u00e4" * (24 if in_bytes else 48)  # and two quotes
     with app.engine.begin() as conn:
         app.send(conn, "t", fits, object_id="o")

@@ -249,7 +249,7 @@ def test_a_request_whose_end_is_rolled_back_harms_no_start_and_is_ended_later(
 
 
 def test_requests_that_others_do_not_end_hide_none_of_ours(app, table, made):
-    if not app.tables.dialect.partial_indexes:
+    if not app.tables.database.partial_indexes:
         pytest.skip("many rows, on two databases")
     app.add_handler("t", lambda msg: None)
     others = cancels.BATCH + 1

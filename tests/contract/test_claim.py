@@ -106,7 +106,7 @@ def test_lanes_are_handed_over_while_further_runs_are_read(one, app, monkeypatch
     monkeypatch.setattr(claim, "read_runs", watched)
     send(app, *"abcd", *"abcd")
     assert fetch(one) == 4
-    together = app.tables.dialect.arrays or app.tables.dialect.json_lists
+    together = app.tables.database.arrays or app.tables.database.json_lists
     assert waiting == ([0] if together else [0, 2])
     assert [lane.row.object_id for lane in one.lanes.ready] == [*"abcd"]
     assert [len(lane.rows) for lane in one.lanes.ready] == [2] * 4
@@ -187,7 +187,7 @@ class Held:
     stands still otherwise; `starts` counts them."""
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5) -> None:
-        if not app.tables.dialect.oldest_index:
+        if not app.tables.database.oldest_index:
             pytest.skip("rows are not looked for by age there")
         self.app, self.now, self.seconds, self.starts = app, 1000.0, seconds, 0
         for name in ("oldest", "oldest_among"):

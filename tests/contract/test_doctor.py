@@ -445,7 +445,7 @@ def test_a_storage_engine_without_transactions(mariadb, engine):
 
 
 def test_who_holds_an_old_snapshot_is_named(app, database, monkeypatch):
-    home = type(app.tables.dialect)
+    home = type(app.tables.database)
     if not home.oldest_snapshot:
         pytest.skip("it is not asked there")
     soon = home.oldest_snapshot.replace("> 600", "> -1")

@@ -121,7 +121,7 @@ def test_a_pass_through_a_slice_meets_every_object_in_the_order_of_the_database(
     names = {"msg_id": "id", "object_id": "obj", "error_try_times": "tries", "payload": "body"}
     app = App(engine, table=MessageTable("theirs", **names, shard="shard"))
     app.create_schema()
-    if app.tables.dialect.slices_by_age:
+    if app.tables.database.slices_by_age:
         pytest.skip("slices stand by age there")
     for deep in (False, True):
         met: list[str] = []

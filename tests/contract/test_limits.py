@@ -216,7 +216,7 @@ def test_messages_that_wait_for_a_permit_do_not_hold_up_other_topics(app, table)
 
 
 def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatch):
-    if not app.tables.dialect.oldest_index:
+    if not app.tables.database.oldest_index:
         pytest.skip("the look goes round the objects there")
     limited(app, max_running=1)
     limited(app, "free")
@@ -241,7 +241,7 @@ def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatc
 
 
 def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatch):
-    if app.tables.dialect.oldest_index:
+    if app.tables.database.oldest_index:
         pytest.skip("rows are read by age there")
     monkeypatch.setattr(candidates, "PAGE", 100)
     monkeypatch.setattr(ring, "WINDOW", 100)

@@ -77,7 +77,7 @@ def test_delayed_messages_come_after_the_others_or_by_age(app, monkeypatch):
     soon = send(app, "c", "d")
     monkeypatch.setattr(bounded, "SCAN", 2)
     found = all_of(app, status="new", limit=1)
-    if app.tables.dialect.oldest_index:
+    if app.tables.database.oldest_index:
         assert found == [*soon[::-1], late[1], late[0]]
     else:
         assert found == [*soon[::-1], *late[::-1]]

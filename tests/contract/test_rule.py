@@ -236,7 +236,7 @@ def test_a_bare_start_by_another_rule_says_that_indexes_are_missing(crm, caplog)
     app = crm.app()
     write(app, (-1, 3))
     other = crm.app(5, schema=False)
-    if app.tables.dialect.case_index == "column":
+    if app.tables.database.case_index == "column":
         with pytest.raises(SchemaError, match=r"mw_open_object_t5.*init-db"):
             drain(other)
         assert recorded(app) == THREE

@@ -213,7 +213,7 @@ def no_share_locks(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("rate", [None, 1e6])
 def test_a_start_comes_between_two_steps_of_an_operation(no_share_locks, app, one, rate):
     t = one.setup.tables
-    assert not t.dialect.share_locks
+    assert not t.database.share_locks
     by = Who("anna", None)
     bulk = Bulk.begun(app.engine, app.tables, "rerun", by, {}, rate=rate)
     begun = time.monotonic()
@@ -264,7 +264,7 @@ def test_who_starts_waits_for_a_change_that_goes_on(crm, old):
 def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
     """Whoever is at work at any moment was built for the rule that is recorded."""
     apps = [crm.app(3), crm.app(5, schema=False)]
-    if apps[0].tables.dialect.case_index == "column":
+    if apps[0].tables.database.case_index == "column":
         crm.app(5)
     odd: list[str] = []
     rounds = [0, 0]

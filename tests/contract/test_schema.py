@@ -124,4 +124,4 @@ def test_a_new_app_asks_few_questions_about_its_tables(make_app, database):
     sa.event.listen(fresh.engine, "before_cursor_execute", lambda *sending: sent.append(sending[2]))
     assert fresh.tables.missing == frozenset()
     most = {"postgresql": 10, "mariadb": 11, "mysql": 11, "sqlite": 12, "oracle": 31}
-    assert len(sent) <= most[fresh.tables.dialect.name], sent
+    assert len(sent) <= most[fresh.tables.database.name], sent

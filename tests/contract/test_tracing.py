@@ -89,7 +89,7 @@ def test_messages_that_are_sent_at_once_are_so_with_headers_too(traced, app, spa
         with one.engine.begin() as conn:
             one.send_many(conn, "t", [(n, "a") for n in range(50)])
         ways.append(["unnest" in text for text in sent if text.startswith("INSERT")])
-    assert ways == [[app.tables.dialect.arrays]] * 2
+    assert ways == [[app.tables.database.arrays]] * 2
     kept = Table(traced).column("headers")
     assert kept[:50] == [None] * 50
     assert len(set(kept[50:])) == 1
@@ -307,7 +307,7 @@ def test_a_column_of_that_name_in_a_table_of_yours_is_used_only_if_it_is_named(m
     named = make_app(table=MessageTable("crm_msg", headers="trace"), tracing=True)
     named.add_handler("t", lambda msg: None)
     assert named.drain(**NOW).done == 1
-    assert named.tables.header_room == (2000 if named.tables.dialect.loose_types else 80)
+    assert named.tables.header_room == (2000 if named.tables.database.loose_types else 80)
     assert linked(spans.handled[0]) == []
 
 

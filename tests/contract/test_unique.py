@@ -179,7 +179,7 @@ def test_replace_sends_where_the_holder_has_ended_since_the_transaction_began(ap
     plain = plain_engine(database.url)
     with plain.connect() as conn:
         assert conn.execute(sa.select(sa.func.count()).select_from(app.tables.message)).scalar()
-        if app.tables.dialect.row_locks:  # SQLite has one writer
+        if app.tables.database.row_locks:  # SQLite has one writer
             with app.engine.begin() as other:
                 other.execute(sa.update(app.tables.message).values(status=2))
         else:

@@ -166,7 +166,7 @@ def places_of_names(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.Attribute):
             text = ast.unparse(node)
             yield from [text] if A_DATABASE.search(node.attr) else []
-            yield from [text] if text.endswith("dialect.name") else []
+            yield from [text] if text.endswith(("dialect.name", "database.name")) else []
         elif isinstance(node, ast.Name) and A_DATABASE.search(node.id):
             yield node.id
 

@@ -290,7 +290,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(partitions_module, "new_owner", lambda label: f"m{next(numbers):09d}")
     centre = Watched(engine)
     centre.create_schema()
-    tables = tables_for(MessageTable(), centre._tables.dialect)
+    tables = tables_for(MessageTable(), centre._tables.database)
 
     def made(kind: type[Member]) -> type[Machine]:
         facts = {"locks": centre, "clock": clock, "local": local, "tables": tables, "kind": kind}

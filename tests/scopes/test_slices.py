@@ -38,7 +38,7 @@ def shard_of(object_id: str, shards: int = 64) -> int:
 
 
 def search_of(app: App) -> SliceSearch:
-    kind = AgeSearch if app.tables.dialect.slices_by_age else SliceSearch
+    kind = AgeSearch if app.tables.database.slices_by_age else SliceSearch
     return kind(app.tables, None)
 
 
@@ -339,7 +339,7 @@ def crowded(make_app: MakeApp) -> App:
 @pytest.mark.long
 def test_a_look_into_a_slice_reads_no_row_of_others(crowded):
     reads = (slices.heads, partial(slices.heads, deep=True), slices.without_object)
-    if crowded.tables.dialect.slices_by_age:
+    if crowded.tables.database.slices_by_age:
         reads = (shards_by_age.heads,)
     for role, value, index in (("shard", 7, "shard"), ("instance_type", "asA", "flag")):
         for read in reads:

@@ -93,7 +93,7 @@ def test_all_rows_of_a_batch_are_locked_by_age_before_one_is_changed(store):
 def test_a_batch_larger_than_a_statement_is_sent_in_parts(store, monkeypatch):
     ids = send(store.app, *["a"] * 12)
     store.flagged(ids[0])
-    small = replace(store.t, dialect=store.t.dialect.having(max_ids=5))
+    small = replace(store.t, database=store.t.database.having(max_ids=5))
     monkeypatch.setattr(store, "t", small)
     assert store(settle_batch, [Share(ids[0], ids[1:11], ids[11])], me=ME) == {ids[11]}
     assert [store.state(i)[0] for i in ids] == [2] * 11 + [1]

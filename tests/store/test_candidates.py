@@ -13,7 +13,7 @@ from tests.support.store import OTHER, ids_of
 
 
 def test_oldest_finds_open_rows_by_age(store):
-    if not store.t.dialect.oldest_index:
+    if not store.t.database.oldest_index:
         pytest.skip("no index by age on this database")
     a = send(store.app, "a", "b", None, "a")
     waiting = send(store.app, "c", delay=3600)
@@ -27,7 +27,7 @@ def test_oldest_finds_open_rows_by_age(store):
 
 def test_of_the_running_only_those_with_an_object_are_read(store):
     """Nothing waits behind a running message without an object: it would only take up room."""
-    if not store.t.dialect.oldest_index:
+    if not store.t.database.oldest_index:
         pytest.skip("no index by age on this database")
     a = send(store.app, None, "a", None, "a")
     for msg_id in a[:2]:
@@ -160,7 +160,7 @@ def test_those_without_an_object_are_read_without_other_topics(store, monkeypatc
 
 
 def test_heads_are_read_up_to_an_object_and_no_further(store, monkeypatch):
-    if store.app.tables.dialect.recursive_skip_scan:
+    if store.app.tables.database.recursive_skip_scan:
         pytest.skip("no pages are read there")
     monkeypatch.setattr(candidates, "PAGE", 2)
     send(store.app, "a", "b", "c", "f", topic="u")

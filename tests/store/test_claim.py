@@ -140,7 +140,7 @@ def _until_somebody_waits(watcher: Connection) -> None:
 
 def test_a_running_row_that_the_claim_cannot_see_loses_only_its_own_object(store, database):
     """A foreign consumer's flag is not committed yet: NOT EXISTS cannot see it, the guard can."""
-    if store.t.dialect.one_writer:
+    if store.t.database.one_writer:
         pytest.skip("one writer at a time: nothing uncommitted can be met")
     a1, a2, b, c = send(store.app, "a", "a", "b", "c")
     seen = store.seen(a1, b, c)

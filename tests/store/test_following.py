@@ -95,5 +95,5 @@ def test_the_runs_of_all_heads_are_read_by_one_statement_where_it_can_name_them_
         sa.event.listen(conn, "before_cursor_execute", lambda *given: sent.append(given[2]))
         runs = claim.read_runs(conn, store.t, rows, limit=5)
     assert all(len(run) == 1 for run in runs.values())
-    takes_lists = store.t.dialect.arrays or store.t.dialect.json_lists
+    takes_lists = store.t.database.arrays or store.t.database.json_lists
     assert len(sent) == (1 if takes_lists else 2)

@@ -46,7 +46,7 @@ def filled(app: App, known: Statistics = Statistics.ALL) -> Store:
     store = Store(app)
     with app.engine.begin() as conn:
         name, table = app.engine.dialect.name, store.t.message.name
-        if name == "postgresql" and not store.t.dialect.partitioned:
+        if name == "postgresql" and not store.t.database.partitioned:
             conn.exec_driver_sql(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         if _is_mysql(app):
             conn.exec_driver_sql(f"ALTER TABLE {table} STATS_AUTO_RECALC = 0")
@@ -114,7 +114,7 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     moves = [Settlement(i, next_id=i + OBJECTS) for i in open_ids[:50]]
     key, obj, oldest, due, guard = "primary", "object", "oldest", "due", "guard"
     urgency = "urgent"
-    if store.t.dialect.oldest_index:
+    if store.t.database.oldest_index:
         yield "oldest", (oldest,), lambda r: r(candidates.oldest, mark=0, limit=100)
     yield "heads from start", (obj,), lambda r: r(candidates.heads, after=None, limit=100)
     yield "heads", (obj,), lambda r: r(candidates.heads, after="o250", limit=100)
@@ -186,7 +186,7 @@ def test_hot_statements_use_the_indexes_of_partitions(postgresql):
 def misread(large: Store) -> list[str]:
     """The statements that use none of their indexes."""
     wrong: list[str] = []
-    tuned = large.t.dialect.tuned
+    tuned = large.t.database.tuned
     for name, indexes, act in _acts(large):
         recorder = Recorder(large)
         act(recorder)

@@ -226,7 +226,7 @@ def test_a_settle_that_is_all_of_its_transaction_commits_itself(store, goes_on):
         lost = settle.settle_at_once(conn, store.t, one, me=OTHER)
         fate = settle.settle_at_once(conn, store.t, one, me=ME)
         conn.rollback()
-    if not store.t.dialect.arrays:  # there it is settled in the transaction
+    if not store.t.database.arrays:  # there it is settled in the transaction
         assert (lost, fate, store.state(a1)) == (None, None, (1, 0, ME))
         return
     assert (lost, fate) == (Settled.LOST, Settled.WENT_ON if goes_on else Settled.ENDED)

@@ -325,7 +325,7 @@ def scope_acts(t: Tables, log: Log) -> Iterator[Any]:
             begun = [Place(value, "o") for value in values[:count]]
             numbered = [Place(value, 5) for value in values[:count]]
             fresh = [Place(value) for value in values[:count]]
-            if t.dialect.slices_by_age:
+            if t.database.slices_by_age:
                 for places in (fresh, numbered):
                     yield shards_by_age.heads, {"role": role, "places": places, "rows": 8}
                 continue

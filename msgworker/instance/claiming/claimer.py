@@ -357,7 +357,7 @@ class Claimer:
     def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
         tables = self._setup.tables
         try:
-            if tables.dialect.arrays and not tables.on_update:
+            if tables.database.arrays and not tables.on_update:
                 with self._link.statement() as conn:
                     return claim.flag(conn, tables, candidates, me=me)
             with self._link.transaction() as conn:
@@ -393,7 +393,7 @@ class Claimer:
     ) -> Collection[int]:
         """What was lost again and again, and not because another has it."""
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
-        if self._setup.tables.dialect.row_locks:  # another transaction may have it locked
+        if self._setup.tables.database.row_locks:  # another transaction may have it locked
             lost = [one for one in lost if self.rejected_rows.suspects(one)]
         return claim.kept(conn, self._setup.tables, lost) if lost else ()
 

@@ -113,7 +113,7 @@ class Finder:
         self._limit_poller = limit_poller
         self.contention = Contention(setup.settings.heartbeat_seconds, setup.clock)
         self._threads = threads
-        sliced = AgeSearch if setup.tables.dialect.slices_by_age else SliceSearch
+        sliced = AgeSearch if setup.tables.database.slices_by_age else SliceSearch
         self._kind = Search if member is None else sliced
         self.search: Search = self._kind(setup.tables, setup.topics, shared.in_flight.blocked)
         self._limited: dict[str, Search] = {}  # these topics the other one leaves out

@@ -211,7 +211,7 @@ class ObjectCursor:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         # Where rows are read by age too, the ring is the second way to find them, and rests.
-        passes_over = not tables.dialect.oldest_index
+        passes_over = not tables.database.oldest_index
         self._objects = _Way(lambda *a, **k: candidates.heads(*a, **k), passes_over)
         self._rows = _Way(lambda *a, **k: candidates.without_object(*a, **k), passes_over)
         self._at_rows = False

@@ -205,10 +205,10 @@ class Search:
             enough, whole = ranked + others, others > 0
         complete = round_over = self._passing = False
         self._from_start = True
-        if whole and self.tables.dialect.oldest_index:
+        if whole and self.tables.database.oldest_index:
             complete = self._look_window(conn, chooser, want, in_hand, enough) and due_complete
         if whole and len(chooser.own) < enough and not complete and not self._passing:
-            those, by_age = self._those, self.tables.dialect.oldest_index
+            those, by_age = self._those, self.tables.database.oldest_index
             if those is None:
                 left = enough - len(chooser.own)
                 round_over = self._ring.step(conn, chooser, left, idle=self.idle)
@@ -266,7 +266,7 @@ class Search:
 
     def waits_again(self, msg_id: int) -> None:
         """This message was given back by us, and those behind it perhaps."""
-        if not self.tables.dialect.oldest_index:
+        if not self.tables.database.oldest_index:
             return
         self._mark, self._at = min(self._mark, msg_id), min(self._at, msg_id)
         self._beginning.lower(msg_id)
@@ -385,7 +385,7 @@ class Search:
         are read first: what comes now waits for a step, however many there are.
         """
         ahead = 0
-        by_age = self.tables.dialect.oldest_index
+        by_age = self.tables.database.oldest_index
         if by_age and self._at < self._end_is_known(conn):
             ahead = self._look_behind_end(conn, chooser, size, those)
         first, count, whole, begun_at = 0, 0, False, time.monotonic()
@@ -438,7 +438,7 @@ class Search:
         """The place behind which rows are read first; at first the newest row there is."""
         if self._end is None:
             self._end = self._newest(conn) + 1
-            if not self.tables.dialect.oldest_index:  # the ring may be past what came just now
+            if not self.tables.database.oldest_index:  # the ring may be past what came just now
                 self._end -= PAGE
             self._ends = (self._end, self._end)
         return self._end
@@ -447,7 +447,7 @@ class Search:
         self, conn: Connection, chooser: HeadChooser, size: int, those: Those
     ) -> int:
         """What has come since: some steps, and on from there the next time; returns how many."""
-        by_age, begun = self.tables.dialect.oldest_index, time.monotonic()
+        by_age, begun = self.tables.database.oldest_index, time.monotonic()
         at, count, whole = self._end_is_known(conn), 0, False
         while not (whole or count) and time.monotonic() - begun <= RING_SECONDS:
             step = candidates.oldest_among(
@@ -471,7 +471,7 @@ class Search:
     def _keep(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> None:
         """Where no index has rows by age: read these again by their ids, until they are gone, since
         the way to find them again leads past all others."""
-        if not self.tables.dialect.oldest_index and len(self._found) < PAGE:
+        if not self.tables.database.oldest_index and len(self._found) < PAGE:
             self._found |= {row.msg_id: None for row in rows[:PAGE] if chooser.could_go(row)}
 
     def _look_at_found(self, conn: Connection, chooser: HeadChooser, those: Those) -> None:
@@ -488,7 +488,7 @@ class Search:
         self, conn: Connection, chooser: HeadChooser, those: Those, *, mark: int, limit: int
     ) -> candidates.Among:
         span = max(self._span, limit)
-        if self.tables.dialect.oldest_index:
+        if self.tables.database.oldest_index:
             found = candidates.oldest_among(
                 *(conn, self.tables, those.topics), but=those.but, mark=mark, limit=limit, span=span
             )
@@ -516,7 +516,7 @@ class Search:
         begun = time.monotonic()
         if begun < self._ring_at:
             return False
-        by_age, before = self.tables.dialect.oldest_index, len(chooser.own)
+        by_age, before = self.tables.database.oldest_index, len(chooser.own)
         for _ in range(MOST_STEPS):
             over = self._ring.step(
                 conn,

@@ -71,7 +71,7 @@ class Settler:
         self._asks_at = 0.0
         self.spans = Spans(zone=kind_of(setup.tables.cols().created_at).zone)
         self.thread = SettleThread(shared, self.flush)
-        most = setup.tables.dialect.settles_at_once
+        most = setup.tables.database.settles_at_once
         self.writers = [
             Writer(setup, shared, spare=i > 0, on_leaving=on_progress) for i in range(most)
         ]

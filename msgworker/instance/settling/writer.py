@@ -330,7 +330,7 @@ class Writer:
             self.on_leaving()
         plain = {s.outcome for s in batch} == {Outcome.DONE}
         sending = any([s.sends for s in batch])
-        alone = tables.dialect.arrays and plain and not sending and not tables.on_update
+        alone = tables.database.arrays and plain and not sending and not tables.on_update
         for in_steps in (False, True):
             try:
                 with self._statement() if alone else self.link.transaction() as conn:
