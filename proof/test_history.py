@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,36 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from proof.history import (
+    Cancel,
     Event,
     Final,
+    Keyed,
     Kind,
     Outcome,
     Recorder,
     Row,
-    Rule,
-    check,
     from_line,
     read,
     to_line,
+)
+from proof.judge import (
+    CANCELLED,
+    CHAIN,
+    ON_DEAD,
+    ON_DONE,
+    SENT_BY,
+    Rule,
+    Terms,
+    Violation,
+    check,
+    odd_ticks,
+    too_many,
 )
 
 NEW, DONE, DEAD = (0, 0), (2, 0), (-1, 3)
 DONE_OUT, FAILED, DIES = Outcome.DONE, Outcome.FAILED, Outcome.DEAD
 RELEASED, LOST = Outcome.RELEASED, Outcome.LOST
+WHOLE_RUN = [Kind.CLAIMED, Kind.STARTED, Kind.ENDED, Kind.SETTLED]
 
 
 @dataclass
@@ -46,6 +61,7 @@ class Tale:
     rows: dict[int, Row] = field(default_factory=dict)
     observed: list[tuple[float, list[tuple[str | None, int, int]]]] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+    seen: dict[str, Any] = field(default_factory=dict)  # more fields of Final
     now: float = 0
 
     def tell(self, kind: Kind, who: str, msg_id: int | None = None, **facts: Any) -> Tale:
@@ -120,8 +136,12 @@ class Tale:
         return self
 
     def broken(self) -> set[Rule]:
-        final = Final(self.rows, self.observed)
-        return {v.rule for v in check(self.events, final, **self.settings)}
+        return {v.rule for v in self.judged()}
+
+    def judged(self) -> list[Violation]:
+        """What check() finds."""
+        final = Final(self.rows, self.observed, **self.seen)
+        return check(self.events, final, Terms(**self.settings))
 
 
 # --- good histories: all clean --------------------------------------------------------------------
@@ -473,7 +493,7 @@ GOOD = [tell for tell in list(globals().values())
 @pytest.mark.parametrize("tell", GOOD, ids=lambda tell: tell.__name__)
 def test_good_history_is_clean(tell: Callable[[], Tale]) -> None:
     tale = tell()
-    assert check(tale.events, Final(tale.rows, tale.observed), **tale.settings) == []
+    assert tale.judged() == []
 
 
 # --- bad histories: each reported by its rule and by no other -------------------------------------
@@ -853,6 +873,40 @@ def i11_three_of_a_limit_of_two() -> Tale:
     return tale.ends({i: DONE for i in (1, 2, 3, 4)}, limited={1, 2, 3, 4}, max_running=2)
 
 
+def i2_effects_out_of_order() -> Tale:
+    tale = Tale().insert(1, 2).run("a", 1).run("a", 2).effect(2, 1)
+    return tale.ends({1: DONE, 2: DONE}, transactional=True, in_order=True)
+
+
+def i11_three_rows_at_1() -> Tale:
+    tale = Tale().insert(1, 2, obj=None).see((None, 1, 1), (None, 2, 1)).run("a", 1).run("a", 2)
+    return tale.ends({1: DONE, 2: DONE}, limited={1, 2})
+
+
+def metered(*seconds: float) -> Tale:
+    """Starts of messages of a topic of which two may start in a second."""
+    tale = Tale().insert(*range(len(seconds)), obj=None)
+    for msg_id, at in enumerate(seconds):
+        tale.now = 100 + at
+        for place, kind in enumerate(WHOLE_RUN):
+            detail = DONE_OUT if kind is Kind.SETTLED else None
+            tale.events.append(Event(kind, tale.now + place / 1000, "a", msg_id, detail=detail))
+    every = range(len(seconds))
+    return tale.ends(dict.fromkeys(every, DONE), metered=set(every), per_second=2)
+
+
+def even_starts() -> Tale:
+    return metered(*(n / 2 for n in range(40)))
+
+
+def i11_too_few_started() -> Tale:
+    return metered(*(n / 2 for n in range(40) if not 10 < n < 14))
+
+
+def i11_too_many_started() -> Tale:
+    return metered(*sorted([*(n / 2 for n in range(40)), 7.1, 7.2, 7.3]))
+
+
 def final_cancelled_runs() -> Tale:
     tale = Tale().insert(1).run("a", 1, Outcome.CANCELLED).run("b", 1, FAILED)
     return tale.ends({1: DEAD})
@@ -896,7 +950,168 @@ def test_bad_history_is_reported_by_its_rule_alone(tell: Callable[[], Tale]) -> 
 
 @pytest.mark.parametrize("rule", Rule)
 def test_every_rule_has_two_bad_histories(rule: Rule) -> None:
-    assert sum(tell.__name__.startswith(f"{rule.lower()}_") for tell in BAD) >= 2
+    told = sum(tell.__name__.startswith(f"{rule.lower()}_") for tell in BAD)
+    assert told + sum(rule is one for one, _ in BAD_TABLES.values()) >= 2
+
+
+# --- tables: chains, keys, cancels, ticks ---------------------------------------------------------
+
+
+def lived(rows: dict[int, Row], **seen: Any) -> Tale:
+    """A plain history that ends with these rows."""
+    tale = Tale(rows=rows, seen=seen, settings={"finished": False})
+    for msg_id, row in rows.items():
+        tale.insert(msg_id, obj=row.object_id)
+        for _ in range(row.error_try_times if CANCELLED not in (row.error or "") else 0):
+            tale.run("a", msg_id, FAILED)
+        if row.status == 2:
+            tale.run("a", msg_id)
+        elif row.status == 1:
+            tale.claim("a", msg_id)
+        elif CANCELLED in (row.error or ""):
+            tale.discard(msg_id)
+    return tale
+
+
+SENDS, BEGIN = {"sends": True}, datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def row(topic: str, status: int = 2, tries: int = 0, **facts: Any) -> Row:
+    return Row(None, status, tries, topic=topic, **facts)
+
+
+def gone(topic: str = "plain", error: str = "Planned: try 3") -> Row:
+    return row(topic, -1, 3, error=error, payload=SENDS)
+
+
+def made(topic: str, about: int) -> dict[int, Row]:
+    """One more message, of this topic, about that one."""
+    return {20: row(topic, payload={"msg_id": about})}
+
+
+def tick(second: int) -> Row:
+    return Row("one", 2, topic="tick", tick=BEGIN + timedelta(seconds=second))
+
+
+BY_OPERATOR = f"{CANCELLED}wrong file (by torture)"
+CHAINS = {
+    1: row("plain", payload=SENDS),
+    2: row(SENT_BY, payload={"msg_id": 1}),
+    3: row("plain"),
+    4: gone(),
+    5: row("exact", -1, 1, payload=SENDS),
+    6: row(CHAIN),
+    7: row(ON_DONE, payload={"msg_id": 6}),
+    8: gone(CHAIN),
+    9: row(ON_DEAD, payload={"msg_id": 8}),
+    10: gone(CHAIN, BY_OPERATOR),
+    11: row(CHAIN, 0),
+}
+KEYS = {1: row("keyed", key="a"), 2: row("keyed", 0, key="a"), 3: row("keyed", key="b")}
+SENT = [Keyed("a", 1), Keyed("a", 2), Keyed("a", 2), Keyed("b", 3), Keyed("a", 1, 1.5)]
+HELD = [(1.0, [("a", 1), ("b", 3)]), (2.0, [("a", 2)])]
+STOPPED = {1: gone(error=BY_OPERATOR), 2: gone(error=BY_OPERATOR), 3: row("t"), 4: gone("t")}
+ASKED = [Cancel(1, 1, 2, True), *(Cancel(i, 1, 2, False) for i in (2, 3, 4))]
+
+
+def chained(*without: int) -> Tale:
+    return lived({i: one for i, one in CHAINS.items() if i not in without})
+
+
+def keyed(
+    more: dict[int, Row] | None = None, sends: Any = (), held: Any = (), error: str = ""
+) -> Tale:
+    errors = [error] if error else []
+    seen = {"sends": [*SENT, *sends], "holders": [*HELD, *held], "errors": errors}
+    return lived(KEYS | (more or {}), **seen)
+
+
+def stopped(asked: list[Cancel], more: dict[int, Row] | None = None, *without: int) -> Tale:
+    rows = {i: one for i, one in (STOPPED | (more or {})).items() if i not in without}
+    return lived(rows, cancels=asked)
+
+
+def ticked(*seconds: int) -> Tale:
+    tale = lived(dict(enumerate(map(tick, seconds), 1)))
+    tale.settings["ticks"] = ["one"]
+    return tale
+
+
+GOOD_TABLES = {
+    "chains": lived(CHAINS),
+    "keys": keyed(),
+    "cancels": stopped(ASKED),
+    "ticks": ticked(0, 1, 2),
+}
+BAD_TABLES: dict[str, tuple[Rule, Tale]] = {
+    f"chain {name}": (Rule.CHAINS, tale)
+    for name, tale in {
+        "not sent": chained(2),
+        "sent twice": lived(CHAINS | made(SENT_BY, 1)),
+        "sent by a failed try": lived(CHAINS | made(SENT_BY, 5)),
+        "sent by a dead one": lived(CHAINS | made(SENT_BY, 4)),
+        "sent by one that sends nothing": lived(CHAINS | made(SENT_BY, 3)),
+        "sent by none": lived(CHAINS | made(SENT_BY, 99)),
+        "done and not told": chained(7),
+        "done and told twice": lived(CHAINS | made(ON_DONE, 6)),
+        "done and told as dead": lived(CHAINS | made(ON_DEAD, 6)),
+        "dead and not told": chained(9),
+        "dead and told twice": lived(CHAINS | made(ON_DEAD, 8)),
+        "dead and told as done": lived(CHAINS | made(ON_DONE, 8)),
+        "cancelled and told as dead": lived(CHAINS | made(ON_DEAD, 10)),
+        "unfinished and told as done": lived(CHAINS | made(ON_DONE, 11)),
+    }.items()
+} | {
+    "two seen with a key": (
+        Rule.KEYS,
+        keyed(held=[(3.0, [("b", 3), ("a", 1), ("a", 2)])]),
+    ),
+    "two left with a key": (Rule.KEYS, keyed({4: row("keyed", 1, key="a")})),
+    "one that failed holds its key": (Rule.KEYS, keyed({4: row("keyed", -1, 1, key="a")})),
+    "a send that is gone": (Rule.KEYS, keyed(sends=[Keyed("a", 9)])),
+    "a send that got another key's id": (Rule.KEYS, keyed(sends=[Keyed("a", 3)])),
+    "a send that got one that was done": (Rule.KEYS, keyed(sends=[Keyed("a", 1, 2.5)])),
+    "an error in a producer": (Rule.KEYS, keyed(error="IntegrityError()")),
+    "a waiting one was done": (
+        Rule.CANCELS,
+        stopped([*ASKED, Cancel(5, 1, 2, True)], {5: row("t")}),
+    ),
+    "a waiting one died of itself": (Rule.CANCELS, stopped([Cancel(4, 1, 2, True), *ASKED[:3]])),
+    "a running one is left failed": (
+        Rule.CANCELS,
+        stopped([*ASKED, Cancel(6, 1, 2, False)], {6: row("t", -1, 1)}),
+    ),
+    "a cancelled one is gone": (Rule.CANCELS, stopped(ASKED, None, 1)),
+    "nobody asked": (Rule.CANCELS, stopped(ASKED[1:])),
+    "a tick twice": (Rule.TICKS, ticked(0, 1, 1)),
+    "a tick missing": (Rule.TICKS, ticked(0, 2)),
+    "no tick": (Rule.TICKS, ticked()),
+    "ticks out of order": (Rule.TICKS, ticked(1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", GOOD_TABLES)
+def test_a_table_that_keeps_every_promise_is_clean(name: str) -> None:
+    assert GOOD_TABLES[name].judged() == []
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_a_promise_that_a_table_breaks_is_told_once(name: str) -> None:
+    rule, tale = BAD_TABLES[name]
+    assert [one.rule for one in tale.judged()] == [rule]
+
+
+def test_ticks_end_with_the_last_one_that_was_fired() -> None:
+    ticks = [BEGIN + timedelta(seconds=4 * n) for n in range(3)]
+    assert list(odd_ticks(ticks, period=4, last=ticks[2])) == []
+    assert list(odd_ticks(ticks, period=4, last=ticks[1])) != []
+    assert list(odd_ticks(ticks[:2], period=4, last=ticks[2])) != []
+
+
+def test_more_starts_than_a_bucket_gives_are_told() -> None:
+    assert too_many([0, 0, 1, 2], burst=2, per_second=1) is None
+    assert too_many([0, 0, 0.9], burst=2, per_second=1) is not None
+    assert too_many([0, 5, 5, 5], burst=2, per_second=1) is not None
 
 
 # --- random histories of a tiny reference, and one thing broken in each ---------------------------
@@ -1190,7 +1405,7 @@ CHECKED = settings(max_examples=200, deadline=None, suppress_health_check=list(H
 @CHECKED
 @given(histories())
 def test_random_correct_history_is_clean(tale: Tale) -> None:
-    assert check(tale.events, Final(tale.rows, tale.observed), **tale.settings) == []
+    assert tale.judged() == []
 
 
 @pytest.mark.long
@@ -1198,7 +1413,7 @@ def test_random_correct_history_is_clean(tale: Tale) -> None:
 @given(histories(), st.randoms(use_true_random=False))
 def test_slowly_recorded_history_is_clean(tale: Tale, dice: random.Random) -> None:
     slow = delayed(tale.events, dice)
-    assert check(slow, Final(tale.rows, tale.observed), **tale.settings) == []
+    assert check(slow, Final(tale.rows, tale.observed), Terms(**tale.settings)) == []
 
 
 Plant = Callable[[Tale, int], bool]
@@ -1219,7 +1434,6 @@ def slip_in(tale: Tale, place: int, *acts: tuple[Kind, str], **facts: Any) -> No
         )
 
 
-WHOLE_RUN = [Kind.CLAIMED, Kind.STARTED, Kind.ENDED, Kind.SETTLED]
 GHOST_RUN = [(kind, "ghost") for kind in WHOLE_RUN]
 
 
@@ -1578,12 +1792,12 @@ def record_some(path: Path, name: str, first: int) -> None:
     with Recorder(path, name) as recorder:
         for msg_id in range(first, first + 50):
             since = recorder.now()
-            recorder.inserted(msg_id, f"{name}-{msg_id}", since)
-            recorder.claimed(msg_id, None, 1, since)
-            recorder.started(msg_id)
-            recorder.ended(msg_id, detail="returned")
-            recorder.settled(msg_id, None, Outcome.DONE, recorder.now())
-            recorder.effect(msg_id)
+            recorder.record(Kind.INSERTED, msg_id, f"{name}-{msg_id}", since=since)
+            recorder.record(Kind.CLAIMED, msg_id, attempt=1, since=since)
+            recorder.record(Kind.STARTED, msg_id)
+            recorder.record(Kind.ENDED, msg_id, detail="returned")
+            recorder.record(Kind.SETTLED, msg_id, detail=DONE_OUT, since=recorder.now())
+            recorder.record(Kind.EFFECT, msg_id)
 
 
 def test_threads_and_processes_append_whole_lines(tmp_path: Path) -> None:
@@ -1605,26 +1819,4 @@ def test_threads_and_processes_append_whole_lines(tmp_path: Path) -> None:
     assert len(events) == 5 * 50 * 6
     assert [e.at for e in events] == sorted(e.at for e in events)
     rows = {e.msg_id or 0: Row(e.object_id, 2) for e in events if e.kind == Kind.INSERTED}
-    assert check(events, Final(rows), transactional=True) == []
-
-
-def test_recorder_has_a_word_for_every_kind(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    with Recorder(path, "a", clock=lambda: 3.5) as recorder:
-        recorder.inserted(1, "X")
-        recorder.claimed(1, "X", 1)
-        recorder.started(1, "X")
-        recorder.ended(1, "X")
-        recorder.settled(1, "X", Outcome.FAILED)
-        recorder.recovered(1, "X", "z")
-        recorder.rerun(1)
-        recorder.discarded(1)
-        recorder.effect(1)
-        recorder.lease_lost("z")
-        recorder.killed("z")
-        recorder.foreign_claimed(1)
-        recorder.foreign_done(1)
-    events = read(path)
-    assert sorted(e.kind for e in events) == sorted(Kind)
-    assert {e.at for e in events} == {3.5}
-    assert [e.instance for e in events if e.kind in (Kind.LEASE_LOST, Kind.KILLED)] == ["z", "z"]
+    assert check(events, Final(rows), Terms(transactional=True)) == []

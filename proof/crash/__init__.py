@@ -1,7 +1,7 @@
 """Real processes, real databases, real faults, judged by the history checker.
 
 A fault by its number (F1 to F36, named so in the tests), the test of it, and the databases (S
-SQLite, P PostgreSQL, M MariaDB). Every Trial is judged by the rules of proof/history.py: I1
+SQLite, P PostgreSQL, M MariaDB). Every Trial is judged by the rules of proof/judge.py: I1
 exclusion, I2 order, I3 nothing lost, I4 tries bounded, I5 fenced, I6 exactly once, I7 states, I8
 orderly stops, I9 recovered in time, I10 no death for others, I11 limits.
 
@@ -40,7 +40,7 @@ F34  leases that a backup did not hold         SPM test_hostile: leases_that_are
 F36  fork after the engine was used            SPM test_hostile: forked_child
 
 `torture` does most of it at once (test_torture for a few seconds), to plain and to transactional
-handlers, batches and groups, with chains, unique keys, a limit, cancels and a schedule
-(feature_rules.py); `measure` measures recovery; `rolling` scales a fleet with shared-out shards
-under load, and how long they rest.
+handlers, batches and groups, with chains, unique keys, limits, cancels and schedules; or less at
+once, and more of that (scenarios.py): large batches, limits, ticks. `measure` measures recovery;
+`rolling` scales a fleet with shared-out shards under load, and how long they rest.
 """

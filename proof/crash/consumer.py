@@ -12,13 +12,14 @@ its payload:
     "hogs": 3                    its handler takes all memory that there is, in so many tries
     "items": ["x", "hang"]       items of a fan-out, counted up; in "fails" tries: see `misbehave`
 
-    "sends": true                with --all-topics: its handler sends a message, see topics.py
-    "slow": 1.5                  with --all-topics: seconds that it takes unless it is cancelled
+    "rows": 200                  items of `fan.rows`: each writes a row; "exact": with its record
+    "sends": true                its handler sends a message of the topic SENT_BY
+    "slow": 1.5                  seconds that it takes unless it is cancelled
     "raises": true               in a batch it raises for all, where it fails; else it is named
 
 Topics: `plain`; `exact`, whose transactional handler writes a row into the effects table; `batch`
-and `group`, which do so in batches; `fan`, whose handler fans out; with --all-topics those of
-topics.py.
+and `group`, which do so in batches; `fan` and `fan.rows`, whose handlers fan out; with --all-topics
+those of chains, unique keys and limits, and the ticks of three schedules.
 Prints "ready" when its instances run. Logs warnings to stderr. SIGTERM and SIGINT stop it in order;
 SIGUSR1 writes to stderr what every thread is at.
 """
@@ -34,7 +35,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,9 @@ from msgworker.coordination import Partitions, Segments
 from msgworker.coordination.centres import open_centre
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.instance.claiming.scope import Scope
-from proof.crash.topics import add_topics, send_on
 from proof.crash.witness import Witness
 from proof.history import Recorder
+from proof.judge import CHAIN, MADE, ON_DEAD, ON_DONE, SENT_BY
 
 EFFECTS = sa.Table(
     "effect",
@@ -67,6 +68,17 @@ COUNTERS = sa.Table(
     sa.Column("name", sa.String(20), primary_key=True),
     sa.Column("n", sa.Integer(), nullable=False),
 )
+FAN_EFFECTS = sa.Table(
+    "fan_effect",
+    EFFECTS.metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column("exact", sa.Boolean(), nullable=False),
+    sa.Column("item", sa.Integer(), nullable=False),
+)
+KEYED, LIMITED, METERED, TICK = "keyed", "limited", "metered", "tick"
+MAX_RUNNING = 2
+PER_SECOND = 20
+SCHEDULES = ("one", "two", "three")
 BACKOFF = wait_random(0.02, 0.2)
 LATER_SECONDS = 0.05
 COUNTING_SECONDS = 0.01
@@ -86,11 +98,17 @@ def without_planned_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
+def table_of(*, tries: int = 3, shared: bool = False) -> MessageTable:
+    """shared: out, in shards."""
+    table = MessageTable(max_tries=tries)
+    return table.replace(shard="shard") if shared else table
+
+
 def make_app(options: argparse.Namespace, number: int) -> App:
     """An App of its own, as one process would have it."""
     app = App(
         options.url,
-        table=MessageTable(shard="shard") if options.scope else MessageTable(),
+        table=table_of(tries=options.tries, shared=bool(options.scope)),
         lease_seconds=options.lease,
         poll_seconds=options.poll,
         label=options.label or f"w{number}",
@@ -119,7 +137,7 @@ def make_app(options: argparse.Namespace, number: int) -> App:
         claim = f"{ctx.instance_id}/{msg.error_try_times + 1}"
         return {"msg_id": msg.msg_id, "object_id": msg.object_id, "claim": claim}
 
-    @app.handler("group", transactional=True, group=10, wait=BACKOFF)
+    @app.handler("group", transactional=True, group=options.group, wait=BACKOFF)
     @app.handler("exact", transactional=True, wait=BACKOFF)
     def exact(msg: Message[Any], ctx: Context) -> None:
         ctx.connection.execute(EFFECTS.insert(), effect(msg, ctx))
@@ -130,7 +148,7 @@ def make_app(options: argparse.Namespace, number: int) -> App:
         send_on(msg, ctx)
         act(msg, ctx.attempt)
 
-    @app.handler("batch", transactional=True, batch=20, wait=BACKOFF)
+    @app.handler("batch", transactional=True, batch=options.batch, wait=BACKOFF)
     def batch(messages: list[Message[Any]], ctx: BatchContext) -> None:
         ctx.connection.execute(EFFECTS.insert(), [effect(msg, ctx) for msg in messages])
         for msg in messages:
@@ -152,9 +170,59 @@ def make_app(options: argparse.Namespace, number: int) -> App:
 
         ctx.fan_out(run, msg.payload["items"], threads=2).raise_for_failed()
 
+    @app.handler("fan.rows", wait=BACKOFF)
+    def fan_rows(msg: Message[Any], ctx: Context) -> None:
+        def work() -> None:
+            time.sleep(chance.uniform(0.0, 0.012))
+
+        def with_its_record(item: int, conn: sa.Connection) -> None:
+            work()
+            conn.execute(FAN_EFFECTS.insert().values(exact=True, item=item))
+            work()
+
+        def alone(item: int) -> None:
+            work()
+            with app.engine.begin() as conn:
+                conn.execute(FAN_EFFECTS.insert().values(exact=False, item=item))
+
+        items = range(msg.payload["rows"])
+        if msg.payload.get("exact"):
+            made = ctx.fan_out(with_its_record, items, threads=4, transactional_items=True)
+        else:
+            made = ctx.fan_out(alone, iter(items), threads=4)
+        made.raise_for_failed()
+
     if options.all_topics:
-        add_topics(app, act, wait=BACKOFF)
+        add_topics(app, act)
     return app
+
+
+def add_topics(app: App, act: Callable[[Message[Any], int], None]) -> None:
+    """The handlers of chains, unique keys and limits, and the schedules."""
+
+    @app.handler(CHAIN, on_done=ON_DONE, on_dead=ON_DEAD, wait=BACKOFF)
+    @app.handler(LIMITED, max_running=MAX_RUNNING, wait=BACKOFF)
+    @app.handler(METERED, rate=f"{PER_SECOND}/s", wait=BACKOFF)
+    @app.handler(KEYED, wait=BACKOFF)
+    def as_it_says(msg: Message[Any], ctx: Context) -> None:
+        act(msg, ctx.attempt)
+
+    def nothing(msg: Message[Any], ctx: Context) -> None:
+        """It is there: that is all."""
+
+    for topic in (*MADE, TICK):
+        app.add_handler(topic, nothing)
+    for name in SCHEDULES:
+        app.every("1s", topic=TICK, name=name, catch_up="all")
+
+
+def send_on(msg: Message[Any], ctx: Context) -> None:
+    """What a handler begins with: the message that it sends, if it does, and a long wait."""
+    if msg.payload.get("sends"):
+        ctx.send(SENT_BY, {"msg_id": msg.msg_id}, object_id=msg.object_id)
+    until = time.monotonic() + msg.payload.get("slow", 0)
+    while time.monotonic() < until and not ctx.cancelled:
+        time.sleep(0.02)
 
 
 def hog() -> None:
@@ -275,7 +343,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--drain", action="store_true")
     parser.add_argument("--linger", type=float, default=2.0)
     parser.add_argument("--outage-limit", type=float, default=60.0)
-    parser.add_argument("--all-topics", action="store_true", help="those of topics.py too")
+    parser.add_argument("--all-topics", action="store_true", help="of chains, keys, limits too")
+    parser.add_argument("--batch", type=int, default=20, help="messages of a batch, at most")
+    parser.add_argument("--group", type=int, default=10, help="messages of a group, at most")
+    parser.add_argument("--tries", type=int, default=3, help="max_tries of the table")
     parser.add_argument("--immune", action="store_true", help="die at no point")
     parser.add_argument("--memory", type=int, default=0, help="MiB that it may take besides")
     parser.add_argument("--wall", type=float, default=0.0, help="shift time.time by seconds")

@@ -1,7 +1,6 @@
 """Chains, unique keys, a limit, cancels and a schedule, as a part of the torture.
 
-The handlers are in topics.py. `Features` is what the trial does: it sends, cancels and looks from
-outside, and judges in the end by feature_rules.py.
+`Features` is what the trial does: it sends, cancels and looks from outside.
 """
 
 from __future__ import annotations
@@ -15,66 +14,28 @@ from dataclasses import dataclass, field
 from sqlalchemy.exc import IntegrityError
 
 from msgworker.errors import DatabaseUnavailable, MsgworkerError
-from proof.crash import feature_rules as rules
-from proof.crash.feature_rules import (
-    CHAIN,
-    KEYED,
-    LIMITED,
-    MADE,
-    MAX_RUNNING,
-    MAX_TRIES,
-    ON_DEAD,
-    ON_DONE,
-    SENT_BY,
-    TICK,
-    Broken,
-    Cancel,
-    Keyed,
-    Line,
-)
-from proof.crash.fleet import Load, Trial, life
-from proof.history import DONE, Event, Kind
+from proof.crash.consumer import KEYED, LIMITED, MAX_RUNNING, METERED, PER_SECOND, TICK
+from proof.crash.fleet import Trial
+from proof.crash.scenarios import life
+from proof.history import DONE, FAILED, Cancel, Event, Keyed, Kind, Row
 from proof.history import Outcome as Told
+from proof.judge import CANCELLED, CHAIN, MADE, ON_DEAD, ON_DONE, SENT_BY
 
 KEYS = 6
 LOOK_SECONDS = 0.1
 CANCEL_SECONDS = 0.3
-SLOW_SECONDS = 1.5
 COMMIT_SECONDS = 2.0
 """After the database took its time, a transaction has committed."""
 REASON = "wrong file"
 
 
-def extend(messages: list[Load], objects: int, chance: random.Random) -> None:
-    """A share of the plain and the transactional ones sends; some of a chain, a limit, slow ones.
-
-    Slow ones are plain, as a transaction of that length is the only one on SQLite.
-    """
-    for _, topic, does in messages:
-        if topic in ("plain", "exact", "group") and chance.random() < 0.2:
-            does["sends"] = True
-    for topic, count in ((CHAIN, 4), (LIMITED, chance.randrange(3))):
-        for _ in range(count):
-            does = life(chance, 0.004)
-            if topic == CHAIN and chance.random() < 0.1:
-                does["reject"] = True
-            messages.append((f"o{chance.randrange(objects)}", topic, does))
-    if chance.random() < 0.1:
-        messages.append((None, "plain", {"slow": SLOW_SECONDS, "sends": True}))
-
-
 @dataclass
 class Features:
-    """What was done and seen. kinds: of the errors that producers got, for the report."""
+    """What is done to a trial, and what it was at the end."""
 
     trial: Trial
     chance: random.Random
-    sends: list[Keyed] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    holders: list[rules.Holders] = field(default_factory=list)
-    at_1: list[tuple[float, int]] = field(default_factory=list)
-    asked: list[Cancel] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    rows: dict[int, Row] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._over = threading.Event()
@@ -87,8 +48,10 @@ class Features:
             )
         ]
 
-    def start(self) -> None:
+    def start(self, *, cancels: bool = True) -> None:
         """Look and cancel from now on."""
+        if not cancels:
+            self._no_cancels.set()
         for thread in self._threads:
             thread.start()
 
@@ -114,19 +77,15 @@ class Features:
             msg_id = self.trial.send_keyed(key, object_id, KEYED, does)
         except (IntegrityError, MsgworkerError) as error:
             if not isinstance(error, DatabaseUnavailable):
-                self.errors.append(repr(error))
+                self.trial.errors.append(repr(error))
             raise
-        self.sends.append(Keyed(key, msg_id))
+        self.trial.keyed.append(Keyed(key, msg_id))
 
     def _look(self) -> None:
         at = time.monotonic()
-        self.at_1.append(
-            (at, self.trial.read("count(*)", f"status = 1 AND topic = '{LIMITED}'")[0][0])
-        )
-        at = time.monotonic()
-        unfinished = f"(status IN (0, 1) OR (status = -1 AND error_try_times < {MAX_TRIES}))"
+        unfinished = "(status IN (0, 1) OR (status = -1 AND error_try_times < 3))"
         rows = self.trial.read("unique_key, msg_id", f"unique_key IS NOT NULL AND {unfinished}")
-        self.holders.append((at, [(row[0], row[1]) for row in rows]))
+        self.trial.holders.append((at, [(row[0], row[1]) for row in rows]))
 
     def _cancel(self) -> None:
         """One that waits and one that runs, a slow one if there is any."""
@@ -142,28 +101,26 @@ class Features:
         try:
             done = cancel(ids=[msg_id], reason=REASON, actor="torture")
         except Exception:  # the answer was lost: it may be written
-            self.asked.append(Cancel(msg_id, since, time.monotonic(), at_once=False))
+            self.trial.cancels.append(Cancel(msg_id, since, time.monotonic(), at_once=False))
             raise
         if done.changed:
-            self.asked.append(Cancel(msg_id, since, time.monotonic(), at_once=not done.requested))
+            at_once = not done.requested
+            self.trial.cancels.append(Cancel(msg_id, since, time.monotonic(), at_once))
 
     # ------------------------------------------------------------ the end
 
-    def read(self) -> list[Line]:
+    def read(self) -> dict[int, Row]:
         """Stop looking; the table as it is in the end."""
         self._over.set()
         self._no_cancels.set()
         for thread in self._threads:
             thread.join(30)
-        c = self.trial.app.tables.cols()
-        self.lines = [
-            Line(*row[:6], rules.payload_of(row[6]), *row[7:])
-            for row in self.trial.select(
-                c.msg_id, c.topic, c.object_id, c.status, c.error_try_times, c.last_error,
-                c.payload, c.unique_key, c.scheduled_for,
-            )
-        ]  # fmt: skip
-        return self.lines
+        self.rows = self.trial.rows()
+        return self.rows
+
+    def of(self, *topics: str) -> list[int]:
+        """The messages of these topics."""
+        return [msg_id for msg_id, row in self.rows.items() if row.topic in topics]
 
     def events(self) -> Iterator[Event]:
         """What no consumer and no producer has written down: inserts by outcomes and by the
@@ -175,61 +132,61 @@ class Features:
         for event in told:
             if event.kind == Kind.CLAIMED:
                 claimed.setdefault(event.msg_id, event.at)
-        at_once = {one.msg_id: one for one in self.asked if one.at_once}
+        at_once = {one.msg_id: one for one in self.trial.cancels if one.at_once}
         now = time.monotonic()
-        for line in self.lines:
-            facts = (line.msg_id, line.object_id)
-            if line.topic in MADE or line.topic == TICK:
-                first = min(done.get(line.about, now), claimed.get(line.msg_id, now))
-                yield Event(Kind.INSERTED, first, line.topic, *facts)
-            if line.msg_id in at_once and line.cancelled:
-                one = at_once[line.msg_id]
+        for msg_id, row in self.rows.items():
+            facts = (msg_id, row.object_id)
+            if row.topic in MADE or row.topic == TICK:
+                about = row.payload.get("msg_id")
+                first = min(done.get(about, now), claimed.get(msg_id, now))
+                yield Event(Kind.INSERTED, first, row.topic, *facts)
+            if msg_id in at_once and _is_cancelled(row):
+                one = at_once[msg_id]
                 yield Event(Kind.DISCARDED, one.at, "operator", *facts, since=one.since)
-        yield from self._ended_requests({line.msg_id for line in self.lines if line.cancelled})
-
-    def _ended_requests(self, cancelled: set[int]) -> Iterator[Event]:
+        ended = {i for i, row in self.rows.items() if _is_cancelled(row)} - at_once.keys()
         c = self.trial.app.tables.cols()
         ahead = time.time() - time.monotonic()
-        at_once = {one.msg_id for one in self.asked if one.at_once}
-        for msg_id, object_id, finished_at in self.trial.select(
-            c.msg_id, c.object_id, c.finished_at
-        ):
-            if msg_id in cancelled - at_once:
+        for msg_id, finished_at in self.trial.select(c.msg_id, c.finished_at):
+            if msg_id in ended:
                 at = finished_at.timestamp() - ahead
-                facts = (msg_id, object_id)
+                facts = (msg_id, self.rows[msg_id].object_id)
                 since = at - COMMIT_SECONDS
                 yield Event(Kind.DISCARDED, at + COMMIT_SECONDS, "operator", *facts, since=since)
 
-    def wrong(self) -> list[Broken]:
-        """Every broken promise."""
-        lines = self.lines
-        return [
-            *rules.chains(lines),
-            *rules.keys(self.sends, self.holders, lines, self.errors),
-            *rules.limit(self.at_1),
-            *rules.cancels(self.asked, lines),
-            *rules.ticks(lines),
-        ]
-
-    def count(self, *topics: str) -> int:
-        """How many messages of these topics there are."""
-        return sum(line.topic in topics for line in self.lines)
-
     def __str__(self) -> str:
-        waited = sum(one.at_once for one in self.asked)
-        dead = sum(line.cancelled for line in self.lines)
-        own = sum(line.topic == CHAIN and line.dead and not line.cancelled for line in self.lines)
-        most = max((count for _, count in self.at_1), default=0)
-        held = len(self.sends) - self.count(KEYED)
-        ended = sum(line.topic == CHAIN and line.status == DONE for line in self.lines)
+        trial, rows = self.trial, self.rows
+        waited = sum(one.at_once for one in trial.cancels)
+        dead = sum(_is_cancelled(row) for row in rows.values())
+        chained = [rows[i] for i in self.of(CHAIN)]
+        own = sum(row.status == FAILED and not _is_cancelled(row) for row in chained)
+        ended = sum(row.status == DONE for row in chained)
+        limited = set(self.of(LIMITED))
+        most = max((sum(i in limited for _, i, _ in look) for _, look in trial.observed), default=0)
+        held = len(trial.keyed) - len(self.of(KEYED))
         return "\n".join(
             [
-                f"chains      {self.count(SENT_BY)} sent by handlers, {self.count(ON_DONE)} of "
-                f"{ended} on_done, {self.count(ON_DEAD)} of {own} on_dead",
-                f"keys        {len(self.sends)} sends, {held} skipped, "
-                f"{len(self.holders)} looks at holders",
-                f"limit       {self.count(LIMITED)} messages, at most {most} at 1 of {MAX_RUNNING}",
-                f"cancels     {len(self.asked)}, {waited} of waiting ones; {dead} are dead by them",
-                f"ticks       {self.count(TICK)}",
+                f"chains      {len(self.of(SENT_BY))} sent by handlers, {len(self.of(ON_DONE))} of "
+                f"{ended} on_done, {len(self.of(ON_DEAD))} of {own} on_dead",
+                f"keys        {len(trial.keyed)} sends, {held} skipped, "
+                f"{len(trial.holders)} looks at holders",
+                f"limits      {len(limited)} messages, at most {most} at 1 of {MAX_RUNNING}; "
+                f"{len(self.of(METERED))} of {PER_SECOND} a second",
+                f"cancels     {len(trial.cancels)}, {waited} of waiting ones; {dead} died of them",
+                f"ticks       {len(self.of(TICK))}{self._lateness()}",
             ]
         )
+
+    def _lateness(self) -> str:
+        c = self.trial.app.tables.cols()
+        late = sorted(
+            (sent - tick).total_seconds()
+            for sent, tick in self.trial.select(c.created_at, c.scheduled_for)
+            if tick is not None
+        )
+        if not late:
+            return ""
+        return f", late by {late[len(late) // 2]:.3f} s (median), {late[-1]:.3f} s (most)"
+
+
+def _is_cancelled(row: Row) -> bool:
+    return row.status == FAILED and (row.error or "").startswith(CANCELLED)

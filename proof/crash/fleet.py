@@ -6,13 +6,13 @@ the processes, looks at the table all the while, and puts all records together f
 
 from __future__ import annotations
 
-import random
+import json
 import re
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,9 @@ from proof import history
 from proof.crash import nursery
 from proof.crash.batch_witness import tell_of_batches
 from proof.crash.consumer import EFFECTS
-from proof.history import Event, Final, Kind, Outage, Row, Violation
+from proof.crash.scenarios import Load
+from proof.history import Cancel, Event, Final, Holders, Keyed, Kind, Row, Snapshot
+from proof.judge import Terms, Violation, check
 from tests.engines import plain_engine
 from tests.support.proxy import Proxy
 from tests.support.waiting import until
@@ -130,47 +132,6 @@ class Sent(NamedTuple):
     certain: bool = True
 
 
-Load = tuple[str | None, str, dict[str, Any]]  # object, topic, what it does
-
-
-def load(count: int, objects: int, chance: random.Random, *, work: float = 0.004) -> list[Load]:
-    """Messages as life brings them: most end well; some fail, die, come back, have no object."""
-    made: list[Load] = []
-    for _ in range(count):
-        does = life(chance, work)
-        object_id = None if chance.random() < 0.1 else f"o{chance.randrange(objects)}"
-        made.append((object_id, chance.choice(("plain", "exact")), does))
-    return made
-
-
-def load_of_batches(count: int, chance: random.Random) -> list[Load]:
-    """The same for batches: of few objects, so that many wait in a row, and with less trouble,
-    which dissolves a batch; now and then one that has no batch among them."""
-    made: list[Load] = []
-    for topic in ("batch", "group"):
-        for _ in range(count):
-            does = life(chance, 0.002) if chance.random() < 0.2 else {}
-            does["raises"] = chance.random() < 0.3
-            object_id = None if chance.random() < 0.1 else f"{topic}{chance.randrange(4)}"
-            made.append((object_id, topic if chance.random() < 0.95 else "exact", does))
-    return made
-
-
-def life(chance: random.Random, work: float) -> dict[str, Any]:
-    """What one message does."""
-    does: dict[str, Any] = {"work": round(chance.uniform(0, work), 4)}
-    dice = chance.random()
-    if dice < 0.05:
-        does["fails"] = chance.choice((1, 1, 2))
-    elif dice < 0.06:
-        does["fails"] = 99
-    elif dice < 0.065:
-        does["reject"] = True
-    elif dice < 0.09:
-        does["later"] = 1
-    return does
-
-
 @dataclass
 class Verdict:
     """What is left at the end, and what the checker says about it."""
@@ -206,9 +167,14 @@ class Trial:
     sends_with: str | None = None  # where the trial's own sessions need another URL
     proxy: Proxy | None = None  # what `url` leads through
     table: MessageTable = field(default_factory=MessageTable)
+    look_seconds: float = LOOK_SECONDS
     consumers: list[Consumer] = field(default_factory=list)
     sent: dict[int, Sent] = field(default_factory=dict)
-    observed: list[tuple[float, list[tuple[str | None, int, int]]]] = field(default_factory=list)
+    observed: list[Snapshot] = field(default_factory=list)
+    holders: list[Holders] = field(default_factory=list)
+    keyed: list[Keyed] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # that producers got
+    cancels: list[Cancel] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.app = App(self.sends_with or self.url, table=self.table)
@@ -229,7 +195,7 @@ class Trial:
         self._over = threading.Event()
         self._watchers = [
             threading.Thread(target=self._watch, args=(act, seconds), daemon=True)
-            for act, seconds in ((self._look, LOOK_SECONDS), (self.note_lives, 0.05))
+            for act, seconds in ((self._look, self.look_seconds), (self.note_lives, 0.05))
         ]
         for watcher in self._watchers:
             watcher.start()
@@ -258,6 +224,7 @@ class Trial:
         """Start a consumer; settings are its options: threads=4, drain=True. through: the URL of
         another way to the same database."""
         words = [f"--history={self.history}", f"--lease={self.lease}", *options]
+        words.append(f"--tries={self.table.max_tries}")
         for name, value in settings.items():
             flag = f"--{name.replace('_', '-')}"
             words.append(flag if value is True else f"{flag}={value}")
@@ -389,8 +356,8 @@ class Trial:
 
     def unfinished(self) -> int:
         """How many messages are neither done nor dead."""
-        open_rows = "status IN (0, 1) OR (status = -1 AND error_try_times < 3)"
-        return int(self.read("count(*)", open_rows)[0][0])
+        again = f"status = -1 AND error_try_times < {self.table.max_tries}"
+        return int(self.read("count(*)", f"status IN (0, 1) OR ({again})")[0][0])
 
     def finish(self, seconds: float = 60.0) -> None:
         """Wait until every message is done or dead."""
@@ -440,18 +407,18 @@ class Trial:
 
     # ------------------------------------------------------------ verdict
 
-    def judge(
-        self,
-        *,
-        orderly: bool = False,
-        also: Iterable[Event] = (),
-        limited: Collection[int] = (),
-        max_running: int = 1,
-        outages: Iterable[Outage] = (),
-    ) -> Verdict:
-        """Stop watching, put everything together, and ask the checker. also: events that neither
-        the consumers nor our own sends tell; limited: ids of which max_running may run at once;
-        outages: when the database was away (probe.py)."""
+    def rows(self) -> dict[int, Row]:
+        """The table as it is now."""
+        c = self.app.tables.cols()
+        found = self.select(
+            c.msg_id, c.object_id, c.status, c.error_try_times, c.claimed_by, c.topic, c.last_error,
+            c.payload, c.unique_key, c.scheduled_for,
+        )  # fmt: skip
+        return {row[0]: Row(*row[1:7], payload_of(row[7]), *row[8:]) for row in found}
+
+    def judge(self, *, also: Iterable[Event] = (), **terms: Any) -> Verdict:
+        """Stop watching, put everything together, and ask the judge. also: events that neither the
+        consumers nor our own sends tell; terms: fields of Terms."""
         self._over.set()
         for watcher in self._watchers:
             watcher.join(10)
@@ -459,23 +426,17 @@ class Trial:
         numbers = self._numbers()
         assert len(set(numbers.values())) == len(numbers), "a message was inserted twice"
         of_n = {n: msg_id for msg_id, n in numbers.items()}
-        rows = {
-            row[0]: Row(*row[1:])
-            for row in self.read("msg_id, object_id, status, error_try_times, claimed_by")
-        }
+        rows = self.rows()
         events = [*self._told(rows), *self._inserted(of_n), *self._effects(), *also]
         exact = {n for n, sent in self.sent.items() if sent.topic in EXACT and n in of_n}
-        violations = history.check(
-            events,
-            Final(rows, self.observed),
-            ttl=self.lease,
-            heartbeat=self.lease / 3 + MARGIN_SECONDS,
-            orderly=orderly,
-            transactional={of_n[n] for n in exact},
-            limited=limited,
-            max_running=max_running,
-            outages=outages,
-        )
+        final = Final(rows, self.observed, self.holders, self.keyed, self.errors, self.cancels)
+        common: dict[str, Any] = {
+            "max_tries": self.table.max_tries,
+            "ttl": self.lease,
+            "heartbeat": self.lease / 3 + MARGIN_SECONDS,
+            "transactional": {of_n[n] for n in exact},
+        }
+        violations = check(events, final, Terms(**{**common, **terms}))
         return Verdict(rows, of_n, sorted(events, key=lambda e: e.at), violations)
 
     def _inserted(self, of_n: dict[int, int]) -> Iterator[Event]:
@@ -485,7 +446,7 @@ class Trial:
                 yield Event(Kind.INSERTED, sent.at, "producer", *facts, since=sent.since)
 
     def _effects(self) -> list[Event]:
-        query = sa.select(EFFECTS.c.msg_id, EFFECTS.c.object_id)
+        query = sa.select(EFFECTS.c.msg_id, EFFECTS.c.object_id).order_by(EFFECTS.c.id)
         with self.reader.connect() as conn:
             found = list(conn.execute(query))
         at = time.monotonic()
@@ -523,6 +484,15 @@ class Trial:
                 yield Event(
                     Kind.RECOVERED, at + 0.01, "nobody", msg_id, detail=dead, since=at - 0.01
                 )
+
+
+def payload_of(text: Any) -> dict[str, Any]:
+    """The payload of a row; an empty one where it is no object."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 _NUMBER = re.compile(r'\{"n": ?(\d+)')

@@ -33,7 +33,9 @@ from typing import Any
 from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Partitions
 from proof.crash import plot
-from proof.crash.fleet import Consumer, Trial, Verdict, load
+from proof.crash.consumer import table_of
+from proof.crash.fleet import Consumer, Trial, Verdict
+from proof.crash.scenarios import load
 from proof.history import Kind
 from tests.plugin import NAMES, _fresh
 from tests.servers import session
@@ -188,7 +190,7 @@ class Rolling:
 @contextmanager
 def rolling(url: str, folder: Path, *, ttl: float = TTL, **options: Any) -> Iterator[Rolling]:
     """A fleet on an empty database that can be run; options: fields of Rolling."""
-    trial = Trial(url, folder, lease=ttl, table=MessageTable(shard="shard"))
+    trial = Trial(url, folder, lease=ttl, table=table_of(shared=True))
     try:
         yield Rolling(trial, **options)
     finally:

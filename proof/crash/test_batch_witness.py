@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from msgworker.instance.running.batch import BatchCaller, BatchTransaction, Cancelled, Part
-from proof import history
 from proof.crash import points
 from proof.crash.batch_witness import BEHIND, SHARED, tell_of_batches, watch_batches
-from proof.history import DONE, NEW, Event, Final, Kind, Outcome, Row, Rule
+from proof.history import DONE, NEW, Event, Final, Kind, Outcome, Row
+from proof.judge import Rule, Terms, check
 
 ME, HEIR = "me", "heir"
 
@@ -40,7 +40,8 @@ def judged(told: list[Event], *killed: str, rows: tuple[int, int] = (DONE, DONE)
     more = [Event(Kind.INSERTED, 0.5, "producer", i, "o") for i in final]
     more += [Event(Kind.EFFECT, 99, "effects", i, "o") for i in (1, 2, 2)[:effects]]
     more += [Event(Kind.KILLED, 9, who) for who in killed]
-    found = history.check([*events, *more], Final(final), transactional=True, finished=False)
+    terms = Terms(transactional=True, finished=False)
+    found = check([*events, *more], Final(final), terms)
     told_of_2 = sorted((e for e in events if e.msg_id == 2), key=lambda e: e.at)
     return [str(e.kind) for e in told_of_2], {violation.rule for violation in found}
 
@@ -129,7 +130,8 @@ def test_only_a_batch_that_was_committed_is_written_down_as_done(
         row=row, owner=ME, taken=lambda: [row], result=None, settled=False, next_row=None
     )
     caller: Any = SimpleNamespace(transacting=SimpleNamespace(until_committed=until_committed))
-    batch = BatchTransaction(SimpleNamespace(), caller)  # type: ignore[arg-type]
+    nothing: Any = SimpleNamespace()
+    batch = BatchTransaction(nothing, nothing, caller)
     points.now.sent_at = 0.5
     message: Any = SimpleNamespace(msg_id=1)
     batch.run([Part(lane, [message])], lambda _: {}, lambda: None)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from proof.crash.fleet import Trial, assert_clean, load
+from proof.crash.fleet import Trial, assert_clean
+from proof.crash.scenarios import load
 
 SHAPES = {"sqlite": (3, 2, 2000), "other": (4, 4, 5000)}  # processes, instances in each, messages
 OBJECTS = 300

@@ -17,12 +17,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from proof.crash import feature_rules as rules
 from proof.crash import points
 from proof.crash.consumer import COUNTERS
-from proof.crash.feature_rules import TICK
-from proof.crash.features import Features
-from proof.crash.fleet import Consumer, Trial, Verdict, assert_clean, finish, pid_of
+from proof.crash.fleet import Consumer, Trial, Verdict, finish, pid_of
 from proof.history import Kind, Outcome
 from tests.support.waiting import until
 
@@ -118,59 +115,6 @@ def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
     assert {verdict.row(n).status for n in numbers} <= {2, -1}
     done = [n for n in numbers if verdict.row(n).status == 2 and trial.sent[n].topic == "exact"]
     assert {verdict.count(n, Kind.EFFECT) for n in done} == {1}
-
-
-@pytest.mark.quick("sqlite")
-@pytest.mark.ahead(lease=2.0)
-def test_every_tick_is_one_message_while_processes_are_killed(trial: Trial) -> None:
-    features = Features(trial, random.Random())
-    features.peace()  # no cancels
-    features.start()
-    lives = [trial.spawn(all_topics=True).ready() for _ in range(2)]
-    for _ in range(ROUNDS):
-        trial.pauses(0.7)
-        lives.pop(0).kill()
-        lives.append(trial.spawn(all_topics=True).ready())
-    until(lambda: len(trial.read("msg_id", f"topic = '{TICK}'")) > ROUNDS, "some ticks are sent")
-    # Otherwise one that stops last may send a tick that no instance handles any more.
-    trial.app.ops.pause_schedule(TICK, reason="peace")
-    trial.finish()
-    trial.stop_all()
-    lines = features.read()
-    assert_clean(trial, trial.judge(also=features.events()))
-    assert rules.ticks(lines) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("topic", ["batch", "group"])
-def test_batches_of_processes_that_are_killed_are_done_exactly_once_in_order(
-    trial: Trial, topic: str
-) -> None:
-    """Killed at random moments, and by messages in the middle of a batch, of which some fail."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-
-    def does() -> dict[str, Any]:
-        drawn = chance.random()
-        if drawn < 0.02:
-            return {"fails": chance.choice((1, 2, 99)), "raises": chance.random() < 0.5}
-        return {"crash": points.IN_HANDLER} if drawn < 0.025 else {"work": 0.004}
-
-    numbers = trial.send_many([(f"o{i % 20}", topic, does()) for i in range(600)])
-    lives = [trial.spawn().ready() for _ in range(2)]
-    kills = seen = 0
-    while trial.unfinished():
-        lives = [life if life.running else trial.spawn() for life in lives]
-        if kills < ROUNDS and len(trial.events()) > seen + 100:
-            chance.choice(lives).kill()
-            kills, seen = kills + 1, len(trial.events())
-        trial.pauses(0.05)
-    verdict = finish(trial)
-    assert kills == ROUNDS
-    done = [n for n in numbers if verdict.row(n).status == 2]
-    assert {verdict.count(n, Kind.EFFECT) for n in done} == {1}
-    assert any(verdict.count(n, Kind.RECOVERED) for n in numbers)
 
 
 @pytest.mark.long

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from proof.crash.fleet import Load, Trial, Verdict, assert_clean
+from proof.crash.fleet import Trial, Verdict, assert_clean
+from proof.crash.scenarios import Load
 from proof.history import Kind
 from tests import servers
 from tests.engines import plain_engine

@@ -1,8 +1,9 @@
-"""A few seconds of what `make torture` does for a minute: every fault at once, then the verdict."""
+"""A few seconds of what `make torture` does for a minute: every fault at once, or one in mass."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,15 +11,17 @@ from typing import Any
 import pytest
 
 from proof.crash import torture
-from proof.crash.feature_rules import LIMITED, ON_DONE, SENT_BY
-from tests.plugin import NAMES
+from proof.crash.consumer import LIMITED, METERED, SCHEDULES, TICK
+from proof.crash.scenarios import SCENARIOS
+from proof.history import Kind
+from proof.judge import ON_DONE, SENT_BY
+from tests.plugin import NAMES, Database
 from tests.servers import CannotHave
 from tests.support.cutting import Cutter
 
 SECONDS = 7.0
 PROCESSES = 4
-KILL_SECONDS = 0.8
-CRASH_SECONDS = 2.0  # one crash at least
+ALL = replace(SCENARIOS["everything"], kill=0.8, crash=2.0)  # one crash at least
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("oracle-mariadb", "partitions")]
 
 
@@ -29,21 +32,39 @@ def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     try:
-        with torture.running(name, tmp_path, PROCESSES, seed) as run:
-            run.kill_seconds, run.crash_seconds = KILL_SECONDS, CRASH_SECONDS
+        with torture.running(name, tmp_path, PROCESSES, seed, scenario=ALL) as run:
             verdict = run.run(SECONDS)
     except CannotHave as reason:
         pytest.skip(str(reason))
-    assert not verdict.violations + run.broken, torture.report(run, verdict)
-    assert not [row for row in verdict.rows.values() if row.status in (0, 1)]
+    assert not verdict.violations, torture.report(run, verdict)
+    assert not torture.left(verdict)
     assert len(verdict.rows) > 100
     assert torture.behind(run) > 0
-    features = run.features
-    assert all(features.count(topic) for topic in (SENT_BY, ON_DONE, LIMITED))
-    assert features.sends or name == "partitions"
-    assert features.asked
+    assert all(run.features.of(topic) for topic in (SENT_BY, ON_DONE, LIMITED, METERED))
+    assert run.trial.keyed or name == "partitions"
+    assert run.trial.cancels
     assert run.score.kills + run.score.pauses + run.score.orderly > 0
     assert run.score.crashes > 0 or name == "sqlite"
+
+
+@pytest.mark.quick("sqlite-limits|postgresql-ticks")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", ["batches", "limits", "ticks"])
+def test_kills_alone_break_no_rule(name: str, database: Database, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    scenario = replace(SCENARIOS[name], kill=0.7, lease=2.0)
+    with torture.running(name, tmp_path, 2, seed, scenario=scenario, url=database.url) as run:
+        run.faults_after = 1.0
+        verdict = run.run(4.0)
+        assert not verdict.violations, torture.report(run, verdict)
+        assert run.score.kills > 0
+        if name == "batches":
+            assert torture.behind(run) > 10
+        if name == "limits":
+            assert len({e.msg_id for e in verdict.events if e.kind == Kind.STARTED}) > 10
+        ticks = [verdict.rows[i].object_id for i in run.features.of(TICK)]
+        assert name != "ticks" or all(ticks.count(one) >= 2 for one in SCHEDULES)
 
 
 class Life:

@@ -10,6 +10,8 @@ Without --database: PostgreSQL, MariaDB and SQLite, one after the other, each se
 `--database oracle-mariadb`: the stand-in of Oracle (docs/project/oracle.md).
 `--database partitions`: PostgreSQL with eight partitions of the message table.
 
+`--scenario NAME`: another one of scenarios.py, which has less in it, and more of that.
+
 Exit code 0: no rule broken, every message done or dead. The seed is printed first; faults come at
 moments that the machine decides, so a seed repeats the plan, not the run.
 """
@@ -26,7 +28,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,13 @@ from msgworker.table.tables import able
 from proof import pairs, pooled
 from proof.crash import points
 from proof.crash.batch_witness import BEHIND
-from proof.crash.feature_rules import CHAIN, LIMITED, MAX_RUNNING, TICK, Broken
-from proof.crash.features import Features, extend
-from proof.crash.fleet import EXACT, Consumer, Trial, Verdict, load, load_of_batches
+from proof.crash.consumer import LIMITED, MAX_RUNNING, METERED, SCHEDULES, TICK, table_of
+from proof.crash.features import Features
+from proof.crash.fleet import EXACT, Consumer, Trial, Verdict
 from proof.crash.probe import SILENCE_SECONDS, Probe
-from proof.history import Kind, Outage
+from proof.crash.scenarios import OBJECTS, SCENARIOS, Scenario
+from proof.history import Kind, Outage, Row
+from proof.judge import CHAIN, starts_in_windows
 from proof.oracle import standins
 from proof.oracle.ready import collated
 from tests import servers
@@ -66,12 +70,7 @@ PROCESSES = {
 }
 CLUSTERS = ("galera", "mysql-group", "mysql-group-single")
 DEFAULT = ("postgresql", "mariadb", "sqlite")
-LEASE_SECONDS = 2.0
-OBJECTS = 200
-KILL_SECONDS = 2.0
-PAUSE_SECONDS = 5.0
-CUT_SECONDS = 0.7
-CRASH_SECONDS = 20.0
+FAULTS_AFTER_SECONDS = 3.0
 PEACE_SECONDS = 180.0
 
 
@@ -106,9 +105,8 @@ class Torture:
     processes: int
     chance: random.Random
     cutter: Cutter
+    scenario: Scenario = SCENARIOS["everything"]
     server: Behind | None = None
-    kill_seconds: float = KILL_SECONDS
-    crash_seconds: float = CRASH_SECONDS
     scope: str = ""
     redis: servers.Server | None = None
     ways: tuple[str, ...] = ()
@@ -116,10 +114,10 @@ class Torture:
 
     def __post_init__(self) -> None:
         self.over = threading.Event()
+        self.faults_after = FAULTS_AFTER_SECONDS
         self.features = Features(self.trial, self.chance)
         self.can_commit_late = self.trial.app.engine.dialect.name != "sqlite"
         self.lives: list[Consumer] = []
-        self.broken: list[Broken] = []
         self.mending: threading.Thread | None = None
         self.outages: list[Outage] = []
         self.cutter.when = lambda: 2 * len(self._ready()) > self.processes
@@ -137,8 +135,9 @@ class Torture:
         producers = [threading.Thread(target=self._produce, args=(i,)) for i in range(2)]
         for producer in producers:
             producer.start()
-        self.features.start()
-        with self.cutter.cutting() if self.server else contextlib.nullcontext():
+        self.features.start(cancels=self.scenario.cancels)
+        cut = self.server and self.scenario.cut
+        with self.cutter.cutting() if cut else contextlib.nullcontext():
             self._faults(time.monotonic() + seconds)
         self.score.cuts = self.cutter.count
         self.over.set()
@@ -158,29 +157,31 @@ class Torture:
             self._replace_dead()
 
     def _plan(self) -> list[tuple[Callable[[], bool], float, float]]:
+        scenario = self.scenario
         acts: list[tuple[Callable[[], bool], float]] = [
-            (self._kill, self.kill_seconds),
-            (self._pause, PAUSE_SECONDS),
-            (self._stop_in_order, 2 * self.kill_seconds),
+            (self._kill, scenario.kill),
+            (self._pause, scenario.pause),
+            (self._stop_in_order, scenario.stop),
         ]
         if self.server is not None:
-            acts.append((self._crash, self.crash_seconds))
+            acts.append((self._crash, scenario.crash))
         if self.redis is not None:
-            acts.append((self._crash_redis, self.crash_seconds / 2))
-        begin = time.monotonic() + 3
-        return [(act, every, begin + self.chance.uniform(0, every)) for act, every in acts]
+            acts.append((self._crash_redis, scenario.crash / 2))
+        begin = time.monotonic() + self.faults_after
+        return [(act, every, begin + self.chance.uniform(0, every)) for act, every in acts if every]
 
     def _spawn(self) -> Consumer:
-        options: dict[str, object] = {"all_topics": True}
+        number = len(self.trial.consumers)
+        options: dict[str, object] = {"all_topics": True, "threads": 2, "seed": number}
+        options |= self.scenario.consumer
         if self.scope:
             options["scope"] = self.scope
         if self.redis is not None:
             options["locks"] = self.redis.url
-        number = len(self.trial.consumers)
         through = None
         if isinstance(self.server, servers.Cluster):
             through = self.server.first(self.trial.url, number)
-        return self.trial.spawn(through=through, threads=2, seed=number, **options)
+        return self.trial.spawn(through=through, **options)
 
     def _replace_dead(self) -> None:
         for i, life in enumerate(self.lives):
@@ -222,7 +223,7 @@ class Torture:
             return False
         victim.pause()
         self.score.pauses += 1
-        seconds = LEASE_SECONDS * self.chance.uniform(1.0, 2.0)
+        seconds = self.trial.lease * self.chance.uniform(1.0, 2.0)
         timer = threading.Timer(seconds, self._resume, [victim])
         timer.daemon = True
         timer.start()
@@ -302,48 +303,38 @@ class Torture:
     def _produce(self, number: int) -> None:
         """Messages as fast as they are done, about; some commit late, some kill their process."""
         chance = random.Random(f"{self.chance.random()}-{number}")
-        if number == 0:  # one at least whose on_dead is left to who recovers it
+        scenario = self.scenario
+        if number == 0 and scenario.chained:  # its on_dead is left to who recovers it
             self.trial.send(None, CHAIN, crash=points.IN_HANDLER, crashes=99)
         while not self.over.wait(0.1):
             try:
-                if self.trial.unfinished() > 1500:
+                if self.trial.unfinished() > scenario.most:
                     continue
-                messages = load(30, OBJECTS, chance) + load_of_batches(15, chance)
-                extend(messages, OBJECTS, chance)
-                if chance.random() < 0.02:
-                    place = chance.randrange(len(messages))  # a batch has it in its middle
-                    messages[place] = (*messages[place][:2], self._deadly(chance))
-                if chance.random() < 0.01:
-                    messages.append((None, CHAIN, {**self._deadly(chance), "crashes": 99}))
-                if self.can_commit_late and chance.random() < 0.2:
+                if self.can_commit_late and chance.random() < scenario.late:
                     object_id = f"o{chance.randrange(OBJECTS)}"
                     self.trial.send_late(object_id, chance.choice(("plain", *EXACT)), 0.2)
                     self.score.late += 1
-                self.trial.send_many(messages)
-                for _ in range(3 if able(self.trial.app.tables) else 0):
+                self.trial.send_many(scenario.sends(chance))
+                for _ in range(scenario.keyed if able(self.trial.app.tables) else 0):
                     self.features.send_keyed(chance)
             except Exception:  # the server is away: what was sent is not certain, which is noted
                 self.score.unsure += 1
                 self.over.wait(0.5)
-
-    @staticmethod
-    def _deadly(chance: random.Random) -> dict[str, object]:
-        places = (
-            points.AFTER_CLAIM,
-            points.IN_HANDLER,
-            points.AFTER_EFFECT,
-            points.IN_SETTLE,
-            points.AFTER_SETTLE,
-        )
-        return {"crash": chance.choice(places), "crashes": chance.choice((1, 1, 2, 99))}
 
     # ------------------------------------------------------------ the end
 
     def _has_ticked(self) -> bool:
         message = self.trial.app.tables.message
         with self.trial.reader.connect() as conn:
-            query = sa.select(message.c.msg_id).where(message.c.topic == TICK).limit(1)
-            return conn.scalar(query) is not None
+            query = sa.select(message.c.object_id).where(message.c.topic == TICK).distinct()
+            return set(conn.scalars(query)) == set(SCHEDULES)
+
+    def _waits(self) -> int:
+        """How many messages are to be waited for."""
+        if self.scenario.finishes:
+            return self.trial.unfinished()
+        open_ticks = f"topic = '{TICK}' AND status IN (0, 1)"
+        return int(self.trial.read("count(*)", open_ticks)[0][0])
 
     def _peace(self) -> Verdict:
         if self.mending is not None:
@@ -356,25 +347,33 @@ class Torture:
             self.trial.pauses(0.2)
             self._replace_dead()
         # Otherwise one that stops last may send a tick that no instance handles any more.
-        self.trial.app.ops.pause_schedule(TICK, reason="peace")
-        while self.trial.unfinished() and time.monotonic() < deadline:
+        for name in SCHEDULES:
+            self.trial.app.ops.pause_schedule(name, reason="peace")
+        while self._waits() and time.monotonic() < deadline:
             self.trial.pauses(0.2)
             self._replace_dead()  # the last deadly messages
         for life in self.lives:
             if life.running and not life.told_to_stop:
                 life.ready()
         self.trial.stop_all()
-        lines = self.features.read()
+        self.features.read()
         if self.ways:
             self.outages = self.probe.past_outages()
-        verdict = self.trial.judge(
-            also=self.features.events(),
-            limited={line.msg_id for line in lines if line.topic == LIMITED},
-            max_running=MAX_RUNNING,
-            outages=self.outages,
-        )
-        self.broken = self.features.wrong()
-        return verdict
+        terms: dict[str, Any] = {
+            "finished": self.scenario.finishes,
+            "limited": set(self.features.of(LIMITED)),
+            "max_running": MAX_RUNNING,
+            "metered": set(self.features.of(METERED))
+            if "per_second" in self.scenario.terms
+            else (),
+            "outages": self.outages,
+        }
+        return self.trial.judge(also=self.features.events(), **{**terms, **self.scenario.terms})
+
+
+def left(verdict: Verdict) -> list[Row]:
+    """What is neither done nor dead."""
+    return [row for row in verdict.rows.values() if row.status in (0, 1)]
 
 
 def behind(torture: Torture) -> int:
@@ -426,11 +425,20 @@ def report(torture: Torture, verdict: Verdict) -> str:
         f"effects     {count[Kind.EFFECT]} of transactional handlers",
         f"batches     {behind(torture)} times a message was handled behind the head of its object",
         str(torture.features),
-        f"violations  {len(verdict.violations)} of the history, {len(torture.broken)} besides"
-        f"{by_rule(verdict)}",
+        *of_rates(torture, verdict),
+        f"violations  {len(verdict.violations)}{by_rule(verdict)}",
     ]
-    wrong = [*verdict.violations[:10], *torture.broken[:10]]
-    return "\n".join([*lines, *map(str, wrong)])
+    return "\n".join([*lines, *map(str, verdict.violations[:20])])
+
+
+def of_rates(torture: Torture, verdict: Verdict) -> list[str]:
+    """How many metered ones started, where that is judged."""
+    if "per_second" not in torture.scenario.terms:
+        return []
+    metered = set(torture.features.of(METERED))
+    starts = [e.at for e in verdict.events if e.kind == Kind.STARTED and e.msg_id in metered]
+    counts = [count for _, count in starts_in_windows(sorted(starts))] or [0]
+    return [f"rate        {min(counts)} to {max(counts)} starts in each 10 s"]
 
 
 @contextlib.contextmanager
@@ -511,23 +519,39 @@ def divide(url: str) -> None:
 
 @contextlib.contextmanager
 def running(
-    name: str, folder: Path, processes: int, seed: int, scope: str = ""
+    name: str,
+    folder: Path,
+    processes: int,
+    seed: int,
+    scope: str = "",
+    scenario: Scenario = SCENARIOS["everything"],
+    url: str | None = None,
 ) -> Iterator[Torture]:
     """A torture that can be run; raises CannotHave. scope: partitions with their locks in the
-    database, or segments with theirs in Redis, which is killed, too."""
+    database, or segments with theirs in Redis, which is killed, too. url: of a database whose
+    server is not ours, and is left alone."""
     with contextlib.ExitStack() as stack:
-        theirs, ours, server = stack.enter_context(database(name, folder))
-        table = MessageTable(shard="shard") if scope else MessageTable()
-        trial = Trial(theirs, folder, lease=LEASE_SECONDS, sends_with=ours, table=table)
+        there: tuple[str, str, Behind | None] | None = url and (url, url, None)
+        theirs, ours, server = there or stack.enter_context(database(name, folder))
+        trial = Trial(
+            theirs,
+            folder,
+            lease=scenario.lease,
+            sends_with=ours,
+            table=table_of(shared=bool(scope)),
+            look_seconds=scenario.look_seconds,
+        )
         stack.callback(trial.close)
-        cutter = Cutter(ours, CUT_SECONDS, random.Random(seed))
-        torture = Torture(trial, processes, random.Random(seed), cutter, server, scope=scope)
+        cutter = Cutter(ours, scenario.cut, random.Random(seed))
+        torture = Torture(
+            trial, processes, random.Random(seed), cutter, scenario, server, scope=scope
+        )
         if isinstance(server, pairs.Pair):
             torture.ways = (ours,)
         if isinstance(server, servers.Cluster):
             torture.ways = tuple(f"{node.url}torture" for node in server.nodes)
         if isinstance(server, pooled.Pooled):
-            torture.crash_seconds /= 2
+            torture.scenario = replace(scenario, crash=scenario.crash / 2)
         if scope == "segments":
             torture.redis = servers.start("redis", durable=False)
             stack.callback(torture.redis.remove)
@@ -541,6 +565,7 @@ def main() -> int:
         "--database", choices=list(PROCESSES), action="append", help="default: all but Oracle's"
     )
     parser.add_argument("--processes", type=int, help="default: 8, and 4 on SQLite")
+    parser.add_argument("--scenario", choices=list(SCENARIOS), default="everything")
     parser.add_argument("--scope", choices=["partitions", "segments"], default="")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--keep", type=Path, help="leave the history and the logs in this folder")
@@ -555,21 +580,25 @@ def torture(name: str, options: argparse.Namespace) -> int:
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     processes = options.processes or PROCESSES[name]
     print(
-        f"torture of {name}: {options.seconds:g} s, {processes} processes, seed {seed}", flush=True
+        f"torture of {name}, {options.scenario}: {options.seconds:g} s, {processes} processes, "
+        f"seed {seed}",
+        flush=True,
     )
     with contextlib.ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = folder / f"{name}-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            run = stack.enter_context(running(name, folder, processes, seed, options.scope))
+            made = running(
+                name, folder, processes, seed, options.scope, SCENARIOS[options.scenario]
+            )
+            run = stack.enter_context(made)
         except servers.CannotHave as reason:
             print(f"{name} is not there: {reason}", file=sys.stderr)
             return 3
         verdict = run.run(options.seconds)
         print(report(run, verdict), flush=True)
-        left = sum(row.status in (0, 1) for row in verdict.rows.values())
-        return 1 if verdict.violations or run.broken or left else 0
+        return 1 if verdict.violations or (run.scenario.finishes and left(verdict)) else 0
 
 
 if __name__ == "__main__":

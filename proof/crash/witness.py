@@ -279,7 +279,7 @@ class Witness:
         def watched_give(self: Recovery, dead_id: str, why: str = "") -> Any:
             since = witness._tell.now()
             if getattr(now, "taken_from", None) == dead_id:
-                witness._tell.lease_lost(dead_id, since=now.taking)
+                witness._tell.record(Kind.LEASE_LOST, instance=dead_id, since=now.taking)
             now.taken_from = None
             now.given_back = []
             me = self._shared.identity.id

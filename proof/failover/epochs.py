@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from proof import history
 from proof.crash.consumer import EFFECTS
 from proof.crash.fleet import MARGIN_SECONDS, Sent, pid_of, tidy
-from proof.history import DONE, FAILED, NEW, PROCESSING, Event, Final, Kind, Outcome, Row
+from proof.history import DONE, FAILED, NEW, PROCESSING, Event, Final, Kind, Outage, Outcome, Row
+from proof.history import Snapshot as Look
+from proof.judge import Terms, check
 from tests.engines import plain_engine
 
 MAX_TRIES = 3
@@ -138,12 +139,12 @@ class Told:
     events: list[Event]
     sent: Mapping[int, Sent]
     killed: list[Event]
-    observed: list[history.Snapshot]
+    observed: list[Look]
     ahead: float
 
 
 def judge(
-    told: Told, epoch: Epoch, *, ttl: float, finished: bool, outages: Iterable[history.Outage]
+    told: Told, epoch: Epoch, *, ttl: float, finished: bool, outages: Iterable[Outage]
 ) -> list[str]:
     """Every broken rule of one epoch."""
     over = {} if epoch.first is None else {i: r for i, r in epoch.first.lines.items() if r.is_over}
@@ -158,15 +159,14 @@ def judge(
         {i: row for i, row in epoch.last.rows().items() if i in lines},
         [(at, rows) for at, rows in told.observed if epoch.begun < at < epoch.ended - 1.0],
     )
-    found = history.check(
-        events,
-        final,
+    terms = Terms(
         ttl=ttl,
         heartbeat=ttl / 3 + MARGIN_SECONDS,
         transactional={i for i, line in lines.items() if line.topic == "exact"},
         finished=finished,
         outages=outages,
     )
+    found = check(events, final, terms)
     return [*map(str, found), *_touched(over, epoch)]
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from proof import pairs
-from proof.crash.fleet import Consumer, Trial, load, pid_of
+from proof.crash.fleet import Consumer, Trial, pid_of
 from proof.crash.probe import Probe
+from proof.crash.scenarios import load
 from proof.failover.epochs import Epoch, Loss, Snapshot, Told, judge, lost, snapshot
 from proof.history import Event, Kind
 from proof.pairs.postgresql import PostgreSQLPair, Primary

@@ -21,7 +21,8 @@ from msgworker.instance.instance import Instance
 from msgworker.limit import Limit
 from msgworker.schema import create, describe, rule
 from msgworker.store import claim, items, limits, recover
-from proof.crash.fleet import Trial, assert_clean, load
+from proof.crash.fleet import Trial, assert_clean
+from proof.crash.scenarios import load
 from proof.galera.conftest import fresh
 from tests.servers import CHOSEN, CannotHave, Galera, MySQL, running
 from tests.support import flags

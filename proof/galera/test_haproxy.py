@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from proof.crash.fleet import Trial, assert_clean, load
+from proof.crash.fleet import Trial, assert_clean
 from proof.crash.probe import Probe
+from proof.crash.scenarios import load
 from proof.galera.conftest import fresh
 from proof.galera.haproxy import in_front_of
 from tests.servers import CannotHave, Galera

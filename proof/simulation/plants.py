@@ -32,7 +32,7 @@ from msgworker.store import claim, done, lease, recover, rows, schedules, settle
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Bare, Row
 from msgworker.table import Cols, Tables
-from proof.history import Rule
+from proof.judge import Rule
 from proof.simulation.batch_plants import counts_ignored, half_is_committed
 from proof.simulation.cancel_plants import kept_by_a_rerun
 from proof.simulation.configs import CONFIGS
@@ -581,10 +581,10 @@ PLANTS = {
         _plant("limits: counted before", "limits", "I11", patch=counted_before),
         _plant("limits: a run goes on", "limits", "I11", patch=runs_go_on),
         _plant("limits: starts take no token", "limits", "I11", patch=free_of_charge),
-        _plant("keys: free between tries", "keys", "I7", patch=free_between_tries),
-        _plant("keys: held by the dead", "keys", "I7", patch=held_by_the_dead),
-        _plant("ticks: any version", "ticks", "I3", patch=any_version),
-        _plant("ticks: computed from now", "ticks", "I3", patch=ticks_from_now),
+        _plant("keys: free between tries", "keys", "KEYS", patch=free_between_tries),
+        _plant("keys: held by the dead", "keys", "KEYS", patch=held_by_the_dead),
+        _plant("ticks: any version", "ticks", "TICKS", patch=any_version),
+        _plant("ticks: computed from now", "ticks", "TICKS", patch=ticks_from_now),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),
     )
 }

@@ -30,11 +30,11 @@ from msgworker.message import Message, Outcome
 from msgworker.schedules import Schedule
 from msgworker.store import lease
 from msgworker.store.rows import Bare, Row
-from proof.history import PROCESSING, Kind, Rule, Violation
+from proof.history import PROCESSING, Kind
+from proof.judge import Rule, Violation
 from proof.simulation.connections import Engine, Faults, Site
-from proof.simulation.permits import LIMITS
 from proof.simulation.strands import Gone, Stage, Strand
-from proof.simulation.world import Seen, World
+from proof.simulation.world import LIMITS, Seen, World
 
 TTL = 30.0
 BEAT = TTL / 3
@@ -146,7 +146,7 @@ class Process:
         registry.add(Handler(SENDING, self._handle))
         registry.add(Handler(BATCH, self._handle_many, transactional=True, batch=4))
         registry.add(Handler(GROUP, self._handle, transactional=True, group=4))
-        if world.permits is not None:
+        if world.limited:
             for topic, limit in LIMITS.items():
                 registry.add(Handler(topic, self._handle, limit=limit))
         self.setup = Setup(

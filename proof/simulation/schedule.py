@@ -29,16 +29,17 @@ from msgworker.schedules import Schedule as Declared
 from msgworker.store import bounded, change, claim, lease, recover, schedules, send, settle
 from msgworker.store import cancels as cancelling
 from msgworker.table import MessageTable, Tables
-from proof.history import DONE, FAILED, NEW, PROCESSING, Kind, Rule, Violation, check
+from proof.history import DONE, FAILED, NEW, PROCESSING, Kind
+from proof.judge import Rule, Terms, Violation, check
 from proof.simulation.connections import Faults, deliver
-from proof.simulation.keys import KEYS
 from proof.simulation.process import BEAT, EFFECT, TRANSACTIONAL, Habits, Log, Process
 from proof.simulation.strands import STEP_SECONDS, Condition, Stage, Strand, replaced_in
-from proof.simulation.world import Act, World
+from proof.simulation.world import KEYS, LIMITED, LIMITS, METERED, Act, World
 
 T = TypeVar("T")
 Steps = Generator[Condition, None, T]
 LIVENESS_STEPS = 6000
+TOPICS = (LIMITED, LIMITED, METERED, "plain")
 PATIENCE = 600.0
 """How long the drains of the end wait for what is to come."""
 
@@ -75,7 +76,7 @@ class Config:
     ignores: bool = True  # False: a guard violation raises
     drains: bool = False  # the instances end when nothing is left to do
     priorities: bool = False  # messages have one of several
-    limits: bool = False  # topics have limits, see permits.py
+    limits: bool = False  # topics have limits, see world.py
     keys: int = 0  # two producers send so many messages each with unique keys; there are no others
     ticks: int = 0  # a schedule sends messages, every so many seconds; there are no others
     ahead: bool = False  # heads are looked for long before their claim
@@ -192,8 +193,7 @@ class Schedule:
                 for process in self.processes:
                     process.alive = False
                     self._bury(process)
-        if self.config.ticks:
-            self.world.judge_ticks(self.config.ticks)
+        self.world.judge(self.config.ticks)
         violations = [v for one in self.processes for v in one.violations]
         errors = [f"{one.label}: {text}" for one in self.processes for text in one.log.errors]
         errors += self.subscribers.errors
@@ -269,14 +269,15 @@ class Schedule:
 
     def _judge(self, *, finished: bool) -> list[Violation]:
         final = self.world.final()
-        return check(
-            self.world.events,
-            final,
+        terms = Terms(
             max_tries=self.world.spec.max_tries,
             on_dead="block" if self.config.on_dead == "block" else "continue",
             transactional=self.transactional,
             finished=finished,
+            limited=self.world.limited_ids(),
+            max_running=LIMITS[LIMITED].max_running or 1,
         )
+        return check(self.world.events, final, terms)
 
     def _add(self, name: str, steps: Steps[None]) -> None:
         self._spawn(Generated(name, steps))
@@ -450,9 +451,9 @@ class Schedule:
         topic = "plain"
         if msg_id in self.transactional:
             topic = self.config.batch or TRANSACTIONAL
-        elif self.world.permits is not None:
-            topic = self.world.permits.topic_for(msg_id, self.seed)
-            self.world.permits.topics[msg_id] = topic
+        elif self.world.limited:
+            topic = TOPICS[(msg_id * 7919 + self.seed) % len(TOPICS)]  # not drawn, see below
+            self.world.topics[msg_id] = topic
         # Not drawn: the other schedules of a seed stay as they are.
         priority = (msg_id * 7919 + self.seed) % 4 if self.config.priorities else 0
         self._commit(Act.PRODUCE, "producer", text, msg_id, object_id, topic, priority)
@@ -460,7 +461,6 @@ class Schedule:
     def _sender(self, name: str) -> Steps[None]:
         """Sends messages with the same keys as the other one."""
         world, t, rng = self.world, self.world.t, self.rng
-        assert world.keys is not None
         for _ in range(self.config.keys):
             for _ in range(rng.choice((1, 5, 30))):
                 yield None
@@ -477,7 +477,7 @@ class Schedule:
             )
             work = partial(send.send, t=t, row=row, on_duplicate=how)
             msg_id = world.commit(Act.PRODUCE, name, work)
-            world.violations += world.keys.answered(key, msg_id)
+            world.sent(key, msg_id)
 
     def _commit(self, act: Act, who: str, text: str, *values: object) -> int:
         def work(_: Connection) -> int:

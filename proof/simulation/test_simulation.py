@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proof.history import Rule
+from proof.judge import Rule
 from proof.simulation.__main__ import main
 from proof.simulation.configs import CONFIGS
 from proof.simulation.plants import PLANTS, Plant

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar, cast
 import sqlalchemy as sa
 
 from msgworker.db import DATABASES, Database
+from msgworker.limit import Limit
 from msgworker.message import TRANSITIONS, word_of
 from msgworker.schema import rule
 from msgworker.store import cancels as cancelling
@@ -29,14 +30,14 @@ from proof.history import (
     PROCESSING,
     Event,
     Final,
+    Holders,
+    Keyed,
     Kind,
     Outcome,
     Row,
-    Rule,
-    Violation,
+    Snapshot,
 )
-from proof.simulation.keys import Keys
-from proof.simulation.permits import Permits
+from proof.judge import Rule, Violation, odd_ticks, too_many
 from proof.simulation.quick import Quick
 
 T = TypeVar("T")
@@ -47,6 +48,13 @@ OPTIONAL = frozenset(
     for name in ("item", "try", "operation", "audit", "pause", "cancel", "limit", "history")
 )
 """Tables that instances do without."""
+KEYS = {"one": "X", "two": None}
+"""The object of each unique key."""
+LIMITED, METERED = "limited", "metered"
+LIMITS = {LIMITED: Limit(max_running=2), METERED: Limit(starts=1, seconds=1, burst=2)}
+"""The limits of the handlers of these topics, in all instances."""
+CLOCK_SECONDS = 0.002
+"""The database's clock gives whole milliseconds."""
 
 
 class Act(StrEnum):
@@ -145,7 +153,7 @@ class World:
         raw.create_function("strftime", -1, self.clock.strftime)
         raw.create_function("julianday", 1, self.clock.julianday)
         self.schedule = SCHEDULE.of(self.t)
-        self.keys = Keys(raw, spec) if keys else None
+        self.keys = keys
         self.t.message.metadata.create_all(self._real)
         self.conn = cast(sa.Connection, Quick(self._real, raw, self.t))
         raw.execute("CREATE TABLE effects (msg_id INTEGER)")
@@ -165,7 +173,11 @@ class World:
         self.clock.seconds = self.clock.ahead = 0.0
         self.events: list[Event] = []
         self.violations: list[Violation] = []
-        self.observed: list[tuple[float, list[tuple[str | None, int, int]]]] = []
+        self.observed: list[Snapshot] = []
+        self.holders_of_keys: list[Holders] = []
+        self.keyed: list[Keyed] = []
+        self.topics: dict[int, str] = {}  # of all messages, where some have limits
+        self.starts: list[float] = []  # when each message of METERED was flagged
         self.rows: dict[int, Seen] = {}
         self.claims: Counter[int] = Counter()  # how often each message was flagged
         self.batched: Counter[int] = Counter()  # messages of batches, in so many calls now
@@ -173,7 +185,6 @@ class World:
         self.holders: dict[int, str] = {}  # without owners: who has flagged a message
         self.reruns: Counter[int] = Counter()
         self.asked: dict[int, int] = {}  # by message: for which run its cancel was requested
-        self.permits = Permits() if self.limited else None
         self._taken_over: set[str] = set()
         self.moved_at: dict[int, float] = {}  # when a row changed last
         self.place = 0
@@ -261,17 +272,34 @@ class World:
         for row in changed:
             self.moved_at[row.msg_id] = self.clock.seconds
             self._changed(act, who, before.get(row.msg_id), row, read_at)
-        if self.keys is not None:
-            self.violations += self.keys.judge()
-        if self.permits is not None:
-            self.violations += self.permits.judge(
-                [row.msg_id for row in self.rows.values() if row.status == PROCESSING],
-                [row.msg_id for row in changed if row.status == PROCESSING],
-                self.clock.seconds + self.clock.ahead,
-            )
+        if self.keys:
+            self.holders_of_keys.append((float(self.place), self._holders_of_keys()))
+        now = self.clock.seconds + self.clock.ahead
+        self.starts += [
+            now
+            for row in changed
+            if row.status == PROCESSING and self.topics.get(row.msg_id) == METERED
+        ]
         self.observed.append(
             (float(self.place), [(r.object_id, r.msg_id, r.status) for r in self.rows.values()])
         )
+
+    def _holders_of_keys(self) -> list[tuple[str, int]]:
+        """By what the table shows: those with tries left, whatever says the index about them."""
+        query = "SELECT unique_key, msg_id, status, error_try_times FROM " + self.spec.name
+        return [
+            (key, msg_id)
+            for key, msg_id, status, tries in self.raw.execute(query).fetchall()
+            if key is not None
+            and (status in (NEW, PROCESSING) or (status == FAILED and tries < self.spec.max_tries))
+        ]
+
+    def sent(self, key: str, msg_id: int) -> None:
+        """A send with this key was answered with this message."""
+        self.keyed.append(Keyed(key, msg_id, at=float(self.place)))
+
+    def limited_ids(self) -> list[int]:
+        return [msg_id for msg_id, topic in self.topics.items() if topic == LIMITED]
 
     def _observe_leases(self) -> None:
         """Who was taken over is dead; without owners its holder keeps what it has."""
@@ -385,20 +413,19 @@ class World:
         text = f"UPDATE {self.schedule.name} SET paused_at = '2026-01-01', version = version + 1"
         self.raw.execute(text)
 
-    def judge_ticks(self, period: int) -> None:
-        """Each tick up to the last one is one message."""
+    def judge(self, period: int) -> None:
+        """What is told in seconds: the ticks of a schedule, and how fast metered ones started."""
+        meter = LIMITS[METERED]
+        per_second = meter.starts / meter.seconds
+        text = too_many(self.starts, meter.burst + CLOCK_SECONDS * per_second, per_second)
+        if text:
+            self.violations.append(Violation(Rule.I11, text))
         query = f"SELECT scheduled_for FROM {self.t.message.name} ORDER BY msg_id"
-        sent = [datetime.fromisoformat(text) for (text,) in self.raw.execute(query).fetchall()]
         last = self.raw.execute(f"SELECT max(last_at) FROM {self.schedule.name}").fetchone()[0]
-        wanted, tick = [], min(sent, default=EPOCH)
-        while last is not None and tick <= datetime.fromisoformat(last):
-            wanted.append(tick)
-            tick += timedelta(seconds=period)
-        if sent != wanted:
-            twice = [str(tick) for tick, n in Counter(sent).items() if n > 1]
-            missing = [str(tick) for tick in wanted if tick not in sent]
-            text = f"ticks that were sent twice: {twice}; missing: {missing}; last: {last}"
-            self.violations.append(Violation(Rule.I3, text))
+        if period and last is not None:
+            ticks = [datetime.fromisoformat(one) for (one,) in self.raw.execute(query).fetchall()]
+            for text in odd_ticks(ticks, period=period, last=datetime.fromisoformat(last)):
+                self.violations.append(Violation(Rule.TICKS, text))
 
     # ------------------------------------------------------------ the end
 
@@ -407,7 +434,7 @@ class World:
         for (msg_id,) in self.raw.execute("SELECT msg_id FROM effects").fetchall():
             self.record(Kind.EFFECT, "reader", msg_id=msg_id)
         rows = {i: Row(r.object_id, r.status, r.tries, r.claimed_by) for i, r in self.rows.items()}
-        return Final(rows, self.observed)
+        return Final(rows, self.observed, self.holders_of_keys, self.keyed)
 
     def next_due_in(self) -> float | None:
         """Seconds until the next waiting row is due, None if none waits."""
