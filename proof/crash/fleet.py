@@ -226,6 +226,8 @@ class Trial:
         words = [f"--history={self.history}", f"--lease={self.lease}", *options]
         words.append(f"--tries={self.table.max_tries}")
         for name, value in settings.items():
+            if value is False:
+                continue
             flag = f"--{name.replace('_', '-')}"
             words.append(flag if value is True else f"{flag}={value}")
         url = self.url if through is None else through
@@ -455,18 +457,21 @@ class Trial:
     def _told(self, rows: dict[int, Row]) -> list[Event]:
         told = self.events()
         told += self._untold_recoveries(told)
-        ids = {e.instance for e in told} | {e.detail for e in told if e.kind == Kind.RECOVERED}
-        ids |= {row.claimed_by for row in rows.values()}
-        killed = []
-        for consumer in self.consumers:
-            if consumer.was_killed and consumer.ended_at is not None:
-                at, since = consumer.ended_at, consumer.alive_at
-                killed += [
-                    Event(Kind.KILLED, at, i, since=since)
-                    for i in ids
-                    if i is not None and pid_of(i) == consumer.pid
-                ]
+        killed = self.killed({row.claimed_by for row in rows.values()})
         return tidy(tell_of_batches(told, rows, [e.instance for e in killed]), killed)
+
+    def killed(self, holders: Iterable[str | None] = ()) -> list[Event]:
+        """The deaths of the instances that have written something down, or are named."""
+        told = self.events()
+        ids = {e.instance for e in told} | {e.detail for e in told if e.kind == Kind.RECOVERED}
+        ids |= set(holders)
+        return [
+            Event(Kind.KILLED, consumer.ended_at, i, since=consumer.alive_at)
+            for consumer in self.consumers
+            if consumer.was_killed and consumer.ended_at is not None
+            for i in ids
+            if i is not None and pid_of(i) == consumer.pid
+        ]
 
     def _untold_recoveries(self, told: list[Event]) -> Iterator[Event]:
         """Recoveries of killed instances that no instance could record: the answer to their COMMIT

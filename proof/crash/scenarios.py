@@ -180,5 +180,13 @@ SCENARIOS = {
         consumer={"threads": 4},
         terms={"per_second": PER_SECOND, "max_running": MAX_RUNNING},
     ),
+    # What a failover loses is named; of what only a history tells, there is little.
+    "losses": Scenario(
+        sends=lambda chance: load(20, 100, chance),
+        most=500,
+        kill=2.0,
+        crash=8.0,
+        consumer={"all_topics": False},
+    ),
     "ticks": Scenario(sends=nothing, kill=3.0, terms={"ticks": SCHEDULES}),
 }

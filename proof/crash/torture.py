@@ -1,7 +1,8 @@
 """Everything at once, for as long as asked: kill -9, pauses beyond the lease, lost sessions, server
 crashes, late commits, cancels; then peace, and the verdict. Of a Galera cluster the nodes: killed,
 cut off from the others, paused, one at a time; so of a group of MySQL, but its primary where it has
-one alone. Of a pair the primary: killed, its standby promoted.
+one alone. Of a pair the primary: killed, its standby promoted; what that of `postgresql-async`
+lacks is named, and each time between two failovers judged (proof/failover/epochs.py).
 A PgBouncer in front of a server: killed, restarted, its sessions ended.
 
     python -m proof.crash.torture --seconds 60 --database postgresql --processes 8
@@ -45,10 +46,12 @@ from proof.crash.features import Features
 from proof.crash.fleet import EXACT, Consumer, Trial, Verdict
 from proof.crash.probe import SILENCE_SECONDS, Probe
 from proof.crash.scenarios import OBJECTS, SCENARIOS, Scenario
+from proof.failover.epochs import Epochs
 from proof.history import Kind, Outage, Row
 from proof.judge import CHAIN, starts_in_windows
 from proof.oracle import standins
 from proof.oracle.ready import collated
+from proof.pairs.postgresql import PostgreSQLPair
 from tests import servers
 from tests.engines import plain_engine
 from tests.support.cutting import Cutter, consumer_url
@@ -63,6 +66,7 @@ PROCESSES = {
     "mysql-group": 6,
     "mysql-group-single": 6,
     "postgresql-sync": 6,
+    pairs.LOSSY: 4,
     "mariadb-semisync": 6,
     "mysql-semisync": 6,
     "pgbouncer-transaction": 6,
@@ -120,6 +124,9 @@ class Torture:
         self.lives: list[Consumer] = []
         self.mending: threading.Thread | None = None
         self.outages: list[Outage] = []
+        self.epochs: Epochs | None = None
+        if isinstance(self.server, PostgreSQLPair) and not self.server.synchronous:
+            self.epochs = Epochs(self.trial, self.server)
         self.cutter.when = lambda: 2 * len(self._ready()) > self.processes
 
     def run(self, seconds: float) -> Verdict:
@@ -276,6 +283,10 @@ class Torture:
         lead to the standby before it is promoted."""
         if self.mending is not None and self.mending.is_alive():
             return False
+        if self.epochs is not None:
+            self.epochs.fail_over()
+            self.score.crashes += 1
+            return True
         seconds, shown = self.chance.uniform(0, 2), self.chance.random() < 0.5
         self.score.crashes += 1
         self.mending = threading.Thread(target=pair.fail_over, args=(seconds, shown))
@@ -343,11 +354,14 @@ class Torture:
             if life.running:
                 life.resume()
         deadline = time.monotonic() + PEACE_SECONDS
-        while not self._has_ticked() and time.monotonic() < deadline:  # kills may have left no time
+        ticks = self.scenario.consumer.get("all_topics", True)
+        while (
+            ticks and not self._has_ticked() and time.monotonic() < deadline
+        ):  # kills may have left no time
             self.trial.pauses(0.2)
             self._replace_dead()
         # Otherwise one that stops last may send a tick that no instance handles any more.
-        for name in SCHEDULES:
+        for name in SCHEDULES if ticks else ():
             self.trial.app.ops.pause_schedule(name, reason="peace")
         while self._waits() and time.monotonic() < deadline:
             self.trial.pauses(0.2)
@@ -359,6 +373,8 @@ class Torture:
         self.features.read()
         if self.ways:
             self.outages = self.probe.past_outages()
+        if self.epochs is not None:
+            return self.epochs.judge(self.outages)
         terms: dict[str, Any] = {
             "finished": self.scenario.finishes,
             "limited": set(self.features.of(LIMITED)),
@@ -394,6 +410,8 @@ def of_nodes(torture: Torture) -> list[str]:
     if score.pooled:
         done = ", ".join(f"{kind} {count} times" for kind, count in score.pooled.items())
         return [f"of these    {done}"]
+    if torture.epochs:
+        return [f"lost        {loss}" for loss in torture.epochs.losses]
     if not score.nodes:
         return []
     done = ", ".join(f"{count} {kind}" for kind, count in score.nodes.items())
@@ -485,7 +503,7 @@ def database(name: str, folder: Path) -> Iterator[tuple[str, str, Behind | None]
         with cluster(name) as found:
             yield found
         return
-    if name in pairs.LOSSLESS:
+    if name in (*pairs.LOSSLESS, pairs.LOSSY):
         with pair(name) as ready:
             yield ready
         return
@@ -565,7 +583,7 @@ def main() -> int:
         "--database", choices=list(PROCESSES), action="append", help="default: all but Oracle's"
     )
     parser.add_argument("--processes", type=int, help="default: 8, and 4 on SQLite")
-    parser.add_argument("--scenario", choices=list(SCENARIOS), default="everything")
+    parser.add_argument("--scenario", choices=list(SCENARIOS), help="default: everything")
     parser.add_argument("--scope", choices=["partitions", "segments"], default="")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--keep", type=Path, help="leave the history and the logs in this folder")
@@ -579,9 +597,9 @@ def torture(name: str, options: argparse.Namespace) -> int:
     """One database; 0 if no rule was broken, 1 if one was, 3 if there is no such server."""
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     processes = options.processes or PROCESSES[name]
+    scenario = options.scenario or ("losses" if name == pairs.LOSSY else "everything")
     print(
-        f"torture of {name}, {options.scenario}: {options.seconds:g} s, {processes} processes, "
-        f"seed {seed}",
+        f"torture of {name}, {scenario}: {options.seconds:g} s, {processes} processes, seed {seed}",
         flush=True,
     )
     with contextlib.ExitStack() as stack:
@@ -589,9 +607,7 @@ def torture(name: str, options: argparse.Namespace) -> int:
         folder = folder / f"{name}-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            made = running(
-                name, folder, processes, seed, options.scope, SCENARIOS[options.scenario]
-            )
+            made = running(name, folder, processes, seed, options.scope, SCENARIOS[scenario])
             run = stack.enter_context(made)
         except servers.CannotHave as reason:
             print(f"{name} is not there: {reason}", file=sys.stderr)

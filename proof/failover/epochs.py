@@ -8,6 +8,7 @@ lost. The next epoch begins with that table, as if it had come from nowhere.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,16 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from proof.crash.consumer import EFFECTS
-from proof.crash.fleet import MARGIN_SECONDS, Sent, pid_of, tidy
+from proof.crash.fleet import MARGIN_SECONDS, Sent, Trial, Verdict, pid_of, tidy
 from proof.history import DONE, FAILED, NEW, PROCESSING, Event, Final, Kind, Outage, Outcome, Row
 from proof.history import Snapshot as Look
-from proof.judge import Terms, check
+from proof.judge import Rule, Terms, Violation, check
+from proof.pairs.postgresql import PostgreSQLPair, Primary
 from tests.engines import plain_engine
 
 MAX_TRIES = 3
+BEHIND_SECONDS = 0.5
+SETTLED_SECONDS = 1.0  # after the death of a primary; what was answered before is written down then
 
 
 class Line(NamedTuple):
@@ -131,7 +135,7 @@ class Epoch:
     last: Snapshot
 
 
-@dataclass
+@dataclass(frozen=True)
 class Told:
     """What all of them have written down: the consumers, the producer, who watched processes and
     the table. ahead: the wall clock's seconds before the history's."""
@@ -143,9 +147,64 @@ class Told:
     ahead: float
 
 
+@dataclass
+class Epochs:
+    """The failovers of an asynchronous pair, and what each has lost."""
+
+    trial: Trial
+    pair: PostgreSQLPair
+    losses: list[Loss] = field(default_factory=list)
+    done: list[Epoch] = field(default_factory=list)
+    first: Snapshot | None = None
+    begun: float = 0.0
+
+    def fail_over(self) -> None:
+        """The standby is always some tenths of a second behind when its primary is killed."""
+        self.pair.wait_for_standby()
+        self.pair.hold_back()
+        time.sleep(BEHIND_SECONDS)
+        self.pair.primary.crash()
+        time.sleep(SETTLED_SECONDS)
+        old = self.pair.promote()
+        new = snapshot(self._url(self.pair.primary))
+        ended = time.monotonic()
+        self.pair.turn()
+        old.start()
+        had = snapshot(self._url(old))
+        old.remove()
+        self.done.append(Epoch(self.begun, ended, self.first, had))
+        self.losses.append(lost(had, new))
+        self.first, self.begun = new, ended
+        self.pair.mend()
+
+    def judge(self, outages: Iterable[Outage]) -> Verdict:
+        """When all is over: every epoch, by the rules of the history."""
+        last = snapshot(self._url(self.pair.primary))
+        self.done.append(Epoch(self.begun, time.monotonic(), self.first, last))
+        trial = self.trial
+        trial.note_lives()
+        snapshots = [e.last for e in self.done] + [e.first for e in self.done if e.first]
+        killed = trial.killed(line.claimed_by for one in snapshots for line in one.lines.values())
+        ahead = time.time() - time.monotonic()
+        told = Told(trial.events(), trial.sent, killed, trial.observed, ahead)
+        found = [
+            replace(fault, text=f"epoch {number}: {fault.text}")
+            for number, epoch in enumerate(self.done, 1)
+            for fault in judge(
+                told, epoch, ttl=trial.lease, finished=epoch is self.done[-1], outages=outages
+            )
+        ]
+        numbers = {line.n: msg_id for msg_id, line in last.lines.items()}
+        return Verdict(last.rows(), numbers, told.events, found)
+
+    @staticmethod
+    def _url(server: Primary) -> str:
+        return f"{server.url}torture"
+
+
 def judge(
     told: Told, epoch: Epoch, *, ttl: float, finished: bool, outages: Iterable[Outage]
-) -> list[str]:
+) -> list[Violation]:
     """Every broken rule of one epoch."""
     over = {} if epoch.first is None else {i: r for i, r in epoch.first.lines.items() if r.is_over}
     lines = {i: line for i, line in epoch.last.lines.items() if i not in over}
@@ -166,19 +225,20 @@ def judge(
         finished=finished,
         outages=outages,
     )
-    found = check(events, final, terms)
-    return [*map(str, found), *_touched(over, epoch)]
+    return [*check(events, final, terms), *_touched(over, epoch)]
 
 
-def _touched(over: Mapping[int, Line], epoch: Epoch) -> Iterator[str]:
+def _touched(over: Mapping[int, Line], epoch: Epoch) -> Iterator[Violation]:
     """What was over when the server was promoted is never touched again."""
     assert epoch.first is not None or not over
     for msg_id, was in over.items():
         now = epoch.last.lines.get(msg_id)
         if now is None or (now.status, now.tries) != (was.status, was.tries):
-            yield f"FINAL: message {msg_id} was {was} when the server was promoted, then {now}"
+            text = f"message {msg_id} was {was} when the server was promoted, then {now}"
+            yield Violation(Rule.FINAL, text)
         elif epoch.first is not None and epoch.first.effects[msg_id] != epoch.last.effects[msg_id]:
-            yield f"I6: message {msg_id} was over, and has another effect since"
+            text = f"message {msg_id} was over, and has another effect since"
+            yield Violation(Rule.I6, text)
 
 
 def _inserted(told: Told, epoch: Epoch, lines: Mapping[int, Line]) -> Iterator[Event]:

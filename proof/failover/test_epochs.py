@@ -40,7 +40,7 @@ def life(who: str, begin: float, outcome: Outcome = Outcome.DONE) -> list[Event]
 
 
 def broken(told: Told, epoch: Epoch, *, finished: bool = True) -> list[str]:
-    return judge(told, epoch, ttl=30, finished=finished, outages=[])
+    return [*map(str, judge(told, epoch, ttl=30, finished=finished, outages=[]))]
 
 
 BEFORE = Epoch(0.0, 10.0, None, seen(line(1, 2)))

@@ -23,7 +23,6 @@ from proof import pairs
 from proof.crash import torture
 from proof.crash.scenarios import SCENARIOS
 from proof.failover import conftest as fixtures
-from proof.failover import lossy
 from proof.failover.work import app_of, mended, rows, send, working
 from proof.pairs.postgresql import PostgreSQLPair
 from tests.engines import plain_engine
@@ -289,20 +288,23 @@ def test_hosts_of_a_url_lead_to_the_promoted_server(postgresql: PostgreSQLPair) 
 def test_what_an_asynchronous_standby_lacked_is_named_and_runs_again(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
+    scenario = replace(SCENARIOS["losses"], crash=6.0)
     try:
-        run, wrong = lossy.run_for(tmp_path, 35.0, every=6.0, processes=3, seed=seed)
+        with torture.running(pairs.LOSSY, tmp_path, 3, seed, scenario=scenario) as run:
+            verdict = run.run(35.0)
     except CannotHave as reason:
         pytest.skip(str(reason))
-    told = lossy.report(run, wrong)
+    told = torture.report(run, verdict)
     print(told)
-    assert not wrong, told
-    last = run.epochs[-1].last.lines
+    assert not verdict.violations, told
+    assert run.epochs is not None
+    last, losses = run.epochs.done[-1].last.lines, run.epochs.losses
     assert all(line.is_over for line in last.values())
-    assert len(run.losses) >= 2
+    assert len(losses) >= 2
     for name in ("sends", "outcomes", "effects"):  # claims: mostly of lost messages
-        assert any(getattr(loss, name) for loss in run.losses), name
+        assert any(getattr(loss, name) for loss in losses), name
     there = {line.n for line in last.values()}
-    for loss in run.losses:
+    for loss in losses:
         assert not there & set(loss.sends)  # they are not sent again
         assert {msg_id for msg_id in loss.outcomes if not last[msg_id].is_over} == set()
 

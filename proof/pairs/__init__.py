@@ -15,15 +15,17 @@ AnyPair = Pair[Any]
 P = TypeVar("P", bound=AnyPair)
 LOSSLESS = ("postgresql-sync", "mariadb-semisync", "mysql-semisync")
 """A COMMIT is answered when both servers have it."""
+LOSSY = "postgresql-async"
+"""It is not: the standby may lack the last ones."""
 
 
 def named(name: str) -> AnyPair:
-    """One of LOSSLESS; not started."""
+    """One of LOSSLESS, or LOSSY; not started."""
     if name == "mariadb-semisync":
         return MariaDBPair()
     if name == "mysql-semisync":
         return MySQLPair()
-    return PostgreSQLPair(synchronous=True)
+    return PostgreSQLPair(synchronous=name != LOSSY)
 
 
 @contextlib.contextmanager
