@@ -154,22 +154,21 @@ class Streams:
             out.ends, out.on_loss = True, _onto(err)
 
     def of_work(self, *, text: bool) -> None:
-        """The command goes on when its output is lost.
+        """The command continues when its output is lost.
 
         text: the output is text for people, so that an extra line does no harm.
         """
         if self._out is not None and self._err is not None:
             self._out.ends = False
             self._err.on_loss = _onto(self._out) if text else _nobody
-            self._err.write(
-                b""
-            )  # report a closed stream now: later the log may be that of children
+            # Report a closed stream now: later the log may be that of children.
+            self._err.write(b"")
 
-    def of_child(self, tell: Callable[[str], None]) -> None:
-        """The command works for another process; `tell` reports a loss to it."""
+    def of_child(self, report: Callable[[str], None]) -> None:
+        """The command works for another process, which gets the line about a loss."""
         for stream in (self._out, self._err):
             if stream is not None:
-                stream.ends, stream.on_loss = False, tell
+                stream.ends, stream.on_loss = False, report
 
     def output_is_lost(self) -> bool:
         """Whether lost output on stdout counts as a failure; called at the end."""
@@ -180,10 +179,10 @@ class Streams:
 
 
 def _onto(other: Output) -> Callable[[str], None]:
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         other.write(f"msgworker: {line}\n".encode())
 
-    return tell
+    return report
 
 
 def _nobody(line: str) -> None:

@@ -214,15 +214,15 @@ def print_error(text: str, secrets: Collection[str] = ()) -> None:
 
         text = without(text, secrets)
     line = " ".join(text.split("\n"))
-    _tell(f"msgworker: {visible(' '.join(line.split()))}")
+    _echo(f"msgworker: {visible(' '.join(line.split()))}")
 
 
 def note(text: str) -> None:
     """A note on stderr, separate from the data; wrapped on a terminal."""
-    _tell(visible(text))
+    _echo(visible(text))
 
 
-def _tell(text: str) -> None:
+def _echo(text: str) -> None:
     width = terminal_width() if sys.stderr.isatty() else None
     click.echo("\n".join(wrapped(text, width)), err=True)
 

@@ -57,7 +57,7 @@ class Parent:
         with self._lock:
             self._begun = True
 
-    def tell(self, **event: Any) -> None:
+    def send(self, **event: Any) -> None:
         """Send to the parent: `progress`, counts by word; `metrics`, a snapshot of them; `report`,
         that of a drain."""
         line = json.dumps(event).encode() + b"\n"
@@ -69,10 +69,10 @@ class Parent:
         while data := _read_all(words):
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                self._hear(line.decode())
-        self._hear("")
+                self._obey(line.decode())
+        self._obey("")
 
-    def _hear(self, line: str) -> None:
+    def _obey(self, line: str) -> None:
         with self._lock:
             if not self._begun:
                 os._exit(0)
@@ -168,9 +168,8 @@ class Fleet:
         self._work(respawn=False)
         found = total(self._reports, time.monotonic() - begun)
         if self._asked.in_order and len(self._reports) < self._size:
-            found = replace(
-                found, stopped=True
-            )  # a child that was stopped before it began sends no report
+            # A child that was stopped before it began sends no report.
+            found = replace(found, stopped=True)
         return found, self._worst()
 
     def metrics(self) -> list[Snapshot]:
@@ -199,7 +198,7 @@ class Fleet:
             if not key.data():
                 self._selector.unregister(key.fd)
         for child in self._children.values():
-            self._tell_loss(child)
+            self._log_loss(child)
         for child in list(self._children.values()):
             if child.process.poll() is not None:
                 self._ended(child, respawn)
@@ -228,7 +227,7 @@ class Fleet:
             os.close(theirs)
         child = Child(process=process, fd=ours, begun=time.monotonic())
         self._children[ours] = child
-        self._listen(ours, partial(_hear, child))
+        self._listen(ours, partial(_read_reports, child))
         if process.stderr is not None:  # so that log lines and the status line do not mix
             self._listen(process.stderr.fileno(), partial(self._show, child))
         for word in self._words:
@@ -268,8 +267,8 @@ class Fleet:
 
     def _close(self, child: Child) -> None:
         """Read the last lines of a child that has ended, and close its pipes."""
-        _hear(child)
-        self._tell_loss(child)
+        _read_reports(child)
+        self._log_loss(child)
         fds = [child.fd]
         if child.process.stderr is not None:
             self._show(child)
@@ -301,7 +300,7 @@ class Fleet:
             self._codes.append(code if code >= 0 else 128 - code)
             self._gone(child, code)
 
-    def _tell_loss(self, child: Child) -> None:
+    def _log_loss(self, child: Child) -> None:
         """Log once that a stream of the children is lost; our own log may be lost too."""
         if child.lost and child.lost not in self._lost:
             self._lost.add(child.lost)
@@ -351,7 +350,7 @@ def _read(fd: int) -> bytes | None:
         return None
 
 
-def _hear(child: Child) -> bool:
+def _read_reports(child: Child) -> bool:
     """Read the reports of a child; False at the end of its pipe."""
     data = _read(child.fd)
     lines = (child.said + (data or b"")).split(b"\n")

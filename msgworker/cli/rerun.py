@@ -26,7 +26,7 @@ from msgworker.cli.output import (
 from msgworker.cli.show import as_dict, instant_of
 from msgworker.counted import plural
 from msgworker.ops.queries import MAX_GROUPS
-from msgworker.ops.results import ADVICE, Progress, Repaired, Tell
+from msgworker.ops.results import ADVICE, OnProgress, Progress, Repaired
 
 # --- Shared parts of the commands that write: options, confirmation, progress, output.
 
@@ -141,8 +141,8 @@ def carry_out(
             note(f"{plural(total, 'message')}{_aside(would)}")
     elif dry_run:
         raise Usage("--operation has no --dry-run; `msgworker audit` shows the progress so far")
-    with _watched(None if total is None else would.matched) as tell:
-        return write(**asked, progress=tell)
+    with _watched(None if total is None else would.matched) as on_progress:
+        return write(**asked, progress=on_progress)
 
 
 def _aside(would: Repaired) -> str:
@@ -160,20 +160,20 @@ def _aside(would: Repaired) -> str:
 
 
 @contextmanager
-def _watched(total: int | None) -> Iterator[Tell]:
+def _watched(total: int | None) -> Iterator[OnProgress]:
     """Progress on a terminal; if the block is interrupted, print how to continue."""
     last: list[Progress] = []
     command = click.get_current_context().info_name
     status, of = screen().status, "" if total is None else f" of {total:,}"
 
-    def tell(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         if progress.op_id is None:
             return
         last[:] = [progress]
         status(f"{command}: {progress.matched:,}{of}")
 
     try:
-        yield tell
+        yield on_progress
     except BaseException:
         status("")
         if last:

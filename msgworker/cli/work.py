@@ -175,7 +175,7 @@ def drain(
     else:
         report, code = _drain_here(app, conf, quiet, parent), 0
     if parent is not None:
-        parent.tell(report=asdict(report))
+        parent.send(report=asdict(report))
     elif as_json:
         print_json(asdict(report) | {"exit_code": code or report.exit_code})
     else:
@@ -193,7 +193,7 @@ def _parent(ctx: click.Context, report_fd: int | None, *, text: bool = True) -> 
         streams.of_work(text=text)
         return None
     parent = Parent(report_fd)
-    streams.of_child(lambda line: parent.tell(lost=line))
+    streams.of_child(lambda line: parent.send(lost=line))
     return parent
 
 
@@ -279,33 +279,33 @@ def _watched(
     progress = StatusLine(quiet=quiet)
     worker.orders = asked = StopRequest() if parent is None else parent.asked
 
-    def tell_metrics() -> None:
+    def send_metrics() -> None:
         if metrics is not None and parent is not None:
-            parent.tell(metrics=packed(summed(metrics())))
+            parent.send(metrics=packed(summed(metrics())))
 
-    def tell() -> None:
+    def show_progress() -> None:
         for tick in itertools.count():
             if over.wait(TICK_SECONDS):
                 break
             if parent is None:
                 progress.show(counts(worker))
                 continue
-            parent.tell(progress=counts(worker))
+            parent.send(progress=counts(worker))
             if tick % METRICS_EVERY == 0:
-                tell_metrics()
+                send_metrics()
 
-    teller = threading.Thread(target=tell, name="msgworker-progress", daemon=True)
+    reporter = threading.Thread(target=show_progress, name="msgworker-progress", daemon=True)
     with Signals(asked):
         if parent is not None:
             parent.begin()
-            parent.tell(progress=counts(worker))  # so that the parent knows that we have begun
-        teller.start()
+            parent.send(progress=counts(worker))  # so that the parent knows that we have begun
+        reporter.start()
         try:
             yield
         finally:
             over.set()
-            teller.join()
-            tell_metrics()
+            reporter.join()
+            send_metrics()
             progress.end()
 
 

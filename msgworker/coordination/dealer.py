@@ -109,15 +109,15 @@ class Dealer:
         start only: later it waits for the database, as a worker does.
         """
         t = self._tables()
-        patience = math.inf if wait is None else number("wait", wait, 0, YEAR_SECONDS)
-        until, failures = time.monotonic() + patience, 0
+        longest = math.inf if wait is None else number("wait", wait, 0, YEAR_SECONDS)
+        until, failures = time.monotonic() + longest, 0
         while not self._stopping.is_set():
             step = max(0.0, min(STEP_SECONDS, until - time.monotonic()))
             try:
                 with hold(self._locks, self.name, ttl=self.ttl, wait=step) as lease:
                     while not self._stopping.is_set() and lease.live():
                         dealt = self._deal_all(t, lease.check)
-                        failures, until = 0, time.monotonic() + patience
+                        failures, until = 0, time.monotonic() + longest
                         if not dealt:
                             self._stopping.wait(poll_seconds)
             except LeaseBusy:

@@ -342,7 +342,7 @@ class _Hold(AbstractContextManager[Lease]):
         else:
             kept.lease.check()
             if self._on_lost is not None:
-                kept.tell(self._on_lost)
+                kept.call_when_lost(self._on_lost)
         kept.count += 1
         return kept.lease
 
@@ -369,7 +369,7 @@ class _Hold(AbstractContextManager[Lease]):
             lease = self._acquire(begun)
             kept = _Kept(self._centre, lease)
             if self._on_lost is not None:
-                kept.tell(self._on_lost)
+                kept.call_when_lost(self._on_lost)
             kept.start()
             try:
                 if kept.settled(self._settle):
@@ -431,7 +431,7 @@ class _Kept:
         self._threads.append(thread)
         thread.start()
 
-    def tell(self, on_lost: OnLost) -> None:
+    def call_when_lost(self, on_lost: OnLost) -> None:
         """Call `fn` when the lease is lost; at once if it is already."""
         with self._changed:
             self._on_lost.append(on_lost)

@@ -168,7 +168,7 @@ class Counting:
         for metric in METRICS.values():
             if metric.kind == "counter" and not metric.labels:
                 self._counters[metric.name, ()] = 0.0
-        tells: dict[type[events.Event], Callable[[Any], None]] = {
+        subscribers: dict[type[events.Event], Callable[[Any], None]] = {
             events.InstanceStarted: self._started,
             events.InstanceStopped: self._stopped,
             events.Claimed: self._claimed,
@@ -189,7 +189,7 @@ class Counting:
             events.ScheduleFired: lambda e: self._add(TICKS, (e.name,), len(e.ticks)),
             events.ScheduleFailed: lambda e: self._add(TICKS_FAILED, (e.name,)),
         }
-        self._off = [stream.on(kind, tell) for kind, tell in tells.items()]
+        self._off = [stream.on(kind, count) for kind, count in subscribers.items()]
 
     def end(self) -> None:
         """Count no more."""
@@ -260,13 +260,13 @@ class Counting:
                 self._spans(topic, span)
 
     def _outcome(self, word: str) -> Callable[[Any], None]:
-        def tell(event: Any) -> None:
+        def count(event: Any) -> None:
             with self._lock:
                 topic = self._topic(event.message.topic)
                 self._count(MESSAGES, (topic, word), 1.0)
                 self._spans(topic, getattr(event, "span", None))
 
-        return tell
+        return count
 
     def _claimed(self, event: events.Claimed) -> None:
         with self._lock:

@@ -39,7 +39,7 @@ from msgworker.db import (
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call
 from msgworker.ops.call import Call, Who
-from msgworker.ops.results import Progress, Repaired, Skip, Skips, Tell, Why
+from msgworker.ops.results import OnProgress, Progress, Repaired, Skip, Skips, Why
 from msgworker.ops.selection import SAMPLE, Counted
 from msgworker.queries import messages
 from msgworker.schema import rule
@@ -128,7 +128,7 @@ class Bulk:
         op: Operation,
         *,
         rate: float | None = None,
-        progress: Tell | None = None,
+        progress: OnProgress | None = None,
     ) -> None:
         self.engine = engine
         self._tables = tables

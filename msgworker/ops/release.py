@@ -21,7 +21,7 @@ from msgworker.message import State
 from msgworker.ops import call
 from msgworker.ops.call import Clock, Who
 from msgworker.ops.operation import Bulk, Step, Writing
-from msgworker.ops.results import Repaired, Skip, Skips, Tell, Why
+from msgworker.ops.results import OnProgress, Repaired, Skip, Skips, Why
 from msgworker.ops.selection import Counted
 from msgworker.store import audit, change, done, lease, recover
 from msgworker.store.lease import Lease
@@ -294,7 +294,7 @@ class Releases(Writing):
         dry_run: bool = False,
         actor: str | None = None,
         reason: str | None = None,
-        progress: Tell | None = None,
+        progress: OnProgress | None = None,
     ) -> Repaired:
         """Give back the messages of a dead instance, with a try counted for each, as recovery does.
 
@@ -332,7 +332,7 @@ class Releases(Writing):
         dry_run: bool = False,
         actor: str | None = None,
         reason: str | None = None,
-        progress: Tell | None = None,
+        progress: OnProgress | None = None,
     ) -> Repaired:
         """Give back messages at 1 without an owner: left by a foreign consumer that no longer runs,
         or from before the table was adopted.

@@ -19,7 +19,7 @@ from msgworker.message import State, StateName, Status
 from msgworker.ops import call
 from msgworker.ops.call import Who
 from msgworker.ops.operation import Bulk, Step, TooMany, Unchanged, Writing
-from msgworker.ops.results import Repaired, Skip, Tell, Why, renamed
+from msgworker.ops.results import OnProgress, Repaired, Skip, Why, renamed
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection
 from msgworker.store import audit, bounded, cancels, change
 from msgworker.store.change import SeenRow
@@ -132,7 +132,7 @@ class _How:
     reason: str | None
     rate: float | None
     operation: int | None
-    progress: Tell | None
+    progress: OnProgress | None
 
 
 class Repairs(Writing):
@@ -165,7 +165,7 @@ class Repairs(Writing):
         reason: str | None = None,
         rate: float | None = None,
         operation: int | None = None,
-        progress: Tell | None = None,
+        progress: OnProgress | None = None,
     ) -> Repaired:
         """Try failed or dead messages again, with their tries set to 0.
 
@@ -220,7 +220,7 @@ class Repairs(Writing):
         actor: str | None = None,
         rate: float | None = None,
         operation: int | None = None,
-        progress: Tell | None = None,
+        progress: OnProgress | None = None,
     ) -> Repaired:
         """Give up messages: dead, with the reason as their last error; their object continues.
 
@@ -253,7 +253,7 @@ class Repairs(Writing):
         actor: str | None = None,
         rate: float | None = None,
         operation: int | None = None,
-        progress: Tell | None = None,
+        progress: OnProgress | None = None,
     ) -> Repaired:
         """Cancel messages: dead, with the reason as their last error; their object continues.
 

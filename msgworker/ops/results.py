@@ -175,7 +175,7 @@ class Progress:
     skipped: int
 
 
-Tell = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 @dataclass(slots=True)

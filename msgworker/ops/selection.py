@@ -16,7 +16,7 @@ from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
 from msgworker.message import State, StateName, Status, word_of
 from msgworker.ops import call
 from msgworker.ops.call import ENDLESS, Clock, Who
-from msgworker.ops.results import Progress, Skip, Skips, Tell, Why
+from msgworker.ops.results import OnProgress, Progress, Skip, Skips, Why
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, change
 from msgworker.store.audit import Operation
@@ -430,7 +430,7 @@ class Counted:
         return self.matched - self.skips.count
 
     @classmethod
-    def of(cls, choice: Choice, count: Count, progress: Tell | None = None) -> Counted:
+    def of(cls, choice: Choice, count: Count, progress: OnProgress | None = None) -> Counted:
         """Count the messages of the choice, as long as its time lasts.
 
         A dry run that is out of time tells what it has counted; else TookTooLong is raised.

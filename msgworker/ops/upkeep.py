@@ -19,7 +19,7 @@ from msgworker.message import State
 from msgworker.ops import call
 from msgworker.ops.call import Who
 from msgworker.ops.operation import Bulk, Step, Unchanged, Writing
-from msgworker.ops.results import Repaired, Skip, Tell, Why, renamed
+from msgworker.ops.results import OnProgress, Repaired, Skip, Why, renamed
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
 from msgworker.queries import audited
 from msgworker.queries.audited import AuditEntry
@@ -148,7 +148,7 @@ class Upkeep(Writing):
         reason: str | None = None,
         rate: float | None = None,
         operation: int | None = None,
-        progress: Tell | None = None,
+        progress: OnProgress | None = None,
     ) -> Repaired:
         """Delete done messages that finished longer ago than this, lowest msg_id first.
 

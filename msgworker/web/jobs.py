@@ -21,7 +21,7 @@ from msgworker.counted import plural
 from msgworker.db import Attempt, GivenUp
 from msgworker.errors import MsgworkerError
 from msgworker.logs import Said, logger
-from msgworker.ops.results import Progress, Repaired, Tell
+from msgworker.ops.results import OnProgress, Progress, Repaired
 from msgworker.web.threads import Watch
 
 MOST_RUNNING = 4
@@ -33,7 +33,7 @@ database does not answer."""
 STOP_SECONDS = 2.0
 """How long a stop waits for steps in progress."""
 log = logger("msgworker.web")
-Work = Callable[[Tell], Repaired | int]
+Work = Callable[[OnProgress], Repaired | int]
 Words = Callable[[BaseException], str]
 
 
@@ -147,14 +147,14 @@ class Jobs:
                 log.warning("%s: still running as the dashboard stops%s", job.title, _rest(job))
 
     def _run(self, job: Job, work: Work) -> None:
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             job.progress = progress
             if job.ending.is_set():
                 raise _Ended
 
         try:
             with self._watch.following(job.attempt, ANSWER_SECONDS, job.title):
-                job.result = work(tell)
+                job.result = work(on_progress)
         except (_Ended, GivenUp):
             job.left = True
             log.warning("%s was ended by its viewer%s", job.title, _rest(job))

@@ -233,7 +233,9 @@ async def _on_many(call: Call, kind: str) -> Repaired | Progress:
         return await _counted(call, kind, **chosen, **given)
     write = getattr(call.acting, kind)
     title = f"{kind} of a selection, by the API"
-    return await lasting(call, title, lambda tell: write(**chosen, **given, progress=tell))
+    return await lasting(
+        call, title, lambda on_progress: write(**chosen, **given, progress=on_progress)
+    )
 
 
 async def _counted(call: Call, kind: str, **asked: Any) -> Repaired:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from msgworker.coordination.lease import Lease
 from msgworker.ops.records import ScheduleInfo
-from msgworker.ops.results import Progress, Repaired, Tell
+from msgworker.ops.results import OnProgress, Progress, Repaired
 from msgworker.queries.instances import InstanceInfo, TopicLimit
 from msgworker.web import shown
 from msgworker.web.api.calling import (
@@ -40,7 +40,7 @@ LOOK_SECONDS = 0.02
 
 
 async def lasting(
-    call: Call, title: str, write: Callable[[Tell], Repaired], *, wait: float = WAIT_SECONDS
+    call: Call, title: str, write: Callable[[OnProgress], Repaired], *, wait: float = WAIT_SECONDS
 ) -> Repaired | Progress:
     """The result of a write, or how far it is if it takes longer than `wait` seconds.
 
@@ -48,9 +48,9 @@ async def lasting(
     """
     failed: list[Exception] = []
 
-    def work(tell: Tell) -> Repaired:
+    def work(on_progress: OnProgress) -> Repaired:
         try:
-            return write(tell)
+            return write(on_progress)
         except Exception as error:
             failed.append(error)
             raise
@@ -174,7 +174,7 @@ def write_of(kind: str) -> Endpoint:
         write = partial(acting, about, **given)
         if act.has_progress and not given["dry_run"]:
             title = f"{act.kind} of {shown.cut(about, 60)}, by the API"
-            return await lasting(call, title, lambda tell: write(progress=tell))
+            return await lasting(call, title, lambda on_progress: write(progress=on_progress))
 
         def act_now() -> Repaired:
             done: Repaired = write(**placed(call.site, where == "other"))

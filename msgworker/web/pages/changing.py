@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.errors import ConfigError
-from msgworker.ops.results import Repaired, Tell
+from msgworker.ops.results import OnProgress, Repaired
 from msgworker.web import forms
 from msgworker.web.forms import Selection, id_of, whole
 from msgworker.web.pages.audit import HELP, begun
@@ -102,8 +102,8 @@ async def write(request: Request) -> Response:
     call = getattr(site.acting(request), change.ops)
     asked = chosen.asked | options | extent
 
-    def work(tell: Tell) -> Repaired:
-        found: Repaired = call(**asked, reason=reason, rate=rate, progress=tell)
+    def work(on_progress: OnProgress) -> Repaired:
+        found: Repaired = call(**asked, reason=reason, rate=rate, progress=on_progress)
         return found
 
     back_to, back_text = back(site, request, chosen)
@@ -197,8 +197,8 @@ async def do_act(request: Request) -> Response:
     name, forced = name_of(form.get("name", "")), forcing(act, form)
     reason, call = reason_of(form), getattr(site.acting(request), act.ops)
 
-    def work(tell: Tell) -> Repaired:
-        more = {"progress": tell} if act.has_progress else {}
+    def work(on_progress: OnProgress) -> Repaired:
+        more = {"progress": on_progress} if act.has_progress else {}
         asked = forced | placed(site, act.elsewhere) | more
         found: Repaired = call(name, **asked, reason=reason)
         return found
