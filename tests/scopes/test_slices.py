@@ -123,9 +123,9 @@ def test_a_scope_that_does_not_fit_is_refused_at_the_call(app, ran):
     bare.add_handler("t", lambda msg: None)
     with pytest.raises(ConfigError, match="needs a column instance_type"):
         bare.worker(scope=Instance("asA"))
-    for flag in ("", " ", None, "x" * 31):
-        with pytest.raises(ConfigError, match="flag"):
-            Instance(flag)
+    for instance_type in ("", " ", None, "x" * 31):
+        with pytest.raises(ConfigError, match="instance type"):
+            Instance(instance_type)
 
 
 # ---------------------------------------------------------------- what is claimed
