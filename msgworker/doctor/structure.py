@@ -237,7 +237,7 @@ def columns(p: Patient) -> list[Finding]:
     """Hidden columns that the indexes are on."""
     if p.live is None or _takes_none(p):  # they are on columns that are not there, or cannot be
         return []
-    lacking = [c for c in p.least.message.c if schema.is_generated(c) and c.name not in p.columns]
+    lacking = schema.difference(p.inspector, p.least.message, p.columns.values()).hidden
     if not lacking:
         return []
     names = ", ".join(column.name for column in lacking)

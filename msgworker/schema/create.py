@@ -322,8 +322,8 @@ def resolve(
     problems = _column_problems(t, as_is) + storage
     if not problems and not unique:
         problems.append(t.unfit or requirements.told(shared))
-    lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in kinds]
-    problems += [f"generated column {name} is missing" for name in lacking]
+    hidden = difference(inspector, t.message, columns).hidden
+    problems += [f"generated column {column.name} is missing" for column in hidden]
     problems += own
     if problems:
         raise SchemaError(

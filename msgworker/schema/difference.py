@@ -23,6 +23,16 @@ class Difference:
     columns: tuple[sa.Column[Any], ...] = ()
 
     @property
+    def hidden(self) -> list[sa.Column[Any]]:
+        """Generated columns, which indexes are on."""
+        return [column for column in self.columns if is_generated(column)]
+
+    @property
+    def plain(self) -> list[sa.Column[Any]]:
+        """The others."""
+        return [column for column in self.columns if not is_generated(column)]
+
+    @property
     def required(self) -> list[sa.Column[Any]]:
         """Columns without which no instance works."""
         return [column for column in self.columns if ADDED not in column.info]

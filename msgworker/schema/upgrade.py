@@ -38,7 +38,6 @@ from msgworker.schema.additions import (
 )
 from msgworker.schema.difference import (
     difference,
-    is_generated,
     missing_indexes,
     ordered_indexes,
     suffix,
@@ -252,11 +251,10 @@ def _steps(conn: Connection, inspector: Inspector, t: Tables, there: bool) -> It
     if not there:
         yield from _creating(conn, t.message, "message")
         return
-    missing = difference(inspector, t.message).columns
+    found = difference(inspector, t.message)
     roles = {name: role for role, name in t.names.items()}
-    own = [c for c in missing if not is_generated(c)]
-    yield from _adding(conn, t.message, "message", own, roles)
-    yield from _adding(conn, t.message, "message", [c for c in missing if is_generated(c)])
+    yield from _adding(conn, t.message, "message", found.plain, roles)
+    yield from _adding(conn, t.message, "message", found.hidden)
     yield from _indexing(conn, t, t.message, "message")
 
 
