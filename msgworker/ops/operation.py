@@ -68,6 +68,16 @@ class Unchanged(MsgworkerError):
     """The database has not done to locked rows what a statement asked for."""
 
 
+def check_all(locked: int, **done: int) -> None:
+    """Raise Unchanged if something was not done to all rows that are locked."""
+    if any(count != locked for count in done.values()):
+        did = " and ".join(f"{count} {what}" for what, count in done.items())
+        raise Unchanged(
+            f"{plural(locked, 'message')} locked, {did}; the step was rolled back. Does a trigger "
+            "change rows of the table?"
+        )
+
+
 class TooMany(Exception):
     """A part of several is more than one transaction should change: a half of it may not be."""
 

@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from msgworker.counted import plural
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName, Status
 from msgworker.ops import call
 from msgworker.ops.call import Who
-from msgworker.ops.operation import Bulk, Step, TooMany, Unchanged, Writing
+from msgworker.ops.operation import Bulk, Step, TooMany, Writing, check_all
 from msgworker.ops.results import OnProgress, Repaired, Skip, Why, renamed
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection
 from msgworker.store import audit, bounded, cancels, change
@@ -365,11 +364,7 @@ def recorded(
     """Record locked rows, then change them."""
     for part in t.parts(ids):
         kept, changed = audit.record(conn, t, op_id, part), act(conn, t, part)
-        if not kept == changed == len(part):
-            raise Unchanged(
-                f"{plural(len(part), 'message')} locked, {kept} recorded and {changed} changed; "
-                "the step was rolled back. Does a trigger change rows of the table?"
-            )
+        check_all(len(part), recorded=kept, changed=changed)
 
 
 # --- Reruns with those behind.

@@ -12,13 +12,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from msgworker.config import HISTORY_SECONDS
-from msgworker.counted import plural
 from msgworker.db import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.message import State
 from msgworker.ops import call
 from msgworker.ops.call import Who
-from msgworker.ops.operation import Bulk, Step, Unchanged, Writing
+from msgworker.ops.operation import Bulk, Step, Writing, check_all
 from msgworker.ops.results import OnProgress, Repaired, Skip, Why, renamed
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
 from msgworker.queries import audited
@@ -108,11 +107,7 @@ def _take_away(
 ) -> None:
     kept = len(ids) if into is None else purge.archive(conn, t, into, ids)
     deleted = purge.delete(conn, t, ids, beside)
-    if not kept == deleted == len(ids):
-        raise Unchanged(
-            f"{plural(len(ids), 'message')} locked, {kept} kept and {deleted} deleted; the step "
-            "was rolled back. Does a trigger change rows of the table?"
-        )
+    check_all(len(ids), kept=kept, deleted=deleted)
 
 
 # --- What operators do in upkeep.

@@ -135,9 +135,9 @@ def _processing(t: Tables) -> _Parts:
 
 def _failing(t: Tables, most: int) -> _Parts:
     c = t.cols()
-    query = t.hinted(sa.select(*_facts(t, c)), t.message, "failed").where(t.failed_rows(c))
     # The newest: what still has tries left is among them.
-    return [(query.order_by(t.failed_key(c).desc()).limit(most).subquery("w"), False)]
+    query = bounded.failed(t, c).query(t, _facts(t, c), [], end=None, limit=most, newest=True)
+    return [(query.subquery("w"), False)]
 
 
 def _new(conn: Connection, t: Tables, most: int) -> _Parts:

@@ -25,7 +25,15 @@ from msgworker.queries import instances, messages
 from msgworker.queries.instances import UNKNOWN, Started, leased
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import bounded
-from msgworker.store.bounded import MOST_CURSOR, NO_CURSOR, Capped, Found, cursor_place, cursor_text
+from msgworker.store.bounded import (
+    MOST_CURSOR,
+    NO_CURSOR,
+    Capped,
+    Found,
+    Walk,
+    cursor_place,
+    cursor_text,
+)
 from msgworker.table import Cols, Tables
 
 OPEN = (State.NEW, State.FAILED)
@@ -247,29 +255,28 @@ def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any
 
 
 def _failed(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        columns: list[Any] = [c.msg_id, _key(t, c)]
-        query = sa.select(*columns).where(c.object_id.is_not(None), t.unfinished(c))
-        query = t.hinted(query, t.message, "failed").where(t.failed_rows(c))
-        return query.order_by(t.failed_key(c)).limit(bindparam("rows", type_=sa.Integer()))
-
-    return conn.execute(t.built("lanes_failed", build), {"rows": limit}).all()
+    c = t.cols()
+    return _first(conn, t, bounded.failed(t, c), [t.unfinished(c)], limit)
 
 
 def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
     if not t.database.oldest_index:
         return []
+    return _first(conn, t, bounded.oldest(t, t.cols()), [], limit)
+
+
+def _first(
+    conn: Connection, t: Tables, walk: Walk, where: list[ColumnElement[bool]], limit: int
+) -> Iterable[Any]:
+    """The first rows of a walk that have an object."""
 
     def build() -> sa.Select[Any]:
         c = t.cols()
-        key = t.oldest_key(c)
-        columns: list[Any] = [c.msg_id, _key(t, c)]
-        query = t.hinted(sa.select(*columns), t.message, "oldest")
-        query = query.where(t.oldest_rows(c), key.is_not(None), c.object_id.is_not(None))
-        return query.order_by(key).limit(bindparam("rows", type_=sa.Integer()))
+        rows = bindparam("rows", type_=sa.Integer())
+        wanted = [c.object_id.is_not(None), *where]
+        return walk.query(t, [c.msg_id, _key(t, c)], wanted, end=None, limit=rows)
 
-    return conn.execute(t.built("lanes_oldest", build), {"rows": limit}).all()
+    return conn.execute(t.built(("lanes", walk.by), build), {"rows": limit}).all()
 
 
 def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[int], int, int]:

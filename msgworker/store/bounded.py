@@ -158,7 +158,7 @@ class Walk(NamedTuple):
         where: Sequence[ColumnElement[bool]],
         *,
         end: int | None,
-        limit: int,
+        limit: int | ColumnElement[int],
         newest: bool = False,
     ) -> sa.Select[Any]:
         """Its rows up to `end` that are wanted."""
@@ -413,6 +413,17 @@ def in_state(t: Tables, c: Cols, word: State) -> ColumnElement[bool]:
 # --- Where the messages of a filter stand, and the next of them.
 
 
+def failed(t: Tables, c: Cols) -> Walk:
+    """Rows that have failed, dead ones too."""
+    return Walk("failed", (t.failed_rows(c),), t.failed_key(c))
+
+
+def oldest(t: Tables, c: Cols) -> Walk:
+    """Unfinished rows that wait for no instant, where an index has them by age."""
+    key = t.oldest_key(c)
+    return Walk("oldest", (t.oldest_rows(c), key.is_not(None)), key)
+
+
 def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     """Where all that is wanted stands; some of it in two of them. [] if a column is missing."""
     asked = ((wanted.topic, c.topic), (wanted.error, c.last_error), (wanted.since, c.created_at))
@@ -420,24 +431,20 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
         return []
     words = set(wanted.words)
 
-    def failed() -> Walk:
-        return Walk("failed", (t.failed_rows(c),), t.failed_key(c))
-
     if wanted.object_id is not None and not words & {State.DONE, State.UNKNOWN}:
         opened = Walk("object", (same_object(t, c, wanted.object_id),), c.msg_id)
         if words == {State.DEAD}:
-            return [failed()]
-        return [failed(), opened] if State.DEAD in words else [opened]
+            return [failed(t, c)]
+        return [failed(t, c), opened] if State.DEAD in words else [opened]
     if words <= {State.FAILED, State.DEAD}:
-        return [failed()]
+        return [failed(t, c)]
     if words == {State.PROCESSING}:
         ids = running(t)
         return [Walk(None, (c.msg_id.in_(sa.select(ids.c.i)),), c.msg_id, exact=True)]
     if words & {State.DONE, State.UNKNOWN} or not t.database.oldest_index:
         return [Walk(None, (), c.msg_id, exact=wanted == Filter(tuple(State)))]
-    key = t.oldest_key(c)
-    found = [failed()] if State.DEAD in words else []
-    found.append(Walk("oldest", (t.oldest_rows(c), key.is_not(None)), key))
+    found = [failed(t, c)] if State.DEAD in words else []
+    found.append(oldest(t, c))
     if c.available_at is not None:
         due = (*t.due_rows(c), c.available_at.is_not(None))
         found.append(Walk("due", due, c.msg_id, late=True))
@@ -493,9 +500,6 @@ def chunk(
 def _below(conn: Connection, t: Tables) -> int:
     """A msg_id behind which all rows stand that are unfinished or failed."""
     c = t.cols()
-    failed = t.hinted(sa.select(t.failed_key(c)), t.message, "failed").where(t.failed_rows(c))
-    found = [
-        lowest_open(conn, t),
-        conn.scalar(failed.order_by(t.failed_key(c)).limit(1)),
-    ]
+    first = failed(t, c).query(t, [t.failed_key(c)], [], end=None, limit=1)
+    found = [lowest_open(conn, t), conn.scalar(first)]
     return min((int(one) for one in found if one is not None), default=MOST) - 1
