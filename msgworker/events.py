@@ -87,7 +87,7 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True)
 class Settled(Event):
-    """Outcomes of a batch were written. done: the messages that are done; every other outcome has
+    """A settle has written outcomes. done: the messages that are done; every other outcome has
     an event of its own, before this one. spans: of each of them; None where it is unknown.
     written: how many outcomes were written, of all kinds."""
 
