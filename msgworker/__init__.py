@@ -30,9 +30,8 @@ if typing.TYPE_CHECKING:
         SelectionChanged,
         TookTooLong,
     )
-    from msgworker.instance.report import Report
     from msgworker.instance.running.context import BatchContext, Context, FanOut
-    from msgworker.instance.worker import Worker
+    from msgworker.instance.worker import Report, Worker
     from msgworker.message import Message
     from msgworker.table import MessageTable
     from msgworker.workers import Reports, Workers
@@ -79,7 +78,7 @@ _HOMES = {
     "FanOut": "instance.running.context",
     "Message": "message",
     "MessageTable": "table",
-    "Report": "instance.report",
+    "Report": "instance.worker",
     "Reports": "workers",
     "Worker": "instance.worker",
     "Workers": "workers",

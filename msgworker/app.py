@@ -46,9 +46,8 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from msgworker.events import Event, EventName, Events
     from msgworker.instance.claiming.scope import Scope
     from msgworker.instance.connections import FairLock
-    from msgworker.instance.report import Report
     from msgworker.instance.state import Setup
-    from msgworker.instance.worker import Worker
+    from msgworker.instance.worker import Report, Worker
     from msgworker.ops import Ops
     from msgworker.schema.known import KnownTables
     from msgworker.schema.upgrade import Plan, Step
@@ -589,7 +588,7 @@ class App(Declaring):
         reached at the start or denies access; SchemaError if something is missing; HandlerStuck for
         a handler with timeout_action="restart" that did not end in time.
         """
-        from msgworker.instance.report import Report
+        from msgworker.instance.worker import Report
 
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')

@@ -32,9 +32,9 @@ from msgworker.config import Keywords
 from msgworker.errors import ConfigError
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.instance import Instance
-from msgworker.instance.report import Report, report_of
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.pool import Lanes
+from msgworker.instance.worker import Report, report_of
 from msgworker.table import MessageTable
 
 TEXT = "%Y-%m-%d %H:%M:%S.%f"

@@ -34,8 +34,8 @@ from msgworker.cli.output import print_json
 from msgworker.cli.processes import Fleet, Parent
 from msgworker.config import SETTINGS, Configuration, flag_of
 from msgworker.errors import ConfigError
-from msgworker.instance.report import complaints
 from msgworker.instance.stop import Signals, StopRequest
+from msgworker.instance.worker import complaints
 from msgworker.logs import Said, logger
 from msgworker.metrics.counting import Snapshot, packed, summed
 

@@ -7,14 +7,12 @@ running     lanes wait for threads, threads call handlers, handlers end in an ou
 fan_out     the items of one message over threads or an executor, and their records
 settling    outcomes are written in batches, until it is known what was written
 liveness    the id and the lease of this instance, and the recovery of others
-worker      start, run, drain and stop an instance
+worker      start, run, drain and stop an instance; what a drain returns
 instance    builds the roles; the order of start and stop
-state       what the roles share
+state       what an instance is given, and what its roles share
 role        the loop of a thread, and its outages
 connections  the connections of roles and of handlers
 usercode    calls what is the user's: its context, its errors, its forks
-stop        signals, and who asked for a stop
-history     counts by minute and topic, from the events
-log         what of the events goes to the log
-report      what a drain returns
+stop        whether, why and until when; signals
+observers   what is made of the events: counts, minutes of the history, log lines
 """

@@ -15,11 +15,10 @@ from collections.abc import Callable
 
 from msgworker import events
 from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
-from msgworker.instance.claiming.capacity import LaneLimit, RunLength
+from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, RunLength
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.limits import LimitPoller
 from msgworker.instance.claiming.loop import Draining, Fetcher, Listener
 from msgworker.instance.claiming.scope import InstanceView
 from msgworker.instance.liveness.housekeeper import Housekeeper
@@ -27,7 +26,7 @@ from msgworker.instance.liveness.identity import Identity, new_instance_id
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.liveness.watchdog import Watchdog
-from msgworker.instance.log import EventLog, LogThrottle
+from msgworker.instance.observers import EventLog, LogThrottle, Tally
 from msgworker.instance.role import Role
 from msgworker.instance.running.batch import BatchCaller
 from msgworker.instance.running.call import Caller
@@ -36,7 +35,7 @@ from msgworker.instance.running.outcome import Result
 from msgworker.instance.running.pool import HandlerThreads, Lanes
 from msgworker.instance.settling import writer
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import Setup, Shared, Tally
+from msgworker.instance.state import Setup, Shared
 from msgworker.instance.stop import (
     AT_EXIT,
     EXIT_GRACE,

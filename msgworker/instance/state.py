@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from msgworker import events
 from msgworker.config import Settings
 from msgworker.events import Events
 from msgworker.instance.claiming.scope import Scope
 from msgworker.instance.connections import Connections, FairLock, LentConnections, SpareConnections
 from msgworker.instance.liveness.identity import Identity, new_instance_id
+from msgworker.instance.observers import InstanceLog
 from msgworker.instance.role import Away
 from msgworker.instance.running.handler import Registry
 from msgworker.instance.running.in_flight import InFlight, Quiesce
 from msgworker.instance.stop import Stop
 from msgworker.instance.usercode import end_if_forked
 from msgworker.limit import Limit
-from msgworker.logs import logger
 from msgworker.message import topic_of
-from msgworker.payload import shown
 from msgworker.queries.verdict import Asked
 from msgworker.schedules import Schedule
 from msgworker.store.rows import Row
@@ -35,82 +31,6 @@ from msgworker.table import Tables
 from msgworker.tracing import UNTRACED, NoTracer
 
 URGENT_SHARE = 0.1
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts of an instance, from its events: `claims`, `offered` and `won` are written in
-    the fetcher's thread, the others under the lock, since several threads may settle at once.
-
-    released: released at a stop. shared: released while running, for other instances.
-    """
-
-    done: int = 0
-    dead: int = 0
-    retried: int = 0
-    released: int = 0
-    shared: int = 0
-    lost: int = 0
-    claims: int = 0
-    offered: int = 0
-    won: int = 0
-    settles: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-
-    def count(self, stream: Events) -> None:
-        """Subscribe."""
-        stream.on(events.Claimed, self._claimed)
-        stream.on(events.Settled, self._settled)
-        stream.on(events.Retried, self._retried)
-        stream.on(events.Dead, self._dead)
-        stream.on(events.Cancelled, self._dead)
-        stream.on(events.Released, self._released)
-        stream.on(events.Lost, self._lost)
-
-    def _claimed(self, event: events.Claimed) -> None:
-        self.claims += 1
-        self.offered += event.offered
-        self.won += len(event.messages)
-
-    def _settled(self, event: events.Settled) -> None:
-        with self._lock:
-            self.settles += 1
-            self.done += len(event.done)
-
-    def _retried(self, _: events.Retried) -> None:
-        with self._lock:
-            self.retried += 1
-
-    def _dead(self, _: events.Dead | events.Cancelled) -> None:
-        with self._lock:
-            self.dead += 1
-
-    def _released(self, event: events.Released) -> None:
-        with self._lock:
-            self.released += event.stopping
-            self.shared += not event.stopping
-
-    def _lost(self, _: events.Lost) -> None:
-        with self._lock:
-            self.lost += 1
-
-
-class InstanceLog(logging.LoggerAdapter[logging.Logger]):
-    """The log of an instance; every record carries its id of that moment."""
-
-    def __init__(self, identity: Identity) -> None:
-        super().__init__(logger("msgworker.instance"), {})
-        self._identity = identity
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> Any:
-        kwargs["extra"] = {"instance": self._identity.id, **kwargs.get("extra", {})}
-        return msg, kwargs
-
-    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        """A failing log of the user (a closed stream, for example) must not stop the work."""
-        with suppress(BaseException):
-            stacklevel = kwargs.pop("stacklevel", 1) + 1
-            super().log(level, msg, *args, stacklevel=stacklevel, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,23 +189,3 @@ class Shared:
         kept = frozenset(self.in_flight.owners() | {identity.id}) if with_all else frozenset()
         identity.become(identity.id, new_id, trusted_until, begun, carried=kept)
         self.in_flight.forget(identity.is_ours)
-
-
-def facts(row: Row) -> dict[str, Any]:
-    """The attributes of a log record about a message, besides the instance's id."""
-    return {
-        "msg_id": row.msg_id,
-        "object_id": row.object_id if row.odd is None else shown(row.object_id),
-        "topic": row.topic if row.odd is None else shown(row.topic),
-        "try": row.tries + 1,
-    }
-
-
-def tell_of_limit(log: logging.LoggerAdapter[logging.Logger], row: Row, reason: str) -> None:
-    """A line for operators: a time limit of the server has ended the message's handler."""
-    text = (
-        "message %s: a time limit of the server ended its handler, and would again, so that its "
-        "try has failed: %s; raise the limit for this login, or make the handler's transaction "
-        "shorter, see docs/guides/retries.md"
-    )
-    log.warning(text, row.msg_id, reason, extra=facts(row))

@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Any, Literal, Protocol
 
 from msgworker import events
-from msgworker.instance.history import MOST_TOPICS, OTHERS, countable
+from msgworker.instance.observers import MOST_TOPICS, OTHERS, countable
 from msgworker.latency import RAN, WAITED, bucket
 from msgworker.processlock import ProcessLock
 

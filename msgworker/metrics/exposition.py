@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from msgworker.db import reason_of
 from msgworker.errors import ConfigError
-from msgworker.instance.history import MOST_TOPICS, OTHERS, countable
+from msgworker.instance.observers import MOST_TOPICS, OTHERS, countable
 from msgworker.logs import logger
 from msgworker.message import State
 from msgworker.metrics import counting, need

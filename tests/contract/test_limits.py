@@ -16,8 +16,8 @@ from tenacity.wait import wait_none
 
 from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
 from msgworker.app import setup_of
-from msgworker.instance.claiming import ring, search
-from msgworker.instance.claiming.limits import LimitPoller
+from msgworker.instance.claiming import choice, search
+from msgworker.instance.claiming.capacity import LimitPoller
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
 from msgworker.instance.state import Controls, Shared
@@ -244,7 +244,7 @@ def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeyp
     if app.tables.database.oldest_index:
         pytest.skip("rows are read by age there")
     monkeypatch.setattr(candidates, "PAGE", 100)
-    monkeypatch.setattr(ring, "WINDOW", 100)
+    monkeypatch.setattr(choice, "WINDOW", 100)
     limited(app, max_running=1)
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(None, f"m{i:03}") for i in range(900)])
@@ -257,7 +257,7 @@ def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeyp
         return real(*args, **options)
 
     monkeypatch.setattr(candidates, "heads", seen)
-    monkeypatch.setattr(ring, "READ_AGAIN", 1000.0)  # however slow the machine is
+    monkeypatch.setattr(choice, "READ_AGAIN", 1000.0)  # however slow the machine is
     one = search.Search(app.tables, None)
     one.but = frozenset(["t"])
     for busy, new in ((False, ("a", "z")), (True, ("a2", "z2"))):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from msgworker.instance.claiming.ring import LONGEST_REST_SECONDS, READ_AGAIN, SkippedRanges
+from msgworker.instance.claiming.choice import LONGEST_REST_SECONDS, READ_AGAIN, SkippedRanges
 
 PAGE = 10
 

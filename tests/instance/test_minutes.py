@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from msgworker import events
-from msgworker.instance.history import MOST_MINUTES, MOST_TOPICS, OTHERS, MinuteStats, Spans
+from msgworker.instance.observers import MOST_MINUTES, MOST_TOPICS, OTHERS, MinuteStats, Spans
 from msgworker.store.rows import Row
 
 NOON = 1_800_000_000 // 60 * 60

@@ -13,7 +13,7 @@ import pytest
 from msgworker import App, Context, Message, events
 from msgworker.cli.logs import Lines
 from msgworker.errors import ConfigError
-from msgworker.instance.log import FIRST, MOST_GROUPS, EventLog, LogThrottle
+from msgworker.instance.observers import FIRST, MOST_GROUPS, EventLog, LogThrottle
 from msgworker.logs import Said, logger
 from msgworker.store.rows import Row
 from tests.support.waiting import until

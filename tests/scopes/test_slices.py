@@ -16,7 +16,7 @@ from sqlalchemy.schema import CreateIndex
 from msgworker import App, MessageTable, RetryLater
 from msgworker.coordination.centres import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.instance.claiming.ring import WINDOW
+from msgworker.instance.claiming.choice import WINDOW
 from msgworker.instance.claiming.search import Search
 from msgworker.instance.claiming.slices import BEHIND, AgeSearch, SliceSearch
 from msgworker.message import Outcome, Settlement

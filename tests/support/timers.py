@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.app import setup_of
 from msgworker.instance.liveness.schedules import Timer
-from msgworker.instance.log import EventLog
+from msgworker.instance.observers import EventLog
 from msgworker.instance.state import Shared
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored

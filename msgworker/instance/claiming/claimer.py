@@ -21,8 +21,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.db import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.events import Claimed
-from msgworker.instance.claiming.capacity import LaneLimit, RunLength
-from msgworker.instance.claiming.limits import LimitPoller
+from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, RunLength
 from msgworker.instance.connections import Connections
 from msgworker.instance.role import EVERYDAY
 from msgworker.instance.running.in_flight import Lane

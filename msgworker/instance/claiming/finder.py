@@ -10,10 +10,9 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from msgworker.instance.claiming.capacity import Contention
+from msgworker.instance.claiming.capacity import Contention, LimitPoller
 from msgworker.instance.claiming.claimer import RejectedRows
 from msgworker.instance.claiming.drain import Drain
-from msgworker.instance.claiming.limits import LimitPoller
 from msgworker.instance.claiming.scope import ScopeMember
 from msgworker.instance.claiming.search import Look, Search
 from msgworker.instance.claiming.slices import AgeSearch, SliceSearch

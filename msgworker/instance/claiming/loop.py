@@ -15,11 +15,10 @@ from msgworker.counted import plural
 from msgworker.db import of, shares_sessions
 from msgworker.errors import SchemaError
 from msgworker.events import Looked
-from msgworker.instance.claiming.capacity import LaneLimit
+from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drain import Drain, DrainEnd, Next, PollPace, Seen
 from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.limits import LimitPoller
 from msgworker.instance.claiming.search import Look
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.role import Aside, Role

@@ -9,7 +9,7 @@ window  the oldest open rows from a low-water mark on; the first row of each obj
         In front of them stand rows that have ended, see `Beginning`
 due     rows whose instant has come: retries and delayed messages
 ring    when the window is full of rows that cannot go: one step per object from a moving cursor
-        (ring.py), then by row for messages without an object
+        (choice.py), then by row for messages without an object
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.instance.claiming import choice
-from msgworker.instance.claiming.choice import WHOLE_REACH, HeadChooser, Urgent
-from msgworker.instance.claiming.ring import (
+from msgworker.instance.claiming.choice import (
     IDLE_OBJECTS,
     LONGEST_REST_SECONDS,
     READ_AGAIN,
+    WHOLE_REACH,
     WINDOW,
+    HeadChooser,
     ObjectCursor,
+    Urgent,
 )
 from msgworker.store import candidates, ranked
 from msgworker.store.candidates import MIN_ID, PAGE, Candidate, Those

@@ -10,8 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.instance.claiming.choice import WHOLE_REACH, HeadChooser
-from msgworker.instance.claiming.ring import WINDOW
+from msgworker.instance.claiming.choice import WHOLE_REACH, WINDOW, HeadChooser
 from msgworker.instance.claiming.search import DUE_SECONDS, Look, Search
 from msgworker.store import ranked, shards, shards_by_age
 from msgworker.store.candidates import Candidate

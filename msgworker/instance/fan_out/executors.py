@@ -41,9 +41,10 @@ from msgworker.instance.connections import (
     misled,
     missed,
 )
+from msgworker.instance.observers import tell_of_limit
 from msgworker.instance.running.context import ITEM_OF, AsItem
 from msgworker.instance.running.in_flight import Execution
-from msgworker.instance.state import Setup, Shared, tell_of_limit
+from msgworker.instance.state import Setup, Shared
 from msgworker.instance.usercode import call_user, carried, end_if_forked
 from msgworker.payload import encode
 from msgworker.store import items as store

@@ -17,8 +17,8 @@ from msgworker.db import Fate, Trouble, nothing, reason_of, repeatable, trouble,
 from msgworker.errors import ConfigError, LostClaim, MsgworkerError
 from msgworker.instance.connections import Connections
 from msgworker.instance.fan_out.executors import Fence, ItemResult, Remote, Task, Threads, value_of
+from msgworker.instance.observers import facts
 from msgworker.instance.role import Outage
-from msgworker.instance.state import facts
 from msgworker.instance.usercode import end_if_forked
 from msgworker.store import items as store
 from msgworker.store.items import LOOK, Record

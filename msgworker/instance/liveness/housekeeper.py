@@ -14,10 +14,10 @@ from msgworker.db import Trouble, outage_pause, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.connections import Connections
-from msgworker.instance.history import MinuteStats, Spans
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import OperatorRequests
+from msgworker.instance.observers import MinuteStats, Spans
 from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.pool import Lanes

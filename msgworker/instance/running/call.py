@@ -41,6 +41,7 @@ from msgworker.instance.connections import (
 )
 from msgworker.instance.fan_out.executors import Stopped
 from msgworker.instance.fan_out.fan_out import FanOuts
+from msgworker.instance.observers import facts, tell_of_limit
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
@@ -57,7 +58,7 @@ from msgworker.instance.running.outcome import (
 from msgworker.instance.running.pool import LoopThread
 from msgworker.instance.running.traceback import text_of
 from msgworker.instance.settling.writer import settlement, what_became
-from msgworker.instance.state import Setup, Shared, facts, tell_of_limit
+from msgworker.instance.state import Setup, Shared
 from msgworker.instance.stop import Stop
 from msgworker.instance.usercode import call_user, carried, end_if_forked, free_memory
 from msgworker.message import DEFAULT_TOPIC, Message, Outcome, Settled, filled, topic_of

@@ -18,7 +18,7 @@ from msgworker import events
 from msgworker.counted import plural
 from msgworker.db import kind_of, reason_of, shows_a_row
 from msgworker.instance.connections import Connections
-from msgworker.instance.history import Ran, Spans
+from msgworker.instance.observers import Ran, Spans
 from msgworker.instance.role import Outage, Role
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Result

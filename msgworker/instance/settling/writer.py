@@ -12,11 +12,12 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.db import Fate, Trouble, reason_of, trouble, until_known
 from msgworker.errors import MsgworkerError, SchemaError
+from msgworker.instance.observers import facts
 from msgworker.instance.role import Outage
 from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Backoff, Result, limited
-from msgworker.instance.state import Setup, Shared, facts
+from msgworker.instance.state import Setup, Shared
 from msgworker.message import UNWRITABLE, Outcome, Outgoing, Settled, Settlement, topic_of
 from msgworker.payload import clean, decode
 from msgworker.producing import outgoing

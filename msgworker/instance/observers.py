@@ -1,0 +1,526 @@
+"""What is made of the events of an instance: counts, minutes for the history, and log lines."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import repeat
+from typing import Any, cast
+
+from msgworker import events
+from msgworker.counted import plural
+from msgworker.db import read_instant
+from msgworker.events import Events, Span
+from msgworker.instance.liveness.identity import Identity
+from msgworker.latency import RAN, WAITED, bucket
+from msgworker.logs import Said, logger
+from msgworker.message import DEFAULT_TOPIC, LATER
+from msgworker.payload import is_text, shown
+from msgworker.store.history import Counts, Minute
+from msgworker.store.rows import Row
+from msgworker.store.tries import fingerprint
+from msgworker.table import MAX_ERROR, MAX_TOPIC
+
+# --- How long the handler of a message has run, and how long the message waited before.
+#
+# A message is sent on the database's clock and starts on ours: `ahead` is how many seconds the
+# database's clock is before ours, as the heartbeat last saw it; 0 where nobody asked.
+
+Ran = tuple[float, float]
+"""When a handler started, on the monotonic clock (0 = it did not), and for how many seconds it ran;
+of a batch each message has its share."""
+
+
+class Spans:
+    """Makes the spans of events. ahead: written by the heartbeat."""
+
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        zone: str = "UTC",
+    ) -> None:
+        self._zone = zone
+        self._wall = wall
+        self._monotonic = monotonic
+        self.ahead = 0.0
+
+    def set_clock(self, database: float) -> float:
+        """The database's clock has just been read, in seconds since 1970; returns `ahead`."""
+        self.ahead = database - self._wall()
+        return self.ahead
+
+    def of(self, rows: Sequence[Row], ran: Iterable[Ran]) -> list[Span | None]:
+        """The span of each message."""
+        to_database = self._wall() - self._monotonic() + self.ahead
+        return [
+            (seconds, _waited(row, begin + to_database, self._zone)) if begin else None
+            for row, (begin, seconds) in zip(rows, ran, strict=True)
+        ]
+
+
+def _waited(row: Row, started: float, zone: str) -> float | None:
+    """Seconds from the sending to the first start; None for a later start, and where unknown."""
+    if row.created_at is None or row.tries or row.later_times or row.crash_times:
+        return None
+    sent = _seconds(row.created_at, zone)
+    return None if sent is None else max(0.0, started - sent)
+
+
+@lru_cache(maxsize=256)  # messages that are sent together have the same one
+def _seconds(instant: Any, zone: str) -> float | None:
+    try:
+        found = read_instant(instant, zone)
+    except ValueError:
+        return None
+    return None if found is None else found.timestamp()
+
+
+# --- Count what is done by minute and topic, from the events of an instance; for the history.
+#
+# Minutes are those of the database's clock, as far as it is known: `ahead`. Kept in memory until
+# they are written (liveness/chronicle.py); the numbers of minutes and topics are bounded.
+
+MOST_TOPICS = 100
+"""Topics told apart in one minute."""
+OTHERS = "(others)"
+"""The name under which all others are counted."""
+MOST_MINUTES = 60
+"""Minutes that wait to be written, while the database is away; then the oldest are dropped."""
+
+
+class MinuteStats:
+    """Counts of an instance. clock: ours, seconds since 1970. ahead: how many seconds the
+    database's clock is before it.
+
+    Emitted events add to the counts, in any thread; the heartbeat takes what is over.
+    """
+
+    def __init__(self, stream: events.Events, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self._off = self._subscribe(stream)
+        self._lock = threading.Lock()
+        self._now: int | None = None  # the minute that is counted, in minutes since 1970
+        self._instance = ""
+        self._topics: dict[str, Counts] = {}
+        self._over: deque[Minute] = deque(maxlen=MOST_MINUTES)
+        self._ended: deque[int] = deque(maxlen=MOST_MINUTES)
+        self.ahead = 0.0
+
+    def _subscribe(self, stream: events.Events) -> list[Callable[[], None]]:
+        return [
+            stream.on(events.Settled, self._settled),
+            stream.on(events.Retried, self._retried),
+            stream.on(events.Dead, self._dead),
+            stream.on(events.Cancelled, self._dead),
+            stream.on(events.Later, self._later),
+        ]
+
+    def end(self) -> None:
+        """Count no more."""
+        for off in self._off:
+            off()
+
+    def over(self, *, last: bool = False) -> list[Minute]:
+        """The minutes that are over, oldest first; they stay until `forget`. last: the present
+        one too."""
+        with self._lock:
+            if last:
+                self._end()
+            else:
+                self._turn()
+            return list(self._over)
+
+    def forget(self, minutes: list[Minute]) -> None:
+        """These are written."""
+        with self._lock:
+            self._over = deque((m for m in self._over if m not in minutes), maxlen=MOST_MINUTES)
+
+    # ------------------------------------------------------------ counting
+
+    def _settled(self, event: events.Settled) -> None:
+        if not event.done:
+            return
+        with self._lock:
+            self._turn(event.instance)
+            topic, counts = None, None
+            for message, span in zip(event.done, event.spans or repeat(None), strict=False):
+                if counts is None or message.topic != topic:  # nearly always the one before
+                    topic = message.topic
+                    counts = self._of(topic)
+                counts.done += 1
+                if span is not None:  # `_measure`, without a call for each message
+                    seconds, waited = span
+                    counts.ran_seconds += seconds
+                    counts.ran[bisect_left(RAN, seconds)] += 1
+                    if waited is not None:
+                        counts.waited_seconds += waited
+                        counts.waited[bisect_left(WAITED, waited)] += 1
+
+    def _retried(self, event: events.Retried) -> None:
+        with self._lock:
+            self._one(event.instance, event).retried += 1
+
+    def _dead(self, event: events.Dead | events.Cancelled) -> None:
+        with self._lock:
+            self._one(event.instance, event).dead += 1
+
+    def _later(self, event: events.Later) -> None:
+        with self._lock:
+            self._one(event.instance, event).postponed += 1
+
+    def _one(
+        self,
+        instance: str,
+        event: events.Retried | events.Dead | events.Cancelled | events.Later,
+    ) -> Counts:
+        self._turn(instance)
+        counts = self._of(event.message.topic)
+        if event.span is not None:
+            _measure(counts, event.span)
+        return counts
+
+    def _of(self, topic: object) -> Counts:
+        name = countable(topic)
+        found = self._topics.get(name)
+        if found is None:
+            name = OTHERS if len(self._topics) >= MOST_TOPICS else name
+            found = self._topics.setdefault(name, Counts())
+        return found
+
+    def _turn(self, instance: str = "") -> None:
+        """End the minute if another one has begun. After the clock was put back, a minute that has
+        ended already does not begin again: it is written."""
+        now = int((self.clock() + self.ahead) // 60)
+        if now != self._now and now not in self._ended:
+            self._end()
+            self._now = now
+        if not self._topics:
+            self._instance = instance or self._instance
+
+    def _end(self) -> None:
+        if self._now is None:
+            return
+        if self._topics:
+            at = datetime.fromtimestamp(self._now * 60, UTC)
+            self._over.append(Minute(at, self._instance, self._topics))
+            self._topics = {}
+            self._ended.append(self._now)
+        self._now = None
+
+
+def countable(topic: object) -> str:
+    """The name under which a topic is counted; `OTHERS` for what a column of texts cannot hold."""
+    name = DEFAULT_TOPIC if topic is None else topic
+    if not isinstance(name, str) or len(name) > MAX_TOPIC or "\0" in name or not is_text(name):
+        return OTHERS
+    return name
+
+
+def _measure(counts: Counts, span: events.Span) -> None:
+    seconds, waited = span
+    counts.ran_seconds += seconds
+    counts.ran[bucket(RAN, seconds)] += 1
+    if waited is not None:
+        counts.waited_seconds += waited
+        counts.waited[bucket(WAITED, waited)] += 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of an instance, from its events: `claims`, `offered` and `won` are written in
+    the fetcher's thread, the others under the lock, since several threads may settle at once.
+
+    released: released at a stop. shared: released while running, for other instances.
+    """
+
+    done: int = 0
+    dead: int = 0
+    retried: int = 0
+    released: int = 0
+    shared: int = 0
+    lost: int = 0
+    claims: int = 0
+    offered: int = 0
+    won: int = 0
+    settles: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def count(self, stream: Events) -> None:
+        """Subscribe."""
+        stream.on(events.Claimed, self._claimed)
+        stream.on(events.Settled, self._settled)
+        stream.on(events.Retried, self._retried)
+        stream.on(events.Dead, self._dead)
+        stream.on(events.Cancelled, self._dead)
+        stream.on(events.Released, self._released)
+        stream.on(events.Lost, self._lost)
+
+    def _claimed(self, event: events.Claimed) -> None:
+        self.claims += 1
+        self.offered += event.offered
+        self.won += len(event.messages)
+
+    def _settled(self, event: events.Settled) -> None:
+        with self._lock:
+            self.settles += 1
+            self.done += len(event.done)
+
+    def _retried(self, _: events.Retried) -> None:
+        with self._lock:
+            self.retried += 1
+
+    def _dead(self, _: events.Dead | events.Cancelled) -> None:
+        with self._lock:
+            self.dead += 1
+
+    def _released(self, event: events.Released) -> None:
+        with self._lock:
+            self.released += event.stopping
+            self.shared += not event.stopping
+
+    def _lost(self, _: events.Lost) -> None:
+        with self._lock:
+            self.lost += 1
+
+
+# --- Sum up a storm of equal log lines: the first few of a group in a minute, then their number.
+#
+# A group is what is alike: the name of the event, the topic, and the fingerprint of the error.
+# Pure: who logs gives the time.
+
+FIRST = 5
+"""Lines of a group that are logged in a minute."""
+SECONDS = 60.0
+MOST_GROUPS = 200
+"""Groups told apart; all others are one for each name."""
+
+Group = tuple[str, str, str]
+"""Name of the event, topic, fingerprint; the last two are empty for all groups beyond the most."""
+
+
+@dataclass(slots=True)
+class More:
+    """What was not logged of a group. topic, error: of its latest line; level: of its lines."""
+
+    name: str
+    count: int = 0
+    topic: str = ""
+    error: str = ""
+    level: int = 0
+
+
+@dataclass(slots=True)
+class _Seen:
+    since: float
+    lines: int = 0
+    more: More | None = None
+
+
+class LogThrottle:
+    """The groups of the last minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._groups: dict[Group, _Seen] = {}
+
+    def logs(self, name: str, topic: Any, mark: str, *, level: int, error: str) -> bool:
+        """Whether a line is logged; else it is counted. mark: the fingerprint of the error."""
+        with self._lock:
+            group = (name, str(topic), mark)
+            if group not in self._groups and len(self._groups) >= MOST_GROUPS:
+                group = (name, "", "")
+            now = self._clock()
+            seen = self._groups.setdefault(group, _Seen(now))
+            if seen.more is None and now - seen.since >= SECONDS:  # a new minute of it
+                seen.since, seen.lines = now, 0
+            seen.lines += 1
+            if seen.lines <= FIRST:
+                return True
+            if seen.more is None:
+                seen.more = More(name)
+            seen.more.count += 1
+            seen.more.topic, seen.more.error, seen.more.level = str(topic), error, level
+            return False
+
+    def over(self, *, all_of_them: bool = False) -> list[More]:
+        """What was not logged of the minutes that are over, once; then their groups are new."""
+        with self._lock:
+            now = self._clock()
+            ended = [
+                group
+                for group, seen in self._groups.items()
+                if all_of_them or now - seen.since >= SECONDS
+            ]
+            gone = [self._groups.pop(group) for group in ended]
+        return [seen.more for seen in gone if seen.more is not None]
+
+
+# --- The log lines of an instance, made from its events.
+#
+# A storm of equal lines is summed up: with the next heartbeat after its minute, and
+# when the instance stops.
+
+
+class EventLog:
+    """Subscribes the log of an instance to its events."""
+
+    def __init__(
+        self,
+        stream: events.Events,
+        log: logging.LoggerAdapter[logging.Logger],
+        *,
+        retry_level: int = logging.INFO,
+        storms: LogThrottle | None = None,
+    ) -> None:
+        """retry_level: of a failed try that is tried again. storms: None = every line is logged."""
+        self._log = log
+        self._storms = storms
+        self._retry_level = retry_level
+        tells: dict[type[events.Event], Callable[[Any], None]] = {
+            events.InstanceStarted: self._started,
+            events.Retried: self._retried,
+            events.Dead: self._dead,
+            events.Cancelled: self._cancelled,
+            events.Later: self._later,
+            events.Lost: self._lost,
+            events.LeaseLost: self._lease_lost,
+            events.Recovered: self._recovered,
+            events.ScheduleFired: self._fired,
+            events.ScheduleFailed: self._not_fired,
+        }
+        if storms is not None:
+            tells[events.Renewed] = lambda _: self._sum_up(storms.over())
+            tells[events.InstanceStopped] = lambda _: self._sum_up(storms.over(all_of_them=True))
+        for kind, tell in tells.items():
+            stream.on(kind, tell)
+
+    def _started(self, event: events.InstanceStarted) -> None:
+        text, extra = "started with %s", {"event": Said.INSTANCE_STARTED}
+        self._log.info(text, plural(event.threads, "thread"), extra=extra)
+
+    def _retried(self, event: events.Retried) -> None:
+        self._outcome(self._retry_level, Said.MESSAGE_RETRIED, "failed", event)
+
+    def _dead(self, event: events.Dead) -> None:
+        self._outcome(logging.WARNING, Said.MESSAGE_DEAD, "is dead", event)
+
+    def _cancelled(self, event: events.Cancelled) -> None:
+        row, error = event.message, shown(event.error, MAX_ERROR)
+        extra = _facts(Said.MESSAGE_CANCELLED, row)
+        self._log.info("message %s is %s", row.msg_id, error, extra=extra)
+
+    def _later(self, event: events.Later) -> None:
+        asked = f"postponed {event.times} time{'s' * (event.times > 1)}"
+        text = f"due again in {event.delay_seconds:g} s ({asked})"
+        self._outcome(logging.INFO, Said.MESSAGE_POSTPONED, text, event)
+
+    def _outcome(
+        self,
+        level: int,
+        name: Said,
+        what: str,
+        event: events.Retried | events.Dead | events.Later,
+    ) -> None:
+        if not self._log.isEnabledFor(level):
+            return
+        raised, row = event.raised, event.message
+        extra = _facts(name, row)
+        told = None if raised is None else (type(raised), raised, raised.__traceback__)
+        error = shown(event.error.removeprefix(LATER), MAX_ERROR)  # on one line
+        if self._storms is not None:
+            mark = fingerprint(event.error.removeprefix(LATER))
+            if not self._storms.logs(name, extra["topic"], mark, level=level, error=error):
+                return
+        text = "message %s %s: %s"
+        self._log.log(level, text, row.msg_id, what, error, exc_info=told, extra=extra)
+
+    def _sum_up(self, storms: list[More]) -> None:
+        for more in storms:
+            text = "%s x %s more in the last minute: topic %s, %s"
+            extra = {"event": more.name, "topic": more.topic, "more": more.count}
+            told = (more.name, f"{more.count:,}", more.topic, more.error)
+            self._log.log(more.level, text, *told, extra=extra)
+
+    def _lost(self, event: events.Lost) -> None:
+        text = "message %s is no longer claimed by us; its outcome was not written"
+        row = event.message
+        extra = _facts(Said.MESSAGE_LOST, row)
+        if self._storms is not None and not self._storms.logs(
+            *(Said.MESSAGE_LOST, extra["topic"], ""), level=logging.WARNING, error="lost claims"
+        ):
+            return
+        self._log.warning(text, row.msg_id, extra=extra)
+
+    def _lease_lost(self, event: events.LeaseLost) -> None:
+        text = "instance %s lost its lease; continuing as %s"
+        if event.kept:
+            text += f" with its {plural(event.kept, 'message')} in flight"
+        self._log.warning(text, event.instance, event.now, extra={"event": Said.LEASE_LOST})
+
+    def _recovered(self, event: events.Recovered) -> None:
+        text = "recovered %s of dead instance %s"
+        extra = {"event": Said.INSTANCE_RECOVERED}
+        self._log.warning(text, plural(event.messages, "message"), event.dead, extra=extra)
+
+    def _fired(self, event: events.ScheduleFired) -> None:
+        level = logging.DEBUG if len(event.ticks) == 1 else logging.INFO
+        text = "schedule %s: sent %s, the last one for %s"
+        told = (event.name, plural(len(event.ticks), "message"), event.ticks[-1].isoformat())
+        self._log.log(level, text, *told, extra={"event": Said.SCHEDULE_FIRED})
+
+    def _not_fired(self, event: events.ScheduleFailed) -> None:
+        text = "schedule %s: its message cannot be sent: %s; trying again in %.0f s"
+        told = (event.name, shown(event.error, MAX_ERROR), event.delay_seconds)
+        self._log.warning(text, *told, extra={"event": Said.SCHEDULE_FAILED})
+
+
+def _facts(name: Said, message: events.Facts) -> dict[str, Any]:
+    return {"event": name, **facts(cast(Row, message))}  # the events carry rows
+
+
+class InstanceLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of an instance; every record carries its id of that moment."""
+
+    def __init__(self, identity: Identity) -> None:
+        super().__init__(logger("msgworker.instance"), {})
+        self._identity = identity
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> Any:
+        kwargs["extra"] = {"instance": self._identity.id, **kwargs.get("extra", {})}
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        """A failing log of the user (a closed stream, for example) must not stop the work."""
+        with suppress(BaseException):
+            stacklevel = kwargs.pop("stacklevel", 1) + 1
+            super().log(level, msg, *args, stacklevel=stacklevel, **kwargs)
+
+
+def facts(row: Row) -> dict[str, Any]:
+    """The attributes of a log record about a message, besides the instance's id."""
+    return {
+        "msg_id": row.msg_id,
+        "object_id": row.object_id if row.odd is None else shown(row.object_id),
+        "topic": row.topic if row.odd is None else shown(row.topic),
+        "try": row.tries + 1,
+    }
+
+
+def tell_of_limit(log: logging.LoggerAdapter[logging.Logger], row: Row, reason: str) -> None:
+    """A line for operators: a time limit of the server has ended the message's handler."""
+    text = (
+        "message %s: a time limit of the server ended its handler, and would again, so that its "
+        "try has failed: %s; raise the limit for this login, or make the handler's transaction "
+        "shorter, see docs/guides/retries.md"
+    )
+    log.warning(text, row.msg_id, reason, extra=facts(row))
