@@ -1,9 +1,9 @@
-"""What a thread does in the database until its result is known, or its caller gives it up.
+"""What a thread does in the database until its result is known, or its caller cancels it.
 
-Who gives an attempt up has to know what that means. So a transaction of its thread asks before its
-COMMIT whether it is still wanted, and says so: of an attempt that was given up before that,
-nothing is committed any more, whatever it still waits for. What is left in doubt is one whose
-COMMIT was sent and not answered.
+A caller that cancels an attempt has to know what is done. So a transaction checks before its COMMIT
+whether its attempt is still wanted: of one that was cancelled before that nothing is committed
+any more, whatever it still waits for. In doubt is only a transaction whose COMMIT was sent and not
+answered.
 
 A connection whose server does not answer is cut (`Attempt.cut`), from another thread: no timeout
 of a server or of TCP ends such a wait.
@@ -32,12 +32,12 @@ from msgworker.errors import TookTooLong
 _here = threading.local()
 
 
-class GivenUp(Exception):
-    """This attempt was given up: it commits nothing any more."""
+class AttemptCancelled(Exception):
+    """This attempt was cancelled: it commits nothing any more."""
 
 
 class Left(enum.Enum):
-    """What is in the database of an attempt that has failed or was given up, and stays so.
+    """What is in the database, for good, of an attempt that has failed or was cancelled.
 
     PART: at least one of its transactions is committed. UNKNOWN: one may be.
     """
@@ -106,9 +106,9 @@ class Attempt:
     # ------------------------------------------------------------ its own thread
 
     def check(self) -> float | None:
-        """The seconds that are left, None = without end. Raises TookTooLong, GivenUp."""
+        """The seconds that are left, None = without end. Raises TookTooLong, AttemptCancelled."""
         if self._given_up:
-            raise GivenUp
+            raise AttemptCancelled
         if self._until is None or self.seconds is None:
             return None
         rest = self._until - time.monotonic()
@@ -118,10 +118,10 @@ class Attempt:
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """The block sends a COMMIT. Raises GivenUp."""
+        """The block sends a COMMIT. Raises AttemptCancelled."""
         with self._lock:
             if self._given_up:
-                raise GivenUp
+                raise AttemptCancelled
             self._committing = True
         try:
             yield
@@ -285,7 +285,7 @@ def until_known(
 
     look: reads the result of the transaction; None = it was not committed. may_go_on: called after
     every failure, before the pause. judge: gets an error, and whether `look` raised it; once in
-    doubt, only a look ends the doubt. before_again: called before it is sent again; its
+    doubt, only a result of `look` ends the doubt. before_again: called before it is sent again; its
     result, if not None, ends the loop.
 
     Raises errors that `judge` maps to RAISE.

@@ -80,7 +80,8 @@ def row_estimate(conn: sa.Connection, table: sa.Table) -> int | None:
 
 def table_size(conn: sa.Connection, table: sa.Table) -> tuple[int, int] | None:
     """The bytes of a table and of its indexes; None if it is not there, or the database does not
-    tell: SQLite only of the whole file, see `file_size`; Oracle only of the login's own tables.
+    report them: SQLite only those of the whole file, see `file_size`; Oracle only those of the
+    login's own tables.
 
     On MariaDB and MySQL from statistics, and with the primary key among the rows.
     """

@@ -68,7 +68,7 @@ def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> Sequence[A
 
 
 class QueryText(NamedTuple):
-    """A compiled query. fixed: the values that stand in the query itself."""
+    """A compiled query. fixed: the values that are part of the query itself."""
 
     sql: str
     fixed: dict[str, Any]
@@ -137,7 +137,7 @@ def fetch_text(
         cursor.execute(text.sql, values)
         found = cursor.fetchall() if rows else ()
     except Exception as error:
-        # It has no public name: wraps the error, tells its listeners, and drops a dead connection.
+        # It has no public name: wraps the error, calls its listeners, and drops a dead connection.
         conn._handle_dbapi_exception(error, text.sql, values, cursor, None)
     if kept:
         cursors[text.sql] = cursor
@@ -178,7 +178,7 @@ def _is_listened_to(conn: sa.Connection) -> bool:
 
 
 class ChangeText(NamedTuple):
-    """A compiled UPDATE. fixed: the values that stand in the statement itself. lists: parameters
+    """A compiled UPDATE. fixed: the values that are part of the statement. lists: parameters
     whose ids are written into it. order: of the parameters, where they have no names. converted:
     those that the driver does not take as they are."""
 
@@ -349,8 +349,8 @@ _OURS = "msgworker_ours"
 def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection for reads in autocommit mode; no lock is held between statements.
 
-    Raises DatabaseUnavailable, with a masked URL, if it cannot connect; TookTooLong, GivenUp, if
-    the time of its `Attempt` is over.
+    Raises DatabaseUnavailable, with a masked URL, if it cannot connect; TookTooLong,
+    AttemptCancelled, if the time of its `Attempt` is over.
     """
     if (mine := attempt()) is not None:
         mine.check()
@@ -388,8 +388,8 @@ def transaction_within(
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection in a transaction that commits at the end; raises DatabaseUnavailable too.
 
-    That of an `Attempt` ends in its time, and commits nothing once it was given up: raises
-    TookTooLong, GivenUp.
+    That of an `Attempt` ends in its time, and commits nothing once it was cancelled: raises
+    TookTooLong, AttemptCancelled.
     """
     mine = attempt()
     rest = None if mine is None else mine.check()

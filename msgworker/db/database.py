@@ -92,7 +92,7 @@ def is_of_a_driver(error: BaseException | None) -> bool:
     return type(error).__module__.partition(".")[0] in _OF_DRIVERS
 
 
-# --- What a Database is told, and what it answers.
+# --- What the methods of a Database take and return.
 
 HIDDEN = "msgworker_hidden"
 """Key in Column.info: hide this generated column from SELECT * and INSERT without columns."""
@@ -299,7 +299,7 @@ class Database:
     def __hash__(self) -> int:
         return hash((type(self), *sorted(vars(self).items())))
 
-    # --- What an INSERT can do, and what it tells.
+    # --- What an INSERT can do, and what it returns.
 
     tells_no_other_ids: bool = False
     """The driver knows of an INSERT only what the counter of a table has given: not an id that
@@ -335,8 +335,8 @@ class Database:
         return False
 
     def violated_index(self, error: BaseException) -> str | None:
-        """The name of the index that refuses a second entry; None if that is not told: any refusal
-        is taken for it."""
+        """The name of the index that refuses a second entry; None if it is unknown: any refusal
+        counts as one of it."""
         return None
 
     def refuses_writes(self, error: BaseException) -> bool:
@@ -352,7 +352,7 @@ class Database:
         return False
 
     def ends_session(self, error: BaseException) -> bool:
-        """Whether the connection is of no use any more, although its driver takes it for good."""
+        """Whether the connection is of no use any more, although its driver takes it as open."""
         return False
 
     def ends_transaction(self, error: BaseException) -> bool:
@@ -677,7 +677,7 @@ class Database:
     # --- DDL that lets others work on the tables meanwhile, as far as the database can.
 
     def with_lock_limit(self, statement: str) -> tuple[str, ...]:
-        """The statements, of one transaction, that run an ALTER TABLE which gives up if it does not
+        """The statements, of one transaction, that run an ALTER TABLE that fails if it does not
         get its lock within LOCK_SECONDS."""
         return (statement,)
 
@@ -729,7 +729,7 @@ class Database:
         return {str(index["name"]).lower() for index in found}
 
     def index_is_unique(self, conn: sa.Connection, table: sa.Table, index: str) -> bool | None:
-        """Whether an index is unique; None if the database does not tell."""
+        """Whether an index is unique; None if the database does not report it."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # indexes on expressions
             found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
@@ -737,7 +737,7 @@ class Database:
         return next(named, None)
 
     def is_enforced(self, conn: sa.Connection, table: sa.Table, index: str) -> bool:
-        """Whether a unique index is there, finished and unique, as far as that is told."""
+        """Whether a unique index is there, finished and unique, as far as the database says."""
         there = index.lower() in self.index_names(conn, table)
         return there and self.index_is_unique(conn, table, index) is not False
 
@@ -761,8 +761,8 @@ class Database:
     def advance_ids(
         self, sql: sa.Dialect, source: IdSource, table: str, column: str, highest: int
     ) -> list[str]:
-        """The statement that lets a sequence go on behind the highest id. It looks for that itself,
-        as far as the database can, and never puts a sequence back."""
+        """The statement that sets a sequence to continue after the highest id. It reads that itself
+        where the database can, and never sets a sequence back."""
         raise NotImplementedError
 
     def end_ids(self, sql: sa.Dialect, source: IdSource, table: str, column: str) -> str:
@@ -834,7 +834,7 @@ class Database:
     several_servers: SeveralWriters | None = None
     oldest_snapshot: str = ""
     """Who holds the oldest snapshot, for how many seconds (None = it does not say), and what ends
-    it; no row = nobody for long, as far as this login may see."""
+    it; no row = no session for long, as far as this login may see."""
     analyze: str = ""
     """Fresh statistics for the planner; {} is the table."""
     current_user: str = ""

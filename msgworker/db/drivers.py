@@ -70,7 +70,7 @@ def sever_raw(raw: Any, number: int | None = None) -> None:
     except Exception as error:
         if type(error).__name__ != "ProgrammingError":
             raise
-        found = number  # mysqlclient tells nothing while it is in use, so what was noted holds
+        found = number  # mysqlclient cannot be asked while it is in use, so the noted number holds
     if found is not None:
         with socket.socket(fileno=os.dup(found)) as twin:
             twin.shutdown(socket.SHUT_RDWR)
@@ -80,7 +80,7 @@ _NUMBER = "msgworker_file_number"
 
 
 def note_number(conn: sa.Connection) -> None:
-    """Note it in the connection: mysqlclient tells it to no other thread while that is in use."""
+    """Note it in the connection: no other thread can ask mysqlclient while it is in use."""
     if _NUMBER not in conn.info:
         raw: Any = conn.connection.driver_connection
         conn.info[_NUMBER] = raw.fileno()

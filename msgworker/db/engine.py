@@ -216,8 +216,8 @@ class Beside(OptionEngine):
 
 
 def beside(engine: sa.Engine, *, lends: bool = False) -> sa.Engine:
-    """Another engine beside one of `open_engine`, see Beside; whoever asks for it keeps it. It
-    opens as many connections as are needed. lends: its connections are lent to user code, as many
+    """Another engine beside one of `open_engine`, see Beside; the caller keeps it. It
+    opens as many connections as are needed. lends: user code gets its connections, as many
     as the other engine may have at most, and what that sets in their sessions is noted."""
     pool = engine.pool.recreate()
     if isinstance(pool, sa.QueuePool) and not lends:

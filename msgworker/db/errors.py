@@ -50,7 +50,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 def code_of(error: BaseException | None) -> tuple[int | None, str | None]:
     """Number and SQLSTATE, each None if the error has none. The number is that of MySQL and
-    MariaDB, whose states are less precise; Oracle's stands in the text.
+    MariaDB, whose states are less precise; Oracle's is in the text.
 
     PyMySQL and mysqlclient have the number first in `args`, MariaDB Connector/Python as `errno`;
     psycopg 3 has the state as `sqlstate`, psycopg2 as `pgcode`.

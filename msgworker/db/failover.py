@@ -36,7 +36,7 @@ def notice_standby(engine: sa.Engine) -> None:
 
 def refuse_standby(conn: sa.Connection) -> None:
     """Close `conn`, which is new, and raise DatabaseUnavailable if its server is a standby. One of
-    PostgreSQL is asked if it has told so."""
+    PostgreSQL that has reported so is asked itself."""
     raw: Any = conn.connection.driver_connection
     database = of(conn)
     if database.may_be_standby(raw) and _is_standby(database, raw):
@@ -97,7 +97,7 @@ F = TypeVar("F")
 class Past(Protocol[F]):
     """What was seen of the primaries of one database. F: what a server says of its past.
 
-    tells: whether servers like these can tell; if not, they are not asked again.
+    tells: whether servers like these can say it; if not, they are not asked again.
     """
 
     tells: bool
@@ -106,7 +106,7 @@ class Past(Protocol[F]):
         """None = unknown."""
 
     def is_untold(self, error: Exception) -> bool:
-        """Whether an error of `ask` says that such servers cannot tell."""
+        """Whether an error of `ask` means that such servers cannot say it."""
 
     def is_old(self, found: F) -> bool:
         """Whether a server that takes writes was replaced by another one, which was seen."""
@@ -219,7 +219,7 @@ class Succession(Generic[F]):
         if not told:
             _log.error(
                 "cannot use the database %s: %s. Nothing is handled until connections lead to the "
-                "newer one again; to go on with the old one, restart with a url that names no "
+                "newer one again; to continue with the old one, restart with a url that names no "
                 "other host, see docs/operate/failover.md",
                 where,
                 text,

@@ -271,7 +271,7 @@ _UTF_8 = ("", "utf8", "utf8mb3", "utf8mb4")
 
 
 def room_of(database: Database, role: str, kind: TypeEngine[Any], charset: str) -> Room | None:
-    """The room of a column for what a producer sends; None = not known, or no end."""
+    """How much of what a producer sends fits into a column; None = unknown, or unlimited."""
     if database.loose_types or isinstance(kind, sa.Enum | sa.JSON):
         return None
     if isinstance(kind, sa.Integer):
@@ -347,7 +347,7 @@ def _text(value: Any) -> str | None:
 
 def not_whole(conn: sa.Connection, table: str, column: str) -> list[str]:
     """Examples of values that are no whole numbers, or that a change of the type turns into other
-    ones (a word of an ENUM into its place)."""
+    ones (the text of an ENUM into its ordinal)."""
     quoted = conn.dialect.identifier_preparer.quote(column)
     text, odd = of(conn).as_text(quoted), of(conn).is_not_whole(quoted)
     query = f"SELECT {text} FROM {table} WHERE {quoted} IS NOT NULL AND {odd} LIMIT {EXAMPLES}"

@@ -629,7 +629,7 @@ class MySQL(Database):
         return (_any_text,) if driver == "pymysql" else ()
 
     def known(self, engine: sa.Engine) -> Database:
-        if engine.dialect.server_version_info is None:  # what tells MariaDB and MySQL apart
+        if engine.dialect.server_version_info is None:  # it distinguishes MariaDB and MySQL
             with connecting(engine):
                 pass
         database: Any = of(engine)
@@ -840,7 +840,7 @@ def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, A
 
 def _with_its_files(driver: Any, cargs: Any, args: dict[str, Any]) -> Any:
     """A connection of PyMySQL that is not made yet, but has read the files that its options name.
-    What stands in them is not shown."""
+    Their contents are not shown."""
     import configparser  # PyMySQL has imported it
 
     try:

@@ -4,7 +4,7 @@
 host only.
 
 All connections of an engine are to one of them, the first that takes writes, until it fails; then
-all are to the next. What was committed is then seen by whoever reads after it.
+all are to the next. So each read sees what was committed before it.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Hosts:
         return self._connect_one(dialect, record, cargs, cparams | limits)
 
     def checkout(self, conn: Any, record: Any, _: Any) -> None:
-        """Connections to a server that is no longer in use are given up, and to a node that was cut
-        off from its cluster, which goes on answering: with an error."""
+        """Drop connections to a server that is no longer in use, and to a node that was cut off
+        from its cluster, which still answers, but with an error."""
         if record.info.get(_PLACE, self._place) != self._place:
             raise sa.exc.DisconnectionError("another host is in use now")
         try:

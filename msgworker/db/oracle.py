@@ -1,5 +1,5 @@
-"""Oracle: round trips and parses that are saved: by what the driver is told of a statement, and by
-statements that are sent as one block."""
+"""Oracle: fewer round trips and parses, by hints to the driver and by statements that are sent as
+one block."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ class Oracle(Database):
         return list(found.out_parameters.values())
 
     def refuses_block(self, conn: sa.Connection, error: DBAPIError) -> bool:
-        # As where PL/SQL takes a column for a word of its own.
+        # For example where PL/SQL reads the name of a column as a keyword.
         refused = bool(re.match(r"ORA-0*6550\b", str(error.orig)))
         if refused:
             _refused.add(conn.dialect)

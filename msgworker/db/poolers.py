@@ -89,7 +89,7 @@ def _ask(conn: sa.Connection) -> None:
 
 
 def _is_between(raw: Any) -> bool | None:
-    """Whether the server's process is another than the one we were told of when we connected: a
+    """Whether the server's process is another than the one that was reported when we connected: a
     pooler gives its own number. None if it cannot be asked."""
     ours = getattr(getattr(raw, "info", None), "backend_pid", None)
     if ours is None:

@@ -624,8 +624,8 @@ class PostgreSQL(Database):
     standby_query = "SELECT pg_catalog.pg_is_in_recovery()"
 
     def may_be_standby(self, raw: Any) -> bool:
-        # What a connection was told when it was opened (version 14 and later) is only a hint: a
-        # pooler repeats what it was told itself, perhaps before a promotion. The server is asked.
+        # What was reported when the connection was opened (version 14 and later) is only a hint: a
+        # pooler repeats what it got itself, perhaps before a promotion. The server is asked.
         ask = getattr(getattr(raw, "info", None), "parameter_status", None)
         try:
             return ask is not None and ask("in_hot_standby") == "on"
@@ -709,7 +709,7 @@ _CLASSES = {  # the first two characters of a code that is not listed above
     "58": Trouble.LOST,  # trouble of the operating system
 }
 ROOM = {"fillfactor": 90}
-"""Room in each page for new versions of rows."""
+"""Leaves space in each page for new versions of rows."""
 _LOOK_SECONDS = 0.5
 """Between two tries to be in turn."""
 _KNOWS_WITH = not sa.__version__.startswith("2.0.")

@@ -142,8 +142,8 @@ def _written_beginning(element: _beginning, compiler: SQLCompiler, **kw: Any) ->
 
 
 def beginning(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """A text as a look reads it: its first BEGINNING characters, and a few more if it is longer,
-    see `payload.shortened`. What is no text, or cannot be as long, is left as it is."""
+    """A text as operators read it: its first BEGINNING characters, and a few more if it is longer,
+    see `payload.shortened`. Other columns, and those that cannot hold as much, are read whole."""
     kind = column.type
     length = getattr(kind, "length", None)
     texts = sa.String | KeyText | AnyText | AnyId | sa.types.NullType

@@ -37,7 +37,7 @@ class Need(enum.Enum):
 
     RUN = enum.auto()  # every instance
     OPS = enum.auto()  # only operations write to it; instances run without it
-    FEATURE = enum.auto()  # a feature that an instance may use; `doctor` tells where it is missing
+    FEATURE = enum.auto()  # a feature that an instance may use; `doctor` says where it is missing
     OPTIONAL = enum.auto()  # an optional feature; without that it is not needed
 
 

@@ -1,6 +1,6 @@
 """The columns of the message table by role: what each holds, its type, and what is lost without it.
 
-Whoever adds a column adds it here, and to the classes in spec.py that editors and type checkers
+A new column is added here, and to the classes in spec.py that editors and type checkers
 read (`Cols`, `Columns`, the fields of MessageTable).
 """
 

@@ -222,7 +222,7 @@ class Tables(ABC):
     says: what of the state an INSERT must name, because the column has no default 0.
     says_priority: an INSERT must name the priority, because its column takes no NULL and has no
     default. unfit: why no instance starts on this table, with the statements that fix it; doubtful:
-    only a trial tells whether messages get ids, and are seen by this login. counts_ids: ids come
+    only a trial shows whether messages get ids, and are seen by this login. counts_ids: ids come
     from the counter of the table (or its identity), not from a trigger, a sequence or producers.
     error_room: how many characters of an error are stored; error_codec: see `error_text`.
     header_room: of headers; 0 = they are neither read nor written: tracing is off, or there is no
@@ -231,8 +231,8 @@ class Tables(ABC):
     may set back what is written: then the rows are read again, see `rows.check_written`. "" = none
     that this login may see. policies: those of row-level security that decide which rows this
     login sees and changes, and what they let it do; None = it does not. own_policies: the same of
-    the tables that instances need beside it. rooms: of the columns that a producer fills, where
-    that is less than may be sent.
+    the tables that instances need beside it. rooms: the sizes of columns that a producer fills,
+    where they are less than what may be sent.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `db.folded`.
@@ -516,7 +516,7 @@ class Tables(ABC):
 
     @abstractmethod
     def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
-        """How all running rows are found: by `c`, and by `d` too where it takes two looks; the
+        """How all running rows are found: by `c`, and by `d` too where it takes two queries; the
         index and the predicate of each."""
 
     @abstractmethod

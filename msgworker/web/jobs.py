@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from msgworker.counted import plural
-from msgworker.db import Attempt, GivenUp
+from msgworker.db import Attempt, AttemptCancelled
 from msgworker.errors import MsgworkerError
 from msgworker.logs import Said, logger
 from msgworker.ops.results import OnProgress, Progress, Repaired
@@ -155,7 +155,7 @@ class Jobs:
         try:
             with self._watch.following(job.attempt, ANSWER_SECONDS, job.title):
                 job.result = work(on_progress)
-        except (_Ended, GivenUp):
+        except (_Ended, AttemptCancelled):
             job.left = True
             log.warning("%s was ended by its viewer%s", job.title, _rest(job))
         except (MsgworkerError, SQLAlchemyError) as error:
