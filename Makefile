@@ -18,7 +18,7 @@ SERVERS = postgresql mariadb postgresql-18 mariadb-11.8 mysql-9.7
 OF_A_VERSION = tests/contract tests/store tests/upgrade tests/coordination tests/cli tests/test_alembic.py tests/test_ddl.py proof/crash
 RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests proof; PYTHONNODEBUGRANGES=1 timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo demo-web quick lint test dist release test-long test-variants matrix check format ddl keywords docs bench bench-peers performance torture rolling model mutants clean
+.PHONY: help demo demo-web quick lint test dist release test-long test-variants matrix check format ddl keywords docs bench bench-peers performance torture model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -125,9 +125,6 @@ performance: $(VENV)/.dev  ## measure all of it and write docs/project/performan
 
 torture: $(VENV)/.dev  ## 60 s of kill -9, pauses, lost sessions, restarts and late commits, judged (TORTURE_ARGS=...)
 	$(BIN)/python -m proof.crash.torture $(TORTURE_ARGS)
-
-rolling: $(VENV)/.dev  ## scale a fleet under load, judged; ROLLING_ARGS="--plot FILE.svg" or "--handover"
-	$(BIN)/python -m proof.crash.rolling $(ROLLING_ARGS)
 
 model:  ## check the models of the protocol with Spin, capped at 4 GB (MODEL_ARGS="--quick")
 	$(PYTHON) -m proof.model $(MODEL_ARGS)

@@ -1,25 +1,19 @@
 """A fleet that shares out shards is scaled under load: 3 members, 4, 2, one of these killed.
 
-    python -m proof.crash.rolling [--database postgresql] [--plot docs/project/rolling-scale.svg]
-    python -m proof.crash.rolling --handover
+    python -m proof.crash.torture --scenario scale --database postgresql [--plot FILE.svg]
+    python -m proof.crash.torture --scenario handover --database postgresql
 
 Judged by the checker of the crash tests (order, nothing beside another, nothing lost), and by the
-number of shards that changed hands, which must be the least that the change takes. --plot draws
-messages per second over time. --handover measures instead how long the shards of a member that
-died, or left in order, are not looked at: PostgreSQL and SQLite, five times each.
-
-Exit code 0: no rule broken, no more moves than it takes; figures of --handover within their limits.
+number of shards that changed hands, which must be the least that the change takes. `handover`
+measures instead how long the shards of a member that died, or left in order, are not looked at.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 import signal
 import statistics
-import sys
-import tempfile
 import threading
 import time
 import zlib
@@ -37,8 +31,6 @@ from proof.crash.consumer import table_of
 from proof.crash.fleet import Consumer, Trial, Verdict
 from proof.crash.scenarios import load
 from proof.history import Kind
-from tests.plugin import NAMES, _fresh
-from tests.servers import session
 from tests.support.waiting import until
 
 SHARDS = 64
@@ -241,65 +233,34 @@ def _object_of(shard: int, shards: int) -> str:
     return next(one for one in names if zlib.crc32(one.encode()) % kept % shards == shard)
 
 
-def _handovers(names: Sequence[str]) -> int:
-    limits = {"kill": HANDOVER_TTL * 4 / 3, "leave": LEAVE_SECONDS}
+def hand_over(name: str, url: str, folder: Path) -> int:
+    """1 if one took longer than it may."""
     code = 0
-    with session() as servers, tempfile.TemporaryDirectory() as folder:
-        for name, how in itertools.product(names, limits):
-            place = Path(folder) / f"{name}-{how}"
-            place.mkdir()
-            for database in _fresh(name, servers, place):
-                took = handover(database.url, place, how)
-            print(
-                f"{name} {how}: {statistics.median(took):.2f} s, at most {max(took):.2f} s; "
-                f"allowed {limits[how]:.2f} s (ttl {HANDOVER_TTL:g} s)",
-                flush=True,
-            )
-            code |= max(took) > limits[how]
+    for how, limit in (("kill", HANDOVER_TTL * 4 / 3), ("leave", LEAVE_SECONDS)):
+        took = handover(url, folder, how)
+        print(
+            f"{name} {how}: {statistics.median(took):.2f} s, at most {max(took):.2f} s; "
+            f"allowed {limit:.2f} s (ttl {HANDOVER_TTL:g} s)",
+            flush=True,
+        )
+        code |= max(took) > limit
     return code
 
 
-# ---------------------------------------------------------------- main
-
-
-def _roll(name: str, options: argparse.Namespace) -> int:
-    with session() as servers, tempfile.TemporaryDirectory() as folder:
-        for database in _fresh(name, servers, Path(folder)):
-            with rolling(database.url, Path(folder), stage=options.stage) as fleet:
-                verdict = fleet.run()
-                speed = fleet.per_second(verdict)
-                lost = fleet.lost
+def scale(name: str, url: str, folder: Path, picture: Path | None = None) -> int:
+    """1 if a rule is broken, or a change took more moves than it must. picture: an SVG to write."""
+    with rolling(url, folder) as fleet:
+        verdict = fleet.run()
+        speed = fleet.per_second(verdict)
+        lost = fleet.lost
     print(f"{name}: {len(verdict.rows)} messages, {len(verdict.violations)} violations")
     print(*map(str, verdict.violations[:10]), *fleet.changes, sep="\n")
     for line in lost:
         print(f"a member that lives lost its lease: {line}")
-    if options.plot:
-        marks = [(one.at - fleet.begun, _label(one)) for one in fleet.changes]
-        where = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mariadb": "MariaDB"}.get(
-            name, name
-        )
-        title = f"Messages per second, {fleet.shards} shards, {THREADS} threads each, {where}"
-        options.plot.write_text(plot.svg(speed, [(0.0, "3 members"), *marks], title))
-        print(f"written: {options.plot}")
+    if picture is not None:
+        marks = [(c.at - fleet.begun, f"{c.what}: {c.moves} moves") for c in fleet.changes]
+        title = f"Messages per second, {fleet.shards} shards, {THREADS} threads each, {name}"
+        picture.write_text(plot.svg(speed, [(0.0, "3 members"), *marks], title))
+        print(f"written: {picture}")
     too_many = [one for one in fleet.changes if one.moves > one.least]
     return 1 if verdict.violations or (too_many and not lost) else 0
-
-
-def _label(change: Change) -> str:
-    return f"{change.what}: {change.moves} moves"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="rolling", description=__doc__)
-    parser.add_argument("--database", choices=NAMES, action="append")
-    parser.add_argument("--stage", type=float, default=STAGE_SECONDS, help="seconds, of each stage")
-    parser.add_argument("--plot", type=Path, help="write the SVG here")
-    parser.add_argument("--handover", action="store_true", help="measure hand-overs instead")
-    options = parser.parse_args()
-    if options.handover:
-        return _handovers(options.database or ["postgresql", "sqlite"])
-    return max(_roll(name, options) for name in options.database or ["postgresql"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
