@@ -223,7 +223,10 @@ def handover(url: str, folder: Path, how: str, rounds: int = ROUNDS) -> list[flo
             found.append(max(starts) - gone_at)
             victim.wait()
             fleet.lives.append(fleet.spawn().ready())
+        trial.stop_all()
         fleet.locks.close()
+        with trial.reader.connect() as conn:  # the next one begins with an empty table
+            conn.exec_driver_sql("DELETE FROM msgworker_message")
     return found
 
 

@@ -131,6 +131,7 @@ class Scenario:
     """
 
     sends: Callable[[random.Random], list[Load]]
+    producers: int = 2
     most: int = 1500
     kill: float = 2.0
     pause: float = 0.0
@@ -161,9 +162,10 @@ SCENARIOS = {
         chained=True,
         terms={"ticks": SCHEDULES},
     ),
-    # No late commits, no reruns: effects come in the order of their messages.
+    # One producer, so no late commits, no reruns: effects come in the order of their messages.
     "batches": Scenario(
         sends=batches,
+        producers=1,
         most=3000,
         kill=1.0,
         consumer={"batch": 200, "group": 50},

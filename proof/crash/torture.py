@@ -121,6 +121,7 @@ class Torture:
     def __post_init__(self) -> None:
         self.over = threading.Event()
         self.faults_after = FAULTS_AFTER_SECONDS
+        self.least_kills = 0  # until then it goes on, however slow the machine
         self.features = Features(self.trial, self.chance)
         self.can_commit_late = self.trial.app.engine.dialect.name != "sqlite"
         self.lives: list[Consumer] = []
@@ -141,7 +142,10 @@ class Torture:
 
     def _run(self, seconds: float) -> Verdict:
         self.lives = [self._spawn() for _ in range(self.processes)]
-        producers = [threading.Thread(target=self._produce, args=(i,)) for i in range(2)]
+        producers = [
+            threading.Thread(target=self._produce, args=(i,))
+            for i in range(self.scenario.producers)
+        ]
         for producer in producers:
             producer.start()
         self.features.start(cancels=self.scenario.cancels)
@@ -157,9 +161,10 @@ class Torture:
 
     def _faults(self, deadline: float) -> None:
         plan = self._plan()
-        while time.monotonic() < deadline:
+        while (now := time.monotonic()) < deadline or (
+            self.score.kills < self.least_kills and now < deadline + PEACE_SECONDS
+        ):
             self.trial.pauses(0.05)
-            now = time.monotonic()
             for i, (act, every, at) in enumerate(plan):
                 if now >= at and act():
                     plan[i] = act, every, now + every * self.chance.uniform(0.5, 1.5)
