@@ -32,10 +32,9 @@ def test_two_apps_share_an_engine_and_one_takes_the_other_s(database, make_app):
         assert app.drain(linger=0).done == 1
 
 
+@pytest.mark.requires("nested_schemas")
 def test_apps_of_one_shape_write_to_their_own_schemas(database, make_app):
     """Their statements are shared, also as texts, and one engine translates schemas."""
-    if database.name != "postgresql":
-        pytest.skip("schemas")
     engine = database.engine()
     first = make_app(engine)
     first.create_schema()

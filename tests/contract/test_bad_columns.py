@@ -99,7 +99,8 @@ EVERYWHERE = {
 }
 
 
-@pytest.mark.quick("sqlite-(a short|avail)|postgresql-(ids|claimed)|mariadb-(ids|finished)")
+@pytest.mark.requires("column_types")
+@pytest.mark.quick("postgresql-(ids|claimed|a short)|mariadb-(ids|finished|avail)")
 @pytest.mark.requires(
     "types_as_named", of="claimed_by is never empty|last_error is never empty|is a number|is a day"
 )
@@ -110,6 +111,7 @@ def test_a_column_that_cannot_hold_what_is_written_is_refused_with_its_mend(make
     refused_until_mended(make_app, server, words)
 
 
+@pytest.mark.requires("column_types")
 def test_later_times_that_are_a_text_are_refused(make_app, server):
     make_table(server, later_times="VARCHAR(10) DEFAULT '0'")
     refused_until_mended(make_app, server, "later_times (later_times) is VARCHAR(10)")
@@ -309,6 +311,7 @@ def test_where_nothing_makes_a_generated_column_plain_another_one_can_be_named(m
     app.engine.dispose()
 
 
+@pytest.mark.requires("column_types")
 def test_a_payload_that_is_a_number_is_read(make_app, server):
     make_table(server, payload="SMALLINT DEFAULT 7")
     app = make_app(table=TABLE)
@@ -354,6 +357,7 @@ PLAIN_INSTANTS = "length(finished_at) < 20"
 """Without the fractions of a second that we write."""
 
 
+@pytest.mark.requires("column_types")
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_check_that_refuses_what_is_written_is_found(make_app, server, check):
     make_table(server, f", CONSTRAINT tb_rule CHECK ({check})")
@@ -371,6 +375,7 @@ def test_a_check_that_an_update_fails_for_and_a_query_warns_of_is_found(mariadb,
     app.engine.dispose()
 
 
+@pytest.mark.requires("column_types")
 @pytest.mark.requires("named_checks")
 def test_a_check_of_the_column_itself_is_found(make_app, server):
     make_table(server, status="SMALLINT DEFAULT 0 NOT NULL CHECK (status IN (0, 1, 2))")
@@ -380,6 +385,7 @@ def test_a_check_of_the_column_itself_is_found(make_app, server):
         assert conn.scalar(sa.text("SELECT status FROM tb WHERE msg_id = 4")) == 0
 
 
+@pytest.mark.requires("column_types")
 def test_an_older_server_is_asked_for_what_it_has(make_app, server, monkeypatch):
     """One that knows no CHECKs is still asked how ids compare."""
     parts = DATABASES[server.name].rule_queries
@@ -496,6 +502,7 @@ def test_a_payload_is_read_as_it_stands_there_whatever_its_type_says(sqlite, kin
     app.engine.dispose()
 
 
+@pytest.mark.requires("column_types")
 @pytest.mark.requires("common_sql")
 def test_an_instance_does_not_start_on_a_table_that_was_changed(make_app, server):
     """Looks and sends go on; what strands is what instances do."""
@@ -518,6 +525,7 @@ def test_an_instance_does_not_start_on_a_table_that_was_changed(make_app, server
     assert app.drain(linger=1).done == 3  # the same App: what was refused is read again
 
 
+@pytest.mark.requires("column_types")
 @pytest.mark.parametrize("length", [1, 10, 63])
 def test_errors_are_cut_to_their_column(make_app, server, length):
     make_table(server, last_error=f"VARCHAR({length})")
@@ -532,6 +540,7 @@ def test_errors_are_cut_to_their_column(make_app, server, length):
     assert Table(app).column("last_error") == [whole[:length]] * 3
 
 
+@pytest.mark.requires("column_types")
 @pytest.mark.requires("common_sql")
 def test_the_id_of_an_instance_is_read_back(make_app, server):
     """A lease table that was changed by hand, on a server that cuts what does not fit."""
@@ -567,6 +576,7 @@ def test_a_trigger_on_updates_is_shown(make_app, database):
     assert (told.severity, "trigger no_two" in told.text) == (Severity.ADVISED, True)
 
 
+@pytest.mark.requires("column_types")
 def test_a_status_without_a_default_is_advised(make_app, server):
     make_table(server, status="SMALLINT")
     app = make_app(table=TABLE)

@@ -248,6 +248,7 @@ def test_a_topic_that_is_no_text_stops_no_look(sqlite, taken):
     app.engine.dispose()
 
 
+@pytest.mark.requires("column_types")
 @pytest.mark.parametrize("status", ["0", "1"])
 def test_a_counter_at_the_limit_of_its_column_goes_no_further(app, server, taken, status):
     app.settings  # noqa: B018

@@ -323,10 +323,9 @@ def test_on_dead_sends_one_message_when_the_tries_are_used_up(app, table, transa
     assert ("payload" if end == "payload" else "no") in one["error"]
 
 
+@pytest.mark.requires("sqlite_sql")
 def test_on_dead_is_sent_also_where_the_table_refuses_the_text_of_the_error(app, database, table):
     """The text is at fault, not what is sent with it."""
-    if database.name != "sqlite":
-        pytest.skip("the trigger is one of SQLite")
     with app.engine.begin() as conn:
         conn.exec_driver_sql(
             "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message WHEN NEW.last_error LIKE '%odd%'"

@@ -187,8 +187,6 @@ class Held:
     stands still otherwise; `starts` counts them."""
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5) -> None:
-        if not app.tables.database.oldest_index:
-            pytest.skip("rows are not looked for by age there")
         self.app, self.now, self.seconds, self.starts = app, 1000.0, seconds, 0
         for name in ("oldest", "oldest_among"):
             read = getattr(candidates, name)
@@ -226,6 +224,7 @@ def held(app, request, monkeypatch) -> Iterator[Held]:
     return one
 
 
+@pytest.mark.requires("index_by_age")
 def test_looks_from_the_start_take_a_twentieth_of_the_time_or_are_two_seconds_apart(held):
     held.in_between()
     begun, starts = held.now, held.starts
@@ -234,6 +233,7 @@ def test_looks_from_the_start_take_a_twentieth_of_the_time_or_are_two_seconds_ap
     assert held.starts - starts in range(20, 32)  # the pause and the look, and what it rounds up to
 
 
+@pytest.mark.requires("index_by_age")
 def test_where_a_look_from_the_start_is_short_nearly_every_look_is_one(app, monkeypatch):
     held = Held(app, monkeypatch, seconds=0.0005)
     for _ in range(100):
@@ -241,6 +241,7 @@ def test_where_a_look_from_the_start_is_short_nearly_every_look_is_one(app, monk
     assert held.starts == 100
 
 
+@pytest.mark.requires("index_by_age")
 def test_what_comes_is_found_at_once_and_a_lower_id_within_two_seconds(held, app, table):
     late, _ = send(app, "a", "b")
     table.edit(status=2)
@@ -256,6 +257,7 @@ def test_what_comes_is_found_at_once_and_a_lower_id_within_two_seconds(held, app
     assert new in held.look()
 
 
+@pytest.mark.requires("index_by_age")
 def test_an_id_that_was_taken_before_another_and_committed_after_it_is_found_at_once(held, app):
     held.in_between()
     first, second = send(app, "a", "b")
@@ -269,6 +271,7 @@ def test_an_id_that_was_taken_before_another_and_committed_after_it_is_found_at_
     assert held.starts == starts
 
 
+@pytest.mark.requires("index_by_age")
 def test_a_look_in_between_does_not_say_that_nothing_is_left(held, app):
     held.in_between()
     assert held.last.saw_all
@@ -284,6 +287,7 @@ def test_a_look_in_between_does_not_say_that_nothing_is_left(held, app):
     assert held.last.from_start
 
 
+@pytest.mark.requires("index_by_age")
 def test_a_look_that_goes_on_where_one_from_the_start_stopped_is_from_the_start(app, monkeypatch):
     """Or a drain would look afresh without end."""
     held = Held(app, monkeypatch)
@@ -301,6 +305,7 @@ def test_a_look_that_goes_on_where_one_from_the_start_stopped_is_from_the_start(
     assert (True, True) in looks
 
 
+@pytest.mark.requires("index_by_age")
 @pytest.mark.parametrize("how", ["released", "swept", "recovered"])
 def test_what_we_give_back_ourselves_is_found_by_the_next_look(one, app, table, monkeypatch, how):
     held = Held(app, monkeypatch)

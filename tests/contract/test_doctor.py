@@ -444,6 +444,7 @@ def test_a_storage_engine_without_transactions(mariadb, engine):
         app.engine.dispose()
 
 
+@pytest.mark.requires("sessions")
 def test_who_holds_an_old_snapshot_is_named(app, database, monkeypatch):
     home = type(app.tables.database)
     if not home.oldest_snapshot:

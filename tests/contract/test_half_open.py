@@ -15,23 +15,16 @@ from msgworker.store import lease
 from tests.support.holes import holes
 from tests.support.rounds import beat, declared_dead
 from tests.support.rows import Table, send
-from tests.support.sessions import SLEEP, only_servers
+from tests.support.sessions import SLEEP
 from tests.support.waiting import until
 
 
-def networked(app: App) -> None:
-    """Where connections go over a network."""
-    only_servers(app)
-    if app.engine.dialect.name == "oracle":
-        pytest.skip("the stand-in has no connections of its own")
-
-
 @pytest.mark.quick("postgresql")
+@pytest.mark.requires("network")
 def test_handlers_on_half_open_connections_run_again_on_others(make_app):
     """Of the roles and of transactional handlers, while the lease is renewed in time or late."""
     near = make_app()
     near.create_schema()
-    networked(near)
     table, starts, gate = Table(near), list[int](), threading.Event()
     with holes(near.engine.url) as between:
         app = App(between.url, lease_seconds=3.0, backoff_seconds=0.0)
@@ -57,10 +50,10 @@ def test_handlers_on_half_open_connections_run_again_on_others(make_app):
 
 
 @pytest.mark.quick("mariadb")
+@pytest.mark.requires("network")
 def test_a_handler_s_connection_is_cut_when_its_claim_is_lost(make_app):
     app = make_app(lease_seconds=3.0)
     app.create_schema()
-    networked(app)
     asked, errors = threading.Event(), list[Exception]()
 
     @app.handler("t", transactional=True)
@@ -83,10 +76,10 @@ def test_a_handler_s_connection_is_cut_when_its_claim_is_lost(make_app):
 
 
 @pytest.mark.long
+@pytest.mark.requires("network")
 def test_a_statement_of_a_handler_may_take_longer_than_the_lease(make_app):
     app = make_app(lease_seconds=3.0)
     app.create_schema()
-    networked(app)
     table, starts = Table(app), list[int]()
     sleep = "SELECT pg_sleep(8)" if app.engine.dialect.name == "postgresql" else "SELECT SLEEP(8)"
 

@@ -20,7 +20,6 @@ from msgworker.store import lease, recover
 from tests.support.leases import leases
 from tests.support.rounds import beat, fetch, loses_its_lease, renewed_before, trust_until
 from tests.support.rows import Table, send
-from tests.support.sessions import only_servers
 from tests.support.waiting import in_thread, until
 
 
@@ -184,12 +183,12 @@ def test_a_renewal_is_not_doubted_again_and_again(make_app):
     assert term <= 2
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("mariadb")
 def test_who_stands_still_after_its_renewal_holds_no_lock(make_app):
     """Frozen there, it would keep what it holds from whoever takes over its lease."""
     app = make_app(lease_seconds=6.0)
     app.create_schema()
-    only_servers(app)
     app.add_handler("t", lambda msg: None)
     other, seen = app.engine.connect(), list[list[Any]]()
     free = sa.select(app.tables.lease.c.name).with_for_update(skip_locked=True)
@@ -209,13 +208,13 @@ def test_who_stands_still_after_its_renewal_holds_no_lock(make_app):
         until(lambda: not ask(), "its other transactions are as before")
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("mariadb")
 @pytest.mark.requires("common_sql")
 def test_listeners_of_the_user_s_engine_do_not_end_the_renewals(make_app):
     """What a listener says at the beginning of a transaction, for row level security, say."""
     app = make_app(lease_seconds=3.0)
     app.create_schema()
-    only_servers(app)
     app.add_handler("t", lambda msg: None)
     sa.event.listen(app.engine, "begin", lambda conn: conn.exec_driver_sql("SELECT 1"))
     with app.worker(threads=1) as worker:
@@ -229,10 +228,10 @@ def test_listeners_of_the_user_s_engine_do_not_end_the_renewals(make_app):
         until(lambda: term() > 3, "it renews")
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("mariadb")
 def test_who_is_being_taken_over_does_not_wait_for_its_lease(one, app, table):
     """Whoever takes it over has the lease locked, and may stand still."""
-    only_servers(app)
     send(app, "a")
     assert fetch(one) == 1
     old = one.shared.identity.id
@@ -328,12 +327,12 @@ def test_who_is_late_each_time_takes_over_who_is_silent_for_long(one, app, table
     assert beat(one) == 1
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("postgresql")
 def test_a_lease_is_renewed_while_the_table_of_messages_is_locked(make_app):
     """ALTER TABLE, VACUUM FULL, a new index: for longer than a lease. Nothing is lost by it."""
     app = make_app(lease_seconds=3.0, backoff_seconds=0.0)
     app.create_schema()
-    only_servers(app)
     table, starts = Table(app), list[int]()
     lock = "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE"
     if app.engine.dialect.name != "postgresql":

@@ -215,9 +215,8 @@ def test_messages_that_wait_for_a_permit_do_not_hold_up_other_topics(app, table)
         assert len(won & set(free)) == len(won) - 1 > 1
 
 
+@pytest.mark.requires("index_by_age")
 def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatch):
-    if not app.tables.database.oldest_index:
-        pytest.skip("the look goes round the objects there")
     limited(app, max_running=1)
     limited(app, "free")
     with app.engine.begin() as conn:
@@ -240,9 +239,8 @@ def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatc
         assert min(marks) > 600
 
 
+@pytest.mark.requires("looks_by_object")
 def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatch):
-    if app.tables.database.oldest_index:
-        pytest.skip("rows are read by age there")
     monkeypatch.setattr(candidates, "PAGE", 100)
     monkeypatch.setattr(choice, "WINDOW", 100)
     limited(app, max_running=1)

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from msgworker.instance.running import in_flight
 from tests.support.rounds import fetch
 from tests.support.rows import send
-from tests.support.sessions import only_servers
 from tests.support.waiting import until
 from tests.support.watching import Watch
 
@@ -38,9 +37,9 @@ def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
     assert table.rows("object_id")[0] == (started.row.object_id,)
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("postgresql")
 def test_a_locked_message_in_quarantine_does_not_stop_the_others(app, table):
-    only_servers(app)
     app.add_handler("t", lambda msg: None)
     (poison,) = send(app, None)
     table.edit(status=-1, error_try_times=2, crash_times=1)

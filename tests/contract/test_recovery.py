@@ -18,16 +18,15 @@ from tests.support.leases import dead_holds, leases, renewed
 from tests.support.refusing import refuse
 from tests.support.rounds import beat, doubted, fetch
 from tests.support.rows import Table, send
-from tests.support.sessions import only_servers
 from tests.support.waiting import until
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("mariadb")
 def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
     """A frozen instance may hold the lock: whoever waited for it would lose its own lease."""
     app = make_app(lease_seconds=6.0, poll_seconds=0.05)
     app.create_schema()
-    only_servers(app)
     table, ran = Table(app), list[int]()
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     first, second, third = send(app, "a", "b", "c")
@@ -106,11 +105,11 @@ def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(make_app
         assert worker.instance_id == me
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("postgresql")
 def test_recovery_into_a_column_that_is_too_short_for_its_words(make_app):
     app = make_app(poll_seconds=0.05)
     app.create_schema()
-    only_servers(app)
     with app.engine.begin() as conn:
         kind = "MODIFY last_error varchar(35)"
         if app.engine.dialect.name == "postgresql":
@@ -152,12 +151,12 @@ def test_recovery_on_a_table_with_a_small_key(make_app):
         assert lease.read_all(conn, app.tables) == []
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.long
 def test_a_lease_that_somebody_has_locked_is_not_waited_for(make_app):
     """A session of its frozen holder, say: the others are recovered all the same."""
     app = make_app(lease_seconds=6.0, poll_seconds=0.05)
     app.create_schema()
-    only_servers(app)
     table, ran = Table(app), list[int]()
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     frozen, other = send(app, "a", "b")

@@ -59,6 +59,7 @@ def statuses(app: App, table: str) -> Counter[Any]:
         return Counter(conn.scalars(sa.text(f"SELECT status FROM {table}")).all())
 
 
+@pytest.mark.requires("schemas")
 @pytest.mark.parametrize("case", ZOO)
 def test_repairs_name_their_schema_and_leave_known_statuses(database, make_app, other_schema, case):
     run(database, *(statement.format(t=f"{OTHER}.orders") for statement in ZOO[case]))
@@ -77,6 +78,7 @@ def test_repairs_name_their_schema_and_leave_known_statuses(database, make_app, 
         assert {i["name"] for i in sa.inspect(conn).get_indexes("orders")} == set()
 
 
+@pytest.mark.requires("schemas")
 def test_a_repair_of_a_guard_leaves_that_of_the_same_name_in_another_schema(
     database, make_app, other_schema
 ):

@@ -16,6 +16,7 @@ LONG = {
 }
 
 
+@pytest.mark.requires("column_types")
 @pytest.mark.parametrize("case", LONG)
 def test_what_its_column_does_not_take_is_refused_before_it_is_sent(server, make_app, case):
     column, sent, kind, words = LONG[case]

@@ -21,7 +21,7 @@ from msgworker.store import lease
 from tests.support.databases import SQLITE
 from tests.support.leases import leases
 from tests.support.rows import send
-from tests.support.sessions import SLEEP, only_servers
+from tests.support.sessions import SLEEP
 from tests.support.waiting import in_thread, until
 
 
@@ -165,9 +165,9 @@ def test_a_keyboard_interrupt_in_a_handler_stops_a_worker_in_the_background(app,
     assert table.one("status", "error_try_times") == (-1, 1)
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("postgresql")
 def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch):
-    only_servers(app)
     monkeypatch.setattr(instance_module, "ROLE_SECONDS", 2.0)
     app.add_handler("t", lambda msg: None)
     worker = app.worker(threads=1)
@@ -191,10 +191,10 @@ def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch
         assert lease.read_all(conn, app.tables) == []
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("mariadb")
 def test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked(one, app, table):
     """Flagged by us and in no hand: it is left for recovery."""
-    only_servers(app)
     ids = send(app, "a", "b")
     table.edit(status=1, claimed_by=one.shared.identity.id)
     with app.engine.begin() as conn:
@@ -205,10 +205,10 @@ def test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked(one, app, table
     assert table.statuses == [1, 0]
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("mariadb")
 @pytest.mark.requires("common_sql")
 def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
-    only_servers(app)
     monkeypatch.setattr(housekeeper, "LEAVE_SECONDS", 2.0)
     hangs, answered = iter([True]), threading.Event()
 

@@ -19,7 +19,6 @@ from msgworker.instance.instance import GIVE_UP_SECONDS
 from msgworker.instance.stop import StopOnce
 from tests.support.leases import leases
 from tests.support.rows import send
-from tests.support.sessions import only_servers
 from tests.support.waiting import in_thread, until
 
 TENANT: ContextVar[Any] = ContextVar("tenant", default=None)
@@ -58,9 +57,9 @@ LOCKS = {
 }
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.parametrize("transactional", [False, True])
 def test_a_stop_ends_at_its_deadline_beside_a_lock_on_the_table(app, transactional):
-    only_servers(app)
     lock = LOCKS.get(app.engine.dialect.name)
     if lock is None:
         pytest.skip("its lock is not tried")

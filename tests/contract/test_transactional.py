@@ -13,7 +13,7 @@ from tenacity.wait import wait_fixed, wait_none
 from msgworker import App, Context, Message, Reject, RetryLater
 from tests.support.fan_out import EFFECT, Trying, effects, records, write_effect
 from tests.support.rows import send
-from tests.support.sessions import cut, only_servers
+from tests.support.sessions import cut
 
 EFFECTS = sa.Table(
     "effects",
@@ -148,9 +148,9 @@ def lose(app: App, conn: sa.Connection) -> None:
         conn.execute(sa.select(sa.literal_column("1")))
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("postgresql")
 def test_a_handler_that_swallows_a_lost_connection_is_run_again(app, table):
-    only_servers(app)
     EFFECT.create(app.engine)
     runs: list[int] = []
 
@@ -168,9 +168,9 @@ def test_a_handler_that_swallows_a_lost_connection_is_run_again(app, table):
     assert table.one("error_try_times") == 0
 
 
+@pytest.mark.requires("sessions")
 @pytest.mark.quick("mariadb")
 def test_an_item_that_swallows_a_lost_connection_is_run_again(app):
-    only_servers(app)
     EFFECT.create(app.engine)
     runs: list[int] = []
 

@@ -83,6 +83,7 @@ def queued(one: Instance) -> list[Lane]:
     return [lane for lane in lanes if one.lanes.may_start(lane)]
 
 
+@pytest.mark.requires("row_locks", of="transactional")
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
 @pytest.mark.parametrize("taken", [False, True], ids=["expired", "taken over"])
 def test_a_lost_lease_strands_nothing_and_runs_nothing_twice(seed_app, taken, transactional):
@@ -93,8 +94,6 @@ def test_a_lost_lease_strands_nothing_and_runs_nothing_twice(seed_app, taken, tr
         running.append(msg.msg_id)
         watch.saw(msg.object_id, msg.msg_id, lambda: gate.wait(30))
 
-    if transactional and app.engine.dialect.name == "sqlite":
-        pytest.skip("a transactional handler of SQLite has the database to itself")
     app.add_handler(None, handle, transactional=transactional)
     with app.worker(threads=2) as worker, app.worker(threads=2) as other:
         worker.start()

@@ -335,6 +335,16 @@ def test_no_test_takes_anything_from_another_test() -> None:
     assert found == []
 
 
+def test_tests_take_only_a_database_from_the_laboratory() -> None:
+    """The stand-in of Oracle; proof/ takes from tests/ what it likes."""
+    found = []
+    for path, text in TESTS.items():
+        if path.is_relative_to(ROOT / "tests"):
+            asked = re.findall(r"^ *(?:from|import) proof\b(?!\.oracle\b).*", text, re.M)
+            found += [f"{path.relative_to(ROOT)}: {line}" for line in asked]
+    assert found == []
+
+
 def test_what_is_quick_on_all_databases_is_there() -> None:
     assert [part for part in ON_ALL if not list(ROOT.glob(f"{part}*"))] == []
 

@@ -12,9 +12,8 @@ from tests.support.rows import send
 from tests.support.store import OTHER, ids_of
 
 
+@pytest.mark.requires("index_by_age")
 def test_oldest_finds_open_rows_by_age(store):
-    if not store.t.database.oldest_index:
-        pytest.skip("no index by age on this database")
     a = send(store.app, "a", "b", None, "a")
     waiting = send(store.app, "c", delay=3600)
     store.row(a[1], status=2)
@@ -25,10 +24,9 @@ def test_oldest_finds_open_rows_by_age(store):
     assert waiting[0] not in ids_of(store(candidates.oldest, mark=-1, limit=10))
 
 
+@pytest.mark.requires("index_by_age")
 def test_of_the_running_only_those_with_an_object_are_read(store):
     """Nothing waits behind a running message without an object: it would only take up room."""
-    if not store.t.database.oldest_index:
-        pytest.skip("no index by age on this database")
     a = send(store.app, None, "a", None, "a")
     for msg_id in a[:2]:
         store.row(msg_id, status=1, claimed_by=OTHER)
@@ -159,9 +157,8 @@ def test_those_without_an_object_are_read_without_other_topics(store, monkeypatc
     assert store(read, after=ids[1], limit=1, those=those, until=ids[2]) == ([], ids[2])
 
 
+@pytest.mark.requires("pages_of_heads")
 def test_heads_are_read_up_to_an_object_and_no_further(store, monkeypatch):
-    if store.app.tables.database.recursive_skip_scan:
-        pytest.skip("no pages are read there")
     monkeypatch.setattr(candidates, "PAGE", 2)
     send(store.app, "a", "b", "c", "f", topic="u")
     (e,) = send(store.app, "e")

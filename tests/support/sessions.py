@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import sqlalchemy as sa
 
 from msgworker import App
@@ -18,11 +17,6 @@ def too_slow(conn: sa.Connection) -> object:
     steps = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 99999999)"
     text = SLEEP.get(conn.dialect.name, f"{steps} SELECT max(i) FROM n")
     return conn.exec_driver_sql(text).all()
-
-
-def only_servers(app: App) -> None:
-    if app.engine.dialect.name == "sqlite":
-        pytest.skip("one writer, no sessions")
 
 
 def cut(app: App, conn: sa.Connection) -> None:

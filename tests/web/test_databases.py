@@ -15,7 +15,6 @@ from tests.support.leases import dead_holds
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put
 from tests.support.pages import PLAIN, dangerous, fill, looked, paths
 from tests.support.rows import Table
-from tests.support.sessions import only_servers
 from tests.support.waiting import until
 from tests.support.web import browse
 
@@ -105,13 +104,13 @@ def test_sizes_that_cannot_be_had_are_unknown_on_the_page(sqlite_app: App, visit
     assert browser.client.get("/api/v1/sizes").status_code == 503
 
 
+@pytest.mark.requires("sessions")
 def test_it_is_not_ready_while_an_instance_of_its_process_has_lost_its_lease(
     database: Any, make_app: Any
 ) -> None:
     """Another transaction holds the row, so that no heartbeat renews it."""
     made = make_app(lease_seconds=1.5)
     made.create_schema()
-    only_servers(made)
     made.add_handler("t", lambda msg: None)
     client = browse(made)
 
