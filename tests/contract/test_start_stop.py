@@ -331,7 +331,7 @@ def test_an_instance_whose_handler_outlives_its_stop_is_shown_as_stopped(app, ta
         assert 0 < told.left_seconds <= app.settings.lease_seconds
         why = app.ops.explain(msg_id)
         assert f"{name} has stopped, and its handler has outlived the grace time" in why.text
-        assert "recovered when the lease is over, in about " in why.text
+        assert "recovered when its lease is over, in about " in why.text
         with pytest.raises(
             MsgworkerError, match=r"has stopped.*its lease ends in \d+ s"
         ) as refused:
