@@ -119,7 +119,7 @@ class Call:
         """The same calls, whose reads the database ends after so many seconds (0.001 to 3,600).
 
         Such a read raises TookTooLong. Each statement has this time; on SQLite the whole read has.
-        A dry run has it in all, and tells what it has counted by then (`Repaired.complete`). So has
+        A dry run has it in all, and returns what it counted (`Repaired.complete`). So has
         what a write counts for `expected_count`; the write itself has no deadline. counting: a dry
         run by a filter stops after the part in which so many seconds have passed: parts are small
         at first, so that a page can show it at once. Raises ConfigError.

@@ -318,7 +318,7 @@ class Bulk:
             op_id=op.op_id,
             matched=op.matched,
             changed=op.changed,
-            **self.skips.told | {"skipped": op.skipped},
+            **self.skips.as_counts | {"skipped": op.skipped},
         )
 
 
@@ -475,7 +475,7 @@ class Writing(Call):
             kind=kind,
             matched=would.matched,
             changed=would.changed,
-            **would.skips.told,
+            **would.skips.as_counts,
             dry_run=True,
             sample=tuple(replace(info, payload=None) for info in infos),
             done_again=would.done,

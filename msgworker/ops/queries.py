@@ -1,6 +1,6 @@
-"""The looks of operators, one function each; they change nothing.
+"""What operators can read, one method each; nothing is changed.
 
-Each look has a bounded cost on any table: without a suitable index it reads a bounded part, and the
+Each read has a bounded cost on any table: without a suitable index it reads a bounded part, and the
 result says if it is not complete (`Found.complete`, `Count.exact`).
 """
 
@@ -21,7 +21,7 @@ from msgworker.ops.call import Call
 from msgworker.queries import messages
 from msgworker.store.bounded import LEAST, MOST, Filter, Found
 
-if TYPE_CHECKING:  # each look imports what it reads with
+if TYPE_CHECKING:  # each method imports what it reads with
     from msgworker.doctor import Finding
     from msgworker.queries.charts import History, Timings, Window
     from msgworker.queries.counts import Count, Overview, Sizes

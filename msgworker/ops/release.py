@@ -273,7 +273,7 @@ def give_back_nobodys(
 
 
 def end(engine: sa.Engine, t: Tables, held: HeldMessages, me: str | None, *, drop: bool) -> None:
-    """Give up the lease that was taken over. Not `drop`: rows are left, so recovery needs it."""
+    """End the lease that was taken over. Not `drop`: rows are left, so recovery needs it."""
     if me is None:
         return
     with writing(engine) as conn:
@@ -358,7 +358,7 @@ class Releases(Writing):
             return self._told("release", Counted(seen, len(seen) + left.count, skips=left))
         self._ready()
         if not seen:
-            return Repaired(kind="release", matched=left.count, **left.told)
+            return Repaired(kind="release", matched=left.count, **left.as_counts)
         asked = {"nobody": True, "before": None if before is None else before.isoformat()}
         bulk = self._bulk("release", by, asked, None, progress=progress)
         give_back_nobodys(bulk, self._engine, t, before, by)

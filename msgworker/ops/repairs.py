@@ -66,7 +66,7 @@ def _discard(t: Tables) -> Act:
         may=(*unfinished, State.DEAD),
         statuses=(*unfinished, State.DEAD),
         refused="cannot be discarded: running ones belong to an instance, see release",
-        # A dead message that holds nothing back has been given up already.
+        # A dead message that holds nothing back has been discarded already.
         chosen=(*unfinished, State.DEAD) if t.spec.on_dead == "block" else unfinished,
         chooses_given_up=False,
         change=_give_up,
@@ -221,7 +221,7 @@ class Repairs(Writing):
         operation: int | None = None,
         progress: OnProgress | None = None,
     ) -> Repaired:
-        """Give up messages: dead, with the reason as their last error; their object continues.
+        """Make messages dead, with the reason as their last error; their object continues.
 
         By ids, or by at least one filter. New, failed and dead ones; never running ones (release
         their instance first) or done ones. A filter without a status selects unfinished messages.
@@ -372,7 +372,7 @@ def recorded(
 
 @dataclass(slots=True)
 class Tails:
-    """Chosen messages, and what stood behind them when it was read.
+    """Chosen messages, and those behind them when they were read.
 
     first: of each chosen one, the lowest chosen one of its object. rows: under that one, those of
     the object behind it, by msg_id; done ones only if they may be rerun. stay_done: how many done
@@ -386,7 +386,7 @@ class Tails:
 
     @classmethod
     def of(cls, choice: Choice, chunk: Chunk, *, also_done: bool, counts: bool = False) -> Tails:
-        """Those of a chunk. counts: count those that stay done. The done ones stand in no index of
+        """Those of a chunk. counts: count those that stay done. The done ones are in no index of
         ours: the walk is ended after ORDER_SECONDS, and raises TookTooLong if it has to be known
         which they are."""
         found, t = cls(), choice.tables

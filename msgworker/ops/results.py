@@ -196,7 +196,7 @@ class Skips:
         return sum(self.counts.values())
 
     @property
-    def told(self) -> dict[str, Any]:
+    def as_counts(self) -> dict[str, Any]:
         """As fields of a result."""
         why = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
         return {"skipped": self.count, "why": tuple(why), "skips": tuple(self.first)}

@@ -109,7 +109,7 @@ class Act:
     in_order: skips messages whose later ones have run. given_up: it changes discarded ones.
     why: why messages in another state are skipped. unfit: says which ones may not be changed for
     another reason. key_taken: what happens to a message whose unique key another one holds: "skip"
-    it, or it goes on "without" it; None = it needs no key.
+    it, or change it "without" the key; None = it needs no key.
     """
 
     kind: str
@@ -262,8 +262,8 @@ class Choice:
         return {i: Skip(i, Why.KEY_TAKEN, other) for i, other in taken.items()}
 
     def free_keys(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
-        """Those of the locked messages whose key is taken, unless they go on without it: then it
-        is taken from them."""
+        """Those of the locked messages whose key is taken, unless they continue without it: then
+        it is removed from them."""
         if self.act.key_taken == "without":
             change.give_up(conn, self.tables, list(change.taken(conn, self.tables, ids)))
         return self._taken(conn, ids)
@@ -297,7 +297,7 @@ class Choice:
         if word in _WENT_ON:
             return _WENT_ON[word]
         if word is State.DEAD and not rule.holds_dead(first.tries):
-            return Why.CHANGED  # those behind it may have run: only a new read could tell
+            return Why.CHANGED  # those behind it may have run: only a new read could show it
         return None
 
     def refusals(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
@@ -433,7 +433,7 @@ class Counted:
     def of(cls, choice: Choice, count: Count, progress: OnProgress | None = None) -> Counted:
         """Count the messages of the choice, as long as its time lasts.
 
-        A dry run that is out of time tells what it has counted; else TookTooLong is raised.
+        A dry run that is out of time returns what it has counted; else TookTooLong is raised.
         """
         found, pace = cls(), Pace(choice)
         after: int | None = None

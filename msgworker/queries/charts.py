@@ -33,8 +33,8 @@ class HistoryPoint:
 
     busy_seconds: handlers have run, in all. ran_p50, ran_p95: the seconds within which half, and 95
     of 100, handlers have ended, of a batch the share of a message. waited_p50, waited_p95: the
-    seconds from the sending of a message to its first start. They are told from counts by fixed
-    bounds, so they are about right; None if there was none.
+    seconds from the sending of a message to its first start. They are computed from counts by
+    fixed bounds, so they are approximate; None if there was none.
     """
 
     at: datetime

@@ -117,8 +117,7 @@ def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
 
 
 def topic_text(topic: Any) -> str | None:
-    """A topic as it stands in a row, the beginning of a very long one; what is no text (a BLOB in
-    SQLite) as one."""
+    """A topic as it is in a row, the beginning of a very long one; a BLOB of SQLite as text."""
     return shortened(topic) if topic is None or isinstance(topic, str) else shown(topic)
 
 

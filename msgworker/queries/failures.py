@@ -1,7 +1,7 @@
 """Failed and dead messages, grouped by error.
 
 Read from the index of failed rows, the newest READ of them, each with its last try; a row without
-one (a foreign consumer failed it, ops gave it up) is grouped by its `last_error`.
+one (a foreign consumer failed it, an operator discarded it) is grouped by its `last_error`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TEXTS = 2_000
 class Failures:
     """Messages that failed for the same reason: type, place and words of their last error.
 
-    error: of the newest one, with ids, numbers and quoted values masked; quoted words that may tell
-    the cause are kept, and differ within a group. waiting_objects: those that go on only when a
+    error: of the newest one, with ids, numbers and quoted values masked; quoted words that may name
+    the cause are kept, and differ within a group. waiting_objects: those that continue only when a
     message of this group has ended. first_seen, last_seen: of the last tries, None if not known.
     """
 

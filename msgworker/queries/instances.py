@@ -66,11 +66,11 @@ UNKNOWN = Started()
 
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """One instance, or one name that stands in running messages.
+    """One instance, or one name in `claimed_by` of running messages.
 
     in_hand: lanes at its last heartbeat. running: messages of this table flagged by it now.
     handlers: how many handlers ran at its last heartbeat, and running_seconds, by msg_id, for how
-    long each of the oldest 100 had; None and {} where it does not tell.
+    long each of the oldest 100 had; None and {} where it does not say.
     silent_seconds: since its last heartbeat, by the database's clock; None if it is not known.
     overdue_seconds: for how long a live one has missed its heartbeat, which comes every third of
     its lease; None if it has not, or by so little that it may only be slow.
@@ -80,7 +80,7 @@ class InstanceInfo:
     stopped: it has stopped, and a handler has outlived the grace time: its lease is left to end,
     and what it has is recovered then. Its `life` is `live` until its lease ends.
     host, pid, threads, version: its process: where it runs, its number there, how many handlers run
-    at once at most, and which version of msgworker; None where it does not tell.
+    at once at most, and which version of msgworker; None where it does not say.
     """
 
     instance_id: str | None
@@ -128,11 +128,11 @@ class InstanceInfo:
 
     def started(self, info: MessageInfo) -> Started:
         """Whether the handler of a message that it has claimed runs, as far as its last heartbeat
-        tells."""
-        claimed, heard = info.claimed_at, self.renewed_at
-        if self.handlers is None or claimed is None or heard is None or self.taken_by is not None:
-            return UNKNOWN  # a take-over is written where the last heartbeat stood
-        before = (heard - claimed).total_seconds()
+        says."""
+        claimed, renewed = info.claimed_at, self.renewed_at
+        if self.handlers is None or claimed is None or renewed is None or self.taken_by is not None:
+            return UNKNOWN  # a take-over overwrites the last heartbeat
+        before = (renewed - claimed).total_seconds()
         seconds = self.running_seconds.get(info.msg_id)
         if self.stopped:  # what had not started was given back
             known = None if seconds is None else seconds + self._since_then

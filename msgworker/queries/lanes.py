@@ -171,7 +171,7 @@ def _place_of(conn: Connection, t: Tables, after: str) -> _Place:
 
 
 def _one_of_each(found: Iterable[Any]) -> list[int]:
-    """Of rows (msg_id, key) one of each object, as far as its key tells."""
+    """Of rows (msg_id, key) one of each object, as far as the key identifies it."""
     seen: dict[Any, int] = {}
     for msg_id, key in found:
         if msg_id is not None:  # else it is no whole number

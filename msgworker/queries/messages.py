@@ -62,13 +62,13 @@ class MessageInfo:
 
     later_times, later_reason: how often it was postponed (RetryLater), and the last reason, the
     last time, if that was the last thing it said; `last_error` is None then. priority, unique_key:
-    as they stand in the row. unique_kept: 1 if its key is kept after it has ended.
+    as they are in the row. unique_kept: 1 if its key is kept after it has ended.
     scheduled_for: the tick of the schedule that sent it.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not. ending: of a dead one. cancel: a request to cancel it that is not
     settled; `show` reads it. trace_id: of the trace in which it was sent, 32 hexadecimal digits;
     None if its headers have none; `show` reads it.
-    odd: by column (as in this class) what stands in the row and is no such value, as text; it
+    odd: by column (as in this class) a value in the row that is no valid one, as text; it
     reads as None, a counter as 0, and a text that is not UTF-8 with escapes. Names and errors of
     more than 2,000 characters are cut there, and end with "…".
     """

@@ -2,7 +2,7 @@
 
 A list is a chain of walks, each along one index; a cursor names the walk and the place in it. A
 walk whose filter no index serves goes over at most bounded.SCAN rows per page: the page then says
-that it is not complete, and where to go on.
+that it is not complete, and where to continue.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _along(
 
 def _late(conn: Connection, t: Tables, walk: Walk, wanted: Filter, *, limit: int, at: Any) -> Part:
     """Rows that wait for an instant, the next one first. at: the instant, as a text, and the msg_id
-    behind which it goes on."""
+    behind which it continues."""
     c = t.cols()
     assert c.available_at is not None
     where, order = list(walk.where), (c.available_at, c.msg_id)
@@ -186,7 +186,7 @@ def _told(leaf: Part, place: list[Any]) -> Found[MessageInfo]:
 
 
 def _lowest_open(conn: Connection, t: Tables) -> int | None:
-    """The lowest msg_id of an unfinished message, as far as an index tells."""
+    """The lowest msg_id of an unfinished message, as far as an index shows it."""
     if not t.database.oldest_index:
         first = bounded.first_open(conn, t)
         return None if first is None else first[0]

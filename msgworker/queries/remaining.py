@@ -55,7 +55,7 @@ class Left:
 
 
 def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
-    """Count what is unfinished, by reason. Where nothing is, it costs one look."""
+    """Count what is unfinished, by reason. Where nothing is, it costs one query."""
     total = messages.unfinished(conn, t)
     if total == 0:
         return Left()
@@ -107,7 +107,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
 
 
 class _Group(NamedTuple):
-    """Messages that wait for rows that are alike. here: these stand where the instance looks.
+    """Messages that wait for rows that are alike. here: these are in the slice of the instance.
     heads: how many rows they are. past: seconds since the first of their instants came. head: None
     where their ids are no whole numbers."""
 
@@ -192,7 +192,7 @@ def _without_object(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
 
 
 def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> sa.Select[Any]:
-    """What tells for what a row waits; see `_Group`."""
+    """The columns that say what a row waits for; see `_Group`."""
     no: ColumnElement[int] = sa.literal_column("0")
     nothing: ColumnElement[Any] = sa.null()
     here: ColumnElement[int] = ONE

@@ -235,7 +235,7 @@ def _unhandled(topic: str, world: World) -> Verdict | None:
 
 
 def sentence(found: Verdict, row: Facts, world: World) -> str:
-    """A verdict as a sentence, with what is known. Of what the row alone tells (it has ended, or is
+    """A verdict as a sentence, with what is known. Of what the row alone shows (it has ended, or is
     not due) `explain` says more."""
     if found.reason is Reason.RUNNING:
         return _running(row, world)
@@ -342,7 +342,7 @@ def _held_text(row: Facts, holder: InstanceInfo) -> str:
     text = f"claimed {claimed} ago by {who}, last heard of {heard} ago"
     if holder.overdue_seconds is not None:
         return text
-    return f"{text}; whether its handler has started is told with the next heartbeat"
+    return f"{text}; the next heartbeat says whether its handler has started"
 
 
 def _last_sign(holder: InstanceInfo, told: Started) -> str:

@@ -170,7 +170,7 @@ def test_a_heartbeat_that_is_overdue_is_told(crm: Cli, folder: Path) -> None:
         return text, row, json.loads(crm("instances", *AT, "--json").stdout)[0]
 
     text, row, one = told()  # a third of an hour has not gone by
-    assert text.endswith("whether its handler has started is told with the next heartbeat")
+    assert text.endswith("the next heartbeat says whether its handler has started")
     assert "overdue" not in row
     assert (one["life"], one["overdue_seconds"]) == ("live", None)
     sql(folder, "DELETE FROM msgworker_lease")

@@ -68,7 +68,7 @@ def test_explain_of_a_claim_after_the_last_heartbeat_waits_for_the_next(one, app
     found, text = explained(app, only)
     assert text == (
         f"claimed N s ago by {one.shared.identity.id}, last heard of N s ago; "
-        "whether its handler has started is told with the next heartbeat"
+        "the next heartbeat says whether its handler has started"
     )
     assert (found.started, found.running_seconds) == (None, None)
 
