@@ -195,7 +195,7 @@ def test_a_child_leaves_the_connections_of_a_user_s_engine_to_its_parent(
 MET = ("app", "events", "producing", "databases", "workers", "schedules", "tracing", "db")
 MET += ("store", "table", "contrib", "metrics", "config", "limit", "payload")
 PLAIN = re.compile(r"threading\.(R?Lock|Condition|Semaphore|Event)\(|cached_property")
-OF_ONE_CALL = {"attempts.py", "postgresql.py"}
+OF_ONE_CALL = {"connections.py", "postgresql.py"}
 
 
 def test_no_lock_that_a_producer_may_meet_stays_held_in_a_child():

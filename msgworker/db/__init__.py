@@ -5,20 +5,6 @@ column types and error kinds (`Trouble`), imported from here: names outside `__a
 private. A new database is a module with a `Database`, and a row in HOMES.
 """
 
-from msgworker.db.attempts import (
-    LONGEST_PAUSE_SECONDS,
-    Attempt,
-    AttemptCancelled,
-    Failures,
-    Fate,
-    Left,
-    by_trouble,
-    nothing,
-    outage_pause,
-    repeatable,
-    until_known,
-    watch,
-)
 from msgworker.db.catalogue import (
     columns_there,
     file_size,
@@ -55,27 +41,23 @@ from msgworker.db.clock import (
     written,
 )
 from msgworker.db.connections import (
-    Escaped,
-    QueryText,
-    change_by_text,
-    change_text_for,
+    Attempt,
+    AttemptCancelled,
+    Left,
     connected,
     connecting,
     deadline,
-    fetch,
-    fetch_text,
     is_spoilt,
     joining_widely,
     led_elsewhere,
     reaching,
     refusal,
     returned,
-    saving,
     session_seconds,
+    sever,
     spoil,
-    text_for,
-    text_kind,
     unavailable,
+    watch,
     writing,
 )
 from msgworker.db.database import (
@@ -93,7 +75,20 @@ from msgworker.db.database import (
     of,
     of_dialect,
 )
-from msgworker.db.drivers import committing_each, has_sent_nothing, is_aborted, sever
+from msgworker.db.drivers import (
+    Escaped,
+    QueryText,
+    change_by_text,
+    change_text_for,
+    committing_each,
+    fetch,
+    fetch_text,
+    has_sent_nothing,
+    is_aborted,
+    saving,
+    text_for,
+    text_kind,
+)
 from msgworker.db.engine import (
     DatabaseFile,
     beside,
@@ -107,7 +102,11 @@ from msgworker.db.engine import (
     server_of,
 )
 from msgworker.db.errors import (
+    LONGEST_PAUSE_SECONDS,
     NO_MEMORY,
+    Failures,
+    Fate,
+    by_trouble,
     follows,
     is_of_the_session,
     is_overtime,
@@ -115,10 +114,14 @@ from msgworker.db.errors import (
     lacks_memory,
     masked,
     no_connection_left,
+    nothing,
+    outage_pause,
     reason_of,
+    repeatable,
     secrets_of,
     shows_a_row,
     trouble,
+    until_known,
     violates,
     without,
 )

@@ -1,23 +1,26 @@
-"""Connections for reads and writes, and the errors of an unusable database."""
+"""Connections for reads and writes, the attempt that they are used in, and the errors of a database
+that cannot be used."""
 
 from __future__ import annotations
 
-import logging
+import enum
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.types import TypeEngine
 
-from msgworker.db.attempts import attempt
-from msgworker.db.database import Database, Trouble, of, of_dialect
-from msgworker.db.drivers import odd_texts
+from msgworker.db.database import Database, Trouble, of
 from msgworker.db.errors import (
     is_denied,
     is_of_the_session,
@@ -29,8 +32,7 @@ from msgworker.db.errors import (
     without,
 )
 from msgworker.db.poolers import shares_sessions
-from msgworker.db.types import AnyText
-from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError
+from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError, TookTooLong
 
 _ANY_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")
 
@@ -48,179 +50,6 @@ def reading_any_text(conn: sa.Connection) -> Iterator[None]:
         yield
     finally:
         raw.text_factory = kept
-
-
-class Escaped(list[Any]):
-    """Rows whose texts may contain half surrogates for bytes that are not UTF-8."""
-
-
-def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> Sequence[Any]:
-    """All rows of a query; as Escaped if the driver cannot decode a text of one of them."""
-    odd_texts.met = False
-    try:
-        found = conn.execute(query, params).all()
-        return Escaped(found) if odd_texts.met else found
-    except OperationalError as error:
-        if "decode" not in str(error.orig):
-            raise
-    with reading_any_text(conn):
-        return Escaped(conn.execute(query, params).all())
-
-
-class QueryText(NamedTuple):
-    """A compiled query. fixed: the values that are part of the query itself."""
-
-    sql: str
-    fixed: dict[str, Any]
-
-
-def text_kind(conn: sa.Connection) -> tuple[str, bool]:
-    """Connections of one kind are sent the same texts: those of a driver, with or without names of
-    schemas that are translated."""
-    return conn.dialect.driver, "schema_translate_map" in conn.get_execution_options()
-
-
-def text_for(conn: sa.Connection, query: Any) -> QueryText | None:
-    """The query as `fetch_text` sends it, to be kept; None if its names depend on the options of
-    the connection, its parameters on their order, or a value on its type."""
-    if conn.dialect.positional or conn.get_execution_options().get("schema_translate_map"):
-        return None
-    compiled = query.compile(dialect=conn.dialect)
-    given = (bind.type for bind in compiled.binds.values())
-    read = (column.type for column in query.exported_columns)
-    if any(_converts(kind, conn.dialect, "bind_processor") for kind in given):
-        return None
-    if any(_converts(kind, conn.dialect, "result_processor", None) for kind in read):
-        return None
-    fixed = {name: value for name, value in compiled.params.items() if value is not None}
-    return QueryText(str(compiled), fixed)
-
-
-def _converts(kind: TypeEngine[Any], dialect: sa.Dialect, way: str, *column_type: Any) -> bool:
-    """Whether SQLAlchemy converts values of a type on their way to the driver, or back."""
-    own = kind.dialect_impl(dialect)
-    if isinstance(own, sa.ARRAY):  # it copies the list
-        return _converts(own.item_type, dialect, way, *column_type)
-    if isinstance(own, AnyText):
-        return of_dialect(dialect).odd_texts
-    if isinstance(own, sa.Numeric) and column_type:
-        return True  # by the type that the driver names with the row
-    return getattr(own, way)(dialect, *column_type) is not None
-
-
-def fetch_text(
-    conn: sa.Connection,
-    text: QueryText,
-    params: dict[str, Any],
-    *,
-    kept: bool = False,
-    rows: bool = True,
-) -> Sequence[Any]:
-    """All rows of a query, as the driver gives them. For the most frequent queries: SQLAlchemy
-    converts nothing, which takes as long as the driver and the network. Its errors, its events
-    of a cursor and its connections do not change.
-
-    kept: by a cursor that is kept for this query, which is cheaper; its last rows stay in memory.
-    rows: False = it gives none.
-    """
-    values = text.fixed | params
-    if _is_listened_to(conn):
-        result = conn.exec_driver_sql(text.sql, values)
-        found: Sequence[Any] = result.cursor.fetchall() if rows else ()
-        result.close()
-        return found
-    if not conn.in_transaction():
-        conn.begin()
-    cursors = conn.info.setdefault(_CURSORS, {})
-    cursor = cursors.pop(text.sql, None) or conn.connection.cursor()
-    try:
-        cursor.execute(text.sql, values)
-        found = cursor.fetchall() if rows else ()
-    except Exception as error:
-        # It has no public name: wraps the error, calls its listeners, and drops a dead connection.
-        conn._handle_dbapi_exception(error, text.sql, values, cursor, None)
-    if kept:
-        cursors[text.sql] = cursor
-    else:
-        cursor.close()
-    return found
-
-
-@contextmanager
-def saving(conn: sa.Connection) -> Iterator[None]:
-    """A savepoint before the block, in a transaction; an error of the block rolls back to it. For
-    databases whose savepoints end with the transaction: it is not released, which costs as much as
-    to set it."""
-    fetch_text(conn, _SAVEPOINT, {}, kept=True, rows=False)
-    try:
-        yield
-    except BaseException:
-        if not conn.invalidated:
-            conn.exec_driver_sql("ROLLBACK TO SAVEPOINT msgworker")
-        raise
-
-
-_SAVEPOINT = QueryText("SAVEPOINT msgworker", {})
-_CURSORS = "msgworker_cursors"
-"""In the `info` of a connection, which lives as long as that of the driver: those that are kept."""
-
-
-def _is_listened_to(conn: sa.Connection) -> bool:
-    """Whether statements are listened for, or logged: who does so gets SQLAlchemy's context
-    of an execution, which costs more than the driver's cursor."""
-    cursor, driver = conn.dispatch, conn.dialect.dispatch
-    return bool(
-        len(cursor.before_cursor_execute) > (_WATCHED in conn.get_execution_options())
-        or cursor.after_cursor_execute
-        or driver.do_execute
-        or conn.engine.logger.isEnabledFor(logging.INFO)
-    )
-
-
-class ChangeText(NamedTuple):
-    """A compiled UPDATE. fixed: the values that are part of the statement. lists: parameters
-    whose ids are written into it. order: of the parameters, where they have no names. converted:
-    those that the driver does not take as they are."""
-
-    sql: str
-    fixed: dict[str, Any]
-    lists: tuple[str, ...]
-    order: tuple[str, ...]
-    converted: tuple[tuple[str, Callable[[Any], Any]], ...]
-
-
-def change_text_for(conn: sa.Connection, change: Any) -> ChangeText | None:
-    """An UPDATE of rows that are given by a list of ids, to be kept for `change_by_text`; None
-    where the server gets each id as a value.
-
-    SQLite takes the list as one text. PyMySQL writes all values into the statement itself, one by
-    one, which took longer than everything else that is done for a row.
-    """
-    dialect = conn.dialect
-    inlines = dialect.paramstyle == of_dialect(dialect).inlined_lists
-    if not inlines or conn.get_execution_options().get("schema_translate_map"):
-        return None
-    compiled = change.compile(dialect=dialect)
-    binds = {name: bind for bind, name in compiled.bind_names.items()}
-    lists = tuple(name for name, bind in binds.items() if bind.expanding)
-    fixed = {name: value for name, value in compiled.params.items() if value is not None}
-    kinds = {name: bind.type.dialect_impl(dialect) for name, bind in binds.items()}
-    ways = {name: kind.bind_processor(dialect) for name, kind in kinds.items() if name not in lists}
-    converted = tuple((name, way) for name, way in ways.items() if way is not None)
-    order = tuple(compiled.positiontup or ()) if dialect.positional else ()
-    return ChangeText(str(compiled), fixed, lists, order, converted)
-
-
-def change_by_text(conn: sa.Connection, text: ChangeText, params: dict[str, Any]) -> int:
-    """How many rows it has changed. Each list must have an id at least."""
-    sql, values = text.sql, text.fixed | params
-    for name in text.lists:
-        ids = ", ".join(map(int.__repr__, values.pop(name)))  # of nothing else than numbers
-        sql = sql.replace(f"__[POSTCOMPILE_{name}]", ids)
-    for name, convert in text.converted:
-        values[name] = convert(values[name])
-    given = tuple([values[name] for name in text.order]) if text.order else values
-    return conn.exec_driver_sql(sql, given).rowcount
 
 
 def connected(engine: sa.Engine) -> sa.Connection:
@@ -338,10 +167,10 @@ def watch_sessions(engine: sa.Engine) -> None:
     """Note what user code sets in the sessions of this engine, see `spoil` and `led_elsewhere`; a
     statement that it sends by a cursor of the driver is not seen."""
     event.listen(engine, "before_cursor_execute", _note_session, retval=True)
-    engine.update_execution_options(**{_WATCHED: True})
+    engine.update_execution_options(**{WATCHED: True})
 
 
-_WATCHED = "msgworker_watched"
+WATCHED = "msgworker_watched"
 _OURS = "msgworker_ours"
 
 
@@ -486,3 +315,218 @@ def _rights(error: BaseException) -> str:
     if not needed:
         return ""
     return f"; the statement needs {', '.join(needed)} there (docs/operate/rights.md)"
+
+
+# --- Cut a connection whose server does not answer: no timeout of a server or of TCP ends its wait.
+
+
+def sever(conn: sa.Connection) -> None:
+    """Break the network connection of `conn`, from any thread: a thread that waits for an answer
+    gets an error at once. SQLite has none."""
+    sever_raw(conn.connection.driver_connection, conn.info.get(_NUMBER))
+
+
+def sever_raw(raw: Any, number: int | None = None) -> None:
+    """The same, for a connection of the driver. number: its file descriptor, as was noted."""
+    if hasattr(raw, "cancel") and not hasattr(raw, "fileno"):  # Oracle: ask the server
+        raw.cancel()
+        return
+    try:
+        found = file_number(raw)
+    except Exception as error:
+        if type(error).__name__ != "ProgrammingError":
+            raise
+        found = number  # mysqlclient cannot be asked while it is in use, so the noted number holds
+    if found is not None:
+        with socket.socket(fileno=os.dup(found)) as twin:
+            twin.shutdown(socket.SHUT_RDWR)
+
+
+_NUMBER = "msgworker_file_number"
+
+
+def note_number(conn: sa.Connection) -> None:
+    """Note it in the connection: no other thread can ask mysqlclient while it is in use."""
+    if _NUMBER not in conn.info:
+        raw: Any = conn.connection.driver_connection
+        conn.info[_NUMBER] = raw.fileno()
+
+
+def file_number(raw: Any) -> int | None:
+    """The file descriptor of a connection of the driver; None = it has none, as that of SQLite."""
+    if hasattr(raw, "fileno"):
+        return int(raw.fileno())
+    if hasattr(raw, "_get_socket"):  # MariaDB Connector/Python; its `socket` would close it, too
+        return int(raw._get_socket())
+    sock = getattr(raw, "_sock", None)
+    return None if sock is None else int(sock.fileno())
+
+
+# --- What a thread does in the database until its caller cancels it.
+#
+# A caller that cancels an attempt has to know what is done. So a transaction checks before its
+# COMMIT whether its attempt is still wanted: of one that was cancelled before that nothing is
+# committed any more, whatever it still waits for. In doubt is only a transaction whose COMMIT was
+# sent and not answered.
+
+_here = threading.local()
+
+
+class AttemptCancelled(Exception):
+    """This attempt was cancelled: it commits nothing any more."""
+
+
+class Left(enum.Enum):
+    """What is in the database, for good, of an attempt that has failed or was cancelled.
+
+    PART: at least one of its transactions is committed. UNKNOWN: one may be.
+    """
+
+    NOTHING = enum.auto()
+    PART = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+class Attempt:
+    """What one thread does from now on. seconds: its statements, and its waiting for locks, end
+    after so many; None = they do not."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.seconds = seconds
+        self._until = None if seconds is None else time.monotonic() + seconds
+        self._lock = threading.Lock()
+        self._given_up = False
+        self._committing = False
+        self._committed = 0
+        self._held: dict[Any, tuple[Any, int | None]] = {}
+        self._since: float | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The block, on this thread, is the attempt."""
+        _here.attempt = self
+        try:
+            yield
+        finally:
+            _here.attempt = None
+
+    # ------------------------------------------------------------ those who wait for it
+
+    def give_up(self) -> Left:
+        """It commits nothing from now on; what is left of it. From any thread."""
+        with self._lock:
+            self._given_up = True
+            return self._left()
+
+    @property
+    def left(self) -> Left:
+        """What is left of it, if it has failed."""
+        with self._lock:
+            return self._left()
+
+    def _left(self) -> Left:
+        if self._committing:
+            return Left.UNKNOWN
+        return Left.PART if self._committed else Left.NOTHING
+
+    @property
+    def held_seconds(self) -> float:
+        """For how long it has held a connection; 0 = it has none."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def cut(self) -> None:
+        """Cut its connections: its thread gets an error. From any thread."""
+        with self._lock:
+            held = list(self._held.values())
+        for raw, number in held:
+            with suppress(Exception):  # its own thread may be closing it
+                sever_raw(raw, number)
+
+    # ------------------------------------------------------------ its own thread
+
+    def check(self) -> float | None:
+        """The seconds that are left, None = without end. Raises TookTooLong, AttemptCancelled."""
+        if self._given_up:
+            raise AttemptCancelled
+        if self._until is None or self.seconds is None:
+            return None
+        rest = self._until - time.monotonic()
+        if rest <= 0:
+            raise TookTooLong(self.seconds)
+        return rest
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """The block sends a COMMIT. Raises AttemptCancelled."""
+        with self._lock:
+            if self._given_up:
+                raise AttemptCancelled
+            self._committing = True
+        try:
+            yield
+        except Exception as error:
+            # Whatever the server has answered was rolled back.
+            self._committing = trouble(error) in (Trouble.LOST, Trouble.OTHER)
+            raise
+        with self._lock:
+            self._committing = False
+            self._committed += 1
+
+    def take(self, key: Any, raw: Any) -> None:
+        """It has got a connection of the driver."""
+        number = None
+        with suppress(Exception):
+            number = file_number(raw)
+        with self._lock:
+            self._held[key] = raw, number
+            self._since = self._since or time.monotonic()
+
+    def let_go(self, key: Any) -> None:
+        """It has returned it."""
+        with self._lock:
+            self._held.pop(key, None)
+            if not self._held:
+                self._since = None
+
+
+def attempt() -> Attempt | None:
+    """That of this thread."""
+    return getattr(_here, "attempt", None)
+
+
+_watched: weakref.WeakSet[sa.Pool] = weakref.WeakSet()
+
+
+def watch(engine: sa.Engine) -> None:
+    """Attempts know of the connections that they get from this engine, from the moment that these
+    are made, or tested before they are used again."""
+    if engine.pool in _watched:
+        return
+    _watched.add(engine.pool)
+
+    def taken(raw: Any, record: Any, *_: Any) -> None:
+        if (mine := attempt()) is not None:
+            mine.take(record, raw)
+
+    def returned(_: Any, record: Any) -> None:
+        if (mine := attempt()) is not None:
+            mine.let_go(record)
+
+    event.listen(engine.pool, "first_connect", taken, insert=True)
+    event.listen(engine.pool, "connect", taken, insert=True)
+    event.listen(engine.pool, "checkout", taken)
+    event.listen(engine.pool, "checkin", returned)
+    ping = engine.dialect.do_ping
+
+    def watched_ping(dbapi_connection: Any) -> bool:
+        mine = attempt()
+        if mine is None:
+            return ping(dbapi_connection)
+        mine.take("ping", dbapi_connection)
+        try:
+            return ping(dbapi_connection)
+        finally:
+            mine.let_go("ping")
+
+    engine.dialect.do_ping = watched_ping  # type: ignore[method-assign]

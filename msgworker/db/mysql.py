@@ -28,7 +28,7 @@ from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.catalogue import asked
-from msgworker.db.connections import connecting
+from msgworker.db.connections import connecting, note_number
 from msgworker.db.database import (
     AN_INSTANT,
     COPYING,
@@ -48,14 +48,7 @@ from msgworker.db.database import (
     default_of,
     of,
 )
-from msgworker.db.drivers import (
-    CONNECT_SECONDS,
-    PROGRAM,
-    READ_SECONDS,
-    WRITE_SECONDS,
-    note_number,
-    odd_texts,
-)
+from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM, READ_SECONDS, WRITE_SECONDS, odd_texts
 from msgworker.db.errors import code_of, is_lost_by_its_text
 from msgworker.db.failover import notice_standby
 from msgworker.db.mysql_servers import OTHERS, Hosts, Reigns, named_hosts

@@ -19,8 +19,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.types import TypeEngine
 
-from msgworker.db.attempts import attempt
-from msgworker.db.connections import connecting, is_ours_alone
+from msgworker.db.connections import attempt, connecting, is_ours_alone
 from msgworker.db.database import Database, Described, ServerSetting, Trouble, default_of
 from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.logs import logger

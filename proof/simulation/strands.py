@@ -26,7 +26,7 @@ STEP_SECONDS = 0.01
 SWITCHES = 0.1
 """How often a thread pauses where it takes a lock or reads the clock."""
 PRODUCT = "msgworker.instance."
-ALSO = ("msgworker.clock", "msgworker.db.attempts")  # it pauses, and draws for how long
+ALSO = ("msgworker.clock", "msgworker.db.errors")  # it pauses, and draws for how long
 
 
 class Gone(BaseException):

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, ConfigError, Context, HandlerError, Message, MessageTable, RetryLater
-from msgworker.db.attempts import outage_pause
+from msgworker.db.errors import outage_pause
 from msgworker.instance import worker as worker_module
 from msgworker.instance.running.outcome import Backoff
 from msgworker.store import ranked

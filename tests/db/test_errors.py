@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker.db import attempts as untilknown
-from msgworker.db.attempts import Failures, Fate, nothing, repeatable, until_known
+from msgworker.db import errors
+from msgworker.db.errors import Failures, Fate, nothing, repeatable, until_known
 
 
 class Rolled(Exception):
@@ -69,7 +69,7 @@ class Script:
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long it has waited."""
     times: list[float] = []
-    monkeypatch.setattr(untilknown.time, "sleep", times.append)
+    monkeypatch.setattr(errors.time, "sleep", times.append)
     return times
 
 
@@ -143,7 +143,7 @@ def database_error(**how: Any) -> sa.exc.DBAPIError:
 def test_a_lost_connection_leaves_a_doubt_but_not_of_a_read(
     error: Callable[[], Exception], usual: Fate, of_reads: Fate
 ) -> None:
-    assert untilknown.by_trouble(error(), False) is usual
+    assert errors.by_trouble(error(), False) is usual
     assert repeatable(error(), False) is of_reads
 
 
