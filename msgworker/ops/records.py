@@ -114,7 +114,7 @@ class Locking(Writing):
 
 SHOWN_TICKS = 5
 TRIES = 20
-Act = Callable[[Connection, Tables, Stored, datetime], bool]
+OnSchedule = Callable[[Connection, Tables, Stored, datetime], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ class Scheduling(Writing):
         name: Any,
         by: call.Who,
         dry_run: bool,
-        act: Act,
+        act: OnSchedule,
         wanted: Callable[[Stored], bool],
     ) -> Repaired:
         """Change the row of a schedule as it is now, and record it, in one transaction."""

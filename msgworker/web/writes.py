@@ -101,7 +101,7 @@ CHANGES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act(Write):
+class OnThing(Write):
     """A write about one thing. what: the word before its name. page: the route to go back to.
     api: method, path and name of its endpoint; says: what that says of itself.
     force: the text of the box that allows more, "" = there is none. has_progress: whether the call
@@ -116,10 +116,10 @@ class Act(Write):
     elsewhere: bool = False
 
 
-ACTS = {
+ON_THINGS = {
     one.kind: one
     for one in (
-        Act(
+        OnThing(
             kind="pause-topic",
             ops="pause",
             verb="Pause",
@@ -130,7 +130,7 @@ ACTS = {
             api="POST /topics/{topic:path}/pause pause_topic",
             says="Stop handlers of a topic from starting.",
         ),
-        Act(
+        OnThing(
             kind="resume-topic",
             ops="resume",
             verb="Resume",
@@ -140,7 +140,7 @@ ACTS = {
             api="POST /topics/{topic:path}/resume resume_topic",
             says="Resume a paused topic.",
         ),
-        Act(
+        OnThing(
             kind="remove-limit",
             ops="remove_limit",
             role=Role.ADMIN,
@@ -152,7 +152,7 @@ ACTS = {
             api="DELETE /limits/{topic:path} delete_limit",
             says="Forget the limits of a topic, until an instance declares them again.",
         ),
-        Act(
+        OnThing(
             kind="release",
             ops="release",
             verb="Release",
@@ -166,7 +166,7 @@ ACTS = {
             says="Give back the messages of a dead instance; of a live one with force, which "
             "takes as long as its lease.",
         ),
-        Act(
+        OnThing(
             kind="pause-schedule",
             ops="pause_schedule",
             verb="Pause",
@@ -176,7 +176,7 @@ ACTS = {
             api="POST /schedules/{name:path}/pause pause_schedule",
             says="Let a schedule not fire from now on.",
         ),
-        Act(
+        OnThing(
             kind="resume-schedule",
             ops="resume_schedule",
             verb="Resume",
@@ -186,7 +186,7 @@ ACTS = {
             api="POST /schedules/{name:path}/resume resume_schedule",
             says="Let a paused schedule fire again.",
         ),
-        Act(
+        OnThing(
             kind="run-schedule",
             ops="run_now",
             verb="Run now",
@@ -196,7 +196,7 @@ ACTS = {
             api="POST /schedules/{name:path}/run-now run_schedule_now",
             says="Send the message of a schedule now; its ticks do not change.",
         ),
-        Act(
+        OnThing(
             kind="delete-schedule",
             ops="delete_schedule",
             role=Role.ADMIN,
@@ -208,7 +208,7 @@ ACTS = {
             api="DELETE /schedules/{name:path} delete_schedule",
             says="Delete a schedule from the table; its messages stay.",
         ),
-        Act(
+        OnThing(
             kind="release-lock",
             ops="release_lock",
             role=Role.ADMIN,
@@ -223,8 +223,8 @@ ACTS = {
         ),
     )
 }
-ACTS["release-lock-elsewhere"] = replace(
-    ACTS["release-lock"], kind="release-lock-elsewhere", elsewhere=True, api=""
+ON_THINGS["release-lock-elsewhere"] = replace(
+    ON_THINGS["release-lock"], kind="release-lock-elsewhere", elsewhere=True, api=""
 )
 
 

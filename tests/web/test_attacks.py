@@ -15,7 +15,7 @@ from msgworker.web import application, shown
 from msgworker.web.api import ENDPOINTS
 from msgworker.web.sessions import Role
 from msgworker.web.shown import Redaction
-from msgworker.web.writes import ACTS
+from msgworker.web.writes import ON_THINGS
 from tests.support.ops import FAILED, put
 from tests.support.rows import send
 from tests.support.web import HERE, SESSION, TOKEN, Browser, Page, browse, dashboard_with
@@ -198,7 +198,7 @@ SAME = {
 def test_a_write_needs_the_same_role_by_a_form_and_by_the_api() -> None:
     by_api = {one.name: one.role for one in ENDPOINTS if one.write}
     assert {kind: by_api[name] for kind, name in SAME.items()} == {
-        kind: act.role for kind, act in ACTS.items()
+        kind: act.role for kind, act in ON_THINGS.items()
     }
     assert min(by_api.values()) == Role.OPERATOR
 

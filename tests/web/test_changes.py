@@ -24,7 +24,7 @@ from msgworker.web.jobs import Jobs, TooMany
 from msgworker.web.pages import changing
 from msgworker.web.site import MOST_COUNTS
 from msgworker.web.threads import Watch
-from msgworker.web.writes import ACTS, CHANGES
+from msgworker.web.writes import CHANGES, ON_THINGS
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, audited, many_dead, put
@@ -389,7 +389,7 @@ WRITES = [
     *(("POST", f"/change/{kind}", {"ids": "1", "reason": "x"}, "operator") for kind in CHANGES),
     *(
         ("POST", f"/act/{act.kind}", {"name": "x", "reason": "x"}, str(act.role))
-        for act in ACTS.values()
+        for act in ON_THINGS.values()
     ),
     ("POST", "/jobs/x/end", {}, "operator"),
 ]
@@ -414,7 +414,7 @@ def test_looking_never_writes(sqlite_app: App, ann: Browser) -> None:
     (waits,) = send(sqlite_app, "p")
     for kind in CHANGES:
         _change(ann, kind, ids=f"{found},{waits}")
-    for kind, act in ACTS.items():
+    for kind, act in ON_THINGS.items():
         ann.get(f"/act/{kind}?name=t&force=1", 404 if act.elsewhere else 200)
     assert sqlite_app.ops.audit() == []
     assert _states(sqlite_app, [found, waits]) == [State.DEAD, State.NEW]

@@ -29,7 +29,7 @@ from msgworker.web.api.calling import (
 )
 from msgworker.web.jobs import Job, TooMany
 from msgworker.web.threads import AFTER
-from msgworker.web.writes import ACTS, placed
+from msgworker.web.writes import ON_THINGS, placed
 
 # --- Writes that may take long, such as a throttled rerun: a job, whose end is awaited a while.
 
@@ -160,7 +160,7 @@ async def list_locks(call: Call) -> Page:
 
 def write_of(kind: str) -> Endpoint:
     """The endpoint of a write about one thing."""
-    act = ACTS[kind]
+    act = ON_THINGS[kind]
     method, path, name = act.api.split()
     part = path[path.index("{") + 1 : path.index(":")]
 

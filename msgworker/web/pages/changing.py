@@ -17,7 +17,7 @@ from msgworker.web import forms
 from msgworker.web.forms import Selection, id_of, whole
 from msgworker.web.pages.audit import HELP, begun
 from msgworker.web.site import COUNTED, Refused, Site, or_refused, site_of
-from msgworker.web.writes import ACTS, CHANGES, Act, Change, placed
+from msgworker.web.writes import CHANGES, ON_THINGS, Change, OnThing, placed
 
 MOST_RATE = 100_000
 MOST_REASON = 1000
@@ -145,9 +145,9 @@ def back(site: Site, request: Request, chosen: Selection) -> tuple[str, str]:
 # --- A topic, an instance, a schedule, a lock.
 
 
-def act_of(request: Request) -> Act:
+def act_of(request: Request) -> OnThing:
     """The act of the path, for whom the viewer has the role; raises HTTPException."""
-    found = ACTS.get(request.path_params["kind"])
+    found = ON_THINGS.get(request.path_params["kind"])
     if found is None:
         raise HTTPException(404)
     site = site_of(request)
@@ -164,7 +164,7 @@ def name_of(text: str) -> str:
     return text
 
 
-def forcing(act: Act, given: Any) -> dict[str, bool]:
+def forcing(act: OnThing, given: Any) -> dict[str, bool]:
     """The argument that allows more."""
     return {"force": True} if act.force and given.get("force") == "1" else {}
 
