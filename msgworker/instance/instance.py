@@ -1,6 +1,7 @@
 """One running instance: its parts, wired, and the order in which they start and stop.
 
-Start: lease, handler threads, claim loop, heartbeat, housekeeper.
+Start: lease, keeper, watchdog, heartbeat, housekeeper, the scope's member, settler, handlers,
+fetcher, timer, listener.
 Stop: no new claims; unstarted lanes are released; running handlers get a grace time; everything
 is settled; the lease goes last, after the last handler, or stays for recovery if one still runs.
 One file, because the order of the stop is read beside the parts that it stops.

@@ -261,6 +261,14 @@ def test_what_contributors_are_told_to_touch_and_to_run_is_there() -> None:
     assert "- run: .ci/run\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
 
 
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    """By the end of its path; `manage.py` is Django's."""
+    ends = {f"/{path.relative_to(ROOT).as_posix()}" for path in (*FILES, *OF_TESTS)}
+    named = set(re.findall(r"[\w/]+\.py\b", (ROOT / "ARCHITECTURE.md").read_text()))
+    named -= {"manage.py", "bench/pages.py"}
+    assert [one for one in sorted(named) if not any(end.endswith(f"/{one}") for end in ends)] == []
+
+
 def test_links_in_the_documents_lead_somewhere() -> None:
     for page in [
         *ROOT.glob("*.md"),

@@ -1,7 +1,8 @@
 """Collect outcomes, write them together, move the flags.
 
-The first thread that gets a free writer settles for all ("a settling thread"): a handler thread, or
-where handlers are long `SettleThread`. Outcomes are gathered while lanes wait and handlers are
+The first thread that gets a free writer settles for all ("a settling thread"): a handler thread,
+where handlers are long `SettleThread`, the fetcher before each of its rounds, and in a stop the
+thread that stops. Outcomes are gathered while lanes wait and handlers are
 short, and written at once otherwise. Settles overlap where the database lets them: while one is
 under way, another writer takes what has finished since, if that is worth a statement of its own.
 A lane is in one settle at a time: who takes it from the queue has it alone, and it is handled again
