@@ -67,7 +67,7 @@ def test_a_run_of_a_blocking_table_ends_before_a_dead_row(blocking_app):
 
 
 def test_a_run_is_empty_if_a_lower_unfinished_row_has_appeared(store):
-    late, head_id, behind = send(store.app, "a", "a", "a")
+    late, head_id, *behind = send(store.app, "a", "a", "a", "a")
     store.row(late, status=2)
     (head,) = store.flagged(head_id)
     store.row(late, status=0)  # a rerun, or a producer that committed late
@@ -75,7 +75,9 @@ def test_a_run_is_empty_if_a_lower_unfinished_row_has_appeared(store):
     store.row(late, status=-1, error_try_times=1)
     assert _run(store, head) == []
     store.row(late, status=2)
-    assert _run(store, head) == [behind]
+    assert _run(store, head) == behind
+    store.row(head_id, status=2)  # the claim is lost, and its message done by another
+    assert _run(store, head) == []
 
 
 def test_runs_of_many_heads(store):
