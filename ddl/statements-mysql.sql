@@ -83,7 +83,7 @@ WHERE msgworker_message.mw_open_object = '~msgworker.none~' AND msgworker_messag
  LIMIT %s;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
---     however many of other topics stand in front
+--     however many of other topics are in front
 SELECT count(*) AS n, max(w.k) AS last
 FROM (SELECT msgworker_message.msg_id AS k
 FROM msgworker_message
@@ -528,7 +528,7 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = %s AND msgworker_item.msg_id = %s
  LIMIT %s) AS w GROUP BY w.s;
 
--- find: Recorded items by key, behind `after`; one look goes over at most bounded.SCAN of them
+-- find: Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
@@ -748,7 +748,7 @@ UPDATE msgworker_schedule SET spec=%s, time_zone=%s, topic=%s, object_id=%s, pay
     next_at=%s, last_at=%s, version=(msgworker_schedule.version + %s), declared_by=%s WHERE
     msgworker_schedule.table_name = %s AND msgworker_schedule.name = %s AND msgworker_schedule.version = %s;
 
--- fire: Send the messages of one or more ticks and go on to `next_at`, if the row is as it was seen; False, and
+-- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; False, and
 --     nothing is sent, if it is not: another instance has fired them
 UPDATE msgworker_schedule SET next_at=%s, last_at=%s, version=(msgworker_schedule.version + %s) WHERE
     msgworker_schedule.table_name = %s AND msgworker_schedule.name = %s AND msgworker_schedule.version = %s;
@@ -971,7 +971,7 @@ INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payloa
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,
     priority) VALUES (%s, %s, 0, 0, %s, %s, %s, %s);
 
--- insert_one: Insert one message; return its msg_id as the database gave it, None where it does not tell
+-- insert_one: Insert one message; return its msg_id as the database gave it, None where it gave none
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, priority) VALUES
     (%s, %s, 0, 0, %s, %s, %s);
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,

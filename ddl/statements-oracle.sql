@@ -135,7 +135,7 @@ WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status 
  FETCH FIRST :rows ROWS ONLY;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
---     however many of other topics stand in front
+--     however many of other topics are in front
 SELECT count(*) AS n, max(w.k) AS last
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldest) */ CASE WHEN
     ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
@@ -827,7 +827,7 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg
  FETCH FIRST 100000 ROWS ONLY) w GROUP BY w.s;
 
--- find: Recorded items by key, behind `after`; one look goes over at most bounded.SCAN of them
+-- find: Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
@@ -1069,7 +1069,7 @@ UPDATE msgworker_schedule SET spec=:mw_spec, time_zone=:mw_time_zone, topic=:mw_
     msgworker_schedule.table_name = :mw_seen_table AND msgworker_schedule.name = :mw_seen_name AND
     msgworker_schedule.version = :mw_seen_version;
 
--- fire: Send the messages of one or more ticks and go on to `next_at`, if the row is as it was seen; False, and
+-- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; False, and
 --     nothing is sent, if it is not: another instance has fired them
 UPDATE msgworker_schedule SET next_at=:mw_next_at, last_at=:mw_last_at, version=(msgworker_schedule.version +
     :version_1) WHERE msgworker_schedule.table_name = :mw_seen_table AND msgworker_schedule.name =
@@ -1408,7 +1408,7 @@ INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payloa
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,
     priority) VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, :b_at, :b_shard, :b_priority);
 
--- insert_one: Insert one message; return its msg_id as the database gave it, None where it does not tell
+-- insert_one: Insert one message; return its msg_id as the database gave it, None where it gave none
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, priority) VALUES
     (:b_topic, :b_object_id, 0, 0, :b_payload, :b_shard, :b_priority) RETURNING msgworker_message.msg_id INTO
     :ret_0;

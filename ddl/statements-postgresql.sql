@@ -148,7 +148,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
  LIMIT %(rows)s::INTEGER;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
---     however many of other topics stand in front
+--     however many of other topics are in front
 SELECT count(*) AS n, max(w.k) AS last
 FROM (SELECT msgworker_message.msg_id AS k
 FROM msgworker_message
@@ -640,7 +640,7 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT
  LIMIT %(param_1)s::INTEGER) AS w GROUP BY w.s;
 
--- find: Recorded items by key, behind `after`; one look goes over at most bounded.SCAN of them
+-- find: Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
@@ -857,7 +857,7 @@ UPDATE msgworker_schedule SET spec=%(mw_spec)s::VARCHAR, time_zone=%(mw_time_zon
     %(mw_seen_table)s::VARCHAR AND msgworker_schedule.name = %(mw_seen_name)s::VARCHAR AND
     msgworker_schedule.version = %(mw_seen_version)s::BIGINT;
 
--- fire: Send the messages of one or more ticks and go on to `next_at`, if the row is as it was seen; False, and
+-- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; False, and
 --     nothing is sent, if it is not: another instance has fired them
 UPDATE msgworker_schedule SET next_at=%(mw_next_at)s::TIMESTAMP WITH TIME ZONE,
     last_at=%(mw_last_at)s::TIMESTAMP WITH TIME ZONE, version=(msgworker_schedule.version +
@@ -1091,7 +1091,7 @@ INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payloa
     priority) VALUES (%(b_topic)s::VARCHAR, %(b_object_id)s::VARCHAR, 0, 0, %(b_payload)s::VARCHAR,
     %(b_at)s::TIMESTAMP WITH TIME ZONE, %(b_shard)s::SMALLINT, %(b_priority)s::SMALLINT);
 
--- insert_one: Insert one message; return its msg_id as the database gave it, None where it does not tell
+-- insert_one: Insert one message; return its msg_id as the database gave it, None where it gave none
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, priority) VALUES
     (%(b_topic)s::VARCHAR, %(b_object_id)s::VARCHAR, 0, 0, %(b_payload)s::VARCHAR, %(b_shard)s::SMALLINT,
     %(b_priority)s::SMALLINT) RETURNING msgworker_message.msg_id;

@@ -146,7 +146,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
  LIMIT ? OFFSET ?;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
---     however many of other topics stand in front
+--     however many of other topics are in front
 SELECT count(*) AS n, max(w.k) AS last
 FROM (SELECT msgworker_message.msg_id AS k
 FROM msgworker_message
@@ -589,7 +589,7 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = ? AND msgworker_item.msg_id = ?
  LIMIT ? OFFSET ?) AS w GROUP BY w.s;
 
--- find: Recorded items by key, behind `after`; one look goes over at most bounded.SCAN of them
+-- find: Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
@@ -798,7 +798,7 @@ UPDATE msgworker_schedule SET spec=?, time_zone=?, topic=?, object_id=?, payload
     last_at=?, version=(msgworker_schedule.version + ?), declared_by=? WHERE msgworker_schedule.table_name = ?
     AND msgworker_schedule.name = ? AND msgworker_schedule.version = ?;
 
--- fire: Send the messages of one or more ticks and go on to `next_at`, if the row is as it was seen; False, and
+-- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; False, and
 --     nothing is sent, if it is not: another instance has fired them
 UPDATE msgworker_schedule SET next_at=?, last_at=?, version=(msgworker_schedule.version + ?) WHERE
     msgworker_schedule.table_name = ? AND msgworker_schedule.name = ? AND msgworker_schedule.version = ?;
@@ -1023,7 +1023,7 @@ INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payloa
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,
     priority) VALUES (?, ?, 0, 0, ?, ?, ?, ?);
 
--- insert_one: Insert one message; return its msg_id as the database gave it, None where it does not tell
+-- insert_one: Insert one message; return its msg_id as the database gave it, None where it gave none
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, priority) VALUES (?,
     ?, 0, 0, ?, ?, ?);
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, available_at, shard,

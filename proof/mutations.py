@@ -1188,8 +1188,8 @@ MUTANTS = (
     _m(
         "a cancelled message blocks its object",
         "store/settle.py",
-        "        if outcome is Outcome.CANCELLED:  # given up",
-        "        if outcome is Outcome.DONE:  # given up",
+        "        if outcome is Outcome.CANCELLED:  # as after",
+        "        if outcome is Outcome.DONE:  # as after",
         *_on(
             "test_a_message_cancelled_while_it_runs_lets_its_object_go_on_where_dead_ones_block",
             "sqlite",

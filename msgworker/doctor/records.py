@@ -27,7 +27,7 @@ from msgworker.table import SCHEDULE, Tables, tables_for
 
 
 def rule(p: Patient) -> list[Finding]:
-    """All instances work by the recorded rule; an App with another one is told how to change
+    """All instances work by the recorded rule; an App with another one is shown how to change
     it."""
     if p.no_rule is not None:
         return [needed("rule", p.no_rule)]
@@ -111,7 +111,7 @@ def schedules(p: Patient) -> list[Finding]:
     except DBAPIError as error:
         if is_overtime(error):
             raise
-        return []  # no right to read, or a column is missing: another check tells
+        return []  # no right to read, or a column is missing: another check says so
     declared = {one.name: one for one in p.declared or ()}
     found = [one for row in rows for one in _judged(row, now, declared.get(row.name))]
     for row in rows:
@@ -157,7 +157,7 @@ def unseen(p: Patient) -> list[Finding]:
     except DBAPIError as error:
         if is_overtime(error):
             raise
-        return []  # no right to read, or a column is missing: another check tells
+        return []  # no right to read, or a column is missing: another check says so
 
 
 def _found(p: Patient, t: Tables) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ def held(p: Patient) -> list[Finding]:
     except DBAPIError as error:
         if is_overtime(error):
             raise
-        return []  # no right to read, or a column is missing: another check tells
+        return []  # no right to read, or a column is missing: another check says so
     return found or [fine("held", "every processing message belongs to a live instance")]
 
 
@@ -120,7 +120,7 @@ def _of_the_dead(world: World) -> Iterator[Finding]:
 
 SECONDS = 3.0
 ROWS = 200_000
-"""Rows of a window; a look with a deadline, as of a page, goes over FEW_ROWS for FEW_SECONDS."""
+"""Rows of a window; a read with a deadline, as of a page, reads FEW_ROWS for FEW_SECONDS."""
 FEW_SECONDS = 0.1
 FEW_ROWS = 20_000
 SHOWN = 1000
@@ -204,7 +204,7 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
     except DBAPIError as error:
         if table is t.message or is_overtime(error):
             raise
-        return  # no right to read it, which other checks tell
+        return  # no right to read it, which other checks say
     end = 2**63 - 1 if t.database.loose_types else db.whole_end(key.type)
     if source is not None and source.most is not None:
         end = min(end, source.most)
@@ -228,7 +228,7 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
 
 
 def refused(p: Patient) -> list[Finding]:
-    """Messages that the database does not let the living instances flag, as they tell."""
+    """Messages that the database does not let the live instances flag, as they report."""
     t = p.live
     types = [] if p.as_is is None else requirements.needed(p.as_is)
     if t is None or any(fault.check == "types" for fault in types):
@@ -238,7 +238,7 @@ def refused(p: Patient) -> list[Finding]:
     except DBAPIError as error:
         if trouble(error) is not Trouble.REFUSED:
             raise
-        return []  # the lease table is not as it should be, which others tell
+        return []  # the lease table is not as it should be, which others say
     reasons: dict[str, str] = {}
     for one in live(known):
         reasons |= one.refused

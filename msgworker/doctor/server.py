@@ -1,4 +1,4 @@
-"""Rights of the login, the plan of the look, and the settings of the server."""
+"""Rights of the login, the plan of the search, and the settings of the server."""
 
 from __future__ import annotations
 
@@ -354,8 +354,8 @@ def local_times(p: Patient) -> list[Finding]:
 
 
 def _read(p: Patient, query: sa.Select[Any]) -> Any:
-    """The value; None where this login may not read it, which `rights` tells, or where it is none
-    that can be read so, which is told of its column."""
+    """The value; None where this login may not read it, which `rights` says, or where it is none
+    that can be read so, which its column reports."""
     try:
         return p.conn.scalar(query)
     except DBAPIError as error:

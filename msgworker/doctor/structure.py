@@ -37,7 +37,7 @@ UPGRADE = "run `msgworker db upgrade`"
 
 
 def version(p: Patient) -> list[Finding]:
-    """What is missing was told by other checks; this one says how to get all of it."""
+    """Other checks have named what is missing; this one says how to get all of it."""
     if not p.exists or p.live is None:
         return []
     try:
@@ -107,7 +107,7 @@ def storage(p: Patient) -> list[Finding]:
 def missing_columns(p: Patient) -> list[Finding]:
     """Columns that have a name and are not there."""
     unnamed = [role for role in p.lacking() if role in REQUIRED]
-    if unnamed:  # what else is missing can be told when these are known
+    if unnamed:  # what else is missing can be found when these are known
         there = [str(one["name"]) for one in p.columns.values()]
         return [needed("columns", describe.unnamed(p.spec, unnamed, there))]
     found = []
@@ -150,7 +150,7 @@ def requirements(p: Patient) -> list[Finding]:
 def tried(p: Patient) -> list[Finding]:
     """A message is sent, claimed, settled and purged, and all of it is rolled back."""
     if p.live is None or p.as_is is None or store.needed(p.as_is):
-        return []  # what is told already would be told again, in words of the database
+        return []  # what is reported already would come again, in words of the database
     with p.another() as conn:
         faults = trial(conn, p.live, p.as_is)
     made = [(needed if f.needed else advised)(f.check, f.text, *f.mend) for f in faults]
@@ -229,7 +229,7 @@ def partitions(p: Patient) -> list[Finding]:
 
 
 def _takes_none(p: Patient) -> bool:
-    """Whether no index of ours can be on the table as it is, which another check tells."""
+    """Whether no index of ours can be on the table as it is, which another check says."""
     return p.as_is is not None and bool(p.as_is.layouts)
 
 

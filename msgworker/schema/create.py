@@ -112,7 +112,7 @@ def create(
         if table not in new:
             columns = filter(is_generated, table.c) if table is t.message else table.c
             made += ensure_columns(engine, table, columns)
-    # Before the indexes of ours are there: those of another rule tell by which one it was used.
+    # Before the indexes of ours are there: those of another rule show by which one it was used.
     recorded_rule(engine, rules.assumed(t.spec, before).to(t.spec), database)
     for table in tables:
         for index in ordered_indexes(table):
@@ -353,7 +353,7 @@ def rule_there(conn: Connection, spec: MessageTable, database: Database) -> Rule
 
 
 def in_force(conn: Connection, t: Tables, indexes: Iterable[str]) -> Rule:
-    """The rule that the table is worked on by: the recorded one, else what its indexes tell."""
+    """The rule that the table is worked on by: the recorded one, else the one of its indexes."""
     return rules.read(conn, t) or rules.assumed(t.spec, indexes)
 
 

@@ -91,7 +91,7 @@ def ordered_indexes(table: sa.Table) -> list[sa.Index]:
 
 
 def suffix(index: sa.Index) -> str:
-    """By which it is told from the others of its table."""
+    """What distinguishes it from the others of its table."""
     return str(index.name).rpartition("_")[2]
 
 

@@ -196,7 +196,7 @@ def header_room(live: Live) -> int:
 
 
 def is_doubtful(live: Live) -> bool:
-    """Whether only a trial tells if messages get ids, and are seen and changed by this login."""
+    """Whether only a trial shows if messages get ids, and are seen and changed by this login."""
     ids = live.columns.get("msg_id")
     unnumbered = ids is not None and ids.nullable and ids.default is None and not ids.counts
     return unnumbered or live.policies is not None

@@ -144,7 +144,7 @@ def recording(t: Tables) -> sa.Insert:
 
 
 def has_row(conn: Connection, t: Tables) -> bool:
-    """Whether there is a row for the rule, be it empty."""
+    """Whether there is a row for the rule, even an empty one."""
     query = sa.select(sa.func.count()).where(t.lease.c.name == _name(t))
     return bool(conn.scalar(query))
 

@@ -50,7 +50,7 @@ class _Untried(Exception):
 
 
 def trial(conn: Connection, t: Tables, live: Live) -> list[Fault]:
-    """What a message would meet on this table. The transaction of `conn`, if it is in one, has
+    """What would happen to a message on this table. The transaction of `conn`, if it is in one, has
     written nothing; it is rolled back.
 
     Where no message can be inserted, as with columns that others fill, the newest one is changed
@@ -105,7 +105,7 @@ def _savepoint(conn: Connection) -> Iterator[None]:
 def _send(conn: Connection, t: Tables, live: Live) -> _Sent:
     """Insert a message as `App.send` does; raises _Untried."""
     if _lacking_values(t, live):
-        raise _Untried("columns that it does not fill", refused=True)  # which another check tells
+        raise _Untried("columns that it does not fill", refused=True)  # which another check says
     last: Exception | None = None
     for object_id in (_an_object(t), None):
         for _ in range(ATTEMPTS):
@@ -198,7 +198,7 @@ def _newest(conn: Connection, t: Tables) -> _Sent | None:
             found = conn.execute(query).first()
     except DBAPIError as error:
         _raise_lost(error)
-        return None  # no right to change it, which other checks tell
+        return None  # no right to change it, which other checks say
     if found is None or found[0] is None or found[1] == 1:
         return None
     return _Sent(c.msg_id == found[0], ours=False)
@@ -234,7 +234,7 @@ def _unseen(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault | Non
             seen = conn.scalar(sa.select(sa.func.count()).select_from(t.message).where(sent.which))
     except DBAPIError as error:
         _raise_lost(error)
-        return None  # no right to read it, which other checks tell
+        return None  # no right to read it, which other checks say
     if seen:
         return None
     text = f"a message that is inserted into {live.name} is not there for this login: "
@@ -242,7 +242,7 @@ def _unseen(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault | Non
 
 
 def _hidden_by(live: Live) -> str:
-    """What may keep rows from being seen, or changed, without a word of the database."""
+    """What may keep rows from being seen, or changed, without an error of the database."""
     names = ", ".join(name for name, _ in live.triggers)
     maybe = ["a policy of row-level security"] if live.policies is not None else []
     maybe += [f"a trigger ({names})" if names else "a trigger or a rule"]

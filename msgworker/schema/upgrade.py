@@ -1,6 +1,6 @@
 """Upgrade the tables of an earlier version: the statements, and how they run beside instances.
 
-What is missing is told from the tables as they are, not from the recorded version. So it makes no
+What is missing follows from the tables as they are, not from the recorded version. So it makes no
 difference who has made a part of it, or where an upgrade ended before its time.
 """
 
@@ -138,7 +138,7 @@ def run(
 
     on_step: is called after each. conn: the connection that runs them, in AUTOCOMMIT; else others
     of the engine. Several may run at once, also beside `schema.create`. Raises SchemaError where a
-    step fails: run it again, it goes on from there.
+    step fails: run it again, it continues from there.
     """
 
     def look() -> Plan:

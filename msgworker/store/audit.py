@@ -252,7 +252,7 @@ def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
 def inserted(conn: Connection, insert: sa.Insert, params: dict[str, Any]) -> int:
     """Run an INSERT ... SELECT of `mw_ids`; return how many rows were inserted."""
     done = conn.execute(insert, params, execution_options={"preserve_rowcount": True})
-    known = done.rowcount >= 0  # SQLAlchemy before 2.0.28 does not tell
+    known = done.rowcount >= 0  # SQLAlchemy before 2.0.28 does not know
     return int(done.rowcount) if known else len(params["mw_ids"])
 
 

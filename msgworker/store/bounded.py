@@ -1,6 +1,6 @@
 """Which messages an operator looks at or chooses, and bounded walks to them.
 
-Rule: no look of operators may cost more on ten million finished rows than on ten thousand. A list
+Rule: no read of operators may cost more on ten million finished rows than on ten thousand. A list
 is a walk along an index, or several of them. A walk whose filter no index serves goes over SCAN
 rows at most, and the result says where it stopped.
 """
@@ -29,15 +29,15 @@ from msgworker.table import Cols, Tables, lit
 
 T = TypeVar("T")
 SCAN = 100_000
-"""Rows of the primary key that one look reads at most."""
+"""Rows of the primary key that one read takes at most."""
 OPEN_SCAN = 50_000
-"""Entries of the index of unfinished rows by object that one look reads at most."""
+"""Entries of the index of unfinished rows by object that one read takes at most."""
 SINCE_SLACK = 1000
 LEAST, MOST = -(2**63), 2**63 - 1
 
 
 class Found(list[T]):
-    """The result of a look.
+    """The result of a read.
 
     complete: False if only a part of the table was read. next_after: where to continue, None at the
     end. looked_at: how many rows were read, where that is known.
@@ -57,7 +57,7 @@ class Found(list[T]):
         self.looked_at = looked_at
 
 
-# --- Numbers that were counted only so far, and cursors of lists.
+# --- Counts with a limit, and cursors of lists.
 
 MOST_CURSOR = 2_000
 NO_CURSOR = "after is no cursor of this list; leave it out to begin anew"
@@ -171,8 +171,8 @@ class Walk(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a list. next_at: the msg_id behind which it goes on, None at the end. cut: as many
-    rows as may be were gone over, and fewer were found than may be shown."""
+    """A part of a list. next_at: the msg_id behind which it continues, None at the end.
+    cut: the most rows were read, and fewer were found than may be shown."""
 
     rows: list[Any]
     next_at: Any = None
@@ -343,7 +343,7 @@ class Filter:
 
 
 def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
-    """Dead because an operator gave it up: discarded or cancelled it.
+    """Dead because an operator discarded or cancelled it.
 
     Under on_dead="block" it has one more try than the rule allows; so has a message that became
     dead under another rule, and only its last error distinguishes the two.
@@ -385,7 +385,7 @@ def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def error_of(c: Cols, wanted: Filter | None) -> ColumnElement[Any]:
-    """What tells the group of a message, if it is asked for."""
+    """The columns that decide the group of a message, if it is asked for."""
     if wanted is None or wanted.fingerprint is None or c.last_error is None:
         return sa.null()
     return beginning(c.last_error)

@@ -26,7 +26,7 @@ from msgworker.table import CANCEL, LIMIT, LONGEST_ID, PAUSE, Tables, lit
 CANCELLED = "cancelled: "
 """Prefix of the last error of a cancelled message."""
 BATCH = 1000
-"""The most requests that one look reads."""
+"""The most requests that are read at once."""
 
 
 def text_of(actor: str, reason: str | None) -> str:

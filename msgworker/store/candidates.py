@@ -145,7 +145,7 @@ def oldest_among(
     span: int,
 ) -> Among:
     """`oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded
-    step, however many of other topics stand in front. Where no index has rows by age, those that
+    step, however many of other topics are in front. Where no index has rows by age, those that
     have ended count, too."""
     by_age = t.database.oldest_index
 

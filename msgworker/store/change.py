@@ -183,7 +183,7 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
 
 
 def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
-    """Give up new, failed and dead messages: dead, with `text` as the last error; return how many.
+    """Discard new, failed and dead messages, with `text` as the last error; return how many.
 
     In the caller's transaction; at most `max_ids` ids. Done and running rows stay as they are.
     Under on_dead="block" one more try than the rule allows is written, so that the object
@@ -275,7 +275,7 @@ def ran_later(
     """Messages behind which a later one of their object is done or runs: msg_id -> that one.
 
     ids: those that have an object, in order; without a filter at most `max_ids`. Costs one walk
-    over the table from the lowest id on, since finished rows stand in no index of ours; of a single
+    over the table from the lowest id on, since finished rows are in no index of ours; of a single
     message it ends at the first one found, and uses an index by object if the table has one.
     """
     if len(ids) < 2:

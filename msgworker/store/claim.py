@@ -234,7 +234,7 @@ def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: st
 
 class LeftAlone(Exception):
     """Free rows have not been flagged, by a statement that suppresses the reason, or by a database
-    that tells none: a trigger or a rule has set back what was written."""
+    that returns none: a trigger or a rule has set back what was written."""
 
 
 OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
@@ -339,7 +339,7 @@ def _flag_locked(
 
 def _refuse_kept(t: Tables, ids: Sequence[int], back: set[int], loud: bool) -> None:
     """Raise for rows of which the count says that they were changed, and which are not ours: some
-    of what was written may stand in them."""
+    of what was written may be in them."""
     if not loud:
         raise LeftAlone
     raise RowKept(t, next(i for i in ids if i not in back), "the flag")

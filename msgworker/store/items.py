@@ -1,7 +1,7 @@
 """The item table: done items of a fan-out do not run again.
 
 A record is written only while the message is flagged by us, and the message's row is locked from
-that look until the commit: a recovery waits for the commit or makes the look fail, so an instance
+that look until the commit: a recovery waits for the commit or makes the read fail, so an instance
 that was declared dead records nothing. The lock is shared where the database has such locks, so
 that the commits of several items do not wait for each other.
 """
@@ -27,7 +27,7 @@ from msgworker.store.rows import ME
 from msgworker.table import MessageTable, Tables, lit
 
 LOOK = 500
-"""How many keys one look asks for, at most."""
+"""How many keys are asked for at once, at most."""
 MAX_LABEL = 60
 MAX_RUNS = 32_767
 
@@ -87,7 +87,7 @@ class Items:
 
 
 def label(spec: MessageTable) -> str:
-    """How records name the message table; the item table stands in the same schema."""
+    """How records name the message table; the item table is in the same schema."""
     name = spec.bare_name
     if len(name) <= MAX_LABEL:
         return name
@@ -295,7 +295,7 @@ def find(
     limit: int = 100,
     after: str | None = None,
 ) -> Found[ItemInfo]:
-    """Recorded items by key, behind `after`; one look goes over at most bounded.SCAN of them.
+    """Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once.
 
     `Found.next_after` is a key.
     """

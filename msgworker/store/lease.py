@@ -80,7 +80,7 @@ class Lease(NamedTuple):
 
     @property
     def scope(self) -> Mapping[str, Any]:
-        """Where the instance looks, as its scope tells; {} = everywhere."""
+        """Where the instance looks, as its scope says; {} = everywhere."""
         found = self._tells("scope")
         return found if isinstance(found, dict) else {}
 
@@ -167,7 +167,7 @@ def renew(
 ) -> bool:
     """Extend our lease; False = it was taken over, or is over.
 
-    in_hand: lanes. tells: see `told`; None leaves what stands there. over: extend it although it
+    in_hand: lanes. tells: see `told`; None leaves what is there. over: extend it although it
     is over, unless it was taken over: a take-over names the term and the end that it has read, so
     one of the two changes nothing.
     """

@@ -27,7 +27,7 @@ def cutoff(conn: Connection, age_seconds: float) -> datetime:
 
 
 def has_age(t: Tables) -> bool:
-    """Whether the table can tell when a message was finished, or at least made."""
+    """Whether the table says when a message was finished, or at least made."""
     return t.has("finished_at") or t.has("created_at")
 
 

@@ -29,7 +29,7 @@ FIRST = -(1 << 63)
 FOREIGN = "foreign consumer"
 """The name for the owner of a message that was flagged without `claimed_by`."""
 Owner = str | bytes
-"""What stands in `claimed_by`; bytes only where columns hold to no type and it was not us."""
+"""The value of `claimed_by`; bytes only where columns hold to no type and it was not us."""
 
 
 def _who(owner: Owner) -> ColumnElement[Any]:
@@ -202,7 +202,7 @@ def _locked(
 def _recovered_values(t: Tables) -> dict[str, Any]:
     c = t.cols()
     most: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries))
-    # No more than that: a row may stand at 1 with any number, the highest its column holds, too.
+    # No more than that: a row may be at 1 with any number, the highest its column holds, too.
     failed = sa.case((t.tries_left(c), t.tries(c) + 1), else_=most)
     crashes = or_zero(c.crash_times)
     dead = failed >= most

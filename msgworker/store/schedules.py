@@ -1,6 +1,6 @@
 """Schedules: a row each in `msgworker_schedule`, which any instance may fire.
 
-Whoever changes a row names the version that it has read, so that of all who see the same tick one
+A change of a row names the version that was read, so that of all who see the same tick one
 sends its message: the UPDATE and the INSERT are one transaction.
 """
 
@@ -35,7 +35,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A schedule as it stands in its row.
+    """A schedule as it is in its row.
 
     payload: JSON. next_at: its next tick; None if the row holds no valid instant. last_at: the tick
     it fired last. version: grows with every change of the row, and does not begin again when a row
@@ -126,7 +126,7 @@ def fire(
     next_at: datetime,
     last_at: datetime | None,
 ) -> bool:
-    """Send the messages of one or more ticks and go on to `next_at`, if the row is as it was seen;
+    """Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen;
     False, and nothing is sent, if it is not: another instance has fired them. In the caller's
     transaction. rows: as of `send.row_values`."""
     if not change(conn, t, seen, {"next_at": next_at, "last_at": last_at}):

@@ -232,7 +232,7 @@ LONGEST_CHANNEL = 63
 
 
 def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
-    """Insert one message; return its msg_id as the database gave it, None where it does not tell.
+    """Insert one message; return its msg_id as the database gave it, None where it gave none.
     `values` by role, from `row_values`."""
     keys = frozenset(values)
     if not t.counts_ids and t.database.tells_no_other_ids:

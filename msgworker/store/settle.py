@@ -259,7 +259,7 @@ def _outcome_params(t: Tables, s: Settlement) -> dict[str, Any]:
 def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
     def build() -> sa.Update:
         c = t.cols()
-        # These tell two claims of one instance apart: an outcome that was given up as lost and
+        # These distinguish two claims of one instance: an outcome that was taken for lost and
         # arrives late must not end a newer claim of the same message.
         same_claim = t.same_tries(c, counted)
         if counted and c.later_times is not None:
@@ -292,7 +292,7 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
         )
     if outcome in (Outcome.DEAD, Outcome.SPENT, Outcome.CANCELLED):
         last = most
-        if outcome is Outcome.CANCELLED:  # given up, as by a discard: its object continues
+        if outcome is Outcome.CANCELLED:  # as after a discard its object continues
             last = sa.literal_column(str(ends_at(t.spec.max_tries, t.spec.on_dead)))
         return t.values(
             status=lit(Status.FAILED),
@@ -395,7 +395,7 @@ def _among(t: Tables, c: Cols) -> ColumnElement[bool]:
 
 
 def _lock(t: Tables) -> sa.Select[Any]:
-    """Only their number is sent back where a lock may stand in a WITH."""
+    """Only their number is sent back where a lock may be in a WITH."""
 
     def build() -> sa.Select[Any]:
         c = t.cols()

@@ -26,7 +26,7 @@ BRANCHES = (1, 4, 16)
 
 
 class Place(NamedTuple):
-    """Where to go on in a slice: behind the object, or the msg_id, `after`; None = the first. Of
+    """Where to continue in a slice: behind the object, or the msg_id, `after`; None = the first. Of
     shard 0 in a table of others: Both."""
 
     value: Any
@@ -34,8 +34,8 @@ class Place(NamedTuple):
 
 
 class Both(NamedTuple):
-    """Where to go on among the rows of shard 0 and among those of no shard, which are apart in the
-    index: only the database knows which of two objects comes first. OVER = the end was reached."""
+    """Where to continue among the rows of shard 0 and among those of no shard, which are apart in
+    the index: only the database knows which of two objects comes first. OVER = the end."""
 
     own: Any
     none: Any
@@ -46,7 +46,7 @@ OVER: Any = object()
 
 
 class Page(NamedTuple):
-    """What stands in a slice behind a place. after: where to go on; None = the end was reached.
+    """The rows of a slice behind a place. after: where to continue; None = the end was reached.
     entries: those of the index that were read."""
 
     found: list[Candidate]
@@ -170,8 +170,8 @@ def _pages(
     hop: bool,
     none: bool,
 ) -> dict[Any, Page]:
-    """Statements differ by whether there is a place to go on behind, so that each is one range of
-    the index."""
+    """Statements differ by whether there is a place to continue behind, so that each is one range
+    of the index."""
     pages: dict[Any, Page] = {}
     for begun in (False, True):
         part = [place for place in places if (place.after is not None) is begun]
@@ -230,7 +230,7 @@ def _read(
 
 
 def _page_of(found: Sequence[Any], rows: int, what: str) -> Page:
-    """Rows of one slice end in: its value, the key to go on behind, how many entries it stands
+    """Rows of one slice end in: its value, the key to continue behind, how many entries it stands
     for."""
     entries = sum(row[-1] for row in found)
     made = as_candidates(

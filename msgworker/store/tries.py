@@ -82,7 +82,7 @@ def masked(error_text: str, *, names: bool = False) -> str:
 
 def fingerprint(error: str | bytes) -> str:
     """12 hexadecimal digits, the same for all errors that are alike but for ids and values; of a
-    very long one, of the beginning that looks read."""
+    very long one, of the beginning that operators read."""
     text = error[:BEGINNING] if isinstance(error, str) else shown(shortened(error), BEGINNING)
     return hashlib.sha256(masked(text).encode("utf-8", "replace")).hexdigest()[:DIGITS]
 
