@@ -113,7 +113,8 @@ class Setup:
 class Connector:
     """Makes the connections of one instance.
 
-    spare: those that may be closed if none are left. lent: those of handlers.
+    spare: those that may be closed if none are left. lent: those of handlers, their items and their
+    records.
     """
 
     def __init__(self, setup: Setup, gave_up: Callable[[], bool]) -> None:
@@ -122,15 +123,30 @@ class Connector:
         self.spare = SpareConnections()
         self.lent = LentConnections()
 
-    def new(self, *, tuned: bool = False, urgent: bool = False, lends: bool = False) -> Connections:
+    def new(
+        self,
+        *,
+        tuned: bool = False,
+        urgent: bool = False,
+        spare: bool = False,
+        lends: bool = False,
+        beside: bool = False,
+    ) -> Connections:
         """New connections for a role; tuned: for the claim's statements. urgent: where writers
-        take turns, it has the next one. lends: for transactions that run user code."""
+        take turns, it has the next one. spare: its user holds `lock` while it uses them. lends: for
+        transactions that run user code; beside: for statements of ours about a message whose code
+        runs."""
         setup = self._setup
         end_if_forked(setup.pid)
         tuning = setup.tables.database.tuned if tuned else None
         turns = None if setup.turns is None else setup.turns.until(self._gave_up, urgent=urgent)
         engine = setup.engine if setup.lent is None or not lends else setup.lent
-        return Connections(engine, turns, tuning, self._close_idle)
+        link = Connections(engine, turns, tuning, self._close_idle)
+        if spare:
+            self.spare.add(link)
+        if lends or beside:
+            self.lent.add(link, ours=beside)
+        return link
 
     def _close_idle(self) -> None:
         """No connection is left: close those that nothing uses now, also in the pools."""

@@ -211,10 +211,8 @@ class Transactional:
         self._fn = fn
         self._fence = fence
         self._link: Connections = fence.shared.connector.new(lends=True)
-        self._beside: Connections = fence.shared.connector.new()
+        self._beside: Connections = fence.shared.connector.new(beside=True)
         self._link.owner = self._beside.owner = fence.owner
-        fence.shared.connector.lent.add(self._link)
-        fence.shared.connector.lent.add(self._beside, ours=True)
 
     def __call__(self, task: Task) -> ItemResult:
         fence, runs, refused = self._fence, 0, False

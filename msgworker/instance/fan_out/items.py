@@ -164,9 +164,8 @@ class Recorder:
     def __init__(self, fence: Fence, *, at_most: int) -> None:
         self._fence = fence
         self._at_most = at_most
-        self._link: Connections = fence.shared.connector.new()
+        self._link: Connections = fence.shared.connector.new(beside=True)
         self._link.owner = fence.owner
-        fence.shared.connector.lent.add(self._link, ours=True)
         self._outage = Outage(
             fence.shared.log,
             f"items of message {fence.msg_id}",

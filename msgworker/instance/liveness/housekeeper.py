@@ -160,8 +160,7 @@ class Housekeeper(Role):
         self._claimer = claimer
         self._lanes = lanes
         self._settler = settler
-        self.link = self._link = shared.connector.new()
-        shared.connector.spare.add(self.link)
+        self.link = self._link = shared.connector.new(spare=True)
         self._file = db.DatabaseFile(setup.engine)
         self._begun = 0.0
         self.requests = OperatorRequests(setup, shared, self._link, log=self.log, look_now=look_now)

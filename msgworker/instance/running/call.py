@@ -83,9 +83,7 @@ class Transacting:
         """The connection of this thread that is lent to handlers."""
         link: Connections | None = getattr(self._local, "link", None)
         if link is None:
-            link = self._local.link = self._shared.connector.new(lends=True)
-            self._shared.connector.spare.add(link)
-            self._shared.connector.lent.add(link)
+            link = self._local.link = self._shared.connector.new(lends=True, spare=True)
         return link
 
     @contextmanager

@@ -237,14 +237,12 @@ class Writer:
         self._spare = spare
         self.on_leaving = on_leaving
         self.leaving = 0
-        self.link = shared.connector.new()
+        self.link = shared.connector.new(spare=spare)
         self.lock = self.link.lock
         self.since: float | None = None
         self.outage = Outage(shared.log, "settle", shared.away, setup.urgent_pause)
         self._pauses = _Pauses(self.outage)
         self._refused_at: float | None = None
-        if spare:
-            shared.connector.spare.add(self.link)
 
     @property
     def may_open(self) -> bool:
