@@ -20,7 +20,7 @@ from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, RunLeng
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.loop import Draining, Fetcher, Listener
+from msgworker.instance.claiming.loop import Fetcher, Listener
 from msgworker.instance.claiming.scope import InstanceView
 from msgworker.instance.liveness.housekeeper import Housekeeper
 from msgworker.instance.liveness.identity import Identity, new_instance_id
@@ -146,20 +146,13 @@ class Instance:
             wake=self._house,
             look_now=look_now,
         )
-        self.draining = Draining(
-            *(setup, shared, drain),
-            finder=self.finder,
-            claimer=self.claimer,
-            limit_poller=self.limit_poller,
-            recovery=self.housekeeper.recovery,
-            housekeep_now=housekeep_now,
-        )
         self.fetcher = Fetcher(
             *(setup, shared),
             finder=self.finder,
             claimer=self.claimer,
             limit_poller=self.limit_poller,
-            draining=self.draining,
+            recovery=self.housekeeper.recovery,
+            drain=drain,
             lane_limit=self.lane_limit,
             threads=threads,
             wake=self._look,

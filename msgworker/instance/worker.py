@@ -185,7 +185,7 @@ def report_of(
         database_lost=found is None,
         stopped=not exhausted,
         refused=len(instance.claimer.rejected_rows),
-        undone=instance.draining.undone if exhausted else 0,
+        undone=instance.fetcher.undone if exhausted else 0,
     )
     if found is None:
         return report

@@ -273,10 +273,10 @@ def outcome_of(report: Any) -> tuple[int, int, bool]:
 
 
 def test_a_drain_that_claims_is_held_up_by_nothing(one, app):
-    one.draining.end.overdue_since = 1.0
+    one.fetcher.drain_end.overdue_since = 1.0
     send(app, "a")
     assert fetch(one) == 1
-    assert one.draining.end.overdue_since is None
+    assert one.fetcher.drain_end.overdue_since is None
 
 
 @pytest.mark.quick("sqlite-a lost")

@@ -88,96 +88,6 @@ class Ahead:
         self._look = None
 
 
-# --- After a round that claimed nothing: a fresh look, or the end of a drain.
-#
-# drain.py decides; this module acts.
-
-
-class Draining:
-    """Used by the fetcher's thread only. drain: None = it never ends. housekeep_now: wakes
-    the housekeeper. linger: see Drain. undone: how many messages that it may handle were due at the
-    last count of the table; written before the drain ends, read after it."""
-
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        drain: Drain | None,
-        *,
-        finder: Finder,
-        claimer: Claimer,
-        limit_poller: LimitPoller,
-        recovery: Recovery,
-        housekeep_now: Callable[[], None],
-    ) -> None:
-        self._setup = setup
-        self._shared = shared
-        self._drain = drain
-        self._finder = finder
-        self._claimer = claimer
-        self._limit_poller = limit_poller
-        self._recovery = recovery
-        self._housekeep_now = housekeep_now
-        beat = setup.settings.heartbeat_seconds
-        self.linger = None if drain is None else drain.linger
-        self.undone = 0
-        self.end = DrainEnd(drain, heartbeat_seconds=beat, clock=setup.clock)
-
-    def saw_nothing(self, look: Look) -> bool:
-        """Nothing of this look was claimed; True = the drain is over."""
-        shared, recoveries = self._shared, self._recovery.begun
-        seen = Seen(
-            in_flight=bool(shared.in_flight.lanes or shared.in_flight.running),
-            settled=self._finder.settled,
-            starts_in=self._limit_poller.starts_in(),
-            sure=self._limit_poller.sure,
-            in_doubt=self._claimer.in_doubt,
-            recovering=self._recovery.under_way,
-        )
-        then = self.end.saw_nothing(look, seen)
-        if then is Next.ASK:
-            then = self._ask_what_is_coming()
-        if then is Next.COUNT:
-            then = self._count()
-            if then is Next.OVER and self._recovery.begun != recoveries:
-                then = Next.LOOK_AFRESH  # its messages may have been read as those of another
-        if then is Next.SWEEP:
-            self._claimer.resolve_doubt()
-        if then is Next.GO_ROUND:
-            self._finder.go_round()
-        if then in (Next.SWEEP, Next.LOOK_AFRESH, Next.GO_ROUND):
-            self._finder.forget(start=self._drain is not None)
-            self._limit_poller.forget()
-        return then is Next.OVER
-
-    def _ask_what_is_coming(self) -> Next:
-        if self._drain is None:
-            return Next.AGAIN
-        due_in = self._finder.due_in(self._drain)
-        if due_in is not None or self._drain.linger <= 0:
-            return self.end.waits(due_in)
-        ending = self._finder.leases_ending(self._drain.linger)
-        lease_ends_in = self.end.lease_ends_in(ending)
-        if lease_ends_in == 0.0:
-            self._housekeep_now()  # it takes the lease over
-        return self.end.waits(None, lease_ends_in)
-
-    def _count(self) -> Next:
-        found = self._finder.left()
-        due, refused = found.due_heads, len(self._claimer.rejected_rows)
-        self.undone = found.by[Waits.DUE] if due > refused else 0
-        if self._finder.hides_rows():
-            name = self._setup.tables.spec.name
-            self._shared.stop.leave_for(
-                SchemaError(
-                    f"row-level security of table {name} was switched on, or changed, while this "
-                    "drain ran: what it may not see is not counted. See `msgworker doctor`, and "
-                    "start it again"
-                )
-            )
-        return self.end.judge(due=due, refused=refused)
-
-
 # --- The claim loop: claim messages when there is room.
 #
 # capacity.py says how much room there is, in_flight.py for how long to wait until nothing is in
@@ -190,9 +100,11 @@ LEAST_PART = 50
 
 
 class Fetcher(Role):
-    """The claim loop. wake: ends its pause early.
+    """The claim loop. drain: None = it never ends. housekeep_now: wakes the housekeeper. wake: ends
+    its pause early.
 
-    exhausted: the drain is over; written by its thread, read by the thread that waits for it.
+    exhausted: the drain is over; undone: how many messages that it may handle were due at the last
+    count of the table. Both are written by its thread, read by the thread that waits for it.
     """
 
     def __init__(
@@ -203,7 +115,8 @@ class Fetcher(Role):
         finder: Finder,
         claimer: Claimer,
         limit_poller: LimitPoller,
-        draining: Draining,
+        recovery: Recovery,
+        drain: Drain | None,
         lane_limit: LaneLimit,
         lanes: Lanes,
         settler: Settler,
@@ -221,9 +134,12 @@ class Fetcher(Role):
         self._claimer = claimer
         self._limit_poller = limit_poller
         self._last_try: Candidate | None = None  # in quarantine, of a limited topic
-        self._draining = draining
-        pause, drains = setup.settings.poll_seconds, draining.linger is not None
-        self.pace = PollPace(pause, drains=drains, clock=setup.clock)
+        self._recovery = recovery
+        self._drain = drain
+        settings, clock = setup.settings, setup.clock
+        self.drain_end = DrainEnd(drain, heartbeat_seconds=settings.heartbeat_seconds, clock=clock)
+        self.undone = 0
+        self.pace = PollPace(settings.poll_seconds, drains=drain is not None, clock=clock)
         self.ahead = Ahead(threads=threads, clock=setup.clock)
         self._lane_limit = lane_limit
         self._housekeep_now = housekeep_now
@@ -420,7 +336,7 @@ class Fetcher(Role):
         claim = self._claimer.claim_alone if alone else self._claimer.claim
 
         def hand_over(some: Sequence[Lane]) -> None:
-            self._draining.end.saw_work()
+            self.drain_end.saw_work()
             if limited:
                 self._limit_poller.got(some)
             self._lanes.put(some, first=limited)
@@ -435,19 +351,75 @@ class Fetcher(Role):
             self._run_length = sum([len(lane.rows) for lane in lanes]) / len(lanes)
         return len(lanes)
 
+    # ------------------------------------------------------------ nothing was claimed
+
     def _nothing(self, look: Look) -> int:
         self.pace.looked(look)
-        if self._draining.saw_nothing(look):
+        if self._is_over(look):
             self.exhausted = True
             self.stop()
         return 0
 
+    def _is_over(self, look: Look) -> bool:
+        """Nothing of this look was claimed; True = the drain is over."""
+        recoveries = self._recovery.begun
+        seen = Seen(
+            in_flight=bool(self._in_flight.lanes or self._in_flight.running),
+            settled=self._finder.settled,
+            starts_in=self._limit_poller.starts_in(),
+            sure=self._limit_poller.sure,
+            in_doubt=self._claimer.in_doubt,
+            recovering=self._recovery.under_way,
+        )
+        then = self.drain_end.saw_nothing(look, seen)
+        if then is Next.ASK:
+            then = self._ask_what_is_coming()
+        if then is Next.COUNT:
+            then = self._count()
+            if then is Next.OVER and self._recovery.begun != recoveries:
+                then = Next.LOOK_AFRESH  # its messages may have been read as those of another
+        if then is Next.SWEEP:
+            self._claimer.resolve_doubt()
+        if then is Next.GO_ROUND:
+            self._finder.go_round()
+        if then in (Next.SWEEP, Next.LOOK_AFRESH, Next.GO_ROUND):
+            self._finder.forget(start=self._drain is not None)
+            self._limit_poller.forget()
+        return then is Next.OVER
+
+    def _ask_what_is_coming(self) -> Next:
+        if self._drain is None:
+            return Next.AGAIN
+        due_in = self._finder.due_in(self._drain)
+        if due_in is not None or self._drain.linger <= 0:
+            return self.drain_end.waits(due_in)
+        ending = self._finder.leases_ending(self._drain.linger)
+        lease_ends_in = self.drain_end.lease_ends_in(ending)
+        if lease_ends_in == 0.0:
+            self._housekeep_now()  # it takes the lease over
+        return self.drain_end.waits(None, lease_ends_in)
+
+    def _count(self) -> Next:
+        found = self._finder.left()
+        due, refused = found.due_heads, len(self._claimer.rejected_rows)
+        self.undone = found.by[Waits.DUE] if due > refused else 0
+        if self._finder.hides_rows():
+            name = self._setup.tables.spec.name
+            self._shared.stop.leave_for(
+                SchemaError(
+                    f"row-level security of table {name} was switched on, or changed, while this "
+                    "drain ran: what it may not see is not counted. See `msgworker doctor`, and "
+                    "start it again"
+                )
+            )
+        return self.drain_end.judge(due=due, refused=refused)
+
     def pause_seconds(self, did: int) -> float:
         """None while there is room and work; short while messages are in flight; else longer."""
         wanted, holding = self._lane_limit.lanes, bool(self._in_flight.lanes)
-        due_in = self._draining.end.due_in
+        due_in = self.drain_end.due_in
         wait = self._limit_poller.wait() if self._shared.controls.limits else None
-        if wait is not None and self._draining.linger is not None:
+        if wait is not None and self._drain is not None:
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more
         pause = self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=more)
@@ -461,7 +433,7 @@ class Fetcher(Role):
         self._finder.forget()
         self.ahead.forget()
         # Messages that became due in the outage were not seen yet: a drain decides its end again.
-        self._draining.end.saw_work()
+        self.drain_end.saw_work()
 
     def ended(self) -> None:
         self.link.close()
