@@ -112,7 +112,12 @@ class Instance:
             settle=self.settler.add,
         )
         runs = RunLength(*(settings.run_limit, settings.lanes_limit), lambda: setup.registry.most)
-        self.limit_poller = LimitPoller(setup, shared, threads=threads)
+        self.limit_poller = LimitPoller(
+            threads=threads,
+            topics=setup.topics,
+            longest=settings.poll_seconds,
+            clock=setup.clock,
+        )
         self.claimer = Claimer(
             *(setup, shared, link),
             lane_limit=self.lane_limit,

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ from tenacity.wait import wait_none
 from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
 from msgworker.app import setup_of
 from msgworker.instance.claiming import choice, search
-from msgworker.instance.claiming.capacity import LimitPoller
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
-from msgworker.instance.state import Controls, Shared
 from msgworker.limit import Limit
 from msgworker.message import Outcome
 from msgworker.store import candidates, claim, limits
@@ -325,33 +322,6 @@ def test_one_look_that_took_long_keeps_no_other_topic_waiting(app, table, monkey
         assert [found.msg_id for found in look.candidates] == [first]
 
 
-def poller(app: App, limit: Limit, *, threads: int, clock: Any = time.monotonic) -> LimitPoller:
-    """Of an instance that knows of this limit of the topic t."""
-    setup = replace(setup_of(app), clock=clock)
-    shared = Shared(setup)
-    shared.controls = Controls(limits={"t": limit})
-    return LimitPoller(setup, shared, threads=threads)
-
-
-def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
-    limited(app, max_running=1)
-    clock = [1000.0]
-    one = poller(app, Limit(1), threads=1, clock=lambda: clock[0])
-    one.looked("t", search.Look(complete=True, seconds=600.0))
-    clock[0] += 30
-    one.woken()
-    assert one.due() == ["t"]
-
-
-def test_a_topic_without_messages_is_asked_again_where_the_look_did_not_begin_at_the_start(app):
-    limited(app, max_running=1)
-    one = poller(app, Limit(1), threads=1)
-    one.looked("t", search.Look(complete=True, from_start=False))
-    assert (one.starts_in(), one.sure) == (None, False)  # a drain looks afresh
-    one.looked("t", search.Look(complete=True))
-    assert (one.starts_in(), one.sure) == (None, True)
-
-
 def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, monkeypatch):
     limited(sqlite_app, max_running=1)
     with sqlite_app.engine.begin() as conn:
@@ -374,25 +344,6 @@ def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, m
     with sqlite_app.engine.connect() as conn:
         one.look(conn, want=1, in_hand=0)
     assert len(steps) == 1
-
-
-def test_who_finds_a_record_locked_again_and_again_looks_more_rarely(app):
-    limited(app, max_running=1)
-    one = poller(app, Limit(1), threads=1, clock=lambda: 1000.0)
-    waits = []
-    for _ in range(12):
-        one.tried("t", None, 0)
-        waits.append(one.wait() or 0.0)
-    assert 0 < waits[0] <= 0.02
-    assert min(waits[-3:]) > 0.04
-    assert max(waits) <= 0.1
-
-
-def test_who_loses_every_race_for_heads_does_not_look_again_at_once(app):
-    limited(app, max_running=4)
-    one = poller(app, Limit(4), threads=4, clock=lambda: 1000.0)
-    one.tried("t", limits.Free(Limit(4), 1, 0, 1), 0)
-    assert 0 < (one.wait() or 0.0) < 0.02
 
 
 @pytest.mark.parametrize("transactional", [False, True])

@@ -14,7 +14,7 @@ from itertools import starmap
 from msgworker.instance.claiming.choice import LONGEST_REST_SECONDS
 from msgworker.instance.claiming.search import Look
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import Controls
 from msgworker.message import topic_of
 from msgworker.store.limits import Free
 from msgworker.store.rows import Row
@@ -299,24 +299,51 @@ class _Topic:
 
 
 class LimitPoller:
-    """Used by the fetcher's thread only. threads: of handlers; at most so many messages of limited
-    topics are claimed, so that none holds a permit while it waits for a thread."""
+    """Used by the fetcher's thread only, which tells it all that it decides from.
 
-    def __init__(self, setup: Setup, shared: Shared, *, threads: int) -> None:
-        self._setup = setup
-        self._shared = shared
+    threads: of handlers; at most so many messages of limited topics are claimed, so that none holds
+    a permit while it waits for a thread. topics: that are handled here, None = all. longest:
+    seconds between two looks for a topic that has nothing. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int,
+        topics: Container[str] | None,
+        longest: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._threads = threads
-        self._clock = setup.clock
+        self._among = topics
+        self._longest = longest
+        self._clock = clock
         self._topics: dict[str, _Topic] = {}
+        self._handled: list[str] = []
         self._ours: list[Lane] = []
+
+    def see(self, controls: Controls, lanes: Container[Lane]) -> None:
+        """Before a round: the limits of now, and our lanes in flight. At the end of a message of
+        ours its permit is free."""
+        among, limits = self._among, controls.limits
+        self._handled = [
+            name
+            for name in limits
+            if name not in controls.paused and (among is None or name in among)
+        ]
+        left = [n for n in self._ours if n in lanes and topic_of(n.row.topic) in limits]
+        if len(left) < len(self._ours):
+            self._ours = left
+            for of in self._topics.values():
+                if of.waits is Waits.PERMIT:
+                    of.look_at = 0.0
 
     def due(self) -> list[str]:
         """The limited topics to look for now, in random order, so that none starves."""
-        self._see_what_ended()
         if len(self._ours) >= self._threads:
             return []
         now = self._clock()
-        found = [name for name in self._handled() if self._of(name).look_at <= now]
+        found = [name for name in self._handled if self._of(name).look_at <= now]
         return random.sample(found, len(found))
 
     def room(self, room: int) -> int:
@@ -352,15 +379,13 @@ class LimitPoller:
             else:  # all permits are taken now
                 of.again(now, Waits.PERMIT, of.longer())
 
-    def looked(self, topic: str, look: Look) -> None:
-        """After a look for a topic that found nothing."""
+    def looked(self, topic: str, look: Look, *, busy: bool) -> None:
+        """After a look for a topic that found nothing. busy: no thread waits for work."""
         now, of = self._clock(), self._of(topic)
-        busy = len(self._shared.in_flight.lanes) >= self._threads
         rest = LEFT_TO_OTHERS if busy else LEFT_TO_OTHERS_IDLE
         rest = min(rest * look.seconds, LONGEST_REST_SECONDS)
-        longest = self._setup.settings.poll_seconds
         waits = Waits.NOTHING if look.saw_all else Waits.NO
-        of.again(now, waits, max(rest, min(longest, of.longer())))
+        of.again(now, waits, max(rest, min(self._longest, of.longer())))
         of.not_before, of.sure = now + rest, look.from_start
 
     def woken(self) -> None:
@@ -380,13 +405,13 @@ class LimitPoller:
         if len(self._ours) >= self._threads:
             return None
         now = self._clock()
-        return min((max(0.0, self._of(n).look_at - now) for n in self._handled()), default=None)
+        return min((max(0.0, self._of(n).look_at - now) for n in self._handled), default=None)
 
     def starts_in(self) -> float | None:
         """Seconds until a message of a limited topic may start, 0 = to be tried now; None = none
         will, unless another instance ends one."""
         now, ahead = self._clock(), list[float]()
-        for of in map(self._of, self._handled()):
+        for of in map(self._of, self._handled):
             if of.waits in (Waits.NO, Waits.LOCK):
                 return 0.0
             if of.waits is Waits.TOKEN:
@@ -396,13 +421,13 @@ class LimitPoller:
     @property
     def sure(self) -> bool:
         """Whether the looks that have found nothing were from the very start."""
-        ours = map(self._of, self._handled())
+        ours = map(self._of, self._handled)
         return all(of.sure or of.waits is not Waits.NOTHING for of in ours)
 
     def rest(self) -> float | None:
         """For how many seconds none can start here, as far as is known; None = one may now."""
         now, rest = self._clock(), math.inf
-        for of in map(self._of, self._handled()):
+        for of in map(self._of, self._handled):
             if of.waits in (Waits.NO, Waits.LOCK):
                 return None
             if of.waits is not Waits.NOTHING:
@@ -421,27 +446,7 @@ class LimitPoller:
     def _of(self, topic: str) -> _Topic:
         return self._topics.setdefault(topic, _Topic())
 
-    def _handled(self) -> list[str]:
-        topics, controls = self._setup.topics, self._shared.controls
-        return [
-            name
-            for name in controls.limits
-            if name not in controls.paused and (topics is None or name in topics)
-        ]
-
     def _portion(self, free: Free) -> float:
         """Seconds to leave between two takings of tokens: no bucket runs over meanwhile."""
         limit = free.limit
         return min(TOKENS_SECONDS, limit.burst * limit.seconds / limit.starts / 4)
-
-    def _see_what_ended(self) -> None:
-        """At the end of a message of ours its permit is free."""
-        if not self._ours:
-            return
-        lanes, limits = self._shared.in_flight.lanes, self._shared.controls.limits
-        left = [n for n in self._ours if n in lanes and topic_of(n.row.topic) in limits]
-        if len(left) < len(self._ours):
-            self._ours = left
-            for of in self._topics.values():
-                if of.waits is Waits.PERMIT:
-                    of.look_at = 0.0

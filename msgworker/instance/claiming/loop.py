@@ -140,6 +140,7 @@ class Fetcher(Role):
         self.drain_end = DrainEnd(drain, heartbeat_seconds=settings.heartbeat_seconds, clock=clock)
         self.undone = 0
         self.pace = PollPace(settings.poll_seconds, drains=drain is not None, clock=clock)
+        self._threads = threads
         self.ahead = Ahead(threads=threads, clock=setup.clock)
         self._lane_limit = lane_limit
         self._housekeep_now = housekeep_now
@@ -155,6 +156,8 @@ class Fetcher(Role):
         """Claim if there is room; returns how many lanes were won, -1 if there was no room."""
         self._lanes.nudge()
         self._settler.flush()
+        controls = self._shared.controls
+        self._limit_poller.see(controls, self._in_flight.lanes)
         with self._finder.round():
             held = len(self._in_flight.lanes)
             room = self.room(held)
@@ -163,14 +166,14 @@ class Fetcher(Role):
                     self._look_ahead(held)
                 return -1
             won = 0
-            if self._shared.controls.limits and (won := self._claim_limited(room, held)):
+            if controls.limits and (won := self._claim_limited(room, held)):
                 held, room = held + won, room - won
                 if room < 1:
                     return won
             if held and self.pace.look_in > 0 and not self._empties:
                 return -1
             me, dry = self._identity.id, self._lanes.taken_dry()
-            look = self.ahead.take((me, self._shared.controls.apart), room)
+            look = self.ahead.take((me, controls.apart), room)
             look = look or self._finder.look(room, self._in_flight.objects())
             self._more = True
             last_try = look.quarantined or self._last_try
@@ -303,7 +306,8 @@ class Fetcher(Role):
             if look.candidates:
                 won += self.claim(look.candidates, me, limited=True)
             else:
-                self._limit_poller.looked(topic, look)
+                busy = len(self._in_flight.lanes) >= self._threads
+                self._limit_poller.looked(topic, look, busy=busy)
         return won
 
     def _left_some(self, look: Look, won: int, room: int) -> bool:
