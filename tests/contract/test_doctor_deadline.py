@@ -16,7 +16,7 @@ from tests.support.ops import NEW, put
 from tests.support.sessions import too_slow
 
 SWALLOW = {
-    "held": (rows, "instances"),
+    "held": (rows.World, "read"),
     "unseen": (records, "instances"),
     "schedules": (records.store, "look"),
     "plan": (server, "_candidates"),
