@@ -24,6 +24,7 @@ from msgworker.table import (
     FAILED_MARK,
     HELD_KEY,
     OPEN_OBJECT,
+    OWN,
     RUNNING_OBJECT,
     URGENT_RANK,
     MessageTable,
@@ -42,7 +43,8 @@ BEGUN = (
     "use engine.connect(), not engine.begin(), and context.begin_transaction()"
 )
 _RULE = r"(?:_t(\d{1,4})(b?))?"
-_SUFFIXES = [one for one in IN_ORDER if one not in ("group", "owner")]  # those are of other tables
+_OF_OTHERS = {one.index[0] for one in OWN if one.index is not None}
+_SUFFIXES = [one for one in IN_ORDER if one not in _OF_OTHERS]
 _INDEX = re.compile(rf"{_RULE}_({'|'.join(_SUFFIXES)})$")
 _PARTITION = re.compile(rf"{DEFAULT_NAME}_p\d+")
 _COLUMN = re.compile(

@@ -365,8 +365,6 @@ def show(
     info = app.ops.show(number, items=items)
     if info is None:
         raise NothingMatched(f"there is no message {number} in {app.table.name}")
-    from msgworker.cli.show import items_dict, print_items, print_traces
-
     cut = info.payload is not None and len(info.payload) >= PAYLOAD_SHOWN
     audit = of_message(app, number)
     if as_json:

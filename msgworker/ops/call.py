@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -253,15 +255,26 @@ def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
     if given.get("fingerprint") is not None:
         words = tuple(one for one in words if one in (State.FAILED, State.DEAD)) or words
     for name in ("topic", "error", "fingerprint"):
-        value = given.get(name)
-        if value is not None and (not isinstance(value, str) or not value):
-            raise ConfigError(f"{name} must be a text, got {value!r:.80}")
+        text_of(name, given.get(name))
     since_of(given.get("since"))
     if given.get("up_to") is not None:
         whole("up_to", given["up_to"], -(2**63), 2**63 - 1)
-    if given.get("object_id") is not None and isinstance(given["object_id"], float | list | dict):
-        raise ConfigError(f"object_id must be a text or a number, got {given['object_id']!r:.80}")
+    _check_object(given.get("object_id"))
     return Filter(words, **given)
+
+
+def _check_object(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, str | int | Decimal | UUID | None):
+        raise ConfigError(f"object_id must be a text or a whole number, got {value!r:.80}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"object_id has at most 64 bits, got {value!r:.60}")
+
+
+def text_of(name: str, value: Any) -> str | None:
+    """A text, or None; raises ConfigError for another value and for an empty text."""
+    if value is not None and (not isinstance(value, str) or not value):
+        raise ConfigError(f"{name} must be a text, got {value!r:.80}")
+    return value
 
 
 def since_of(since: Any) -> datetime | None:

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from msgworker.config import whole
 from msgworker.counted import plural
 from msgworker.db import (
     Failures,
@@ -45,6 +46,7 @@ from msgworker.queries import messages
 from msgworker.schema import rule
 from msgworker.store import audit
 from msgworker.store.audit import Operation
+from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.rows import RowKept
 from msgworker.table import CANCEL, HISTORY, LIMIT, Tables
 from msgworker.table.tables import index_name
@@ -368,7 +370,7 @@ class Writing(Call):
 
     def operation(self, op_id: int) -> Operation | None:
         """An operation as it is now, also while it runs; None if there is none of this number."""
-        call.ids_of(op_id)
+        whole("op_id", op_id, LEAST, MOST)
         self._ready()
         return self._read(audit.read, op_id)
 
@@ -434,7 +436,7 @@ class Writing(Call):
         if any(value is not None for name, value in asked.items() if name != "ids"):
             raise ConfigError("operation continues with the original selection; give no other one")
         self._ready()
-        call.ids_of(op_id)
+        whole("operation", op_id, LEAST, MOST)
         op = self._read(audit.read, op_id)
         if op is None or op.kind != kind:
             raise ConfigError(f"there is no {kind} of number {op_id}; see `msgworker audit`")

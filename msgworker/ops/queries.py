@@ -19,7 +19,7 @@ from msgworker.message import State, StateName
 from msgworker.ops import call
 from msgworker.ops.call import Call
 from msgworker.queries import messages
-from msgworker.store.bounded import LEAST, MOST, Filter, Found
+from msgworker.store.bounded import LEAST, MOST, Found
 
 if TYPE_CHECKING:  # each method imports what it reads with
     from msgworker.doctor import Finding
@@ -90,10 +90,9 @@ class Looks(Call):
         whole("limit", limit, 1, MAX_LIMIT)
         if after is not None:
             whole("after", after, LEAST, MOST)
-        word, chosen = call.word(status), {"topic": topic, "object_id": object_id, "error": error}
-        wanted = Filter(
-            tuple(State) if word is None else (word,), **chosen, since=call.since_of(since)
-        )
+        word = call.word(status)
+        chosen: dict[str, Any] = {"topic": topic, "object_id": object_id, "error": error}
+        wanted = call.filter_of(tuple(State) if word is None else (word,), **chosen, since=since)
         with self._reading() as (conn, t):
             found = messages.find(conn, t, wanted, limit=limit, after=after)
             found[:] = messages.with_endings(conn, t, found)
@@ -264,8 +263,7 @@ class Looks(Call):
         there. Raises ConfigError.
         """
         _known_window(window)
-        if topic is not None and not isinstance(topic, str):
-            raise ConfigError(f"topic must be a text, got {topic!r:.80}")
+        call.text_of("topic", topic)
         from msgworker.queries import charts
 
         return self._read(charts.read, window=window, topic=topic)
@@ -277,7 +275,7 @@ class Looks(Call):
         _known_window(window)
         from msgworker.queries import charts
 
-        return self._read(charts.timings, window=window, waits=waits)
+        return self._read(charts.timings, window=window, waits=bool(waits))
 
     def sizes(self) -> Sizes:
         """The bytes of the message table, of the tables beside it, and of their indexes.
@@ -310,5 +308,5 @@ class Looks(Call):
 def _known_window(window: str) -> None:
     from msgworker.queries.charts import WINDOWS
 
-    if window not in WINDOWS:
+    if not isinstance(window, str) or window not in WINDOWS:
         raise ConfigError(f"window must be one of {', '.join(WINDOWS)}; got {window!r:.80}")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from msgworker.config import HISTORY_SECONDS
+from msgworker.config import HISTORY_SECONDS, whole
 from msgworker.db import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.message import State
@@ -23,7 +23,7 @@ from msgworker.ops.selection import CHUNK, SAMPLE, Counted
 from msgworker.queries import audited
 from msgworker.queries.audited import AuditEntry
 from msgworker.store import history, limits, pauses, purge
-from msgworker.store.bounded import Found
+from msgworker.store.bounded import LEAST, MOST, Found
 from msgworker.store.pauses import Pause
 from msgworker.store.purge import Archive
 from msgworker.table import HISTORY, Tables
@@ -272,9 +272,13 @@ class Upkeep(Writing):
         with `next_after` (None = no more), which is `after` of the next page. Raises ConfigError.
         """
         call.limit_of(limit, MAX_AUDIT)
-        call.ids_of(msg_id)
-        call.ids_of(after)
-        call.filter_of((), topic=kind, error=actor, since=since)
+        if msg_id is not None:
+            whole("msg_id", msg_id, LEAST, MOST)
+        if after is not None:
+            whole("after", after, LEAST, MOST)
+        call.text_of("kind", kind)
+        call.text_of("actor", actor)
+        call.since_of(since)
         self._ready()
         chosen: dict[str, Any] = {"msg_id": msg_id, "kind": kind, "actor": actor, "since": since}
         return self._read(audited.entries, **chosen, limit=limit, after=after)

@@ -194,8 +194,36 @@ def test_ids_are_whole_numbers_of_64_bits(app, msg_id):
     for look in (app.ops.show, app.ops.explain):
         with pytest.raises(ConfigError, match="msg_id must be"):
             look(msg_id)
-    with pytest.raises(ConfigError, match="after must be"):
-        app.ops.find(after=msg_id if msg_id is not None else "x")
+    with pytest.raises(ConfigError, match="op_id must be"):
+        app.ops.operation(msg_id)
+    for look in (app.ops.find, app.ops.audit):
+        with pytest.raises(ConfigError, match="after must be"):
+            look(after=msg_id if msg_id is not None else "x")
+
+
+@pytest.mark.parametrize("value", [7, "", b"t", ["t"], object()])
+def test_an_error_names_the_argument_that_is_no_text(app, value):
+    for look, name in (
+        *((one, word) for one in (app.ops.find, app.ops.messages) for word in ("topic", "error")),
+        *((app.ops.audit, word) for word in ("kind", "actor")),
+        (app.ops.history, "topic"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{name} must be a text"):
+            look(**{name: value})
+
+
+@pytest.mark.parametrize("value", [10**30, 1.5, True, b"o", ["o"], object()])
+def test_what_can_be_no_object_is_refused(app, value):
+    for act in (app.ops.find, app.ops.messages, app.ops.rerun):
+        with pytest.raises(ConfigError, match="^object_id "):
+            act(object_id=value)
+
+
+@pytest.mark.parametrize("window", ["2h", 1, None, ["1h"]])
+def test_a_window_is_one_of_three(app, window):
+    for look in (app.ops.history, app.ops.timings):
+        with pytest.raises(ConfigError, match="^window must be"):
+            look(window)
 
 
 def test_no_such_message(app):
