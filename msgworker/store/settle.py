@@ -7,7 +7,7 @@ so the guard never sees two. A lane whose flag is gone is lost: nothing is writt
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
@@ -234,6 +234,8 @@ def _wanted(t: Tables, s: Settlement) -> Wanted:
     if s.outcome is Outcome.LATER:
         times = s.later_times + 1 if t.has("later_times") else None
         return Wanted(back, seen, times, waits=t.has("available_at"))
+    if s.outcome is not Outcome.RELEASED:
+        assert_never(s.outcome)
     return Wanted(back, seen)
 
 
@@ -312,6 +314,8 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
             last_error=error,
             claimed_by=sa.null(),
         )
+    if outcome is not Outcome.RELEASED:
+        raise AssertionError(f"{outcome} is written by no statement of its own")
     return t.values(status=back, available_at=sa.null(), claimed_by=sa.null())
 
 

@@ -215,14 +215,14 @@ def test_an_error_names_the_argument_that_is_no_text(app, value):
 @pytest.mark.parametrize("value", [10**30, 1.5, True, b"o", ["o"], object()])
 def test_what_can_be_no_object_is_refused(app, value):
     for act in (app.ops.find, app.ops.messages, app.ops.rerun):
-        with pytest.raises(ConfigError, match="^object_id "):
+        with pytest.raises(ConfigError, match=r"^object_id "):
             act(object_id=value)
 
 
 @pytest.mark.parametrize("window", ["2h", 1, None, ["1h"]])
 def test_a_window_is_one_of_three(app, window):
     for look in (app.ops.history, app.ops.timings):
-        with pytest.raises(ConfigError, match="^window must be"):
+        with pytest.raises(ConfigError, match=r"^window must be"):
             look(window)
 
 

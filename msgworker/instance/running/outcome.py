@@ -75,9 +75,6 @@ def pause_after(wait: wait_base, attempt: int, error: BaseException) -> float:
 # survives. A handler that returns is done; every exception, BaseException included, is a failed
 # try.
 
-if TYPE_CHECKING:  # what only some handlers use is imported for them alone
-    pass
-
 log = logger("msgworker.handling")
 FAULTS_SHOWN = 5
 ODD_BACKOFF_SECONDS = 60.0
@@ -159,17 +156,27 @@ def _result_of_error(
     if isinstance(error, PayloadError):
         raised = error if trace else None  # raised before the handler ran: the text is enough
         return Result(Outcome.DEAD, text, trace=trace, raised=raised)
+    delay = delay_after(error, handler, attempt, backoff)
+    return Result(Outcome.FAILED, text, delay, trace, error)
+
+
+def delay_after(
+    error: BaseException, handler: Handler | None, attempt: int, backoff: Backoff
+) -> float:
+    """The seconds from the attempt-th failure (from 1 on) to the next try: as the handler says,
+    else as the App does."""
+    wait = None if handler is None else handler.wait
     try:
-        wait = handler.wait
         delay = backoff(attempt) if wait is None else pause_after(wait, attempt, error)
         if not 0 <= delay <= MAX_BACKOFF_SECONDS:
             raise ConfigError(f"back-off of {delay!r} s")
     except BaseException as odd:
         if lacks_memory(odd):
             raise
-        log.exception("the wait strategy of topic %s failed; 60 s instead", handler.topic)
+        topic = None if handler is None else handler.topic
+        log.exception("the wait strategy of topic %s failed; 60 s instead", topic)
         delay = ODD_BACKOFF_SECONDS
-    return Result(Outcome.FAILED, text, delay, trace, error)
+    return delay
 
 
 def limited(result: Result, handler: Handler, attempt: int, max_tries: int) -> Result:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
 from msgworker import events
 from msgworker.counted import plural
@@ -259,7 +260,7 @@ class Settler:
             became = writer.write(open_lanes, me)
             if became:
                 self._answered()
-        written, ran = list[Row](), list[Ran]()
+        done, ran = list[Row](), list[Ran]()
         going_on, over = list[Lane](), list[Lane]()
         lost, went_on = Settled.LOST, Settled.WENT_ON
         for lane in mine:
@@ -267,10 +268,10 @@ class Settler:
             row, usual = lane.row, lane.result is DONE and lane.settled is None and lane.width == 1
             fate = became.get(row.msg_id, lost) if usual else lost
             if fate is lost:
-                if self._after(lane, became, written, ran):
+                if self._after(lane, became, done, ran):
                     going_on.append(lane)
                 continue
-            written.append(row)
+            done.append(row)
             ran.append((lane.started_at, lane.ran_seconds))
             if fate is went_on:
                 lane.go_on()
@@ -279,8 +280,9 @@ class Settler:
                 over.append(lane)
         if over:
             self._end(over)
-        spans = self.spans.of(written, ran) if written else ()
-        setup.events.emit(events.Settled(me, written, spans, len(mine)))
+        spans = self.spans.of(done, ran) if done else ()
+        written = len(became) - list(became.values()).count(lost)
+        setup.events.emit(events.Settled(me, done, spans, written))
         if setup.registry.tells:
             self._on_progress()  # messages about these may be claimed
         return going_on
@@ -297,10 +299,9 @@ class Settler:
                     writer.lock.release()
 
     def _after(
-        self, lane: Lane, became: dict[int, Settled], written: list[Row], ran: list[Ran]
+        self, lane: Lane, became: dict[int, Settled], done: list[Row], ran: list[Ran]
     ) -> bool:
-        """Record the result of a lane; True if it continues. written, ran: collect done
-        messages."""
+        """Record the result of a lane; True if it continues. done, ran: collect done messages."""
         if lane.settled is not None:
             fate = Settled.WENT_ON if lane.settled else Settled.ENDED
         else:
@@ -309,11 +310,13 @@ class Settler:
             self._doubt()  # before the object is free for us
             self.lose(lane)
             return False
-        if lane.result is None or lane.result is DONE:
-            written += lane.taken()
+        if lane.result is None or lane.result.outcome is Outcome.DONE:
+            done += lane.taken()
             ran += [(lane.started_at, lane.ran_seconds)] * lane.width
+            if lane.result is not None and lane.result.sends:
+                self._on_progress()  # they may be claimed
         else:
-            self._tell(lane, lane.result, written, ran)
+            self._tell(lane, lane.result)
         if fate is Settled.ENDED:
             self._end([lane])
             return False
@@ -343,37 +346,30 @@ class Settler:
         shared.in_flight.lanes.discard(lane)
         setup.events.emit(events.Lost(lane.owner, lane.row))
 
-    def _tell(self, lane: Lane, result: Result, written: list[Row], ran: list[Ran]) -> None:
-        """Emit the event of a written outcome."""
-        setup, shared, row, me, outcome = (
-            self._setup,
-            self._shared,
-            lane.row,
-            lane.owner,
-            result.outcome,
-        )
+    def _tell(self, lane: Lane, result: Result) -> None:
+        """Emit the event of a written outcome, other than done."""
+        setup, shared, row, me = self._setup, self._shared, lane.row, lane.owner
         shared.in_flight.given_back.append(row.msg_id)
         raised, result.raised = result.raised, None
         error = result.error or ""
-        times = (lane.started_at, lane.ran_seconds)
-        span = self.spans.of([row], [times])[0]
+        span = self.spans.of([row], [(lane.started_at, lane.ran_seconds)])[0]
         event: events.Event
-        if outcome is Outcome.FAILED and row.tries + 1 < setup.tables.spec.max_tries:
-            event = events.Retried(me, row, error, result.delay_seconds, raised, span)
-        elif outcome in (Outcome.FAILED, Outcome.DEAD, Outcome.SPENT):
-            event = events.Dead(me, row, error, raised, span)
-        elif outcome is Outcome.LATER:
-            seconds, asked = result.delay_seconds, row.later_times + 1
-            event = events.Later(me, row, error, seconds, asked, raised, span)
-        elif outcome is Outcome.CANCELLED:
-            event = events.Cancelled(me, row, error, span)
-        elif outcome is Outcome.RELEASED:
-            event = events.Released(me, row, shared.stop.requested.is_set())
-        else:
-            written += lane.taken()
-            ran += [times] * lane.width
-            self._on_progress()  # what was sent with it may be claimed
-            return
+        match result.outcome:
+            case Outcome.FAILED if row.tries + 1 < setup.tables.spec.max_tries:
+                event = events.Retried(me, row, error, result.delay_seconds, raised, span)
+            case Outcome.FAILED | Outcome.DEAD | Outcome.SPENT:
+                event = events.Dead(me, row, error, raised, span)
+            case Outcome.LATER:
+                seconds, asked = result.delay_seconds, row.later_times + 1
+                event = events.Later(me, row, error, seconds, asked, raised, span)
+            case Outcome.CANCELLED:
+                event = events.Cancelled(me, row, error, span)
+            case Outcome.RELEASED:
+                event = events.Released(me, row, shared.stop.requested.is_set())
+            case Outcome.DONE:
+                raise AssertionError("a done message has no event of its own")
+            case unknown:
+                assert_never(unknown)
         setup.events.emit(event)
 
 

@@ -16,7 +16,7 @@ from msgworker.instance.observers import facts
 from msgworker.instance.role import Outage
 from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.running.outcome import DONE, Backoff, Result, limited
+from msgworker.instance.running.outcome import DONE, Backoff, Result, delay_after, limited
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import UNWRITABLE, Outcome, Outgoing, Settled, Settlement, topic_of
 from msgworker.payload import clean, decode
@@ -189,13 +189,14 @@ def told(lane: Lane, setup: Setup) -> tuple[Outgoing, ...]:
     return follow_ups(setup.registry, setup.tables, lane.row, result.outcome, result.error)
 
 
-def unsent(setup: Setup, row: Row, why: str) -> Result:
+def unsent(setup: Setup, row: Row, why: str, error: Exception) -> Result:
     """The result of a message that the database does not take as done, or with what its handler has
     sent."""
     attempt, most = row.tries + 1, setup.tables.spec.max_tries
-    delay = Backoff(setup.settings.backoff_seconds)(attempt)
-    failed = Result(Outcome.FAILED, clean(why), delay)
-    handler = setup.registry.get(topic_of(row.topic))
+    handler, backoff = setup.registry.get(topic_of(row.topic)), setup.settings.backoff_seconds
+    failed = Result(
+        Outcome.FAILED, clean(why), delay_after(error, handler, attempt, Backoff(backoff))
+    )
     return failed if handler is None else limited(failed, handler, attempt, most)
 
 
@@ -393,7 +394,7 @@ class Writer:
             if one.outcome is Outcome.DONE and (kept or not one.sends):
                 why = str(error) if kept else f"it cannot be written as done: {reason_of(error)}"
                 log.error("message %s: %s; its try fails", row.msg_id, why, extra=facts(row))
-                lane.result = unsent(self._setup, row, why)
+                lane.result = unsent(self._setup, row, why, error)
                 return self._write_alone(lane, settlement(lane, self._setup, self._shared), me)
             if one.sends:
                 if whole is None and one.error not in (None, UNWRITABLE):
@@ -419,7 +420,7 @@ class Writer:
         why = f"a message that is sent with its outcome was refused: {reason_of(error)}"
         shared.log.error("message %s: %s", row.msg_id, why, extra=facts(row))
         if lane.result is not None and lane.result.sends:
-            lane.result = unsent(setup, row, why)
+            lane.result = unsent(setup, row, why, error)
             return self._write_alone(lane, settlement(lane, setup, shared), me)
         return self._write_alone(lane, one._replace(sends=()), me)
 
