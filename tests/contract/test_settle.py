@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
-from tenacity import wait_none
+from tenacity import wait_fixed, wait_none
 
+from msgworker.events import Settled
 from msgworker.store import settle
 from tests.support.leases import leases
 from tests.support.logged import assert_facts
@@ -82,6 +84,32 @@ def test_a_settle_of_an_id_that_was_lost_is_not_sent_again(one, app, table, monk
     one.settler.add(lane, True)
     assert len(sent) == 1
     assert one.tally.lost == 1
+
+
+def test_a_settle_counts_what_it_has_written_and_not_what_was_taken_away(one, app, table):
+    """An operator has released one of the two meanwhile."""
+    ids = send(app, "a", "b")
+    assert fetch(one) == 2
+    settled: list[Settled] = []
+    app.on(Settled, settled.append)
+    with app.engine.begin() as conn:
+        c = app.tables.message.c
+        conn.execute(sa.update(app.tables.message).where(c.msg_id == ids[0]).values(status=0))
+    lanes = one.lanes.take_back()
+    for lane in lanes:
+        one.settler.add(lane, lane is lanes[-1])
+    assert [(len(event.done), event.written) for event in settled] == [(1, 1)]
+    assert one.tally.lost == 1
+
+
+def test_a_try_whose_outcome_is_refused_waits_as_its_handler_says(app, table):
+    app.add_handler("t", lambda msg: None, wait=wait_fixed(3000))
+    send(app, "a")
+    refuse(app, "status <> 2")
+    app.drain(linger=0)
+    assert table.statuses == [-1]
+    (waits,) = [one.available_at for one in app.ops.find()]
+    assert 2900 < (waits - datetime.now(UTC)).total_seconds() < 3100
 
 
 def test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only(app, table):
