@@ -21,7 +21,7 @@ F13  black hole                                PM  test_network: half_open_conne
 F14  delay, resets                             PM  test_network: slow_line, outage_is_one_line
 F15  one instance cannot reach the database    PM  test_network: half_open_connections
 F16  deadlocks, lock timeouts                  SPM test_hostile: deadlocks, rival_that_locks
-F17  late commits                              PM  test_fleet; torture (SQLite has one writer)
+F17  late commits                              PM  test_torture (SQLite has one writer)
 F18  gaps in the ids                           SPM test_kill: all_frozen
 F19  wall clocks a day off                     SPM test_kill: wall_clocks (Python's clock only)
 F20  the database's clock jumps                SPM test_kill: clock_of_the_database (leases moved)
@@ -35,7 +35,7 @@ F27  items that end or hang their threads      SPM test_kill: items_that_end_or_
 F28  reruns at once                            SPM contract (app): rerun
 F29  a row deleted or changed while it runs    SPM test_bad_handlers: deletes_or_changes_its_own_row
 F30  a column dropped while running            PM  test_hostile: column_that_is_dropped
-F31  many instances, one object                SPM test_kill: all_frozen; test_fleet
+F31  many instances, one object                SPM test_kill: all_frozen; test_torture: fleet
 F34  leases that a backup did not hold         SPM test_hostile: leases_that_are_gone
 F36  fork after the engine was used            SPM test_hostile: forked_child
 

@@ -182,6 +182,16 @@ SCENARIOS = {
         consumer={"threads": 4},
         terms={"per_second": PER_SECOND, "max_running": MAX_RUNNING},
     ),
+    # Instances that come and go in order, beside late commits: they lose nothing that they hold.
+    "comings": Scenario(
+        sends=lambda chance: load(30, 300, chance),
+        kill=0.0,
+        stop=2.5,
+        late=0.2,
+        lease=30.0,
+        consumer={"all_topics": False, "workers": 4},
+        terms={"orderly": True},
+    ),
     # What a failover loses is named; of what only a history tells, there is little.
     "losses": Scenario(
         sends=lambda chance: load(20, 100, chance),

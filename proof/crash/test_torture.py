@@ -12,6 +12,7 @@ import pytest
 
 from proof.crash import torture
 from proof.crash.consumer import LIMITED, METERED, SCHEDULES, TICK
+from proof.crash.fleet import assert_clean
 from proof.crash.scenarios import SCENARIOS
 from proof.history import Kind
 from proof.judge import ON_DONE, SENT_BY
@@ -55,7 +56,7 @@ def test_kills_alone_break_no_rule(name: str, database: Database, tmp_path: Path
     print(f"seed {seed}")
     scenario = replace(SCENARIOS[name], kill=0.7, lease=2.0)
     with torture.running(name, tmp_path, 2, seed, scenario=scenario, url=database.url) as run:
-        run.faults_after, run.least_kills = 1.0, 2
+        run.faults_after, run.least_faults = 1.0, 2
         verdict = run.run(3.0)
         assert not verdict.violations, torture.report(run, verdict)
         assert run.score.kills > 1
@@ -65,6 +66,30 @@ def test_kills_alone_break_no_rule(name: str, database: Database, tmp_path: Path
             assert len({e.msg_id for e in verdict.events if e.kind == Kind.STARTED}) > 10
         ticks = [verdict.rows[i].object_id for i in run.features.of(TICK)]
         assert name != "ticks" or all(ticks.count(one) >= 2 for one in SCHEDULES)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(420)
+def test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order(
+    database: Database, tmp_path: Path
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    few = database.name == "sqlite"
+    workers = {"all_topics": False, "workers": 2 if few else 4}
+    scenario = replace(SCENARIOS["comings"], consumer=workers)
+    where = database.name, tmp_path, 3 if few else 4, seed
+    with torture.running(*where, scenario=scenario, url=database.url) as run:
+        run.faults_after, run.least_faults = 1.0, 2
+        verdict = run.run(20.0)
+        assert {consumer.wait() for consumer in run.trial.consumers} == {0}
+        assert_clean(run.trial, verdict)
+        assert not torture.left(verdict)
+        assert run.score.orderly > 1
+        assert len(verdict.rows) > 100
+        logs = [one.err.read_text() for one in run.trial.consumers]
+    lost = [text for text in logs if "no longer claimed by us" in text]
+    assert not lost, f"instances that live lost what they held: {lost[0][:500]}"
 
 
 class Life:

@@ -121,7 +121,7 @@ class Torture:
     def __post_init__(self) -> None:
         self.over = threading.Event()
         self.faults_after = FAULTS_AFTER_SECONDS
-        self.least_kills = 0  # until then it goes on, however slow the machine
+        self.least_faults = 0  # until then it goes on, however slow the machine
         self.features = Features(self.trial, self.chance)
         self.can_commit_late = self.trial.app.engine.dialect.name != "sqlite"
         self.lives: list[Consumer] = []
@@ -162,7 +162,8 @@ class Torture:
     def _faults(self, deadline: float) -> None:
         plan = self._plan()
         while (now := time.monotonic()) < deadline or (
-            self.score.kills < self.least_kills and now < deadline + PEACE_SECONDS
+            self.score.kills + self.score.orderly < self.least_faults
+            and now < deadline + PEACE_SECONDS
         ):
             self.trial.pauses(0.05)
             for i, (act, every, at) in enumerate(plan):
