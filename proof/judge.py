@@ -36,8 +36,8 @@ CHAIN, SENT_BY, ON_DONE, ON_DEAD = "chain", "chain.sent", "chain.done", "chain.d
 MADE = (SENT_BY, ON_DONE, ON_DEAD)
 CANCELLED = "cancelled: "
 WINDOW_SECONDS = 10.0
-UNEVEN = 0.05
-"""How far the starts in a window may be beside what a rate makes of it."""
+LATE_STARTS = 1.05
+"""A start is later than its permit, so that some of the seconds before may be in a window."""
 
 
 class Rule(StrEnum):
@@ -220,7 +220,7 @@ class Terms:
     were read in the order in which they were written, and no message was committed late or rerun.
     `finished=False`: the run was cut, so unfinished messages are no fault.
     `limited`: the ids of which at most `max_running` may run, or be at 1, at once.
-    `metered`: the ids of which so many start `per_second`, where there is always one to start.
+    `metered`: the ids of which so many may start `per_second`, or at once after a pause.
     `outages`: when the database was away, as seen from outside; I9 gives that much more time.
     `ticks`: the schedules of a second that have fired.
     """
@@ -1022,8 +1022,8 @@ def _within_limit(book: _Book) -> Iterator[Violation]:
             yield _violation(Rule.I11, text, *(other.run.start for other in running))
 
 
-def _even_starts(book: _Book) -> Iterator[Violation]:
-    """I11: as many starts in each window as the rate makes of it, once the bucket is empty."""
+def _within_rate(book: _Book) -> Iterator[Violation]:
+    """I11: no more starts in a window than its rate makes of it, besides those of a full bucket."""
     starts = sorted(
         run.start.event.at
         for msg_id in book.set.metered
@@ -1031,11 +1031,11 @@ def _even_starts(book: _Book) -> Iterator[Violation]:
         for t in book.stories[msg_id].tries
         for run in t.runs
     )
-    wanted = book.set.per_second * WINDOW_SECONDS
+    even = book.set.per_second * WINDOW_SECONDS
     for at, count in starts_in_windows(starts):
-        if abs(count - wanted) > UNEVEN * wanted:
+        if count > even * LATE_STARTS + book.set.per_second:
             text = f"{count} metered messages started in the {WINDOW_SECONDS:g} s from {at:.10g} "
-            yield _violation(Rule.I11, f"{text}on, {wanted:g} are even")
+            yield _violation(Rule.I11, f"{text}on, {even:g} are even")
 
 
 def starts_in_windows(starts: Sequence[float]) -> Iterator[tuple[float, int]]:
@@ -1213,7 +1213,7 @@ _RULES: tuple[Callable[[_Book], Iterator[Violation]], ...] = (
     _recovery_time,
     _own_death,
     _within_limit,
-    _even_starts,
+    _within_rate,
     _finality,
     _chains,
     _unique_keys,

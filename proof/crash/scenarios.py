@@ -171,7 +171,8 @@ SCENARIOS = {
         consumer={"batch": 200, "group": 50},
         terms={"in_order": True},
     ),
-    # There is always one to start: as many start as may, no more, whoever is killed.
+    # There is always one to start: as many start as may, no more, whoever is killed. How many is in
+    # the report: a machine with other work starts fewer.
     "limits": Scenario(
         sends=limits,
         most=2000,

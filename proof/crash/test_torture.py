@@ -34,6 +34,7 @@ def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:
     print(f"seed {seed}")
     try:
         with torture.running(name, tmp_path, PROCESSES, seed, scenario=ALL) as run:
+            run.least_faults = 1
             verdict = run.run(SECONDS)
     except CannotHave as reason:
         pytest.skip(str(reason))
@@ -44,7 +45,7 @@ def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:
     assert all(run.features.of(topic) for topic in (SENT_BY, ON_DONE, LIMITED, METERED))
     assert run.trial.keyed or name == "partitions"
     assert run.trial.cancels
-    assert run.score.kills + run.score.pauses + run.score.orderly > 0
+    assert run.score.kills + run.score.orderly > 0
     assert run.score.crashes > 0 or name == "sqlite"
 
 

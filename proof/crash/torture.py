@@ -42,7 +42,15 @@ from msgworker.table.tables import able
 from proof import pairs, pooled
 from proof.crash import points, rolling
 from proof.crash.batch_witness import BEHIND
-from proof.crash.consumer import LIMITED, MAX_RUNNING, METERED, SCHEDULES, TICK, table_of
+from proof.crash.consumer import (
+    LIMITED,
+    MAX_RUNNING,
+    METERED,
+    PER_SECOND,
+    SCHEDULES,
+    TICK,
+    table_of,
+)
 from proof.crash.features import Features
 from proof.crash.fleet import EXACT, Consumer, Trial, Verdict
 from proof.crash.probe import SILENCE_SECONDS, Probe
@@ -464,7 +472,7 @@ def of_rates(torture: Torture, verdict: Verdict) -> list[str]:
     metered = set(torture.features.of(METERED))
     starts = [e.at for e in verdict.events if e.kind == Kind.STARTED and e.msg_id in metered]
     counts = [count for _, count in starts_in_windows(sorted(starts))] or [0]
-    return [f"rate        {min(counts)} to {max(counts)} starts in each 10 s"]
+    return [f"rate        {min(counts)} to {max(counts)} starts in each 10 s, of {10 * PER_SECOND}"]
 
 
 @contextlib.contextmanager
