@@ -27,9 +27,9 @@ KINDS = ("session", "transaction")
 _PREPARES = "msgworker_prepares"
 
 _shared: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+"""The pools that were asked, and whether they share their sessions."""
 _said_of: set[str] = set()
 """The URLs of which it was logged: an App has several pools."""
-"""The pools that were asked, and whether they share their sessions."""
 _log = logger("msgworker.dialects")
 
 

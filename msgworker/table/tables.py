@@ -21,9 +21,9 @@ from msgworker.table.spec import MOST_PRIORITY, Cols, MessageTable, lit
 
 # --- Priorities: the predicates of rows that have one, and the index by which these are found.
 #
-# urgent  rows with a priority that may be claimed and wait for no instant, by priority and age It
-# is made only if the table has the column, and holds no other row: messages without a priority
-# cost nothing. A row leaves it when it is flagged.
+# The index `urgent` has the rows with a priority that may be claimed and wait for no instant, by
+# priority and age. It is made only if the table has the column, and holds no other row: messages
+# without a priority cost nothing. A row leaves it when it is flagged.
 
 ONE: ColumnElement[int] = sa.literal_column("1")
 ZERO: ColumnElement[int] = sa.literal_column("0")
@@ -131,11 +131,11 @@ def _rank(c: Cols) -> ColumnElement[Any]:
 
 # --- Unique keys: which rows hold theirs, and the unique index that enforces it for all producers.
 #
-# unique  the keys that count: of rows that have not ended, and of those that keep theirs A row
-# without a key has no entry where an index can be partial, or of a function. The index asks
-# nothing of tries, so it is the same under every rule of the table: whatever ends a message writes
-# `finished_at`. A row enters the index when it is sent or rerun, and never by a claim or a settle,
-# which therefore cannot violate it.
+# The index `unique` has the keys that count: of rows that have not ended, and of those that keep
+# theirs. A row without a key has no entry where an index can be partial, or of a function. The
+# index asks nothing of tries, so it is the same under every rule of the table: whatever ends a
+# message writes `finished_at`. A row enters the index when it is sent or rerun, and never by a
+# claim or a settle, which therefore cannot violate it.
 
 COLUMNS = ("unique_key", "unique_kept", "finished_at")
 

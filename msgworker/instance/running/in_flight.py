@@ -269,9 +269,9 @@ class InFlight:
 
 # --- Stop claiming until nothing is in flight: nothing is claimed, and no lane passes its flag on.
 #
-# OPEN ──begin──► QUIESCING ──nothing in flight──► EMPTY (do the purpose) ──end──► OPEN ▲
-# │ it takes too long └─────end───────  PAUSE: claim again, so that long handlers do not block all
-# other work
+# OPEN ──begin──► QUIESCING ──nothing in flight──► EMPTY (do the purpose) ──end──► OPEN
+#  ▲                  │ it takes too long
+#  └──────end────── PAUSE: claim again, so that long handlers do not block all other work
 
 FIRST_SECONDS = 5.0
 LONGEST_SECONDS = 600.0
