@@ -25,7 +25,7 @@ from msgworker.message import (
 )
 from msgworker.payload import encode, is_text
 from msgworker.store import send as store
-from msgworker.table import MAX_KEY, MAX_OBJECT_ID, MOST_PRIORITY, Tables
+from msgworker.table import MAX_KEY, MAX_OBJECT_ID, MAX_TOPIC, MOST_PRIORITY, Tables
 from msgworker.table.tables import able, enforced, index_name
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
@@ -96,8 +96,8 @@ def row_of(
     rule: Unique = Unique(),  # noqa: B008 - a constant
 ) -> dict[str, Any]:
     """The values of a new row by column; raises ConfigError, PayloadError or SchemaError."""
-    if not isinstance(topic, str) or not 0 < len(topic) <= 100:
-        raise ConfigError(f"a topic is a text of 1 to 100 characters, got {topic!r:.80}")
+    if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC:
+        raise ConfigError(f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r:.80}")
     if "\x00" in topic or not is_text(topic):
         raise ConfigError(f"the topic {topic!r:.120} holds a NUL or half of a surrogate pair")
     if tables.unfilled:

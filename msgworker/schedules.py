@@ -15,12 +15,11 @@ from msgworker.config import nearest
 from msgworker.counted import plural
 from msgworker.errors import ConfigError, HandlerError
 from msgworker.payload import encode, is_text
-from msgworker.table import MAX_OBJECT_ID, MAX_SCHEDULE
+from msgworker.table import MAX_OBJECT_ID, MAX_SCHEDULE, MAX_TOPIC
 
 F = TypeVar("F", bound=Callable[..., Any])
 Handlers = Mapping[str | None, Any]
 """Handlers by topic: each has its function as `fn`."""
-MAX_TOPIC = 100
 KEYS = ("every", "cron", "tz", "topic", "object_id", "payload", "catch_up")
 
 

@@ -167,7 +167,7 @@ CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 def unfilled(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...]:
     """Columns without a default that our INSERT does not fill. names: role -> column name."""
-    ours = {names[role] for role in SENT if role in names}
+    ours = {names[role] for role in FILLED if role in names}
     return tuple(
         str(c["name"])
         for c in columns
@@ -180,7 +180,7 @@ def unfilled(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...
     )
 
 
-SENT = tuple(name for name, role in ROLES.items() if role.sent)
+FILLED = tuple(name for name, role in ROLES.items() if role.filled)
 
 
 def says(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...]:

@@ -39,7 +39,10 @@ from msgworker.table import (
     tables_for,
 )
 
-WRITTEN_TEXTS = tuple(n for n, role in ROLES.items() if role.holds == "text" and not role.sent)
+WRITTEN_TEXTS = tuple(
+    name for name, role in ROLES.items() if role.holds == "text" and not role.may_be_generated
+)
+"""Those that instances write."""
 BINARIES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
 AN_ID = f"{'host':o<30}-4194304-0123456789abcdef"
 """The longest id of an instance."""
@@ -489,7 +492,7 @@ def _instants(live: Live) -> Iterator[Fault]:
                 problem = f"column {name} has no time zone: it is read as the time of {zone}"
                 is_needed = False
         elif live.database.loose_types:
-            is_needed = role != "created_at" and _takes_no_text(live, kind)
+            is_needed = not ROLES[role].best_effort and _takes_no_text(live, kind)
             if not isinstance(kind, sa.String):
                 problem = f"column {name} is {kind}: instants are kept as texts here"
         elif not (live.database.texts_as_instants and _holds_an_instant(live, role, kind)):
@@ -555,7 +558,7 @@ def _generated(live: Live) -> Iterator[Fault]:
         if column.generated and not ROLES[role].may_be_generated:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
             plain = live.database.drop_generated(live.sql, live.name, column.name)
-            is_needed = role not in ("created_at", "headers")
+            is_needed = not ROLES[role].best_effort
             yield Fault("columns", is_needed, *_with_way_out(live, role, text, plain))
     if live.database.case_index != "column":
         return

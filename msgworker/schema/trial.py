@@ -22,7 +22,7 @@ from msgworker import db
 from msgworker.counted import plural
 from msgworker.db import Trouble, reason_of, trouble
 from msgworker.message import DEFAULT_TOPIC
-from msgworker.schema.describe import SENT
+from msgworker.schema.describe import FILLED
 from msgworker.schema.requirements import ROWS, Column, Fault, Live, error_room, rows_written
 from msgworker.store.claim import refuse_at_once
 from msgworker.store.send import inserted_values, row_values
@@ -129,7 +129,7 @@ def _send(conn: Connection, t: Tables, live: Live) -> _Sent:
 
 def _lacking_values(t: Tables, live: Live) -> bool:
     """Whether there are columns that neither `App.send` nor a default fills."""
-    ours = {t.names[role] for role in SENT if role in t.names}
+    ours = {t.names[role] for role in FILLED if role in t.names}
     return any(_must_be_given(c) and not c.counts for n, c in live.all.items() if n not in ours)
 
 

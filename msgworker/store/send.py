@@ -34,9 +34,33 @@ from msgworker.table.tables import ONE, able, counts, holds, index_name
 
 ROUNDS = 20
 """How often it is sent again because the message that had the key has ended meanwhile."""
-REPLACED = ("payload", "priority", "available_at", "headers")
-"""What a replaced message gets from the new one."""
 ZERO: sa.ColumnElement[int] = sa.literal_column("0")
+
+
+class Param(NamedTuple):
+    """A parameter of an INSERT. role: the column that it fills. replaces: a message that is
+    replaced gets it from the new one. array: those of many messages travel as one array; a message
+    with another one is sent by itself."""
+
+    role: str
+    replaces: bool = False
+    array: bool = False
+
+
+PARAMS = {
+    "b_topic": Param("topic", array=True),
+    "b_object_id": Param("object_id", array=True),
+    "b_payload": Param("payload", replaces=True, array=True),
+    "b_shard": Param("shard", array=True),
+    "b_priority": Param("priority", replaces=True, array=True),
+    "b_delay": Param("available_at", replaces=True),
+    "b_at": Param("available_at", replaces=True),
+    "b_unique_key": Param("unique_key"),
+    "b_unique_kept": Param("unique_kept"),
+    "b_scheduled_for": Param("scheduled_for"),
+    "b_headers": Param("headers", replaces=True, array=True),
+}
+"""All that `row_values`, and who adds headers, may give."""
 
 
 class Holder(NamedTuple):
@@ -174,7 +198,7 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
     A run ends before a message with a key (store/claim.py), so its payload is read
     under its flag only.
     """
-    names = frozenset(row)
+    used = [key for key, param in PARAMS.items() if param.replaces and key in row]
 
     def build() -> sa.Update:
         c = t.cols()
@@ -183,10 +207,7 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
             never.append(c.claimed_at.is_(None))
         if c.later_times is not None:
             never.append(sa.func.coalesce(c.later_times, ZERO) == ZERO)
-        roles = sent_values(t, names)
-        new = {"priority": ZERO, "available_at": sa.null()} | {
-            role: roles[role] for role in REPLACED if role in roles
-        }
+        new = {"priority": ZERO, "available_at": sa.null()} | sent_values(t, frozenset(used))
         assert c.unique_key is not None
         same = (
             c.msg_id == bindparam("mw_id"),
@@ -194,7 +215,6 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
         )
         return sa.update(t.message).where(*same, *never).values(t.values(**new))
 
-    used = {"b_payload", "b_priority", "b_delay", "b_at", "b_headers"} & names
     params = {name: row[name] for name in used}
     params |= {"mw_id": found.msg_id, "mw_key": row["b_unique_key"]}
     with t.database.past_snapshot(conn):
@@ -222,7 +242,6 @@ def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:
 
 # --- Insert messages in the caller's transaction.
 
-ARRAYS = ("b_topic", "b_object_id", "b_payload", "b_shard", "b_priority", "b_headers")
 ARRAY_CHARACTERS = 4_000_000
 """Of the payloads of one statement, far below what a server takes as one value."""
 TEXTS = (sa.String, sa.Text, sa.VARCHAR, sa.TEXT)
@@ -287,7 +306,7 @@ def _array_kinds(
     """
     kinds: dict[str, sa.types.TypeEngine[Any]] = {}
     for key in rows[0]:
-        column = getattr(t.cols(), key[2:]) if key in ARRAYS else None
+        column = getattr(t.cols(), PARAMS[key].role) if PARAMS[key].array else None
         kind = None if column is None else column.type
         if (key == "b_payload" and isinstance(kind, sa.JSON)) or type(kind) in TEXTS:
             kinds[key] = sa.Text()
@@ -306,7 +325,7 @@ def _insert_arrays(t: Tables, kinds: dict[str, sa.types.TypeEngine[Any]]) -> sa.
     arrays = [array_param(key, kind) for key, kind in kinds.items()]
     given = sa.func.unnest(*arrays).table_valued(*kinds, with_ordinality="place")
     given = given.render_derived(name="given")
-    roles = inserted_values(t, frozenset(kinds)) | {key[2:]: given.c[key] for key in kinds}
+    roles = inserted_values(t, frozenset(kinds)) | {PARAMS[key].role: given.c[key] for key in kinds}
     payload = t.cols().payload
     if "payload" in roles and payload is not None and isinstance(payload.type, sa.JSON):
         roles["payload"] = sa.cast(roles["payload"], payload.type)
@@ -382,9 +401,7 @@ def inserted_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
 
 def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
     """What a producer says of a message, by role."""
-    roles: dict[str, Any] = {
-        key[2:]: bindparam(key) for key in keys if key not in ("b_delay", "b_at")
-    }
+    roles: dict[str, Any] = {PARAMS[key].role: bindparam(key) for key in keys}
     if "b_delay" in keys:
         roles["available_at"] = now_plus(bindparam("b_delay", type_=sa.Float()))
     if "b_at" in keys:

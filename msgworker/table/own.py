@@ -15,12 +15,11 @@ import sqlalchemy as sa
 from msgworker import db
 from msgworker.db import Database, UtcDateTime, key_text, long_text, plain_text
 from msgworker.latency import RAN, WAITED
-from msgworker.table.roles import LONGEST_ID, MAX_ERROR, MAX_OBJECT_ID
+from msgworker.table.roles import LONGEST_ID, MAX_ERROR, MAX_OBJECT_ID, MAX_TOPIC
 from msgworker.table.spec import ADDED, MAX_SCHEDULE, MessageTable
 from msgworker.table.tables import Tables
 
 MAX_TABLE = 128
-MAX_TOPIC = 100
 MAX_ACTOR = 200
 MAX_REASON = 1000
 MAX_REQUEST_KEY = 64

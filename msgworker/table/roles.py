@@ -18,6 +18,7 @@ from msgworker.message import DEFAULT_TOPIC
 
 MAX_FLAG = 30
 """The most characters of an instance_type."""
+MAX_TOPIC = 100
 MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
 MAX_HEADERS = 2000
@@ -47,7 +48,9 @@ class ColumnRole:
     since: the version of the schema that has added it. A default table of an earlier version works
     without it, and a table of another name has it only if it is named.
     own_type: the type that it has in a table of the user's decides how it is read and written.
-    sent: our INSERT fills it. may_be_generated: nothing else writes it. emptied: it is set to NULL.
+    filled: each INSERT of ours gives it a value, or the database does so (msg_id), so that it needs
+    no default. may_be_generated: only an INSERT writes it, so the database may do that instead.
+    emptied: it is set to NULL. best_effort: messages are handled as well where it is not written.
     index, hidden: the suffix of an index and the name of a generated column that are made with it.
     """
 
@@ -59,9 +62,10 @@ class ColumnRole:
     required: bool = False
     since: int = 1
     own_type: bool = False
-    sent: bool = False
+    filled: bool = False
     may_be_generated: bool = False
     emptied: bool = False
+    best_effort: bool = False
     index: str = ""
     hidden: str = ""
 
@@ -74,14 +78,14 @@ ROLES = {
             *("number", db.big_id),
             required=True,
             own_type=True,
-            sent=True,
+            filled=True,
             may_be_generated=True,
         ),
         ColumnRole(
             "topic",
-            *("text", lambda: db.plain_text(100), DEFAULT_TOPIC),
+            *("text", lambda: db.plain_text(MAX_TOPIC), DEFAULT_TOPIC),
             without="every message goes to the handler of topic default",
-            sent=True,
+            filled=True,
             may_be_generated=True,
         ),
         ColumnRole(
@@ -89,17 +93,17 @@ ROLES = {
             *("key", lambda: db.key_text(MAX_OBJECT_ID)),
             required=True,
             own_type=True,
-            sent=True,
+            filled=True,
             may_be_generated=True,
         ),
-        ColumnRole("status", "number", sa.SmallInteger, "0", required=True, sent=True),
-        ColumnRole("error_try_times", "number", sa.SmallInteger, "0", required=True, sent=True),
+        ColumnRole("status", "number", sa.SmallInteger, "0", required=True, filled=True),
+        ColumnRole("error_try_times", "number", sa.SmallInteger, "0", required=True, filled=True),
         ColumnRole(
             "payload",
             *("json", db.long_text),
             without="messages carry nothing but their object",
             own_type=True,
-            sent=True,
+            filled=True,
             may_be_generated=True,
         ),
         ColumnRole(
@@ -139,6 +143,7 @@ ROLES = {
             *("instant", None, "now"),
             without="the age of messages is not shown, and visibility_delay does nothing. If it is "
             "added, the age of the messages that are there stays unknown",
+            best_effort=True,
         ),
         ColumnRole(
             "finished_at",
@@ -146,7 +151,7 @@ ROLES = {
             without="it is not shown when messages ended, and old ones cannot be purged by age",
             emptied=True,
         ),
-        ColumnRole("shard", "slice", sa.SmallInteger, "0", sent=True),
+        ColumnRole("shard", "slice", sa.SmallInteger, "0", filled=True),
         ColumnRole("instance_type", "slice", lambda: db.plain_text(MAX_FLAG)),
         ColumnRole(
             "priority",
@@ -154,7 +159,7 @@ ROLES = {
             without="all messages have the same priority",
             since=5,
             own_type=True,
-            sent=True,
+            filled=True,
             index=URGENT,
             hidden=URGENT_RANK,
         ),
@@ -185,6 +190,7 @@ ROLES = {
             without="the traces of producers end at the table",
             since=11,
             own_type=True,
+            best_effort=True,
         ),
     )
 }

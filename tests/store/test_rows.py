@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from msgworker.db import DATABASES, Escaped
+from msgworker.schema.describe import FILLED
 from msgworker.store.rows import Row, bare_rows, rows_of
+from msgworker.store.send import PARAMS, inserted_values, row_values
 from msgworker.table import MessageTable, tables_for
 
 TABLES = tables_for(MessageTable(), DATABASES["sqlite"])
@@ -50,3 +52,19 @@ def test_rows_that_wait_are_nothing_to_the_garbage_collector():
     gc.collect()
     assert not any(map(gc.is_tracked, bare))
     assert gc.is_tracked(Row(*bare[0]))
+
+
+def test_what_counts_as_filled_is_what_each_insert_names():
+    added = {name: name for name in ("priority", "unique_key", "unique_kept", "headers")}
+    spec = MessageTable(**added, scheduled_for="scheduled_for")
+    t = tables_for(spec, DATABASES["sqlite"], says_priority=True)
+    row = row_values(t, topic="t", object_id=None, payload=None, delay=None, at=None)
+    assert {"msg_id", *inserted_values(t, frozenset(row))} == set(FILLED)
+
+
+def test_every_parameter_of_a_row_is_known():
+    given: dict[str, Any] = dict.fromkeys(("topic", "object_id", "payload", "at"), "x")
+    given |= {"priority": 1, "unique_key": "k", "kept": True, "scheduled_for": "x"}
+    t = tables_for(MessageTable(), DATABASES["sqlite"])
+    keys = {key for delay in (None, 1.0) for key in row_values(t, delay=delay, **given)}
+    assert keys | {"b_headers"} == set(PARAMS)

@@ -17,6 +17,7 @@ from msgworker.errors import ConfigError, HandlerError
 from msgworker.instance.running.context import BatchContext, Context
 from msgworker.limit import Limit, limit_of
 from msgworker.message import Message
+from msgworker.table import MAX_TOPIC
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -264,8 +265,8 @@ def make_handler(
 ) -> Handler:
     """Check a function and its options; raises HandlerError before anything runs."""
     name = getattr(fn, "__qualname__", repr(fn))
-    if topic is not None and (not isinstance(topic, str) or not 0 < len(topic) <= 100):
-        raise HandlerError(f"a topic is a text of 1 to 100 characters, got {topic!r}")
+    if topic is not None and (not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC):
+        raise HandlerError(f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r}")
     if not callable(fn):
         raise HandlerError(f"a handler must be callable, got {name}")
     if timeout is not None:
@@ -344,9 +345,9 @@ def _checked_limit(
 def _check_follow_up(name: str, option: str, value: object, topic: str | None) -> None:
     if value is None:
         return
-    if not isinstance(value, str) or not 0 < len(value) <= 100 or "\x00" in value:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_TOPIC or "\x00" in value:
         raise HandlerError(
-            f"{option} of handler {name} must be a topic, a text of 1 to 100 characters, "
+            f"{option} of handler {name} must be a topic, a text of 1 to {MAX_TOPIC} characters, "
             f"got {value!r:.80}"
         )
     if option == "on_dead" and value in ("block", "continue"):
