@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.schema import CreateColumn, CreateTable
 
 from msgworker import App, MessageTable
 from msgworker.db import DATABASES, NAMES
@@ -40,6 +41,15 @@ def test_ddl_files_are_in_step(name):
     assert path.read_text(encoding="utf-8") == expected, (
         f"{path.name} is out of date; write it again with `msgworker ddl --dialect {name}`"
     )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_program_has_hooks_of_its_own_for_the_ddl_of_sqlalchemy(name, monkeypatch):
+    expected = additions.ddl(MessageTable(), name)
+    for kind in (CreateColumn, CreateTable):
+        assert "_compiler_dispatcher" not in vars(kind), "we have a hook where theirs is"
+        monkeypatch.setattr(kind, "_compiler_dispatch", lambda *_, **__: "the program's")
+    assert additions.ddl(MessageTable(), name) == expected
 
 
 def test_ddl_has_a_file_for_each_database_and_no_other():

@@ -156,6 +156,8 @@ from msgworker.db.poolers import shares_sessions
 from msgworker.db.types import (
     AnyId,
     AnyText,
+    CreateColumn,
+    CreateTable,
     JsonList,
     KeyText,
     WholeId,
@@ -187,6 +189,8 @@ __all__ = [
     "AnyText",
     "Attempt",
     "AttemptCancelled",
+    "CreateColumn",
+    "CreateTable",
     "Database",
     "DatabaseFile",
     "Escaped",

@@ -584,6 +584,14 @@ class Database:
         """The same for the message table. by: the column by whose hash it is partitioned."""
         return self.own_table_options()
 
+    def column_written(self, column: sa.Column[Any], text: str) -> str:
+        """A column in CREATE or ALTER TABLE, with what SQLAlchemy leaves out of the text."""
+        return text
+
+    def table_written(self, table: sa.Table, text: str) -> str:
+        """The same of a CREATE TABLE."""
+        return text
+
     def partitions_of(self, sql: sa.Dialect, table: sa.Table, count: int) -> list[str]:
         """The statements that create the partitions of a table, by hash."""
         raise NotImplementedError

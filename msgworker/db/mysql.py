@@ -22,9 +22,6 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import NoSuchTableError
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import CreateColumn
-from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.catalogue import asked
@@ -326,6 +323,9 @@ class MySQL(Database):
     multi_column_alter = True
     retypes_values = True
     owner_rights = "CREATE, ALTER, INDEX, SELECT, INSERT and UPDATE on the tables"
+
+    def column_written(self, column: sa.Column[Any], text: str) -> str:
+        return f"{text} INVISIBLE" if column.info.get(HIDDEN) else text
 
     def own_table_options(self) -> dict[str, Any]:
         # a storage engine with transactions
@@ -796,12 +796,6 @@ _TROUBLES = {
 }
 _TOO_LARGE = re.compile(r"[Gg]ot error (5|90)\b")
 """At COMMIT on Galera: the transaction changes more than wsrep_max_ws_size; it always will."""
-
-
-@compiles(CreateColumn, "mysql", "mariadb")
-def _create_column(element: CreateColumn, compiler: DDLCompiler, **kw: Any) -> str:
-    text = compiler.visit_create_column(element, **kw)  # type: ignore[no-untyped-call]
-    return f"{text} INVISIBLE" if element.element.info.get(HIDDEN) else text
 
 
 _certifies: weakref.WeakKeyDictionary[sa.Pool, bool] = weakref.WeakKeyDictionary()

@@ -17,9 +17,6 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import CreateTable
-from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.connections import unavailable
@@ -250,6 +247,13 @@ class PostgreSQL(Database):
         if not _KNOWS_WITH:
             sa.Table.argument_for("postgresql", "with", None)
         return {"postgresql_with": ROOM}
+
+    def table_written(self, table: sa.Table, text: str) -> str:
+        given = {} if _KNOWS_WITH else table.dialect_options["postgresql"].get("with") or {}
+        if not given:
+            return text
+        settings = ", ".join(f"{name} = {value}" for name, value in given.items())
+        return f"{text.rstrip()}\n WITH ({settings})\n\n"
 
     def partitions_of(self, sql: sa.Dialect, table: sa.Table, count: int) -> list[str]:
         quote = sql.identifier_preparer
@@ -738,18 +742,6 @@ def _cancelling(conn: sa.Connection, seconds: float) -> Iterator[None]:
     finally:
         ended.set()
         watching.join()
-
-
-if not _KNOWS_WITH:
-
-    @compiles(CreateTable, "postgresql")
-    def _create_table(element: CreateTable, compiler: DDLCompiler, **kw: Any) -> str:
-        text: str = compiler.visit_create_table(element, **kw)  # type: ignore[no-untyped-call]
-        given = element.element.dialect_options["postgresql"].get("with") or {}
-        if not given:
-            return text
-        settings = ", ".join(f"{name} = {value}" for name, value in given.items())
-        return f"{text.rstrip()}\n WITH ({settings})\n\n"
 
 
 def _iso_dates(conn: sa.Connection) -> None:

@@ -1,4 +1,4 @@
-"""Column types, and how each database compares and measures texts."""
+"""Column types, how each database compares and measures texts, and the DDL of our tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy import schema
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -33,6 +34,31 @@ class OfDatabase(FunctionElement[Any]):
 def _written(element: OfDatabase, compiler: SQLCompiler, **kw: Any) -> str:
     parts = (str(compiler.process(clause, **kw)) for clause in element.clauses)
     return str(getattr(of_dialect(compiler.dialect), element.way)(*parts))
+
+
+class CreateColumn(schema.CreateColumn):
+    """SQLAlchemy's, with what it leaves out. It is a class of our own because a hook on its own
+    class is the program's: ours there would replace one of its own, or be replaced."""
+
+
+class CreateTable(schema.CreateTable):
+    """The same, of a table."""
+
+    def __init__(self, element: sa.Table) -> None:
+        super().__init__(element)
+        self.columns = [CreateColumn(column) for column in element.columns]
+
+
+@compiles(CreateColumn)
+def _column_written(element: CreateColumn, compiler: DDLCompiler, **kw: Any) -> str:
+    text: str = compiler.visit_create_column(element, **kw)  # type: ignore[no-untyped-call]
+    return of_dialect(compiler.dialect).column_written(element.element, text)
+
+
+@compiles(CreateTable)
+def _table_written(element: CreateTable, compiler: DDLCompiler, **kw: Any) -> str:
+    text: str = compiler.visit_create_table(element, **kw)  # type: ignore[no-untyped-call]
+    return of_dialect(compiler.dialect).table_written(element.element, text)
 
 
 class KeyText(TypeDecorator[str]):

@@ -10,10 +10,10 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Inspector
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex
 
 from msgworker import db
-from msgworker.db import Database
+from msgworker.db import CreateTable, Database
 from msgworker.errors import SchemaError
 from msgworker.schedules import Schedule
 from msgworker.schema import additions, create, describe, difference, requirements

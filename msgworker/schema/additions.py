@@ -9,10 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex
 
 from msgworker import db
-from msgworker.db import Trouble, connecting, reason_of, trouble, writing
+from msgworker.db import CreateColumn, CreateTable, Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.schema.difference import difference, ordered_indexes, suffix
 from msgworker.table import OWN, SLICES, MessageTable, Tables, tables_for

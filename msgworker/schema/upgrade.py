@@ -15,12 +15,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Inspector
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex
 
 from msgworker import db
 from msgworker.db import (
     AN_INSTANT,
     NOBODY,
+    CreateTable,
     Database,
     Trouble,
     connecting,
