@@ -108,7 +108,7 @@ def upgrade(op: Any, table: MessageTable | None = None, *, message_table: bool =
 
 @cache
 def _our_tables() -> frozenset[str]:
-    tables = tables_for(MessageTable(), DATABASES[NAMES[0]])
+    tables = tables_for(MessageTable(), DATABASES[NAMES[0]])  # their names are the same in all
     return frozenset(table.name for table in own_tables(tables)) | {DEFAULT_NAME}
 
 

@@ -161,7 +161,7 @@ MYSQL_REFUSES = {
 )
 def test_an_added_created_at_leaves_the_rows_that_are_there_without_a_value(name, set_default):
     message = tables_for(MessageTable("t"), DATABASES[name]).message
-    sql = DATABASES[name].compiler()
+    sql = DATABASES[name].offline_dialect()
     add, *rest = additions.add_with_default_for_new(sql, message, message.c.created_at)
     assert "created_at" in add
     assert "DEFAULT" not in add
@@ -309,7 +309,7 @@ def test_the_page_about_adoption_names_each_column_with_its_type():
         roles = re.findall(r"`(\w+)`", names)
         said = kinds.split(", ") if len(roles) > 1 and "," in kinds else [kinds] * len(roles)
         told |= dict(zip(roles, said, strict=True))
-    sql = DATABASES["postgresql"].compiler()
+    sql = DATABASES["postgresql"].offline_dialect()
     columns = tables_for(MessageTable(), DATABASES["postgresql"]).message.c
     assert told.keys() == ROLES.keys()
     for column in columns:

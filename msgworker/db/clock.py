@@ -15,7 +15,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
-from msgworker.db.database import DATABASES, Database, of_dialect
+from msgworker.db.database import Database, of_dialect
 from msgworker.db.types import OfDatabase
 from msgworker.errors import ConfigError
 from msgworker.ticks import zone_of
@@ -51,7 +51,7 @@ class UtcDateTime(TypeDecorator[datetime]):
             return None
         if value.tzinfo is None:
             raise ConfigError(f"a time needs its time zone, got {value!r}; use datetime.now(UTC)")
-        database = DATABASES[dialect.name]
+        database = of_dialect(dialect)
         if database.zoned_instants and self.form != "plain":
             return value.astimezone(UTC)
         local = _clock_at(value, self.zone)

@@ -257,17 +257,17 @@ def session_seconds(conn: sa.Connection) -> float | None:
 
 
 @contextmanager
-def joining_widely(conn: sa.Connection, dialect: Database) -> Iterator[None]:
+def joining_widely(conn: sa.Connection, database: Database) -> Iterator[None]:
     """The block's queries join a large part of the table; `conn` is one of `connecting`."""
-    if dialect.wide_join_settings is None or shares_sessions(conn):
+    if database.wide_join_settings is None or shares_sessions(conn):
         yield
         return
-    conn.exec_driver_sql(dialect.wide_join_settings[0])
+    conn.exec_driver_sql(database.wide_join_settings[0])
     try:
         yield
     finally:
         if not conn.invalidated:
-            conn.exec_driver_sql(dialect.wide_join_settings[1])
+            conn.exec_driver_sql(database.wide_join_settings[1])
 
 
 @contextmanager

@@ -1,9 +1,12 @@
 """What can differ between databases: a `Database`, with a module of its own for each.
 
-Everything that depends on which database it is, is an attribute or a method of `Database`: what it
-can do, what its errors mean, what a thing is called in its SQL. Here stand the defaults; a module
-such as `postgresql` has what is otherwise there, and is imported when such a database is used. What
-is the same for all is in the other modules of `db`, which ask a Database for the rest.
+What depends on which database it is, is an attribute or a method of `Database`: what it can do,
+what its errors mean, what a thing is called in its SQL. Here stand the defaults; a module such as
+`postgresql` has what is otherwise there, and is imported when such a database is used. What is the
+same for all is in the other modules of `db`, which ask a Database for the rest. Some things they
+know themselves: variants of column types for SQLite (types.py), what a driver's connection shows of
+itself (drivers.py, poolers.py, connections.py), and what user code sets in a session, which is
+looked for in the words of all databases at once (connections.py).
 
 One file, because it is the list that one who adds a database goes through.
 """
@@ -220,7 +223,8 @@ class Database:
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
     share_locks: shared row locks exist, with SKIP LOCKED.
     certifies: row locks are those of one server of several, which find out at COMMIT who has
-        changed the same row: what relies on a lock must change the row, too (Galera).
+        changed the same row: what relies on a lock must change the row, too (Galera); see
+        `several_writers`.
     defers: constraints and triggers may be deferred to the COMMIT, unless a transaction forbids it.
     update_ignore: the prefix that makes an UPDATE skip rows that violate the guard.
     rowcount_includes_ignored: the row count of such an UPDATE includes the skipped rows.
@@ -299,7 +303,7 @@ class Database:
     def __hash__(self) -> int:
         return hash((type(self), *sorted(vars(self).items())))
 
-    # --- What an INSERT can do, and what it returns.
+    # --- What an INSERT and an UPDATE can do, and what an INSERT returns.
 
     tells_no_other_ids: bool = False
     """The driver knows of an INSERT only what the counter of a table has given: not an id that
@@ -308,6 +312,13 @@ class Database:
     def returns_ids(self, version: tuple[Any, ...]) -> bool:
         """Whether an INSERT can return what it has inserted. version: of the server."""
         return False
+
+    key_hint: str = ""
+    """The hint of a statement by which rows that are given by id are read by their primary key."""
+
+    def in_order(self, change: sa.Update, *by: sa.ColumnElement[Any]) -> sa.Update:
+        """An UPDATE that changes its rows in this order; where there is `ordered_update`."""
+        raise NotImplementedError
 
     def insert_unless(
         self,
@@ -558,8 +569,8 @@ class Database:
         """The option of an Index with a WHERE."""
         return {f"{self.name}_where": where}
 
-    # --- DDL. `sql` is SQLAlchemy's dialect of the connection, or of `compiler`; `table` is the
-    # quoted name; [] or () = there is no such statement.
+    # --- DDL. `sql` is SQLAlchemy's dialect of the connection, or of `offline_dialect`; `table` is
+    # the quoted name; [] or () = there is no such statement.
 
     driver: str
     """The driver that is taken where a URL names none, as in `postgresql+psycopg`."""
@@ -572,8 +583,8 @@ class Database:
     owner_rights: str
     """What a login needs that creates and changes the tables."""
 
-    def compiler(self) -> sa.Dialect:
-        """A dialect of SQLAlchemy to print DDL without a connection."""
+    def offline_dialect(self) -> sa.Dialect:
+        """A new dialect of SQLAlchemy, to print SQL without a connection."""
         return make_url(f"{self.driver}://").get_dialect()()
 
     def own_table_options(self) -> dict[str, Any]:
@@ -839,7 +850,10 @@ class Database:
     # --- What `doctor` asks of a server.
 
     server_settings: tuple[ServerSetting, ...] = ()
-    several_servers: SeveralWriters | None = None
+    several_writers: SeveralWriters | None = None
+    """What is said of a server that `certifies`."""
+    writers_variable: tuple[str, str] | None = None
+    """The variable that says that a server is one of those, and its value then."""
     oldest_snapshot: str = ""
     """Who holds the oldest snapshot, for how many seconds (None = it does not say), and what ends
     it; no row = no session for long, as far as this login may see."""

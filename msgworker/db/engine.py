@@ -73,7 +73,7 @@ def other_than(engine: sa.Engine, other: sa.Engine) -> str:
     if other.url == engine.url:
         return ""
     ours, theirs = engine.dialect.name, other.dialect.name
-    if DATABASES[ours].family != DATABASES[theirs].family:
+    if of(engine).family != of(other).family:
         return f"is of {theirs}, but the App's database is {ours}"
     return of(engine).another_file(engine.url, other.url)
 

@@ -111,6 +111,7 @@ class MySQL(Database):
     guard_case: Literal["column", "function"] | None = "function"
     latest_by_lock = True
     ordered_update = True
+    key_hint = "FORCE INDEX (PRIMARY)"
     update_ignore = "IGNORE"
     rowcount_includes_ignored = True
     bare_unions = True
@@ -312,6 +313,15 @@ class MySQL(Database):
 
     def bytewise(self, text: str) -> str:
         return f"(CONVERT({text} USING utf8mb4) COLLATE {self.key_collation})"
+
+    def in_order(self, change: sa.Update, *by: sa.ColumnElement[Any]) -> sa.Update:
+        # SQLAlchemy has no method for an ORDER BY: it stands behind the last condition.
+        first, *rest = by
+        begin = sa.literal_column("1").op("ORDER BY", precedence=100, is_comparison=True)
+        order: sa.ColumnElement[Any] = begin(first)
+        for key in rest:
+            order = order.op(",", precedence=90, is_comparison=True)(key)
+        return change.where(order)
 
     # --- DDL.
 
@@ -532,7 +542,7 @@ class MySQL(Database):
             "SET GLOBAL sql_mode = CONCAT(@@global.sql_mode, ',STRICT_TRANS_TABLES')",
         ),
     )
-    several_servers: SeveralWriters | None = SeveralWriters(
+    several_writers: SeveralWriters | None = SeveralWriters(
         "Group Replication with several primaries",
         "SELECT 0, @@auto_increment_increment, @@group_replication_consistency"
         " NOT IN ('EVENTUAL', 'BEFORE_ON_PRIMARY_FAILOVER')",
@@ -589,8 +599,7 @@ class MySQL(Database):
     }
     checked_drivers = ("pymysql",)
     inlined_lists = "pyformat"
-    several_writers = ("group_replication_single_primary_mode", "OFF")
-    """The variable that says that all servers of a cluster take writes, and its value then."""
+    writers_variable = ("group_replication_single_primary_mode", "OFF")
 
     def connect_options(self, url: URL) -> dict[str, Any]:
         found = super().connect_options(url)
@@ -625,15 +634,15 @@ class MySQL(Database):
         if engine.dialect.server_version_info is None:  # it distinguishes MariaDB and MySQL
             with connecting(engine):
                 pass
-        database: Any = of(engine)
+        database = of(engine)
         if engine.pool not in _certifies:
-            variable, value = database.several_writers
+            assert database.writers_variable is not None
+            variable, value = database.writers_variable
             with connecting(engine) as conn:
                 asked = sa.text("SHOW VARIABLES LIKE :variable")
                 found = conn.execute(asked, {"variable": variable}).first()
             _certifies[engine.pool] = found is not None and str(found[1]) == value
-        made: Database = database.having(certifies=True) if _certifies[engine.pool] else database
-        return made
+        return database.having(certifies=True) if _certifies[engine.pool] else database
 
     def place(self, conn: sa.Connection, table: str) -> list[str]:
         query = "SELECT @@hostname, @@port, @@datadir, @@server_id, DATABASE()"
@@ -695,14 +704,14 @@ class MariaDB(MySQL):
     def _limits(self, seconds: float) -> dict[str, str]:
         return {"max_statement_time": f"{seconds:.3f}"}
 
-    several_writers = ("wsrep_on", "ON")
+    writers_variable = ("wsrep_on", "ON")
 
     rule_queries = (
         "SELECT 'check', constraint_name, check_clause FROM information_schema.check_constraints"
         " WHERE constraint_schema = coalesce(:schema, database()) AND table_name = :name",
         *_RULES,
     )
-    several_servers = SeveralWriters(
+    several_writers = SeveralWriters(
         "a Galera cluster of {} nodes",
         "SELECT (SELECT variable_value FROM information_schema.global_status"
         " WHERE variable_name = 'WSREP_CLUSTER_SIZE'),"

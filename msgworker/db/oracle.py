@@ -160,8 +160,8 @@ class Oracle(Database):
     )
     owner_rights = "CREATE TABLE and a quota, and to own the tables"
 
-    def compiler(self) -> sa.Dialect:
-        made = super().compiler()
+    def offline_dialect(self) -> sa.Dialect:
+        made = super().offline_dialect()
         made.server_version_info = (19,)
         return made
 

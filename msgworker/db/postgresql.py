@@ -242,7 +242,7 @@ class PostgreSQL(Database):
 
     def table_options(self, by: str | None = None) -> dict[str, Any]:
         if by is not None:
-            quoted = self.compiler().identifier_preparer.quote(by)
+            quoted = self.offline_dialect().identifier_preparer.quote(by)
             return {"postgresql_partition_by": f"HASH ({quoted})"}
         if not _KNOWS_WITH:
             sa.Table.argument_for("postgresql", "with", None)

@@ -13,7 +13,7 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from msgworker.db.database import DATABASES, Database, of_dialect
+from msgworker.db.database import Database, of_dialect
 from msgworker.payload import BEGINNING
 
 
@@ -28,6 +28,8 @@ class OfDatabase(FunctionElement[Any]):
         super().__init_subclass__(**options)
         cls.inherit_cache = True
         cls.way = cls.__name__.lstrip("_")
+        if not hasattr(Database, cls.way):
+            raise TypeError(f"{cls.__name__}: Database has no method {cls.way}")
 
 
 @compiles(OfDatabase)
@@ -120,7 +122,7 @@ class AnyText(TypeDecorator[str]):
         return _given_back(bindvalue)
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
-        if not isinstance(value, str) or not DATABASES[dialect.name].odd_texts:
+        if not isinstance(value, str) or value.isascii() or not of_dialect(dialect).odd_texts:
             return value
         try:
             value.encode()

@@ -56,7 +56,7 @@ CHECKS = (
     server.isolation,
     server.pooler,
     server.succession,
-    server.several_writers,
+    server.cluster,
     server.snapshots,
     server.clock,
     server.local_times,

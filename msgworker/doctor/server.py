@@ -251,11 +251,11 @@ def succession(p: Patient) -> list[Finding]:
     return [needed("server", text)]
 
 
-def several_writers(p: Patient) -> list[Finding]:
+def cluster(p: Patient) -> list[Finding]:
     """What is otherwise where several servers take writes."""
     if not p.database.certifies:
         return _single_primary(p)
-    known = p.database.several_servers
+    known = p.database.several_writers
     assert known is not None
     size, step, in_order = p.conn.execute(sa.text(known.query)).one()
     found = [fine("server", f"{known.words.format(size)}; gaps between ids are harmless")]

@@ -210,7 +210,7 @@ class Choice:
 
     def _index_advice(self, ids: list[int], what: str, forced: str) -> str:
         t = self.tables
-        quote = t.database.compiler().identifier_preparer
+        quote = t.database.offline_dialect().identifier_preparer
         object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
         one = len(ids) == 1
         left = f"message {ids[0]} was" if one else f"messages {ids[0]} to {ids[-1]} were"

@@ -155,7 +155,7 @@ def ddl(spec: MessageTable, name: str, partitions: int = 0) -> str:
     """The whole script for a DBA, without connecting. partitions: of the message table, by the hash
     of the object; only where `Database.unpartitioned` says nothing."""
     database = db.DATABASES[name].having(partitioned=partitions > 0)
-    compiler = database.compiler()
+    compiler = database.offline_dialect()
     t = tables_for(spec, database)
     parts = [
         "-- msgworker: messages, leases, items, failed tries, audit, locks, schedules, history for "

@@ -350,25 +350,21 @@ def _element(value: Any) -> str:
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-BY_KEY = "FORCE INDEX (PRIMARY)"
-
-
 def locked_by_key(t: Tables, query: sa.Select[Any]) -> sa.Select[Any]:
     """Rows given by id, locked in the order of their ids."""
     if t.orders_updates:
-        query = query.with_hint(t.message, BY_KEY)
+        query = query.with_hint(t.message, t.database.key_hint)
     return query.order_by(t.cols().msg_id).with_for_update()
 
 
 def by_key(t: Tables, change: sa.Update) -> sa.Update:
     """An UPDATE of rows given by id. Without the hint MariaDB and MySQL read a small table whole,
     and wait for rows that others have locked: two batches deadlock."""
-    return change.with_hint(BY_KEY) if t.orders_updates else change
+    return change.with_hint(t.database.key_hint) if t.orders_updates else change
 
 
 def in_guard_order(t: Tables, change: sa.Update) -> sa.Update:
-    """An UPDATE that flags several rows, given by id, with an ORDER BY, for which SQLAlchemy has no
-    method: it stands behind the last condition.
+    """An UPDATE that flags several rows, given by id, in the order of the guard.
 
     Where the guard locks the gaps beside an entry, two that enter it in different orders deadlock.
     Rows are still locked by msg_id, as they are read; and in an object the old row leaves the guard
@@ -378,6 +374,5 @@ def in_guard_order(t: Tables, change: sa.Update) -> sa.Update:
     if not t.orders_updates:
         return change
     c = t.cols()
-    by = sa.literal_column("1").op("ORDER BY", precedence=100, is_comparison=True)
-    order = by(c.object_id).op(",", precedence=90, is_comparison=True)(c.msg_id)
-    return change.where(order).with_hint(BY_KEY)
+    ordered = t.database.in_order(change, c.object_id, c.msg_id)
+    return ordered.with_hint(t.database.key_hint)

@@ -301,7 +301,7 @@ class Tables(ABC):
             return query
         hint = self.database.index_hint.format(index)
         if source is self.message:  # Oracle ignores a hint that names the schema
-            quote = self.database.compiler().identifier_preparer.quote
+            quote = self.database.offline_dialect().identifier_preparer.quote
             name = quote(self.message.name).replace("%", "%%")  # SQLAlchemy formats the hint
             hint = hint.replace("%(name)s", name)
         return query.with_hint(source, hint)

@@ -52,7 +52,7 @@ def statements(name: str) -> list[str]:
     locks.renew_all(of, t, "me", ttl_ms=1)
     locks.held(of, t, "x")
     locks.holder(of, t, "x")
-    return [str(s.compile(dialect=DATABASES[name].compiler())) for s in conn.statements]
+    return [str(s.compile(dialect=DATABASES[name].offline_dialect())) for s in conn.statements]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -139,11 +139,11 @@ def test_the_database_s_clock_counts_for_local_times(zone: str, local: Any) -> N
 def test_a_case_of_the_clock_is_written_in_the_zone_too() -> None:
     kind = UtcDateTime("Asia/Shanghai")
     value = sa.case((sa.column("dead") == 1, now()))
-    compiler = DATABASES["mariadb"].compiler()
+    compiler = DATABASES["mariadb"].offline_dialect()
     text = str(written(value, kind).compile(dialect=compiler))
     assert "utc_timestamp(6) + INTERVAL 28800 SECOND" in text
     twice = str(
-        written(written(value, kind), kind).compile(dialect=DATABASES["mariadb"].compiler())
+        written(written(value, kind), kind).compile(dialect=DATABASES["mariadb"].offline_dialect())
     )
     assert text == twice
     assert text.count("INTERVAL") == 1
@@ -156,7 +156,7 @@ def test_the_default_of_our_own_column_is_in_the_zone(name: str) -> None:
 
 
 def test_oracle_compares_columns_with_and_without_a_zone() -> None:
-    compiler = DATABASES["oracle"].compiler()
+    compiler = DATABASES["oracle"].offline_dialect()
     clock = "CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)"
 
     def due(there: Any, zone: str) -> str:

@@ -20,7 +20,7 @@ def described(name: str, **spec: Any) -> Live:
     """Our own table as the database `name` would describe it."""
     table = MessageTable(**spec)
     message = tables_for(table, DATABASES[name]).message
-    sql = DATABASES[name].compiler()
+    sql = DATABASES[name].offline_dialect()
     columns = {
         role: Column(
             column,

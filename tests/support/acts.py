@@ -66,7 +66,7 @@ class Compiled:
     rowcount = 1
 
     def __init__(self, name: str) -> None:
-        self.dialect = DATABASES[name].compiler()
+        self.dialect = DATABASES[name].offline_dialect()
         self.rows: dict[str, list[tuple[Any, ...]]] = {}
         self.sent: list[str] = []
 
