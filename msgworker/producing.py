@@ -26,7 +26,7 @@ from msgworker.message import (
 from msgworker.payload import encode, is_text
 from msgworker.store import send as store
 from msgworker.table import MAX_KEY, MAX_OBJECT_ID, MAX_TOPIC, MOST_PRIORITY, Tables
-from msgworker.table.tables import able, enforced, index_name
+from msgworker.table.tables import enforces_keys, takes_keys, unique_index_name
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session, scoped_session
@@ -285,7 +285,7 @@ def _check_keys(tables: Tables) -> None:
             f"table {tables.spec.name} has partitions, and no index over all of them can keep keys "
             "unique; send the message without one (docs/project/decisions/013-partitions.md)"
         )
-    if not able(tables):
+    if not takes_keys(tables):
         hint = (
             "run App.create_schema() or `msgworker init-db`, which add them"
             if tables.spec.is_default
@@ -294,10 +294,10 @@ def _check_keys(tables: Tables) -> None:
             "create_schema(); `msgworker doctor` prints the statements"
         )
         raise ConfigError(f"table {tables.spec.name} has no columns for unique keys; {hint}")
-    if not enforced(tables):
+    if not enforces_keys(tables):
         raise SchemaError(
-            f"the unique index {index_name(tables)} is missing on {tables.spec.name}: without it "
-            "keys are not unique. Run App.create_schema() or `msgworker init-db`"
+            f"the unique index {unique_index_name(tables)} is missing on {tables.spec.name}: "
+            "without it keys are not unique. Run App.create_schema() or `msgworker init-db`"
         )
 
 

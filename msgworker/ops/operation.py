@@ -49,7 +49,7 @@ from msgworker.store.audit import Operation
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.rows import RowKept
 from msgworker.table import CANCEL, HISTORY, LIMIT, Tables
-from msgworker.table.tables import index_name
+from msgworker.table.tables import unique_index_name
 
 T = TypeVar("T")
 W = TypeVar("W", bound="Writing")
@@ -227,7 +227,7 @@ class Bulk:
             nonlocal taken
             if trouble(error) is Trouble.REFUSED:
                 raise refusal(self.engine, error) from error
-            if isinstance(error, DBAPIError) and violates(error, index_name(self._tables)):
+            if isinstance(error, DBAPIError) and violates(error, unique_index_name(self._tables)):
                 taken += 1  # a unique key was taken after it was looked at: look again
                 return Fate.AGAIN if taken < KEY_TRIES else Fate.RAISE
             return by_trouble(error, looking)

@@ -25,7 +25,7 @@ from msgworker.store.bounded import (
 from msgworker.store.cancels import CANCELLED, Asked
 from msgworker.store.rows import Wanted, check_written
 from msgworker.table import Cols, Tables, lit
-from msgworker.table.tables import able, counts, holds
+from msgworker.table.tables import holds_key, key_counts, takes_keys
 
 # --- Unique keys of messages that are set to new again: whose key another message has taken.
 
@@ -33,16 +33,16 @@ from msgworker.table.tables import able, counts, holds
 def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
     """Those of the ended messages whose key another one holds, or an earlier one of them would
     hold: msg_id -> the other one."""
-    if not able(t) or not ids:
+    if not takes_keys(t) or not ids:
         return {}
 
     def build() -> sa.Select[Any]:
         c, other = t.cols(), t.cols(t.message.alias("h"))
         assert c.unique_key is not None
-        held = sa.select(sa.func.min(other.msg_id)).where(*holds(t, other, c.unique_key))
+        held = sa.select(sa.func.min(other.msg_id)).where(*holds_key(t, other, c.unique_key))
         query = sa.select(c.msg_id, c.unique_key, held.scalar_subquery())
         zero: sa.ColumnElement[int] = sa.literal_column("0")
-        ended = sa.case((counts(c), sa.literal_column("1")), else_=zero) == zero  # also if NULL
+        ended = sa.case((key_counts(c), sa.literal_column("1")), else_=zero) == zero  # also if NULL
         return query.where(t.among(c.msg_id), c.unique_key.is_not(None), ended).order_by(c.msg_id)
 
     found: dict[int, int] = {}

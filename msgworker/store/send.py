@@ -22,7 +22,7 @@ from msgworker.errors import DuplicateMessage
 from msgworker.message import Outgoing, Status
 from msgworker.store.rows import array_of_texts, array_param
 from msgworker.table import MessageTable, Tables, lit
-from msgworker.table.tables import ONE, able, counts, holds, index_name
+from msgworker.table.tables import ONE, holds_key, key_counts, takes_keys, unique_index_name
 
 # --- Send a message with a unique key, in the caller's transaction, which a taken key does not
 # break.
@@ -138,7 +138,7 @@ def _inserted(
         def build() -> sa.Insert:
             c = t.cols()
             assert c.unique_key is not None
-            values, where = inserted_values(t, names), counts(c)
+            values, where = inserted_values(t, names), key_counts(c)
             statement = t.database.insert_unless(t.message, values, c.unique_key, where)
             return statement.returning(c.msg_id)
 
@@ -149,7 +149,7 @@ def _inserted(
     try:
         return insert_one(conn, t, row), None
     except DBAPIError as error:
-        if not db.violates(error, index_name(t)):
+        if not db.violates(error, unique_index_name(t)):
             raise
     return None, holder(conn, t, key, latest=t.database.latest_by_lock)
 
@@ -162,7 +162,7 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
         c = t.cols()
         topic = sa.null() if c.topic is None else c.topic
         columns: list[Any] = [c.msg_id, topic, c.object_id, c.unique_kept]
-        query = sa.select(*columns).where(*holds(t, c, bindparam("mw_key", type_=AnyText())))
+        query = sa.select(*columns).where(*holds_key(t, c, bindparam("mw_key", type_=AnyText())))
         return query.with_for_update(read=True) if latest else query
 
     with t.database.past_snapshot(conn) if latest else nullcontext():
@@ -172,7 +172,7 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
 
 def told(conn: Connection, t: Tables, msg_id: int, key: str) -> str:
     """Whether a message holds its key, or which one does, as the end of a sentence; else empty."""
-    found = holder(conn, t, key) if able(t) else None
+    found = holder(conn, t, key) if takes_keys(t) else None
     if found is None:
         return ""
     if found.msg_id != msg_id:
@@ -234,7 +234,7 @@ def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:
         ]
         same.append(sa.func.coalesce(c.unique_kept, ZERO) != ONE)
         without = {t.names["unique_key"]: sa.null()}
-        return sa.update(t.message).where(*same, counts(c)).values(without)
+        return sa.update(t.message).where(*same, key_counts(c)).values(without)
 
     with t.database.past_snapshot(conn):
         conn.execute(t.built("key_given_up", build), {"mw_id": found.msg_id, "mw_key": key})

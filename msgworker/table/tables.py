@@ -137,26 +137,26 @@ def _rank(c: Cols) -> ColumnElement[Any]:
 # message writes `finished_at`. A row enters the index when it is sent or rerun, and never by a
 # claim or a settle, which therefore cannot violate it.
 
-COLUMNS = ("unique_key", "unique_kept", "finished_at")
+KEY_COLUMNS = ("unique_key", "unique_kept", "finished_at")
 
 
-def index_name(t: Tables) -> str:
+def unique_index_name(t: Tables) -> str:
     """The name of the unique index."""
     return t.spec.index_name(UNIQUE)
 
 
-def enforced(t: Tables) -> bool:
+def enforces_keys(t: Tables) -> bool:
     """Whether the table has the columns of keys and their index."""
-    return able(t) and (t.indexes is None or index_name(t) in t.indexes)
+    return takes_keys(t) and (t.indexes is None or unique_index_name(t) in t.indexes)
 
 
-def able(t: Tables) -> bool:
+def takes_keys(t: Tables) -> bool:
     """Whether the table has the columns of keys, each of use with the others only, and can have
     their index."""
-    return not t.database.partitioned and all(map(t.has, COLUMNS))
+    return not t.database.partitioned and all(map(t.has, KEY_COLUMNS))
 
 
-def counts(c: Cols) -> ColumnElement[bool]:
+def key_counts(c: Cols) -> ColumnElement[bool]:
     """The row holds its key, if it has one: the predicate of the index."""
     assert c.unique_key is not None
     assert c.unique_kept is not None
@@ -177,23 +177,23 @@ def held_key(t: Tables, c: Cols) -> ColumnElement[Any]:
         source: FromClause = c.msg_id.table
         found: ColumnElement[Any] = source.c[HELD_KEY]
         return found
-    return sa.case((counts(c), c.unique_key))
+    return sa.case((key_counts(c), c.unique_key))
 
 
-def holds(t: Tables, c: Cols, key: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+def holds_key(t: Tables, c: Cols, key: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     """It is the row that holds this key."""
     mine = held_key(t, c) == key
-    return [mine, counts(c)] if t.database.partial_indexes else [mine]
+    return [mine, key_counts(c)] if t.database.partial_indexes else [mine]
 
 
 def add_unique_index(t: Tables) -> None:
     """Attach the index, and the generated column that it is on, to the message table."""
-    if not able(t):
+    if not takes_keys(t):
         return
     c = t.cols()
     assert c.unique_key is not None
     if t.database.case_index == "column":
-        key = sa.case((counts(c), c.unique_key))
+        key = sa.case((key_counts(c), c.unique_key))
         computed = sa.Computed(key, persisted=t.database.stored_columns)
         hidden = {db.HIDDEN: True}
         kind = db.key_text(MAX_KEY)  # byte by byte, whatever the collation of the column
@@ -201,8 +201,8 @@ def add_unique_index(t: Tables) -> None:
         t.message.append_column(column)
     option: dict[str, Any] = {}
     if t.database.partial_indexes:
-        option = t.database.index_where(counts(c))
-    sa.Index(index_name(t), held_key(t, c), unique=True, **option)
+        option = t.database.index_where(key_counts(c))
+    sa.Index(unique_index_name(t), held_key(t, c), unique=True, **option)
 
 
 # --- The base of all statements: the existing columns, and the predicates of the protocol.

@@ -38,7 +38,7 @@ import sqlalchemy as sa
 
 from msgworker import MessageTable
 from msgworker.schema import additions
-from msgworker.table.tables import able
+from msgworker.table.tables import takes_keys
 from proof import pairs, pooled
 from proof.crash import points, rolling
 from proof.crash.batch_witness import BEHIND
@@ -342,7 +342,7 @@ class Torture:
                     self.trial.send_late(object_id, chance.choice(("plain", *EXACT)), 0.2)
                     self.score.late += 1
                 self.trial.send_many(scenario.sends(chance))
-                for _ in range(scenario.keyed if able(self.trial.app.tables) else 0):
+                for _ in range(scenario.keyed if takes_keys(self.trial.app.tables) else 0):
                     self.features.send_keyed(chance)
             except Exception:  # the server is away: what was sent is not certain, which is noted
                 self.score.unsure += 1

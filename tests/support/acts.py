@@ -56,7 +56,7 @@ from msgworker.store.rows import Row
 from msgworker.store.settle import Share, settle_batch
 from msgworker.store.shards import Place
 from msgworker.table import Tables
-from msgworker.table.tables import able
+from msgworker.table.tables import takes_keys
 from tests.oracle_driver import Log
 
 
@@ -303,7 +303,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
             values = producing.row_values(t, **options, unique_key="k") | {"b_headers": "{}"}
             yield producing.insert_one, {"values": values}
             yield send.replace, {"found": send.Holder(1, "t", "o", False), "row": values}
-        if able(t):
+        if takes_keys(t):
             row = producing.row_values(t, **options, unique_key="k", kept=delay is None)
             yield send.send, {"row": row, "on_duplicate": "skip"}
             found = send.Holder(1, "t", "o", False)
