@@ -4,7 +4,8 @@ create       create the tables
 difference   what a table lacks
 additions    one table, column or index; the script of all
 upgrade      the tables of an earlier version
-describe     the live table, and the version that is recorded
+describe     the live table
+versions     the version of the schema, as recorded
 requirements  what a table must be like
 trial        a message's life, tried and rolled back
 known        the tables of an App as it last read them

@@ -19,8 +19,7 @@ from msgworker.counted import plural
 from msgworker.db import Database, connecting, writing
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.message import Status
-from msgworker.schema import describe as versions
-from msgworker.schema import requirements
+from msgworker.schema import requirements, versions
 from msgworker.schema import rule as rules
 from msgworker.schema.additions import (
     ensure_columns,

@@ -30,8 +30,7 @@ from msgworker.db import (
     writing,
 )
 from msgworker.errors import SchemaError
-from msgworker.schema import create, describe
-from msgworker.schema import describe as versions
+from msgworker.schema import create, describe, versions
 from msgworker.schema import rule as rules
 from msgworker.schema.additions import (
     add_columns,

@@ -32,6 +32,7 @@ from msgworker.db import (
     written,
 )
 from msgworker.db.clock import changes_of, offsets_of
+from msgworker.db.types import OfDatabase
 from tests.servers import MariaDB, run, start
 
 YEAR = datetime.now(UTC).year
@@ -278,3 +279,8 @@ def test_a_timestamp_is_right_whatever_the_zone_of_the_session(
                     assert sorted(conn.scalars(rows.where(has_come(column, now())))) == due
                     assert sorted(conn.scalars(rows.where(is_to_come(column, now())))) == later
         conn.exec_driver_sql("DROP TABLE ticked")
+
+
+def test_an_expression_that_no_database_can_write_is_an_error_at_once():
+    with pytest.raises(TypeError, match="Database has no method nwo"):
+        type("nwo", (OfDatabase,), {})
