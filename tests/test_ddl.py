@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -11,8 +14,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, MessageTable
+from msgworker import App, MessageTable, queries
 from msgworker.db import DATABASES, NAMES
+from msgworker.queries import charts
+from msgworker.queries import counts as overview
 from msgworker.schema import additions
 from msgworker.table import ROLES, tables_for
 from tests.oracle_driver import Log
@@ -256,6 +261,20 @@ def test_oracle_s_script_is_clean():
     script = statements(additions.ddl(MessageTable(), "oracle"))
     assert len(script) >= 6
     assert {sql: lint(sql) for sql in script if lint(sql)} == {}
+
+
+def test_every_function_that_reads_for_operators_is_called_for_its_statements():
+    """But for two that need an answer: of the clock, and of a catalogue."""
+    apart = {charts.read, overview.read}
+    log: Any = Compiled("sqlite")
+    called = {act for act, _ in acts(tables_for(MessageTable(), DATABASES["sqlite"]), log)}
+    for part in pkgutil.iter_modules(queries.__path__, f"{queries.__name__}."):
+        for name, one in vars(importlib.import_module(part.name)).items():
+            ours = inspect.isfunction(one) and one.__module__ == part.name and name[0] != "_"
+            if ours and [*inspect.signature(one).parameters][:2] == ["conn", "t"]:
+                assert one in called | apart, (
+                    f"{part.name}.{name}: a call of it in tests/support/acts.py"
+                )
 
 
 def _oracle_statements(spec: MessageTable, header_room: int = 0) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
 import msgworker
+from msgworker import doctor, ops, queries
 
 SQLALCHEMY = {"sqlalchemy"}
 PARTS = {
@@ -80,6 +82,21 @@ def test_a_look_imports_what_it_reads_with_and_no_more(tmp_path):
     )
     parts = ("coordination", "doctor", "web", "queries.charts", "queries.lanes", "queries.pages")
     assert imported_by(code) & {f"msgworker.{part}" for part in parts} == set()
+
+
+def test_a_worker_that_is_made_has_imported_all_that_its_app_may_read_with(tmp_path):
+    """No thread of an instance imports anything; `App.worker` names the modules."""
+    code = (
+        f"from msgworker import App; app = App('sqlite:///{tmp_path}/q.db')\n"
+        "app.add_handler('t', print); app.worker()\n"
+        "pass"
+    )
+    wanted = {
+        part.name
+        for package in (queries, ops, doctor)
+        for part in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    }
+    assert wanted - imported_by(code) == set()
 
 
 def test_a_name_that_is_not_public_is_no_attribute():

@@ -22,7 +22,7 @@ from wcwidth import wcswidth
 
 from msgworker.cli import output
 from msgworker.cli.output import wrapped
-from tests.support.programs import Cli, environment, sql
+from tests.support.programs import LOOKS, Cli, environment, sql
 
 LONG = "the account of the customer has no ledger for the month, ask the finance department please"
 NARROW = f"""
@@ -85,14 +85,14 @@ SINGLE = [
     ("failures",),
     ("doctor", "--plan"),
 ]
-TABLES = [("status",), ("list",), ("lanes",), ("instances",), ("audit",)]
+REST = [tuple(look.split()) for look in LOOKS]
 
 
 @pytest.mark.quick("80")
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(filled: Cli, terminal: Any, width: int) -> None:
     terminal(width)
-    for command in SINGLE + TABLES:
+    for command in SINGLE + REST:
         shown = filled(*command, "--app", "narrow:app")
         wide = [line for line in shown.stdout.split("\n") if wcswidth(line) > width]
         assert wide == [], command

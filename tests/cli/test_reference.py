@@ -10,7 +10,7 @@ import pytest
 
 from msgworker.cli import main
 from msgworker.cli.group import COMMANDS, app_as_option, is_reference, takes_app
-from tests.support.programs import Cli, dead, sql
+from tests.support.programs import LOOKS, WRITES, Cli, dead, sql
 
 REST: dict[str, tuple[str, ...]] = {
     "init-db": ("--json",),
@@ -49,6 +49,12 @@ REFUSED = {"deal": 4, "web": 2}
 
 def test_every_command_but_demo_takes_an_app() -> None:
     assert set(REST) == set(COMMANDS) - {"demo"}
+
+
+def test_every_command_looks_or_writes() -> None:
+    """LOOKS is what is tested for secrets, escapes, widths, odd rows and rights."""
+    looks = [look.split()[0] for look in LOOKS]
+    assert sorted([*looks, *WRITES]) == sorted(COMMANDS)
 
 
 def options(command: str, *args: str) -> list[str]:

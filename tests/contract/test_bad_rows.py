@@ -15,6 +15,7 @@ from msgworker.cli.output import print_json
 from msgworker.cli.show import as_dict
 from msgworker.errors import ConfigError
 from tests.support.odd_rows import assert_all_others_ran, drain, drain_all, put
+from tests.support.ops import looks
 from tests.support.rows import Table, send
 
 DONE, DEAD, STAYS = "done", "dead", "new"
@@ -93,20 +94,16 @@ ODD = _odd_rows()
 def every_look(app: App, msg_id: int) -> dict[str, Any]:
     """What all the looks of ops find, as JSON shows it, too."""
     ops = app.ops
-    found = {
-        "list": ops.find(limit=1000),
-        "new": ops.find(status="new"),
-        "dead": ops.find(status="dead"),
-        "since": ops.find(since=datetime(2020, 1, 1, tzinfo=UTC)),
-        "show": ops.show(msg_id),
-        "explain": ops.explain(msg_id),
-        "failures": ops.failures(),
-        "lanes": ops.lanes(),
-        "instances": ops.instances(),
-        "counts": ops.counts(),
-        "doctor": ops.doctor(),
-        "purge": ops.purge(older_than=3600, dry_run=True),
-    }
+    found = {name: look() for name, look in looks(ops, msg_id).items()}
+    found["list"] = ops.find(limit=1000)
+    for chosen in (
+        {"status": "new"},
+        {"status": "dead"},
+        {"since": datetime(2020, 1, 1, tzinfo=UTC)},
+    ):
+        ops.find(**chosen)
+        ops.messages(**chosen)
+    ops.purge(older_than=3600, dry_run=True)
     print_json([as_dict(info) for info in found["list"]])
     return found
 

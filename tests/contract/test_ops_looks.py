@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 from datetime import UTC, datetime, timedelta, timezone
@@ -13,6 +14,7 @@ import msgworker
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
 from msgworker.message import Outcome, Settlement, State
+from msgworker.ops import Ops
 from msgworker.queries import counts, failures, lanes
 from msgworker.queries.counts import Exact
 from msgworker.queries.instances import Life
@@ -20,9 +22,21 @@ from msgworker.queries.verdict import Reason
 from msgworker.store import bounded, settle
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered
-from tests.support.ops import failing, why
+from tests.support.ops import failing, looks, why
 from tests.support.rows import Table, send
 from tests.support.waiting import until
+
+
+def test_every_look_of_ops_is_in_the_list_of_the_tests(tmp_path):
+    """What has no `reason` changes nothing; `looks` of tests/support/ops.py is what is tested for
+    odd rows and long names."""
+    reads = {
+        name
+        for name, method in inspect.getmembers(Ops, inspect.isfunction)
+        if name[0] != "_" and "reason" not in inspect.signature(method).parameters
+    }
+    apart = {"acting", "within", "object_id", "operation", "recorded"}
+    assert reads - apart == looks(App(f"sqlite:///{tmp_path}/q.db").ops, 1).keys()
 
 
 def mixed(app: App, table: Table) -> list[int]:

@@ -1,5 +1,5 @@
-"""Every function of store/ and queries/ that sends a statement, with arguments; and a connection
-that only notes what it is sent."""
+"""The functions of store/ and queries/ that send a statement, with arguments; and a connection that
+only notes what it is sent. tests/test_ddl.py finds what is missing of queries/."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from msgworker.limit import Limit
 from msgworker.message import Outcome, Settlement, State
 from msgworker.queries import (
     audited,
+    charts,
     counts,
     explain,
     failures,
@@ -266,6 +267,13 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield lanes.lanes, {}
     log.rows = some
     yield instances.instances, {}
+    yield instances.leased, {}
+    yield instances.leases_ending, {"within": 9.0, "but": "x"}
+    yield instances.served, {}
+    yield instances.waiting, {}
+    yield messages.by_ids, {"ids": many}
+    yield messages.with_endings, {"infos": []}
+    yield charts.timings, {"window": "1h"}
     some = log.rows
     log.rows = {
         "count(*) AS count_1 \nFROM (SELECT": [(2, 1)],

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
 from tenacity import wait_none
 
 from msgworker import App
+from msgworker.ops import Ops
 from msgworker.ops.results import Progress
 from msgworker.queries.verdict import Reason
 from msgworker.store import cancels
 
 NEW, RUNNING, DONE, FAILED = 0, 1, 2, -1
+
+
+def looks(ops: Ops, msg_id: int) -> dict[str, Callable[[], Any]]:
+    """Every look of ops; those at one message at this one."""
+    of_one = ("show", "explain", "place", "items")
+    plain = (
+        *("counts", "overview", "probe", "unfinished", "find", "messages", "failures", "lanes"),
+        *("instances", "limits", "history", "timings", "sizes", "doctor", "pauses", "audit"),
+        *("schedules", "can_schedule", "locks"),
+    )
+    found = {name: getattr(ops, name) for name in plain}
+    return found | {name: lambda name=name: getattr(ops, name)(msg_id) for name in of_one}
 
 
 def put(app: App, *rows: tuple[Any, int], tries: int = 3, **values: Any) -> list[int]:

@@ -46,6 +46,16 @@ def gone(pid: int) -> bool:
 
 
 AT = ("--app", "crm:app")
+LOOKS = (
+    *("status", "list", "show 1", "explain 1", "failures", "pause", "limits", "schedules"),
+    *("audit", "lanes", "instances", "locks", "partitions", "doctor", "config"),
+)
+"""Every command that looks, as it is called for message 1 without a change; all take --json."""
+WRITES = {
+    *("demo", "init-db", "db", "ddl", "run", "drain", "web", "send", "rerun", "discard", "cancel"),
+    *("release", "purge", "resume", "deal"),
+}
+"""The other commands."""
 
 
 def sql(folder: Path, statement: str) -> list[Any]:
