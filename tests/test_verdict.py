@@ -43,6 +43,8 @@ CASES: list[tuple[Facts, World, Verdict, str]] = [
     (replace(HELD, dated=False), OPEN, Verdict.UNOWNED, "release --nobody --any-age"),
     (HELD, UNNAMED, Verdict.UNOWNED, "no column claimed_by"),
     (HELD, replace(UNNAMED, who=[LIVE]), Verdict.UNNAMED, "no column claimed_by"),
+    (HELD, replace(UNNAMED, who=[STOPPED]), Verdict.UNNAMED, "no column claimed_by"),
+    (HELD, replace(ME, names_owners=False, who=[STOPPED]), Verdict.UNOWNED, "no column claimed_by"),
     # What lasts until an operator acts comes before what ends by itself.
     (replace(NEW, behind=True, unseen="x"), OPEN, Verdict.BEHIND, "behind another"),
     (replace(NEW, unseen="no shard", due=False), OPEN, Verdict.OTHER_SLICES, "no shard"),

@@ -210,7 +210,9 @@ def _held(owner: str | None, world: World) -> Verdict:
     if world.asked is not None and owner in world.asked.me:
         return Verdict.OWN
     if owner is None:
-        may_be_theirs = not world.names_owners and live(world.who)
+        # One that has stopped may have it; a drain does not count on that, and says so.
+        others = live(world.who) if world.asked is None else world.works
+        may_be_theirs = not world.names_owners and others
         return Verdict.UNNAMED if may_be_theirs else Verdict.UNOWNED
     holder = world.holder(owner)
     if holder is None or holder.life is not Life.LIVE:
