@@ -269,6 +269,13 @@ def test_every_file_that_the_architecture_names_is_there() -> None:
     assert [one for one in sorted(named) if not any(end.endswith(f"/{one}") for end in ends)] == []
 
 
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_name_of_the_code_that_a_contributor_is_told_is_there(page: str) -> None:
+    words = set(re.findall(r"\w+", "\n".join([*map(Path.read_text, FILES), *TESTS.values()])))
+    named = re.findall(r"`(?:\w+\.)*(\w+)(?:\(\.*\))?`", (ROOT / page).read_text())
+    assert sorted(set(named) - words) == []
+
+
 def test_links_in_the_documents_lead_somewhere() -> None:
     for page in [
         *ROOT.glob("*.md"),
