@@ -277,8 +277,8 @@ MUTANTS = (
     _m(
         "the next row before the old one, one UPDATE",
         "store/rows.py",
-        'by(c.object_id).op(",", precedence=90, is_comparison=True)(c.msg_id)',
-        'by(c.object_id).op(",", precedence=90, is_comparison=True)(c.msg_id.desc())',
+        "t.database.in_order(change, c.object_id, c.msg_id)",
+        "t.database.in_order(change, c.object_id, c.msg_id.desc())",
         *_on(
             "test_messages_that_are_done_are_settled_in_as_few_statements_as_the_database_allows",
             "mariadb",

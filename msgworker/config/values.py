@@ -1,12 +1,14 @@
-"""Checks of single values: numbers, durations, lists."""
+"""Checks of single values: numbers, durations, lists; keywords that have a new name."""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from msgworker.errors import ConfigError
 
@@ -109,3 +111,33 @@ def as_layout(value: Any, place: str) -> dict[str, list[int]]:
     if not good:
         raise ConfigError(f"{place} must be a table of lists of shards, got {value!r:.80}")
     return {str(name): list(part) for name, part in value.items()}
+
+
+# --- Keywords that have a new name: the old one works until 1.0.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def renamed(**names: str) -> Callable[[F], F]:
+    """The function takes these keywords under their old names too, with a DeprecationWarning.
+
+    names: old = "new". Raises TypeError where both are given.
+    """
+
+    def decorate(fn: F) -> F:
+        named = fn.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+        @functools.wraps(fn)
+        def call(*args: Any, **given: Any) -> Any:
+            for old in names.keys() & given.keys():
+                new = names[old]
+                if new in given:
+                    raise TypeError(f"{named}() got both {new} and {old}; give {new}")
+                text = f"{named}({old}=...) is now {new}=...; {old} goes in 1.0"
+                warnings.warn(text, DeprecationWarning, stacklevel=2)
+                given[new] = given.pop(old)
+            return fn(*args, **given)
+
+        return call  # type: ignore[return-value]
+
+    return decorate

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from msgworker.config.values import renamed
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre
 from msgworker.coordination.redis import RedisLocks
@@ -40,6 +41,7 @@ class Instance(Scope):
 
     role = "instance_type"
 
+    @renamed(flag="instance_type")
     def __init__(self, instance_type: str) -> None:
         self.instance_type = check_instance_type(instance_type)
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from msgworker.config import YEAR_SECONDS, number, whole
+from msgworker.config.values import renamed
 from msgworker.coordination.centres import check_instance_type
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre, hold
@@ -60,6 +61,7 @@ class Dealer:
     locks: the lock centre of the dealer's lock; default: the App's database. Raises ConfigError.
     """
 
+    @renamed(flags="instance_types")
     def __init__(
         self,
         app: _App,

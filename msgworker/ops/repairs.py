@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
+from msgworker.config.values import renamed
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName, Status
 from msgworker.ops import call
 from msgworker.ops.call import Who
 from msgworker.ops.operation import Bulk, Step, TooMany, Writing, check_all
-from msgworker.ops.results import OnProgress, Repaired, Skip, Why, renamed
+from msgworker.ops.results import OnProgress, Repaired, Skip, Why
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection
 from msgworker.store import audit, bounded, cancels, change
 from msgworker.store.change import SeenRow

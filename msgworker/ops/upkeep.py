@@ -12,13 +12,14 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from msgworker.config import HISTORY_SECONDS, whole
+from msgworker.config.values import renamed
 from msgworker.db import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.message import State
 from msgworker.ops import call
 from msgworker.ops.call import Who
 from msgworker.ops.operation import Bulk, Step, Writing, check_all
-from msgworker.ops.results import OnProgress, Repaired, Skip, Why, renamed
+from msgworker.ops.results import OnProgress, Repaired, Skip, Why
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
 from msgworker.queries import audited
 from msgworker.queries.audited import AuditEntry

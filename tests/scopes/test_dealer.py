@@ -124,3 +124,12 @@ def test_a_dealer_waits_for_a_database_that_is_away(app, monkeypatch):
     monkeypatch.setattr(store, "flags", flags)
     dealer.run()
     assert len(asked) == 4
+
+
+def test_the_old_names_of_instance_types_are_taken_until_they_go(app):
+    with pytest.warns(DeprecationWarning, match=r"^Instance\(flag=...\) is now instance_type="):
+        assert Instance(flag="asA").instance_type == "asA"
+    with pytest.warns(DeprecationWarning, match=r"^Dealer\(flags=...\) is now instance_types="):
+        assert Dealer(app, flags=["asA"]).instance_types == ("asA",)
+    with pytest.raises(TypeError, match="both instance_type and flag"):
+        Instance(flag="asB", instance_type="asB")
