@@ -1199,8 +1199,8 @@ MUTANTS = (
     _m(
         "no unique index of keys",
         "table/tables.py",
-        "sa.Index(index_name(t), held_key(t, c), unique=True, **option)",
-        "sa.Index(index_name(t), held_key(t, c), unique=False, **option)",
+        "sa.Index(unique_index_name(t), held_key(t, c), unique=True, **option)",
+        "sa.Index(unique_index_name(t), held_key(t, c), unique=False, **option)",
         *_on("test_plain_sql_cannot_take_a_key_that_is_held", "sqlite", "mariadb"),
     ),
     _m(

@@ -515,11 +515,8 @@ _m(
     "S10",
     "code is imported by a name that was read",
     "schedules.py",
-    "MAX_TOPIC = 100\nKEYS = (",
-    """MAX_TOPIC = 100
-
-
-def named(name: str) -> Any:
+    "KEYS = (",
+    """def named(name: str) -> Any:
     import importlib
 
     return importlib.import_module(name)
