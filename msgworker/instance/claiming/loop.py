@@ -293,7 +293,7 @@ class Fetcher(Role):
     def _claim_limited(self, room: int, held: int) -> int:
         """Claim messages of limited topics, for which handler threads are free; how many were won.
 
-        While the hand runs empty nothing is claimed.
+        While quiescing nothing is claimed.
         """
         won = 0
         for topic in self._limit_poller.due():

@@ -280,7 +280,7 @@ class BatchCaller:
     def handle_beside(self, lane: Lane) -> list[Lane] | None:
         """Run a lane with those that wait beside it; returns those that have a result. None if its
         handler takes no batches."""
-        if lane.result is not None:  # known before it got the flag
+        if lane.result is not None:  # as its `Lane.verdict`, before it had the flag
             lane.finished_at = time.monotonic()
             return [lane]
         batch = self.gathering.gather(lane)

@@ -164,8 +164,9 @@ class Lanes:
         return list(back)
 
     def may_start(self, lane: Lane) -> bool:
-        """Whether the lane is ours under this id. Otherwise it is dropped (recovery gives its rows
-        back), or kept until the housekeeper has checked it."""
+        """Whether the lane is ours under this id. One of a lost id is no longer in flight, and
+        recovery gives its rows back; without `claimed_by` it is kept until the housekeeper has
+        checked it."""
         identity = self._identity
         if lane.owner == identity.id:
             return True

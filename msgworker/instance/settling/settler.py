@@ -2,9 +2,9 @@
 
 The first thread that gets a free writer settles for all ("a settling thread"): a handler thread,
 where handlers are long `SettleThread`, the fetcher before each of its rounds, and in a stop the
-thread that stops. Outcomes are gathered while lanes wait and handlers are
-short, and written at once otherwise. Settles overlap where the database lets them: while one is
-under way, another writer takes what has finished since, if that is worth a statement of its own.
+thread that stops. Outcomes are gathered while lanes wait and handlers are short, and written at
+once otherwise. Settles overlap where the database lets them: while one is under way, another writer
+takes what has finished since, if that is worth a statement of its own.
 A lane is in one settle at a time: who takes it from the queue has it alone, and it is handled again
 only after its answer.
 """
@@ -100,7 +100,7 @@ class Settler:
             self.flush(takes_one=True)
         elif lane.finished_at >= self._asks_at:  # seldom true: `add` runs for each message
             gathered = self._finished_since() + GATHER_SECONDS
-            if lane.finished_at < gathered and len(self._finished) < BATCH:
+            if lane.finished_at < gathered:
                 self._asks_at = gathered
             elif not self._left_to_its_thread(lane):
                 self.flush(takes_one=True)
@@ -138,8 +138,9 @@ class Settler:
     def _free_writer(self) -> Writer | None:
         """A writer, its lock taken; None = the lanes are left to a thread that is settling.
 
-        A settling thread looks at the queue again after its settle. Who only has a lock may not: it
-        opens the connection of a spare writer, or closes it.
+        A settling thread (`writer.since`) looks at the queue again after its settle. A thread that
+        has a lock and does not settle may not look again: it opens the connection of a spare
+        writer, or closes it.
         """
         busy = 0
         for writer in self.writers:  # asked for each message: a loop is the cheapest way
@@ -189,7 +190,8 @@ class Settler:
         """Release lanes whose current message no handler has started. Without `wait` its thread
         does that, and settles what else has finished."""
         for lane in lanes:
-            lane.result = lane.result or Result(Outcome.RELEASED)  # known before it got the flag
+            # A batch may have failed a message before that had the flag (`Lane.verdict`).
+            lane.result = lane.result or Result(Outcome.RELEASED)
             lane.finished_at = time.monotonic()
             self._finished.append(lane)
         if not wait:

@@ -136,6 +136,9 @@ def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int
     return became
 
 
+assert len(Settlement._fields) == 9, "settlements() gives each of them"
+
+
 def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Settlement]:
     """`settlement` of each; nearly all are done, and go on."""
     held = shared.stop.requested.is_set() or shared.quiesce.active
