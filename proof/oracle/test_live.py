@@ -20,7 +20,7 @@ from tests.engines import plain_engine
 from tests.plugin import Database, _fresh
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "tests" / "oracle_live.sh"
+SCRIPT = ROOT / "proof" / "oracle_live.sh"
 
 
 @pytest.fixture
