@@ -212,7 +212,19 @@ class Beside(OptionEngine):
             return
         if self._pid == os.getpid():
             self.pool.dispose()
-        self._pid, self.pool = os.getpid(), self.pool.recreate()
+        pool = self.pool.recreate()
+        _initialize_once(pool, of.pool)
+        self._pid, self.pool = os.getpid(), pool
+
+
+def _initialize_once(pool: sa.Pool, other: sa.Pool) -> None:
+    """SQLAlchemy initializes a dialect with the first connection of a pool, and others of that pool
+    wait meanwhile. `pool` has the dialect and the events of `other`: let the two wait for each
+    other, so that none uses a dialect which the other is initializing."""
+    first: Any = other.dispatch.connect
+    second: Any = pool.dispatch.connect
+    mutex = getattr(first, "_get_exec_once_mutex", None)  # SQLAlchemy 2.0 has an attribute
+    second._exec_once_mutex = first._exec_once_mutex if mutex is None else mutex()
 
 
 def beside(engine: sa.Engine, *, lends: bool = False) -> sa.Engine:
@@ -220,6 +232,7 @@ def beside(engine: sa.Engine, *, lends: bool = False) -> sa.Engine:
     opens as many connections as are needed. lends: user code gets its connections, as many
     as the other engine may have at most, and what that sets in their sessions is noted."""
     pool = engine.pool.recreate()
+    _initialize_once(pool, engine.pool)
     if isinstance(pool, sa.QueuePool) and not lends:
         pool._max_overflow = -1  # it has no public name; what is idle has the size of the pool
     own = Beside(engine, pool)

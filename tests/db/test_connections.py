@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgworker.db import (
     AnyText,
     QueryText,
     Trouble,
+    beside,
     committing_each,
     connecting,
     fetch_text,
@@ -250,3 +252,35 @@ def test_a_password_for_which_the_driver_lacks_a_package_is_a_config_error(monke
     monkeypatch.setattr(engine.dialect.loaded_dbapi, "connect", connect)
     with pytest.raises(ConfigError, match="pip install cryptography"), connecting(engine):
         pass
+
+
+@pytest.mark.parametrize("beside_first", [False, True])
+def test_engines_beside_each_other_wait_while_one_initializes_their_dialect(
+    database, monkeypatch, beside_first
+):
+    """A worker starts in a thread while another one sends: both connect for the first time."""
+    engine = open_engine(database.url)
+    pair = [engine, beside(engine)]
+    first, second = reversed(pair) if beside_first else pair
+    kind, begun, go, done = type(engine.dialect), *(threading.Event() for _ in range(3))
+    initialize = kind.initialize
+
+    def slow(dialect: sa.Dialect, conn: sa.Connection) -> None:
+        begun.set()
+        assert go.wait(60)
+        initialize(dialect, conn)
+
+    def connects() -> bool:
+        with second.connect():
+            done.set()
+            return "default_isolation_level" in vars(second.dialect)
+
+    monkeypatch.setattr(kind, "initialize", slow)
+    ends = in_thread(lambda: first.connect().close())
+    assert begun.wait(60)
+    initialized = in_thread(connects)
+    done.wait(0.3)
+    go.set()
+    ends()
+    assert initialized()
+    engine.dispose()

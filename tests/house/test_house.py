@@ -41,7 +41,10 @@ def test_imports_go_one_way() -> None:
 
 
 INSIDES = {
-    "SQLAlchemy": {"_bindparams", "_handle_dbapi_exception", "_max_overflow", "_proxied"},
+    "SQLAlchemy": {
+        *("_bindparams", "_exec_once_mutex", "_handle_dbapi_exception", "_max_overflow"),
+        "_proxied",
+    },
     "PyMySQL": {"_read_timeout", "_sock"},
     "kazoo": {"_session_timeout"},
     "mariadb": {"_get_socket"},
