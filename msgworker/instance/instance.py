@@ -317,6 +317,8 @@ class Instance:
             return self._stop_in_order()
         finally:
             self.watchdog.stop()
+            if self.watchdog.alive:
+                self.watchdog.join(HELP_SECONDS)
             self._stopped(self)
             AT_EXIT.discard(self)
 
