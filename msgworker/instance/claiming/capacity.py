@@ -1,5 +1,5 @@
-"""How many lanes to hold, how far to read ahead, how many heads of other shares to try, and when to
-try limited topics."""
+"""How many lanes to hold, how far to read ahead, how many heads to take from the shares of other
+instances, and when to try limited topics."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from msgworker.store.rows import Row
 
 # --- How many lanes an instance holds, by how long they would last.
 #
-# Few with slow handlers, so that other instances get a share; many with fast ones, so that one
-# claim or settle serves many messages. Nothing here reads a clock or a table.
+# Few if handlers are slow, so that other instances get a share; many if they are fast, so that one
+# claim or settle covers many messages. Nothing here reads a clock or a table.
 
 WORTH_SECONDS = 0.5
-"""Seconds for which claimed messages may last; it claims no more."""
+"""Claim no more lanes than the handler threads use up in this time."""
 KEPT_SECONDS = 2.0
-"""Lanes that would last longer than this are released if other instances are alive."""
+"""Lanes beyond what the threads use up in this time are released, if other instances are alive."""
 TAKEN_SECONDS = 1.0
-"""After so many seconds the end of a handler cannot be predicted: its thread counts as busy."""
+"""A handler that has run for longer than this may end at any time: its thread counts as busy."""
 LEAST_SECONDS = 1e-6
 
 
 class LaneLimit:
-    """How many lanes to hold. It grows while the threads run dry, up to what is used up soon.
+    """How many lanes to hold. The limit grows while threads are idle, up to what they use up soon.
 
-    lanes: how many to hold at most. kept: lanes beyond this number are released. Both are
-    written by the fetcher; `has_room` is also called by settling threads.
+    lanes: hold at most this many. kept: lanes beyond this number are released. The fetcher's thread
+    writes both; settling threads call `has_room`, too.
     """
 
     def __init__(self, threads: int, most: int) -> None:
@@ -45,15 +45,15 @@ class LaneLimit:
         self._most = most
         self._least = min(max(4, 2 * threads), most)
         self._grown = self._least
-        self._full = False  # after the last claim all was held that may be: there may be more
+        self._full = False  # the last claim reached the limit: the table may have more
         self.lanes = min(threads, most)
         self.kept = self.lanes
 
     def sees(self, mean: float | None, ages: Sequence[float]) -> None:
         """Compute `lanes` and `kept` again.
 
-        mean: seconds of a handler; None while none has ended, and then each thread has one lane.
-        ages: for how many seconds each handler that has not ended has run.
+        mean: the mean seconds of a handler; None = none has ended yet: one lane for each thread.
+        ages: for how many seconds each running handler has run.
         """
         soon = late = self._threads
         if mean is not None:
@@ -71,8 +71,8 @@ class LaneLimit:
         self.kept = late
 
     def fed(self, *, dry: bool, full: bool) -> None:
-        """After a claim: dry = since the last one a thread had nothing to do; full = all that
-        may be held is held now."""
+        """After a claim. dry: a thread was idle since the claim before. full: the limit is
+        reached."""
         self._full = full
         if dry and full:
             self._grown = min(self._most, self._grown * 4)
@@ -80,20 +80,20 @@ class LaneLimit:
             self._grown = max(self._least, int(self._grown * 0.9))
 
     def ran_dry(self) -> None:
-        """A thread had nothing to do although all that may be held was: hold more. Otherwise few
-        lanes, most of them being settled, would keep the threads waiting until they have ended."""
+        """A thread is idle: raise the limit if the last claim reached it. Otherwise lanes that are
+        being settled would fill a low limit, and idle threads would wait for their end."""
         if self._full:
             self._full = False
             self._grown = min(self._most, self._grown * 4)
 
     def has_room(self, held: int) -> bool:
-        """Whether to claim: half of it is used up, or a thread has nothing to do."""
+        """Whether to claim: half of the limit is free, or there are fewer lanes than threads."""
         room = self.lanes - held
         return room > 0 and (room * 2 >= self.lanes or held < self._threads)
 
     def room(self, held: int) -> int:
-        """How many lanes to claim now beside the `held` ones: all that may be held. Claims of half
-        of it would overlap with settles better, and cost a tenth of the speed."""
+        """How many lanes to claim beside the `held` ones: up to the limit. Claims of half of that
+        overlapped better with settles, but were a tenth slower."""
         return self.lanes - held
 
 
@@ -104,26 +104,29 @@ def _whole(lanes: float) -> int:
 # --- How many messages behind a new head to read ahead.
 #
 # `run_limit` of them if `lanes_limit` lanes are held. Fewer lanes have longer runs, so that a busy
-# object needs few claims: all lanes together hold at most run_limit * lanes_limit rows, of
-# PAYLOAD_BUDGET bytes by the mean size. Longer ones are read only for batches, or where runs are
-# handled to their end, and then only as long as LASTS_SECONDS. Nothing here reads a clock or a
-# table.
+# object needs few claims: all lanes together hold at most run_limit * lanes_limit rows, and at most
+# PAYLOAD_BUDGET bytes by the mean payload. Runs grow beyond `run_limit` only for batches, or where
+# earlier runs were handled to their end, and then up to LASTS_SECONDS of work. Nothing here reads a
+# clock or a table.
 
 PAYLOAD_BUDGET = 32_000_000
 LASTS_SECONDS = 1.0
-"""A run beyond `run_limit` may last so long: a lower id that is committed late, or that an operator
-reruns, waits for its end."""
+"""The longest that a run beyond `run_limit` may take: a message of its object with a lower id that
+is committed late, or rerun by an operator, waits for the end of the run."""
 RUN_OF_BATCHES = 4
-"""So many batches of one object are read ahead at least."""
+"""Read ahead at least this many batches of an object."""
 GROWTH = 4
 SAMPLE = 20
-"""So many lanes, and rows, of a claim are looked at."""
+"""How many lanes of a claim, and rows of these, are measured."""
 NEWEST_SHARE = 0.25
 
 
 class RunLength:
-    """Used by the fetcher's thread only. run, lanes: `run_limit` and `lanes_limit`. batch: returns
-    how many messages of an object may share a batch."""
+    """How far to read ahead. Used by the fetcher's thread only.
+
+    run, lanes: `run_limit` and `lanes_limit`. batch: returns how many messages of an object may
+    share a batch.
+    """
 
     def __init__(self, run: int, lanes: int, batch: Callable[[], int] = lambda: 1) -> None:
         self._run = run
@@ -137,8 +140,8 @@ class RunLength:
     def limit(self, lanes: int, ahead: int) -> int:
         """How many messages to read behind each new head, 0 = none.
 
-        lanes: how many lanes share what may still be held: the new ones, and those that may be
-        claimed beside them. ahead: messages that wait behind the heads of all other lanes.
+        lanes: how many lanes share the rows that may still be read: the new lanes, and those that
+        may be claimed beside them. ahead: how many messages all lanes have read ahead by now.
         """
         if not self._run:
             return 0
@@ -149,12 +152,13 @@ class RunLength:
         return max(1, min(max(least, min(self._grown, self._lasting())), share))
 
     def _lasting(self) -> int:
-        """How many messages of a lane last as long as a run may."""
+        """How many messages a lane handles in LASTS_SECONDS."""
         mean = LASTS_SECONDS if self._mean_seconds is None else self._mean_seconds
         return round(LASTS_SECONDS / max(mean, 1e-6))
 
     def read(self, lanes: Sequence[Lane], limit: int, now: float) -> None:
-        """The runs of new lanes have been read; now: monotonic seconds."""
+        """Note new lanes whose runs were read, to learn from how they end. now: monotonic
+        seconds."""
         some = [lane for lane in lanes[:SAMPLE] if len(lane.rows) > 1]
         self._watched = [*self._watched, *((lane, limit, now) for lane in some)][-SAMPLE:]
         rows = [row for lane in lanes[:SAMPLE] for row in lane.rows[-SAMPLE:]][-SAMPLE:]
@@ -167,7 +171,7 @@ class RunLength:
 
     @property
     def watched(self) -> int:
-        """How many lanes it will learn from."""
+        """How many lanes it is to learn from."""
         return len(self._watched)
 
     def learn(self, held: Container[Lane]) -> None:
@@ -181,7 +185,7 @@ class RunLength:
             done = lane.place + lane.width
             if lane.finished_at > since:
                 self._took((lane.finished_at - since) / done)
-            if done < len(lane.rows):  # a failure, a stop, a pause: what is behind is read again
+            if done < len(lane.rows):  # a failure, a stop, a pause: the rest will be read again
                 cut = min(cut, 2 * done)
             elif len(lane.rows) > limit:
                 grown = max(grown, GROWTH * limit)
@@ -192,28 +196,31 @@ class RunLength:
         self._mean_seconds = mean + (seconds - mean) * NEWEST_SHARE
 
 
-# --- What lost claims say about other instances: they look for the same heads at the same time.
+# --- Contention: several instances claim the same head, and one of them gets it.
 #
-# Each instance prefers the objects of its share, so little is lost while all of them count the
-# same instances. Where much was lost they are counted again. And an instance whose share gives too
-# little takes few heads of other shares, more with every claim of such heads that lost little:
-# those are often about to be claimed by the instance whose share they are in. Nothing here reads a
+# Each instance prefers the objects of its share, so few claims are lost while all instances agree
+# on how many they are. After a claim that lost much they are counted again. An instance whose share
+# has too few heads takes some of other shares: few at first, since the instance of that share is
+# often about to claim them, and more after each such claim that lost little. Nothing here reads a
 # table.
 
 MUCH_LOST = 1 / 8
 FEW = 8
-"""A claim of fewer heads that wins some says nothing. So many of other shares are taken where a
-thread waits."""
+"""A claim of fewer heads that wins some shows nothing. While a thread is idle, a look may take at
+least this many heads of other shares."""
 MOST = 4096
 CUT = 4
 SHARE_GROWTH = 2
 COUNT_SECONDS = 0.1
-"""The first pause between two counts; they double, up to that between two heartbeats."""
+"""The first pause between two counts of the instances. Pauses double, up to a heartbeat's."""
 
 
 class Contention:
-    """Used by the fetcher's thread only. longest: seconds between two heartbeats. clock: monotonic
-    seconds."""
+    """How many heads of other shares to take, and when to count the instances again. Used by the
+    fetcher's thread only.
+
+    longest: seconds between two heartbeats. clock: monotonic seconds.
+    """
 
     def __init__(self, longest: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._longest = longest
@@ -228,8 +235,9 @@ class Contention:
         return self._reach if busy else max(self._reach, FEW)
 
     def claimed(self, offered: int, won: int, *, of_others: int, slots: int) -> bool:
-        """After a claim of so many heads, among so many instances; returns whether these should be
-        counted again now. of_others: how many of them were in other shares."""
+        """After a claim that won `won` of `offered` heads; returns whether to count the instances
+        again now. of_others: how many of the heads were in other shares. slots: how many instances
+        there were."""
         if offered < FEW and (won or not offered):
             return False
         if offered - won <= offered * MUCH_LOST:
@@ -247,28 +255,31 @@ class Contention:
         return True
 
 
-# --- When to look for messages of limited topics, and what was free at the last try.
+# --- When to try to claim messages of limited topics.
 #
 # A try is a look for heads of the topic and, if there are any, a claim under the lock of its
-# record (store/limits.py). What finds no permit is left at 0: it holds no thread, flag or try. How
-# often to try follows from what the last one found: at once while permits and tokens are left;
-# when the next token comes; at the end of a message of ours, or more and more rarely, while all
-# that may run are running; a little later each time while others are claiming, so that several
-# instances do not spend their time looking; as rarely as the look was long, if there was nothing
-# to claim.
+# record (store/limits.py). A message that gets no permit keeps status 0: it uses no thread, flag or
+# try. When to try again depends on what the last try found:
+#
+# permits and tokens left      at once
+# no token                     when the next one comes
+# no permit                    when a message of ours ends, else after growing pauses
+# record locked by another     after growing, short pauses, so that instances do not all poll it
+# no message                   after a multiple of the time of the look
 
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 PAUSE_GROWTH = 1.5
 RACE_SECONDS = 0.01
 TOKENS_SECONDS = 0.1
-"""Tokens are taken in portions that come in this time, if the bucket is large enough for them."""
+"""Tokens are taken in portions: those of this time, if the bucket holds as many."""
 LEFT_TO_OTHERS, LEFT_TO_OTHERS_IDLE = 20.0, 4.0
-"""The rest after a look that found nothing, as a multiple of its time; where threads are idle."""
+"""The pause after a look that found nothing, as a multiple of its time; the second one while a
+thread is idle."""
 
 
 class Waits(enum.Enum):
-    """Why the last try claimed nothing. NO: it did, or there was none."""
+    """What a topic waits for, as of its last try. NO: for nothing that is known."""
 
     NO = enum.auto()
     NOTHING = enum.auto()  # there is no message that may run
@@ -279,9 +290,9 @@ class Waits(enum.Enum):
 
 @dataclass(slots=True)
 class _Topic:
-    """look_at: when to try again; not_before: not earlier than that, whatever wakes us; both on the
-    clock. token_at: when the next token comes. sure: the look that found nothing was one from the
-    very start."""
+    """look_at: when to try again. not_before: a wake does not cause a try earlier than this.
+    token_at: when the next token comes. All are on the clock. sure: the look that found nothing
+    began at the very start of the table."""
 
     waits: Waits = Waits.NO
     look_at: float = 0.0
@@ -299,11 +310,12 @@ class _Topic:
 
 
 class LimitPoller:
-    """Used by the fetcher's thread only, which tells it all that it decides from.
+    """Decides when to try limited topics. Used by the fetcher's thread only; reads no table.
 
-    threads: of handlers; at most so many messages of limited topics are claimed, so that none holds
-    a permit while it waits for a thread. topics: that are handled here, None = all. longest:
-    seconds between two looks for a topic that has nothing. clock: monotonic seconds.
+    threads: how many handler threads there are. No more messages of limited topics are held than
+    that, so that none holds a permit while it waits for a thread. topics: those handled here, None
+    = all. longest: seconds between two looks for a topic without messages. clock: monotonic
+    seconds.
     """
 
     def __init__(
@@ -323,8 +335,8 @@ class LimitPoller:
         self._ours: list[Lane] = []
 
     def see(self, controls: Controls, lanes: Container[Lane]) -> None:
-        """Before a round: the limits of now, and our lanes in flight. At the end of a message of
-        ours its permit is free."""
+        """Before a round: take the present limits, and drop lanes that have ended, whose permits
+        are free."""
         among, limits = self._among, controls.limits
         self._handled = [
             name
@@ -347,7 +359,7 @@ class LimitPoller:
         return random.sample(found, len(found))
 
     def room(self, room: int) -> int:
-        """How many messages of limited topics to claim, of so many in all."""
+        """How many messages of limited topics to claim, if `room` lanes may be claimed in all."""
         return max(0, min(room, self._threads - len(self._ours)))
 
     @property
@@ -356,12 +368,12 @@ class LimitPoller:
         return len(self._ours)
 
     def got(self, lanes: Iterable[Lane]) -> None:
-        """These were claimed."""
+        """Note lanes that were claimed with a permit."""
         self._ours += lanes
 
     def tried(self, topic: str, free: Free | None, won: int) -> None:
-        """After a claim of a topic. free: before it; None = another instance had the record
-        locked."""
+        """After a claim of a topic. free: what was free before it; None = another instance had the
+        record locked."""
         now, of = self._clock(), self._of(topic)
         if free is None:
             of.again(now, Waits.LOCK, min(of.longer(), TOKENS_SECONDS) * random.uniform(0.5, 1.0))
@@ -389,13 +401,13 @@ class LimitPoller:
         of.not_before, of.sure = now + rest, look.from_start
 
     def woken(self) -> None:
-        """There may be messages now."""
+        """After a wake: there may be messages now."""
         for of in self._topics.values():
             if of.waits is Waits.NOTHING:
                 of.look_at, of.pause = of.not_before, FIRST_PAUSE_SECONDS
 
     def forget(self) -> None:
-        """Try again; what is known of tokens stays."""
+        """Try all topics again now, except those that wait for a token."""
         for of in self._topics.values():
             if of.waits is not Waits.TOKEN:
                 of.again(self._clock(), Waits.NO)
@@ -408,8 +420,8 @@ class LimitPoller:
         return min((max(0.0, self._of(n).look_at - now) for n in self._handled), default=None)
 
     def starts_in(self) -> float | None:
-        """Seconds until a message of a limited topic may start, 0 = to be tried now; None = none
-        will, unless another instance ends one."""
+        """Seconds until a message of a limited topic may start, 0 = try now; None = none may until
+        another instance ends one."""
         now, ahead = self._clock(), list[float]()
         for of in map(self._of, self._handled):
             if of.waits in (Waits.NO, Waits.LOCK):
@@ -420,12 +432,13 @@ class LimitPoller:
 
     @property
     def sure(self) -> bool:
-        """Whether the looks that have found nothing were from the very start."""
+        """Whether all looks that found nothing began at the very start of the table."""
         ours = map(self._of, self._handled)
         return all(of.sure or of.waits is not Waits.NOTHING for of in ours)
 
     def rest(self) -> float | None:
-        """For how many seconds none can start here, as far as is known; None = one may now."""
+        """For how many seconds no message can start here, as far as is known; None = one may
+        now."""
         now, rest = self._clock(), math.inf
         for of in map(self._of, self._handled):
             if of.waits in (Waits.NO, Waits.LOCK):
@@ -435,7 +448,7 @@ class LimitPoller:
         return rest
 
     def moved(self) -> None:
-        """The next look is at another slice: what was not there may be here."""
+        """The next look is in another slice: topics without messages may have some there."""
         for of in self._topics.values():
             if of.waits is Waits.NOTHING:
                 of.again(self._clock(), Waits.NO)
@@ -447,6 +460,6 @@ class LimitPoller:
         return self._topics.setdefault(topic, _Topic())
 
     def _portion(self, free: Free) -> float:
-        """Seconds to leave between two takings of tokens: no bucket runs over meanwhile."""
+        """Seconds between two claims with tokens: so few that the bucket does not overflow."""
         limit = free.limit
         return min(TOKENS_SECONDS, limit.burst * limit.seconds / limit.starts / 4)

@@ -1,5 +1,5 @@
-"""Choose heads from the rows that a look reads, those with a priority first; and the ring over the
-objects, for when the oldest rows cannot go."""
+"""Choose heads from the rows that a look reads, the highest priority first; and the ring: a cursor
+over all objects, for when none of the oldest rows can run."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ from msgworker.table.tables import prioritized
 
 # --- Messages with a priority: when to read them, and how they are mixed with the others.
 #
-# Heads of a higher priority come first. One of SHARE heads that an instance claims is the one that
-# would come first if no message had a priority, so none starves.
+# Heads of a higher priority come first. Of every SHARE heads that an instance claims, one is chosen
+# as if there were no priorities, so that none starves.
 
 SHARE = 8
 LEAST_ROWS = 64
 MOST_ROWS = 1000
 BEHIND = 500
-"""Rows that one look reads behind the first, where too few of those can start."""
+"""How many more rows a look reads, if too few of those with the highest priority can start."""
 LOOK_SECONDS = 0.02
-"""The pause between two looks, unless the last one has found something."""
+"""The pause between two reads by priority, unless the last one found something."""
 
 
 class Urgent:
-    """When to read by priority, and how far: the highest at each look while there are any, and
-    where too few of them can start, as far behind as the look before came to. Where none of the
-    highest could start, only a few of them are read the next time: most are behind others of their
-    objects then."""
+    """When to read by priority, and how many rows. Used by a search.
+
+    Each look reads the rows of the highest priority while some of them can start. If too few can,
+    it also reads behind them, from where the last such read ended. If none can, the next read takes
+    few rows: most of them then wait behind others of their objects.
+    """
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -56,14 +58,14 @@ class Urgent:
         return min(self._most, max(LEAST_ROWS, 2 * want))
 
     def found(self, some: bool, now: float) -> None:
-        """Record whether a read of the highest has given heads that can start."""
+        """Record whether any of the rows with the highest priority can start."""
         self._look_at = 0.0 if some else now + LOOK_SECONDS
         self._most = MOST_ROWS if some else LEAST_ROWS
 
     def behind(
         self, conn: Connection, first: Ranked, now: float, role: str | None = None
     ) -> Ranked | None:
-        """Continue behind the highest, of which too few can start; None = not now."""
+        """Read behind `first`, if too few of those can start; None = not now."""
         if first.after is None or now < self._behind_at:
             return None
         self._behind_at = now + LOOK_SECONDS
@@ -86,12 +88,12 @@ def mixed(
     *,
     whole: bool = True,
 ) -> tuple[list[Candidate], int]:
-    """Choose `want` heads: by priority, then in the order given, and each SHARE-th at the latest
-    the first in the order given.
+    """Choose `want` heads: by priority, equal ones in the order given, but at least every SHARE-th
+    is the first of those left in the order given.
 
-    by_age: the heads as they come without priorities; whole: none that comes before them has been
-    left out. overtaken: how many have been chosen since one that was the first in that order.
-    Returns the heads, and `overtaken` after them.
+    by_age: the heads in the order that they have without priorities. whole: no head before them was
+    left out. overtaken: how many were chosen since the last one that was first in that order.
+    Returns the heads, and the new `overtaken`.
     """
     ranks = sorted(by_age, key=lambda row: -priorities.get(row.msg_id, 0))
     if not whole:
@@ -117,8 +119,8 @@ WHOLE_REACH = 1 << 31
 
 
 class Looking(Protocol):
-    """What a search knows of its instance. topics: with a handler; None = all. unknown_topics: how
-    many messages were seen of each of the others."""
+    """What a chooser reads of its search. topics: those with a handler; None = all. unknown_topics:
+    how many messages were seen of each other topic."""
 
     tables: Tables
     topics: frozenset[str] | None
@@ -127,10 +129,11 @@ class Looking(Protocol):
 
 
 class HeadChooser:
-    """Chooses heads from rows in order.
+    """Chooses heads from the rows of one look: of each object the first, if it can run.
 
-    reach: how many heads of other shares are chosen, where ours gives too few. eldest: how many of
-    them are chosen in any case, the first ones. of_others: how many were.
+    slot, slots: our share of the objects, see `Search.look`. reach: how many heads of other shares
+    may be chosen if ours has too few. eldest: how many of the first heads of other shares are
+    chosen in any case. of_others: how many heads of other shares were chosen.
     """
 
     def __init__(
@@ -146,7 +149,7 @@ class HeadChooser:
         self._skip_ids = skip_ids
         self._taken: set[int] = set()
         self._max_tries = search.tables.spec.max_tries
-        # By its place, not by `same`: this is done for every row of every look.
+        # An index is faster than `same`, and this is read for every row of every look.
         self._key_at = Candidate._fields.index("object_id" if search.tables.fold is None else "key")
         self.slot = slot % max(1, slots)
         self.slots = max(1, slots)
@@ -163,9 +166,10 @@ class HeadChooser:
         self._passed |= objects
 
     def offer_waited(self, row: Candidate) -> None:
-        """Take a row that has waited for its instant: of each object the lowest.
+        """Take a row whose instant has come (a retry, a delayed message): of each object the one
+        with the lowest id.
 
-        It need not be the head: a lower one that waits for nothing, seen later, takes its place.
+        It need not be the head: a row of its object with a lower id, offered later, replaces it.
         """
         same = row[self._key_at]
         if same is None:
@@ -178,7 +182,7 @@ class HeadChooser:
     def offer(self, row: Candidate) -> None:
         """Take a row if it is the first of its object and may run.
 
-        The source gives an object's rows in order: the first one that cannot run blocks the others.
+        The rows of an object are offered in order: if the first cannot run, it blocks the others.
         """
         same = row[self._key_at]
         if same is not None:
@@ -193,8 +197,8 @@ class HeadChooser:
             self._take(row)
 
     def offer_all(self, rows: Iterable[Candidate]) -> None:
-        """`offer` of each, in order. Nearly all are new, due and handled: those are asked for no
-        more than that, since this is done for every row of every look."""
+        """`offer` each row, in order. Nearly all are new, due and of a handled topic: these take a
+        shorter path, since this runs for every row of every look."""
         key_at, passed, skipped, taken = self._key_at, self._passed, self._skip_ids, self._taken
         topics, slots, slot = self._search.topics, self.slots, self.slot
         plain = not (self._search.paused or self.priorities or self._waited)
@@ -218,7 +222,7 @@ class HeadChooser:
                 self._others.append(row)
 
     def offer_ranked(self, found: Ranked) -> int:
-        """Take the heads that have a priority, whosever share they are in; returns how many."""
+        """Take the heads that have a priority, of all shares; returns how many."""
         before = len(self.own)
         self.priorities |= found.priorities
         for row in found.heads:
@@ -228,7 +232,7 @@ class HeadChooser:
         return len(self.own) - before
 
     def oldest_first(self) -> None:
-        """Heads of several sources were offered, not by age."""
+        """Sort the heads by age: they were offered from several sources."""
         self.own.sort(key=lambda row: row.msg_id)
 
     def _take(self, row: Candidate) -> None:
@@ -249,7 +253,7 @@ class HeadChooser:
         return _share(row.msg_id if same is None else same, self.slots) == self.slot
 
     def could_go(self, row: Candidate) -> bool:
-        """By its status, tries, instant and topic."""
+        """Whether the row can run now, by its status, tries, instant and topic."""
         free = row.status == 0 or (row.status == -1 and row.tries < self._max_tries)
         return free and bool(row.due) and self._handled(row.topic)
 
@@ -271,7 +275,7 @@ class HeadChooser:
             return False
         if topics is None or name in topics:
             return True
-        if isinstance(name, str) and not is_text(name):  # no handler: it is claimed to become dead
+        if isinstance(name, str) and not is_text(name):  # no valid text: claimed, to become dead
             return True
         unknown = self._search.unknown_topics
         unknown[name] = unknown.get(name, 0) + 1
@@ -280,8 +284,8 @@ class HeadChooser:
     def chosen(
         self, want: int, overtaken: int = 0, *, whole: bool = True
     ) -> tuple[list[Candidate], int]:
-        """Up to `want` heads: due retries and delayed ones first, then our share, by age, if they
-        have the same priority. overtaken, whole: see `mixed`."""
+        """Up to `want` heads: by priority; with the same one, due retries and delayed messages
+        first, then our share by age. overtaken, whole: see `mixed`."""
         first, self._others = self._others[: self.eldest], self._others[self.eldest :]
         found, self.own = first + self.own, []
         for row in self._waited.values():
@@ -305,30 +309,30 @@ def _share(key: Any, slots: int) -> int:
     return zlib.crc32(str(key).encode("utf-8", "replace")) % slots
 
 
-# --- Stretches of a way on which a look has met nothing that it looks for: they are passed over
-# for a while, so that most of the time is left for where there is something.
+# --- Ranges in which a look found none of its topics: the ring skips them for a while, to spend its
+# time where there is something.
 #
-# The way is one round over the objects, or over the rows without one (below). First all of it is
-# read; then each stretch again after a multiple of the time that all of them took, the oldest
-# first. While there is other work, the rest of a stretch waits after each page for the same
-# multiple of the time of that page. Places are compared for equality only: their order is the
-# database's.
+# A way is one pass over all objects, or over all rows without an object (below). All of it is read
+# once. Then each skipped range is read again after a multiple of the time that all of them took,
+# the one read longest ago first. While no thread waits for work, what is left of a range is also
+# skipped after each page, for the same multiple of the time of that page. Places are compared for
+# equality only: their order is the database's.
 
 READ_AGAIN, LONGEST_REST_SECONDS = 20.0, 30.0
-"""Rows that are not looked for are read again after this multiple of the time that it took, but not
-later than that: a database that hangs once would keep others waiting for long."""
+"""Rows of other topics are read again after READ_AGAIN times the time that reading them took, but
+after LONGEST_REST_SECONDS at most: one slow answer must not delay their messages for long."""
 READ_AGAIN_IDLE = 4.0
-"""The multiple where threads have nothing to do."""
+"""The multiple while threads are idle."""
 MOST_PAGES = 4
-"""Pages in one stretch: it is read again piece by piece."""
+"""The most pages of one range, so that ranges are read again piece by piece."""
 
 
 @dataclass(slots=True)
 class _Range:
-    """Behind `after`, up to `last` (None = the end of the way).
+    """From behind `after` up to `last` (None = the end of the way).
 
-    read_at: when it was read, in so many seconds and pages; None = it was not yet. under_way: a
-    part of it was read again. rests_until: an instant, for who has other work.
+    read_at: when it was read; None = not yet. seconds, pages: what that took. under_way: a part of
+    it was read again. rests_until: until when it is skipped while no thread waits for work.
     """
 
     after: Any
@@ -341,17 +345,19 @@ class _Range:
 
 
 class SkippedRanges:
-    """The stretches of one way, in its order. Each step is: `pass_over`, a page from there as far
-    as `bound` at most, `was_read`; `start` at the start of the way."""
+    """The skipped ranges of one way, in its order.
+
+    For each step `_Way` calls `pass_over`, reads a page from there up to `bound` at most, then
+    calls `was_read`; at the start of the way it calls `start`.
+    """
 
     def __init__(self) -> None:
         self._stretches: list[_Range] = []
-        self._next = 0  # the first one that is not behind us
+        self._next = 0  # the first range that is not behind the cursor
         self._afresh = False
 
     def clear(self) -> None:
-        """Pass over nothing until the end of the way has been reached, but what is read from now
-        on."""
+        """Forget all ranges: until the end of the way, skip only what is read from now on."""
         self._stretches.clear()
         self._next = 0
         self._afresh = True
@@ -361,8 +367,8 @@ class SkippedRanges:
         self._next = 0
 
     def pass_over(self, at: Any, now: float, *, busy: bool) -> tuple[Any, bool]:
-        """Where to read on, from `at`, and whether the way is at its end instead. busy: no thread
-        waits for work."""
+        """Skip ranges from `at` on; returns where to read, and whether the way has ended instead.
+        busy: no thread waits for work."""
         busy = busy and not self._afresh
         turn = self._turn(now, busy)
         while (ahead := self._ahead()) is not None and ahead.after == at:
@@ -382,7 +388,7 @@ class SkippedRanges:
         return ahead.last if ahead.after == at else ahead.after
 
     def inside(self, at: Any) -> bool:
-        """Whether `at` is where nothing was found the last time, or in the step before."""
+        """Whether a range begins at `at`: nothing was found there, or in the step before."""
         ahead = self._ahead()
         return ahead is not None and ahead.after == at
 
@@ -415,7 +421,7 @@ class SkippedRanges:
         return one.read_at is not None and one is not turn
 
     def _turn(self, now: float, busy: bool) -> _Range | None:
-        """The stretch to read again now: the oldest, so that each has its turn."""
+        """The range to read again now: of those that are due, the one read longest ago."""
         if any(one.read_at is None for one in self._stretches):
             return None
         rest = sum(one.seconds for one in self._stretches)
@@ -428,12 +434,12 @@ class SkippedRanges:
         return self._stretches[min(ages)[1]] if ages else None
 
     def _add(self, at: Any, to: Any, *, full: bool, seconds: float, now: float) -> bool:
-        """Whether it is worth it: a few entries alone are not."""
+        """Skip a page from now on; False = not worth it: a page with few entries alone."""
         before = self._stretches[self._next - 1] if self._next else None
         joins = before is not None and before.last == at and before.read_at is not None
         joins = joins and before is not None and not before.under_way
         if before is not None and joins and (before.pages < MOST_PAGES or not full):
-            # Its instant stays that of its first page, so that none waits longer.
+            # `read_at` stays that of its first page, so that no page waits longer.
             before.last, before.seconds = to, before.seconds + seconds
             before.pages += 1
             return True
@@ -443,7 +449,7 @@ class SkippedRanges:
         return full
 
 
-# --- The ring: one step per object from a moving cursor, then one per row without an object.
+# --- The ring: a cursor that visits each object once per round, then each row without an object.
 
 WINDOW = 4000
 IDLE_OBJECTS = 64
@@ -453,7 +459,8 @@ _Read = Callable[..., tuple[list[Candidate], Any]]
 
 
 class _Way:
-    """The cursor on the objects, or on the rows without one; None = at the start."""
+    """The cursor over the objects, or over the rows without one. after: its place; None = at the
+    start."""
 
     def __init__(self, read: _Read, passes_over: bool) -> None:
         self._read = read
@@ -469,7 +476,7 @@ class _Way:
     def step(
         self, conn: Connection, tables: Tables, limit: int, those: Those | None, busy: bool
     ) -> list[Candidate]:
-        """The next rows; `after` is None then if the way is at its end."""
+        """Read the next rows; if the way has ended, `after` is None afterwards."""
         self.met_nothing = False
         if those is None or not those.but or not self._passes_over:
             rows, self.after = self._read(
@@ -494,14 +501,14 @@ class _Way:
 
 
 class ObjectCursor:
-    """The place on the way round, kept between looks.
+    """The ring. It keeps its place between looks; used by the fetcher's thread only.
 
-    clean: in the round that has ended nothing could run. rows: what the last step has read.
+    clean: no row of this round could run. rows: those that the last step has read.
     """
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        # Where rows are read by age too, the ring is the second way to find them, and rests.
+        # Where an index gives rows by age too, the ring pauses as a whole: `Search._ring_at`.
         passes_over = not tables.database.oldest_index
         self._objects = _Way(lambda *a, **k: candidates.heads(*a, **k), passes_over)
         self._rows = _Way(lambda *a, **k: candidates.without_object(*a, **k), passes_over)
@@ -512,12 +519,12 @@ class ObjectCursor:
         self.rows: list[Candidate] = []
 
     def forget(self) -> None:
-        """Pass over nothing the next time."""
+        """Forget the skipped ranges."""
         self._objects.barren.clear()
         self._rows.barren.clear()
 
     def found_nothing(self) -> None:
-        """In the middle of a stretch without any of `those` begin again where there were some."""
+        """Return to the start if the last step read none of `those`, but this round had some."""
         if not self._met_some or not (self._objects.met_nothing or self._rows.met_nothing):
             return
         self._met_some = False
@@ -536,8 +543,9 @@ class ObjectCursor:
         those: Those | None = None,
         rows: bool = True,
     ) -> bool:
-        """True if a whole round has ended. idle: the last look found nothing. busy: no thread waits
-        for work. those: the only heads to look for. rows: False = go round the objects alone."""
+        """Read and offer the next heads; True if that ended a round. idle: the last look found
+        nothing. busy: no thread waits for work. those: the topics to look for. rows: False = only
+        the objects."""
         objects = IDLE_OBJECTS if idle else max(want * chooser.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
         if self._objects.after is None and not self._at_rows:
@@ -559,7 +567,7 @@ class ObjectCursor:
             chooser.offer(row)
             any_could_go |= chooser.could_go(row)
         self.clean &= not any_could_go
-        # Many in a row that cannot be claimed now (a paused topic): longer steps skip them faster.
+        # Many heads that cannot be claimed now (a paused topic): longer steps pass them faster.
         nothing_free = not (any_could_go or round_is_over)
         self._stride = min(WINDOW, objects * 2) if nothing_free else 0
         return round_is_over

@@ -1,7 +1,7 @@
 """Claim: flag heads, read the runs behind them, and account for every row flagged by us.
 
-A claim whose COMMIT arrived although its answer was lost leaves flagged rows without a lane. While
-no claim is in flight, a row flagged by us without a lane can only be such a row, and is released.
+A claim that was committed although its answer was lost leaves flagged rows without a lane. While no
+claim is in flight, each row flagged by us without a lane comes from such a claim, and is released.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from msgworker.table.tables import prioritized
 
 # --- Messages that the database refuses to flag: a trigger, a CHECK or a constraint forbids it.
 #
-# Such a row is the head of its object and can neither run nor become dead, since it cannot be
-# changed. So it is skipped, with its object, and tried again separately, at growing intervals: it
-# would make a whole batch fail each time.
+# Such a head can neither run nor become dead, since the database refuses to change it. It is
+# skipped with its object, and tried again at growing intervals, separately: it makes each claim
+# fail that contains it.
 
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
@@ -64,7 +64,7 @@ class RejectedRow:
 
 
 class RejectedRows:
-    """The refused messages, as remembered by the claim loop."""
+    """The refused messages. The fetcher's thread owns them; any thread may call `reasons`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -78,7 +78,7 @@ class RejectedRows:
         return len(self._found)
 
     def reasons(self) -> dict[int, str]:
-        """The database's errors by msg_id, of the lowest few, for operators."""
+        """The database's errors by msg_id, of the lowest few ids, for operators."""
         found = sorted((msg_id, one.reason) for msg_id, one in self._found.copy().items())
         return {msg_id: reason[:SHOWN_LENGTH] for msg_id, reason in found[:SHOWN]}
 
@@ -108,8 +108,8 @@ class RejectedRows:
         return together, alone[:ALONE_AT_ONCE]
 
     def lost(self, candidates: Sequence[Candidate], *, alone: bool = False) -> None:
-        """These could not be flagged; most likely another instance was faster, unless we are
-        alone."""
+        """Count candidates that could not be flagged. alone: no other instance is alive, so none
+        was faster: each counts twice."""
         now = self._clock()
         if now - self._losses_since > FORGET_LOSSES_SECONDS:
             self._losses.clear()
@@ -119,8 +119,8 @@ class RejectedRows:
                 self._losses[one.msg_id] = self._losses.get(one.msg_id, 0) + (2 if alone else 1)
 
     def heard(self, candidate: Candidate, reason: str | None) -> None:
-        """It was tried separately. reason: why the database refuses it, logged the first time; None
-        if it does not."""
+        """Record a separate try. reason: the database's error, logged the first time; None = it was
+        not refused."""
         known = self._found.pop(candidate.msg_id, None)
         self._losses.pop(candidate.msg_id, None)
         if reason is None:
@@ -164,10 +164,11 @@ _TOPIC = itemgetter(Row._fields.index("topic"))
 
 
 class Claimer:
-    """The fetcher calls `claim` and `claim_alone`; any thread may call the others, on its own link.
+    """Flags candidates, makes lanes of them, and releases rows flagged by us that have no lane.
 
-    in_doubt: written by the fetcher: the answer to the last claim was lost, so rows may be flagged
-    without a lane.
+    The fetcher's thread calls `claim`, `claim_alone` and `resolve_doubt`; any thread may call the
+    other methods, on its own link. in_doubt: the answer to the last claim was lost, so rows may be
+    flagged without a lane; written by the fetcher's thread.
     """
 
     def __init__(
@@ -187,10 +188,10 @@ class Claimer:
         self._runs = runs
         self._limit_poller = limit_poller
         self.rejected_rows = RejectedRows(setup.clock)
-        self._unreleased: set[int] = set()  # logged once, by any thread
+        self._unreleased: set[int] = set()  # cannot be released, logged once; any thread adds
         self._secrets = secrets_of(setup.engine.url)
         self._by_priority = prioritized(setup.tables)
-        self._claiming = threading.Lock()  # from the flagging until the lanes exist
+        self._claiming = threading.Lock()  # held from the flagging until the lanes exist
         self._runs_pay = LOOK_FOR_RUNS
         self.in_doubt = False
 
@@ -205,16 +206,17 @@ class Claimer:
         within: Slice | None = None,
         hand_over: HandOver = lambda lanes: None,
     ) -> tuple[list[Lane], list[Candidate]]:
-        """Flag candidates; returns the new lanes, in the order of the candidates, and those that
-        could not be flagged; what finds no permit is among neither.
+        """Flag candidates. Returns the new lanes, in the order of the candidates, and the
+        candidates that could not be flagged; those without a permit are in neither.
 
-        me: the id under which they were found. places: the part of the slice of each. within: the
-        slice in which runs are read. hand_over: gets some lanes at a time, when theirs are read.
+        me: the id under which they were found. places: by msg_id, the part of the slice. within:
+        the slice in which runs are read. hand_over: called with some lanes at a time, as soon as
+        their runs are read.
         """
         shared = self._shared
         with self._claiming:
             if shared.identity.id != me or not shared.identity.trusted():
-                return [], []  # declared dead meanwhile: found under the previous id
+                return [], []  # declared dead since the look, which was under the previous id
             if self.in_doubt:
                 self._release_unknown(self._link)
             self.in_doubt = True
@@ -231,7 +233,8 @@ class Claimer:
                     lane.part = places.get(lane.row.msg_id)
             shared.in_flight.lanes.update(lanes)
             self.in_doubt = False
-            # Read after they were added: see `InFlight.forget`.
+            # Our id is read after the lanes were added: the heartbeat's thread changes it first,
+            # and then drops the lanes of the old one (`Shared.go_on_as`).
             if not shared.identity.is_ours(me):
                 shared.in_flight.drop(lanes)
                 return [], []
@@ -257,7 +260,7 @@ class Claimer:
         within: Slice | None,
         hand_over: HandOver,
     ) -> list[Candidate]:
-        """Read the runs of new lanes and hand them over; returns what was lost to others."""
+        """Read the runs of new lanes and queue them; returns the candidates that were lost."""
         setup, shared = self._setup, self._shared
         setup.events.emit(Claimed(me, rows, len(candidates)))
         lost: list[Candidate] = []
@@ -304,8 +307,8 @@ class Claimer:
     def _flag_by_limits(
         self, candidates: list[Candidate], me: str, topics: Container[str]
     ) -> tuple[list[Row], list[Candidate]]:
-        """Flag each candidate of a limited topic with a permit, and the others; returns the
-        rows, and the candidates that were tried."""
+        """Flag candidates, those of limited topics with a permit. Returns the rows, and the
+        candidates that were tried: all but those without a permit."""
         limited: dict[str, list[Candidate]] = {}
         tried: list[Candidate] = []
         for one in candidates:
@@ -333,7 +336,8 @@ class Claimer:
     def _flag_with_permits(
         self, topic: str, candidates: list[Candidate], me: str, *, apart: bool
     ) -> tuple[list[Row], list[Candidate]]:
-        """apart: so that one that is refused affects no other; more statements."""
+        """Lock the topic's record, and flag as many candidates as may start. apart: in more
+        statements, so that a refused row affects no other."""
         tables, rows, refused = self._setup.tables, list[Row](), dict[int, Exception]()
         kept: Collection[int] = ()
         with self._link.transaction() as conn:
@@ -369,7 +373,7 @@ class Claimer:
         return self._flag_apart([candidates], me)
 
     def _flag_apart(self, parts: list[list[Candidate]], me: str) -> list[Row]:
-        """Flag one by one, so that one that cannot be flagged does not block the others."""
+        """Flag in several statements, so that a row that cannot be flagged blocks no other."""
         rows: list[Row] = []
         refused: dict[int, Exception] = {}
         with self._link.transaction() as conn:
@@ -390,9 +394,10 @@ class Claimer:
         won: Collection[int],
         refused: Collection[int],
     ) -> Collection[int]:
-        """What was lost again and again, and not because another has it."""
+        """Of those that were lost: which are still free, so that no other instance was faster.
+        Where rows can be locked, only those that were lost repeatedly."""
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
-        if self._setup.tables.database.row_locks:  # another transaction may have it locked
+        if self._setup.tables.database.row_locks:  # another transaction may have locked it
             lost = [one for one in lost if self.rejected_rows.suspects(one)]
         return claim.kept(conn, self._setup.tables, lost) if lost else ()
 
@@ -405,16 +410,16 @@ class Claimer:
         """Remember which rows the database refuses to flag."""
         for one in tried:
             error = refused.get(one.msg_id)
-            if error is None:  # what was only lost is not forgotten: it may be each time
+            if error is None:  # only lost: it stays counted until it is a suspect
                 if one.msg_id in kept or self.rejected_rows.suspects(one):
                     self.rejected_rows.heard(one, KEPT if one.msg_id in kept else None)
-            # The guard may be the reason: a lost race is no refusal, unless it happens every time.
+            # A race may have been lost by the guard: no refusal, unless it happens every time.
             elif trouble(error) is not Trouble.RACE or self.rejected_rows.suspects(one):
                 self.rejected_rows.heard(one, without(reason_of(error), self._secrets))
 
     def _read_runs(self, lanes: Sequence[Lane], within: Slice | None, hand_over: HandOver) -> None:
-        """Read the runs behind the heads into their lanes, and hand these over: some while
-        the next ones are read, so that threads need not wait for all."""
+        """Read the runs behind the heads into their lanes, and queue the lanes: in parts, each
+        before the next is read, so that threads need not wait for all."""
         self._runs_pay -= 1
         run = self._run(lanes)
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
@@ -427,7 +432,7 @@ class Claimer:
             hand_over(part)
 
     def _read_part(self, lanes: Sequence[Lane], run: int, within: Slice | None) -> bool:
-        """Read the runs of some; False = they could not be read."""
+        """Read the runs of some lanes; False = they could not be read."""
         heads = [lane.row for lane in lanes]
         try:
             with self._link.statement() as conn:
@@ -435,7 +440,7 @@ class Claimer:
         except Exception as error:
             # The heads are flagged: they must run, even without followers.
             kind = trouble(error)
-            level = logging.DEBUG if kind in EVERYDAY else logging.WARNING  # an outage is told once
+            level = logging.DEBUG if kind in EVERYDAY else logging.WARNING  # roles log outages
             text = "runs could not be read; continuing with the heads: %s"
             self._shared.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
             return False
@@ -449,14 +454,14 @@ class Claimer:
 
     def _run(self, lanes: Sequence[Lane]) -> int:
         """How many messages to read behind each of these heads."""
-        held = self._shared.in_flight.lanes.copy()  # these are among them
+        held = self._shared.in_flight.lanes.copy()  # includes `lanes`
         self._runs.learn(held)
         ahead = sum(len(lane.rows) - lane.place - 1 for lane in held)
         to_come = self._lane_limit.lanes - len(held)
         return self._runs.limit(len(lanes) + max(0, to_come), ahead)
 
     def _all_may_follow(self, followers: Sequence[Bare]) -> bool:
-        """Nearly always; False = to be asked of each."""
+        """Whether all may be in the run, as nearly always; False = ask `_may_follow` for each."""
         setup, shared = self._setup, self._shared
         if shared.identity.doubtful:
             return False
@@ -475,7 +480,7 @@ class Claimer:
 
     @contextmanager
     def no_claim_in_flight(self, patience: float | None = None) -> Iterator[bool]:
-        """While the block runs no claim is sent: a row flagged by us without a lane stays so.
+        """No claim is sent during the block, so that no row flagged by us gets a lane.
 
         patience: seconds to wait for a claim in flight; None = until its end. Yields False if
         there still is one.
@@ -496,8 +501,8 @@ class Claimer:
                 return not recover.flagged_by(conn, self._setup.tables, me, limit=1)
 
     def release_unknown(self, link: Connections, *, patience: float | None = None) -> None:
-        """Release, without a try, rows flagged by us without a lane; none if a claim is
-        still in flight after `patience` seconds."""
+        """Release rows flagged by us without a lane, and count no try; none if a claim is still in
+        flight after `patience` seconds."""
         with self.no_claim_in_flight(patience) as free:
             if free:
                 self._release_unknown(link)
@@ -507,7 +512,9 @@ class Claimer:
         with link.transaction() as conn:
             rows = recover.flagged_by(conn, self._setup.tables, me, limit=SWEEP_LIMIT)
         known = shared.identity.stuck | shared.in_flight.flagged() if rows else set()
-        if not rows or me != shared.identity.id:  # asked last: its lanes are forgotten after that
+        # Our id is read last: the heartbeat's thread changes it before it drops lanes, so if it is
+        # the same, `known` has them all.
+        if not rows or me != shared.identity.id:
             return
         ids = [msg_id for msg_id in rows if msg_id not in known]
         released = self.release(link, ids, me=me)
@@ -519,16 +526,16 @@ class Claimer:
     def release(
         self, link: Connections, ids: Sequence[int], *, me: str, tries: int | None = None
     ) -> int:
-        """Release rows flagged by us under this id, without a try, except rows locked by another
-        transaction. Returns how many. tries: as in `recover.release`."""
+        """Release rows flagged by us under this id, and count no try; rows locked by another
+        transaction are left. Returns how many. tries: as in `recover.release`."""
         released = 0
         for begin in range(0, len(ids), recover.BATCH):
             released += self._release(link, ids[begin : begin + recover.BATCH], me, tries)
         return released
 
     def _release(self, link: Connections, ids: Sequence[int], me: str, tries: int | None) -> int:
-        """In halves, down to a row that the database does not let us release: it is told once, left
-        flagged, and holds up no other."""
+        """On an error release in halves, down to a row that the database does not let us release:
+        it is logged once, stays flagged, and blocks no other."""
         try:
             with link.transaction() as conn:
                 return recover.release(conn, self._setup.tables, ids, me=me, tries=tries)

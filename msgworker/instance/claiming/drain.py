@@ -14,31 +14,30 @@ from msgworker.store.lease import Lease
 
 # --- How long the claim loop waits between two rounds.
 #
-# Not at all while there is room and work, briefly while there is no room, longer and longer while
-# idle. While messages are in flight it goes round with every tick, so that finished lanes are
-# settled and threads woken, but it looks more and more rarely if nothing is found; a wake makes it
-# look at once. A round over many messages that may not be claimed (of a paused topic, for example)
-# has no idle pauses, but leaves the database most of the time to others: it rests longer than it
-# took.
+# Not at all while there is work and a free lane, briefly while no lane is free, longer and longer
+# while idle. While messages are in flight there is a round at every tick, so that finished lanes
+# are settled and threads woken, but looks become rarer if they find nothing; after a wake it looks
+# at once. Several looks past many messages that may not be claimed (of a paused topic, for example)
+# have no idle pauses, but a pause longer than they took, to leave the database to others.
 
 FIRST_PAUSE_SECONDS = 0.01
 TICK_SECONDS = 0.01
 SOME_WON_SECONDS = 0.001
-"""The pause after a claim that won much less than there was room for."""
+"""The pause after a claim that won far fewer lanes than were wanted."""
 GROWTH = 1.3
 BUSY_GROWTH = 2.0
 LONGEST_BUSY_SECONDS = 0.25
-"""The longest time between two looks while messages are in flight, if there is room."""
+"""The longest time between two looks while messages are in flight and lanes are free."""
 LEFT_TO_OTHERS = 4.0
-"""The rest of an unfinished round, as a multiple of the time of its looks."""
+"""The pause in and after a round over the objects, as a multiple of its time."""
 LONGEST_REST_SECONDS = 30.0
 
 
 class PollPace:
-    """Used by the fetcher's thread only.
+    """Decides how long the claim loop pauses. Used by the fetcher's thread only.
 
-    poll_seconds: the longest pause while idle. drains: it waits only for known times.
-    clock: monotonic seconds. jitter: the share of an idle pause that is waited.
+    poll_seconds: the longest pause while idle. drains: a drain, which waits long only for known
+    times. clock: monotonic seconds. jitter: the share of an idle pause that is waited.
     """
 
     def __init__(
@@ -57,9 +56,9 @@ class PollPace:
         self._busy = TICK_SECONDS  # between two looks while messages are in flight
         self._look_at = 0.0
         self._woken = False  # since the last look
-        self._round_since: float | None = None  # when the unfinished round began
+        self._round_since: float | None = None  # when the unfinished round over the objects began
         self._look_seconds = 0.0  # of the last look of an unfinished round
-        self._rest = 0.0  # owed for the last round
+        self._rest = 0.0  # the pause after the last round
 
     def restart(self) -> None:
         """There may be work now: look at once, then start with the shortest idle pause."""
@@ -72,7 +71,7 @@ class PollPace:
         return max(0.0, self._look_at - self._clock())
 
     def looked(self, look: Look) -> None:
-        """Nothing was claimed after this look."""
+        """After a look of which nothing was claimed."""
         now = self._clock()
         if look.complete or look.round_over:
             took = 0.0 if self._round_since is None else now - self._round_since
@@ -87,10 +86,9 @@ class PollPace:
     ) -> float:
         """The seconds to wait after a round.
 
-        won: lanes that were claimed, -1 = it did not look. wanted: how many to hold at most.
-        more: it may not have seen all that can be claimed.
-        holding: messages are in flight. due_in: seconds until a drain has something to do again, if
-        it waits for that.
+        won: how many lanes were claimed, -1 = it did not look. wanted: how many to hold at most.
+        more: there may be more to claim. holding: messages are in flight. due_in: seconds until a
+        drain has something to do again, if that is known.
         """
         if won > 0:
             self._round_since, self._look_seconds, self._rest = None, 0.0, 0.0
@@ -118,7 +116,7 @@ class PollPace:
         """The seconds until the next look while messages are in flight."""
         if found and woken:  # often it is the next run of the same object: no reason to hurry
             return TICK_SECONDS
-        if found or woken:  # others send and do not wake us; or the wake came before its commit
+        if found or woken:  # producers may not wake us, or wake us before their commit
             self._busy = TICK_SECONDS
         else:
             longest = max(TICK_SECONDS, min(LONGEST_BUSY_SECONDS, self._longest))
@@ -129,13 +127,13 @@ class PollPace:
 # --- When a drain is over: after several complete looks that found nothing, with nothing to wait
 # for, and with nothing due in the table that it may handle.
 #
-# It only decides, and no other place does; loop.py gathers what it is told, and acts on it.
-# Nothing here uses the database.
+# Only `DrainEnd` decides that. loop.py collects its input and does what it decides. Nothing here
+# uses the database.
 
 EMPTY_LOOKS = 3
 """How many complete looks in a row must find nothing before a drain may end."""
 OVERDUE_LOOK_SECONDS = 0.1
-"""Between two looks for what is due and could not be claimed."""
+"""The pause between two looks for due messages that could not be claimed."""
 
 
 class Next(Enum):
@@ -143,8 +141,8 @@ class Next(Enum):
 
     AGAIN: look again. LOOK_AFRESH: forget earlier looks and look again. SWEEP: first release
     rows of a claim whose answer was lost. ASK: read from the database what becomes due, then call
-    `waits`. COUNT: count what is left in the table, then call `judge`. GO_ROUND: begin anew
-    everywhere, also where others were to look before us. OVER: end the drain.
+    `waits`. COUNT: count what is left in the table, then call `judge`. GO_ROUND: as LOOK_AFRESH, in
+    all slices that we may look in. OVER: end the drain.
     """
 
     AGAIN = auto()
@@ -171,11 +169,11 @@ class Drain:
 class Seen:
     """What an instance knows after a round that claimed nothing.
 
-    in_flight: it has lanes, or handlers that run, also under a lost id. settled: no further part
+    in_flight: it has lanes, or handlers that run, also under a lost id. settled: no further slice
     of the table is about to become ours. starts_in: seconds until a message of a limited topic may
-    start, 0 = to be tried now, None = none will. sure: the looks that found no message of a limited
-    topic were from the very start. in_doubt: the answer to the last claim was lost. recovering:
-    messages of dead instances are being given back.
+    start, 0 = try now, None = none will. sure: the looks that found no message of a limited topic
+    began at the very start of the table. in_doubt: the answer to the last claim was lost.
+    recovering: messages of dead instances are being given back.
     """
 
     in_flight: bool = False
@@ -187,10 +185,11 @@ class Seen:
 
 
 class DrainEnd:
-    """Used by the fetcher's thread only. drain: None = it never ends.
+    """Decides when a drain is over. Used by the fetcher's thread only. drain: None = it never ends.
 
-    due_in: seconds until there is something to do again, from the last answer; None = unknown.
-    overdue_since: on the clock, since when a message is due that cannot be claimed.
+    due_in: seconds until there is something to do again, as last read; None = unknown.
+    overdue_since: on the clock, since when messages are due that cannot be claimed; None = none
+    are.
     """
 
     def __init__(
@@ -211,7 +210,7 @@ class DrainEnd:
         self.due_in: float | None = None
 
     def saw_work(self) -> None:
-        """There is work, or there may be: start again with deciding the end."""
+        """There is work, or there may be: count empty looks from 0 again."""
         self._empty_looks = 0
         self._looked_afresh = False
         self.overdue_since = None
@@ -268,7 +267,7 @@ class DrainEnd:
 
     def judge(self, *, due: int, refused: int) -> Next:
         """After COUNT. due: how many objects, and messages without one, the table has that we may
-        handle now. refused: how many the database did not let us flag: they are told already."""
+        handle now. refused: how many the database did not let us flag: those were logged."""
         if due <= refused:
             return Next.OVER
         now = self._clock()
@@ -281,9 +280,9 @@ class DrainEnd:
         return Next.GO_ROUND
 
     def lease_ends_in(self, ending: Sequence[Lease]) -> float | None:
-        """Seconds until the first of these leases ends (0 = it has ended), None if there is none to
-        wait for: a drain does not wait for a lease that is renewed, or that cannot be taken
-        over."""
+        """Seconds until the first of these leases ends (0 = it has ended); None if there is none to
+        wait for: a drain does not wait for a lease that is renewed, or that is not taken over in
+        time."""
         now, awaited = self._clock(), []
         for one in ending:
             left = one.left_seconds

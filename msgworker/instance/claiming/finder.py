@@ -1,4 +1,4 @@
-"""Candidates of this instance: those of the search, without those that it must skip."""
+"""Find candidates for this instance: those of the search, without those that it must skip."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class UnhandledTopics:
         self._log = log
         self._clock = clock
         self.told: dict[Any, float] = {}
-        """When, on the clock; a topic need not be a text (SQLite)."""
+        """When each topic was logged, on the clock; a topic need not be text (SQLite)."""
 
     def report(self, unknown: Collection[Any]) -> None:
         """Log the topics that are due for a warning. unknown: waiting topics without a handler
@@ -83,11 +83,11 @@ class UnhandledTopics:
         return sorted((t for t in topics if t not in theirs), key=str)
 
 
-# --- Candidates of this instance: those of the search, without those that it must skip.
+# --- Find candidates.
 
 
 class Finder:
-    """Used by the fetcher's thread only. member: None = it looks everywhere.
+    """Looks for candidates. Used by the fetcher's thread only. member: None = it looks everywhere.
 
     where: the slice of this round; None = everywhere, or nowhere for a member of a scope. places:
     by msg_id, the part of the slice of each candidate.
@@ -115,7 +115,7 @@ class Finder:
         sliced = AgeSearch if setup.tables.database.slices_by_age else SliceSearch
         self._kind = Search if member is None else sliced
         self.search: Search = self._kind(setup.tables, setup.topics, shared.in_flight.blocked)
-        self._limited: dict[str, Search] = {}  # these topics the other one leaves out
+        self._limited: dict[str, Search] = {}  # by topic; `search` leaves these topics out
         self.unhandled = UnhandledTopics(
             setup.tables, setup.registry.topics, link, shared.log, clock=setup.clock
         )
@@ -130,7 +130,7 @@ class Finder:
 
     def refused(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: skip their objects for a while."""
-        self.search.refused(candidates)  # the objects are of both
+        self.search.refused(candidates)  # all searches share the set of these objects
 
     def pass_over(self, candidate: Candidate) -> None:
         """Skip this message for a while."""
@@ -143,27 +143,28 @@ class Finder:
 
     @property
     def settled(self) -> bool:
-        """Whether no further slice is about to become ours, or to be looked at in its turn."""
+        """Whether it has looked in all slices of ours, and no more are about to be added."""
         return self._member is None or self._member.settled
 
     @property
     def everywhere(self) -> bool:
-        """Whether it looks in no slices."""
+        """Whether it looks at the whole table instead of slices."""
         return self._member is None
 
     @property
     def reach(self) -> Slice | None:
-        """All that this instance may look at, now or in turn; None = everything, or not known."""
+        """All slices that this instance may look in, now or in turn; None = everywhere, or not
+        known."""
         return None if self._member is None else self._member.reach()
 
     def go_round(self) -> None:
-        """Look at all of the reach again, also at what was empty a moment ago."""
+        """Look in all of `reach` again, also in slices that were just empty."""
         if self._member is not None:
             self._member.go_round()
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """The looks at a slice and the claims of their candidates; it is not given up meanwhile."""
+        """The looks in a slice and the claims of their candidates; the slice is kept meanwhile."""
         self._covered = False
         if self._member is not None:
             where = self._member.slice()
@@ -174,7 +175,7 @@ class Finder:
             yield
         finally:
             if self._member is not None:
-                # One that leaves out limited topics says nothing of these.
+                # The look left out limited topics: `rest` covers those.
                 rest = self._limit_poller.rest() if self._covered else None
                 self._member.looked(complete=rest is not None, rest=rest)
 
@@ -213,7 +214,7 @@ class Finder:
             refused_objects, refused_ids = self._rejected_rows.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids
         look = self._looked(search, room, held, objects, ids)
-        objects, ids = shared.in_flight.held()  # read after the look, see there
+        objects, ids = shared.in_flight.held()  # read after the look: see `InFlight.held`
         look.candidates = [
             c
             for c in look.candidates
@@ -224,7 +225,7 @@ class Finder:
         return look
 
     def due_in(self, drain: Drain) -> float | None:
-        """Seconds until the first message of our reach becomes due, if a drain waits for that."""
+        """Seconds until the first message within `reach` becomes due, if a drain waits for it."""
         setup, shared = self._setup, self._shared
         with self._link.statement() as conn:
             return ranked.due_in(
@@ -238,7 +239,7 @@ class Finder:
             )
 
     def left(self) -> Left:
-        """What the table has, by what it waits for."""
+        """Count the messages left within `reach`, by what they wait for."""
         setup, shared = self._setup, self._shared
         asked = replace(setup.asked(shared.identity.ids), within=self.reach)
         with self._link.statement() as conn:
@@ -273,7 +274,7 @@ class Finder:
         assert isinstance(search, SliceSearch)
         if self.where is None:
             return Look(complete=True)
-        # The index of slices has no running messages, but those that wait behind them.
+        # The index of slices has no running messages, but it has those behind them.
         ours, mine = shared.in_flight.held()
         wants |= {"skip_objects": objects | ours, "skip_ids": ids | mine}
         with self._link.statement() as conn:
@@ -282,7 +283,7 @@ class Finder:
         return look
 
     def _drop_doubtful(self, look: Look) -> None:
-        """These may be claimed only under another id; see `Identity.doubtful`."""
+        """Drop candidates that may be claimed only under another id; see `Tenure`."""
         shared = self._shared
         free = [c for c in look.candidates if c.msg_id not in shared.identity.doubtful]
         if look.quarantined is not None and look.quarantined.msg_id in shared.identity.doubtful:

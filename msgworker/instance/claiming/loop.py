@@ -29,22 +29,22 @@ from msgworker.instance.state import Setup, Shared
 from msgworker.queries.verdict import Waits
 from msgworker.store.candidates import Candidate
 
-# --- Look for the next heads while there is no room for them yet.
+# --- Look ahead: look for the next heads while no lane is free yet.
 #
-# Handlers and settles run meanwhile, so that the next claim need not wait for its look. The heads
-# are candidates: hints, which the claim decides about. Where lanes hold runs, or handlers take
-# their time, they would be old by then, and nothing is looked for ahead.
+# The look runs beside handlers and settles, so that the next claim need not wait for it. Its heads
+# are only hints, like all candidates. Where lanes have runs, or handlers are slow, the heads would
+# be old before a lane is free: then there is no look ahead.
 
 OLD_SECONDS = 0.05
-"""Heads that were looked for earlier are looked for again."""
+"""Heads found longer ago than this are not claimed, but looked for again."""
 REST_SECONDS = 0.5
-"""The pause after a look ahead that did not help."""
+"""The pause after a look ahead that was of no use."""
 ONE_EACH = 1.5
-"""Lanes with more messages than that, in the mean, last too long."""
+"""Look ahead only if lanes have at most this many messages, on average."""
 
 
 class Ahead:
-    """Used by the fetcher's thread only."""
+    """Keeps the last look ahead until its heads are claimed. Used by the fetcher's thread only."""
 
     def __init__(self, *, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._threads = threads
@@ -54,7 +54,7 @@ class Ahead:
         self._at = self._rest_until = 0.0
 
     def pays(self, held: int, *, run_length: float, handler_seconds: float | None) -> bool:
-        """Whether to look now: the `held` lanes will have ended before the look is old.
+        """Whether to look now: the `held` lanes will end before the look is old.
 
         run_length: the mean number of messages of a lane. handler_seconds: the mean of a handler,
         None while none has ended.
@@ -65,12 +65,12 @@ class Ahead:
         return lasts < OLD_SECONDS / 2 and self._clock() >= self._rest_until
 
     def keep(self, look: Look, under: Hashable) -> None:
-        """Keep what was found. under: what must be the same at its claim, such as our id."""
+        """Keep a look. under: what must still be the same at its claim, such as our id."""
         self._look, self._under, self._at = look, under, self._clock()
 
     def take(self, under: Hashable, room: int) -> Look | None:
-        """The heads that were found, if they are new and fill the room. What else there may be is
-        unknown by now: `complete` and `round_over` are False."""
+        """The kept look, if it is recent and has at least `room` heads. There may be more by now:
+        `complete` and `round_over` are False."""
         look, self._look = self._look, None
         if look is None:
             return None
@@ -84,27 +84,27 @@ class Ahead:
         return look
 
     def forget(self) -> None:
-        """Drop it."""
+        """Drop the kept look."""
         self._look = None
 
 
-# --- The claim loop: claim messages when there is room.
+# --- The claim loop: claim messages when lanes are free.
 #
-# capacity.py says how much room there is, in_flight.py for how long to wait until nothing is in
-# flight, finder.py where to look, drain.py what an empty look means, and how long to wait.
-# claimer.py claims. This collects their input and acts on what they say.
+# capacity.py decides how many lanes to claim, in_flight.py how long to wait until nothing is in
+# flight, finder.py where to look, drain.py what an empty look means, and how long to pause.
+# claimer.py claims. The fetcher collects their input and does what they decide.
 
 NEW_ID_ASK_SECONDS = 0.5
 LEAST_PART = 50
-"""Heads that are claimed at once for handlers of batches, at least."""
+"""The fewest heads of one claim, where handlers take batches."""
 
 
 class Fetcher(Role):
     """The claim loop. drain: None = it never ends. housekeep_now: wakes the housekeeper. wake: ends
     its pause early.
 
-    exhausted: the drain is over; undone: how many messages that it may handle were due at the last
-    count of the table. Both are written by its thread, read by the thread that waits for it.
+    exhausted: the drain is over. undone: how many due messages that it may handle the table had at
+    the last count. The fetcher's thread writes both, the thread that waits for it reads them.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class Fetcher(Role):
         self._shared = shared
         self._identity, self._in_flight = shared.identity, shared.in_flight
         self._quiesce = shared.quiesce
-        self._asked_at = -NEW_ID_ASK_SECONDS  # the housekeeper, for a new id
+        self._asked_at = -NEW_ID_ASK_SECONDS  # when it last woke the housekeeper for a new id
         self._finder = finder
         self._claimer = claimer
         self._limit_poller = limit_poller
-        self._last_try: Candidate | None = None  # in quarantine, of a limited topic
+        self._last_try: Candidate | None = None  # a message in quarantine, of a limited topic
         self._recovery = recovery
         self._drain = drain
         settings, clock = setup.settings, setup.clock
@@ -149,11 +149,12 @@ class Fetcher(Role):
         self.link = claimer.link
         self.exhausted = False
         self._more = True
-        self._full = False  # the last claim was as large as there was room
+        self._full = False  # the last claim took all free lanes
         self._run_length = 1.0  # the mean number of messages of a lane, in the last claim
 
     def run_once(self) -> int:
-        """Claim if there is room; returns how many lanes were won, -1 if there was no room."""
+        """Settle what has finished, and claim if lanes are free. Returns how many lanes were won,
+        -1 if it did not look."""
         self._lanes.nudge()
         self._settler.flush()
         controls = self._shared.controls
@@ -186,15 +187,14 @@ class Fetcher(Role):
                 self._last_try = None
                 if self.claim([last_try], me, alone=True):
                     return 1
-                self._finder.pass_over(
-                    last_try
-                )  # another instance has it: continue with the others
+                # Another instance has it: continue with the others.
+                self._finder.pass_over(last_try)
             found = self._claim_in_parts(look.candidates, me)
             offered, slots = len(look.candidates), self._shared.peers.slots
             if self._finder.contention.claimed(
                 offered, found, of_others=look.of_others, slots=slots
             ):
-                self._housekeep_now()  # it counts the instances
+                self._housekeep_now()  # which counts the instances
             if self._setup.events.wants(Looked):
                 self._setup.events.emit(Looked(me, len(look.candidates), found))
             self._more = self._left_some(look, found, room)
@@ -203,14 +203,14 @@ class Fetcher(Role):
             return found + won or self._nothing(look)
 
     def answered(self) -> bool:
-        """A round without room asks nothing."""
+        """A round in which no lane is free may not have used the database."""
         return self.link.is_open
 
-    # ------------------------------------------------------------ room
+    # ------------------------------------------------------------ how many lanes
 
     def room(self, held: int) -> int:
-        """How many lanes to claim beside the `held` ones, 0 = none. If there are too many, some are
-        released."""
+        """How many lanes to claim beside the `held` ones, 0 = none. If too many are held, releases
+        some."""
         shared, limit = self._shared, self._lane_limit
         staying = max(0, held - self._settler.leaving)
         busy = staying + self._look_at_handlers()
@@ -226,18 +226,18 @@ class Fetcher(Role):
         return 0
 
     def _look_at_handlers(self) -> int:
-        """Compute again how much to hold; returns how many handlers of lost ids still occupy
+        """Compute the lane limit again; returns how many handlers of lost ids still occupy
         threads."""
         now = time.monotonic()
         running = list(self._in_flight.running.values())
-        # A batch has many lanes: its thread is as far as one that has each of them in turn.
+        # A batch is one call for many lanes: count its time per lane.
         ages = [(now - r.since) / (1 + len(r.beside)) for r in running]
         self._lane_limit.sees(self._lanes.mean_seconds, ages)
         return sum(not self._identity.is_ours(r.owner) for r in running)
 
     def share(self, held: int) -> None:
-        """Release lanes that would wait long here while another instance may have free threads.
-        They are not claimed again at once, because there is no room for them."""
+        """Release lanes that would wait long here while another instance may have free threads. We
+        do not claim them again at once, since the lane limit is reached."""
         excess = held - self._lane_limit.kept
         if excess <= 0 or self._shared.peers.slots < 2 or self._quiesce.active:
             return
@@ -256,8 +256,8 @@ class Fetcher(Role):
         return self._quiesce.reason is not None
 
     def _waits_for_new_id(self, held: int) -> bool:
-        """Whether claiming stops because the instance takes a new id as soon as the `held` lanes
-        are settled; then it requests that from the housekeeper."""
+        """Whether to claim nothing, because the instance takes a new id as soon as the `held` lanes
+        are settled; then wakes the housekeeper, which does that."""
         if not self._identity.retires or not self._quiesces(held, Reason.NEW_ID):
             return False
         now = time.monotonic()
@@ -277,8 +277,8 @@ class Fetcher(Role):
     # ------------------------------------------------------------ look and claim
 
     def _look_ahead(self, held: int) -> None:
-        """There is no room: look for the next heads already, if that pays. Not beside other
-        instances: they would take these heads meanwhile, and have use for the CPU."""
+        """No lane is free: look for the next heads already, if that pays. Not while other instances
+        are alive: they would claim these heads first, and may need the CPU."""
         shared = self._shared
         controls, lonely = shared.controls, shared.peers.slots < 2
         alone = lonely and not controls.limits and self._finder.everywhere
@@ -291,10 +291,8 @@ class Fetcher(Role):
             self.ahead.keep(look, under)
 
     def _claim_limited(self, room: int, held: int) -> int:
-        """Claim messages of limited topics, for which handler threads are free; how many were won.
-
-        While quiescing nothing is claimed.
-        """
+        """Claim messages of limited topics, at most one for each handler thread; returns how many
+        were won. While quiescing nothing is claimed."""
         won = 0
         for topic in self._limit_poller.due():
             want = self._limit_poller.room(room - won)
@@ -311,17 +309,16 @@ class Fetcher(Role):
         return won
 
     def _left_some(self, look: Look, won: int, room: int) -> bool:
-        """Whether there may be more to claim than it has won."""
+        """Whether there may be more to claim."""
         if won >= room or won < len(look.candidates) or not look.saw_all:
             return True
-        return self._shared.peers.slots > 1  # it leaves their shares to the other instances
+        return self._shared.peers.slots > 1  # the look left out heads of their shares
 
     def _claim_in_parts(self, candidates: list[Candidate], me: str) -> int:
-        """Claim what a look has found; how many lanes were won.
+        """Claim the candidates of a look; returns how many lanes were won.
 
-        Handlers of batches use up in a few transactions what one claim gives, and would wait for
-        the next one: so they get the messages of about one batch at a time, and run beside the
-        claim of those that follow.
+        Handlers of batches would use up a whole claim in a few calls, and then wait for the next
+        one. So for them a claim takes about one batch, which is handled while the next is claimed.
         """
         won, at, most = 0, 0, self._setup.registry.most
         while at < len(candidates) and not (at and self._stopping.is_set()):
@@ -336,7 +333,8 @@ class Fetcher(Role):
     def claim(
         self, candidates: list[Candidate], me: str, *, alone: bool = False, limited: bool = False
     ) -> int:
-        """How many lanes were won. limited: they hold permits, and run before others."""
+        """Claim; returns how many lanes were won. limited: they hold permits, and run before
+        others."""
         claim = self._claimer.claim_alone if alone else self._claimer.claim
 
         def hand_over(some: Sequence[Lane]) -> None:
@@ -381,7 +379,7 @@ class Fetcher(Role):
         if then is Next.COUNT:
             then = self._count()
             if then is Next.OVER and self._recovery.begun != recoveries:
-                then = Next.LOOK_AFRESH  # its messages may have been read as those of another
+                then = Next.LOOK_AFRESH  # its messages may have been counted as another instance's
         if then is Next.SWEEP:
             self._claimer.resolve_doubt()
         if then is Next.GO_ROUND:
@@ -400,7 +398,7 @@ class Fetcher(Role):
         ending = self._finder.leases_ending(self._drain.linger)
         lease_ends_in = self.drain_end.lease_ends_in(ending)
         if lease_ends_in == 0.0:
-            self._housekeep_now()  # it takes the lease over
+            self._housekeep_now()  # which takes the lease over
         return self.drain_end.waits(None, lease_ends_in)
 
     def _count(self) -> Next:
@@ -419,7 +417,8 @@ class Fetcher(Role):
         return self.drain_end.judge(due=due, refused=refused)
 
     def pause_seconds(self, did: int) -> float:
-        """None while there is room and work; short while messages are in flight; else longer."""
+        """No pause while there is work and a free lane; a short one while messages are in flight;
+        else a longer one."""
         wanted, holding = self._lane_limit.lanes, bool(self._in_flight.lanes)
         due_in = self.drain_end.due_in
         wait = self._limit_poller.wait() if self._shared.controls.limits else None
@@ -427,7 +426,8 @@ class Fetcher(Role):
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more
         pause = self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=more)
-        return pause if wait is None or did < 0 else min(pause, wait)  # without room none is tried
+        # Without a free lane no limited topic is tried.
+        return pause if wait is None or did < 0 else min(pause, wait)
 
     def woken(self) -> None:
         self.pace.restart()
@@ -436,7 +436,7 @@ class Fetcher(Role):
     def failed(self, error: BaseException) -> None:
         self._finder.forget()
         self.ahead.forget()
-        # Messages that became due in the outage were not seen yet: a drain decides its end again.
+        # Messages that became due in the outage were not seen yet: a drain starts anew.
         self.drain_end.saw_work()
 
     def ended(self) -> None:
@@ -462,8 +462,8 @@ class Listener(Role):
         self._is_deaf = False
 
     def run_once(self) -> int:
-        """Listen for a second; returns 1 if a notification arrived. Through a pooler that keeps no
-        session for us none would: the looks at the table go on as without notifications."""
+        """Listen for a second; returns 1 if a notification arrived. Through a pooler that shares
+        sessions none would arrive: then it stops listening, and the fetcher polls."""
         assert self._channel is not None
         with self._link.statement() as conn:
             self._is_deaf = shares_sessions(conn)

@@ -16,33 +16,37 @@ from msgworker.table import MessageTable, Slice, Tables
 
 
 class ScopeMember(Protocol):
-    """The place of one running instance in a scope. All methods return at once."""
+    """The place of one running instance in a scope. All methods but `stop` return at once.
+
+    The instance starts and stops it. The fetcher's thread calls the others, but `info`: that is
+    called by each thread that writes the lease.
+    """
 
     def start(self) -> None:
         """Take part."""
 
     def leave(self) -> None:
-        """Stop looking; give up each slice as soon as none of its messages is in flight."""
+        """Stop looking; release each slice as soon as none of its messages is in flight."""
 
     def stop(self, seconds: float) -> None:
-        """Wait for the end of that, at most so many seconds."""
+        """Wait until `leave` has released all slices, at most so many seconds."""
 
     def slice(self) -> Slice | None:
         """Where to look now; None = nowhere. The returned slice is kept until `looked`."""
 
     def looked(self, *, complete: bool, rest: float | None = None) -> None:
-        """The looks and their claims are over. complete: nothing there could run, for `rest`
-        seconds as far as is known."""
+        """The looks in the slice and their claims are over. complete: nothing there can run, for
+        `rest` seconds as far as is known."""
 
     def reach(self) -> Slice | None:
-        """All that it may look at, now or in turn; None = not known, perhaps everything."""
+        """All slices that it may look in, now or in turn; None = not known, perhaps everywhere."""
 
     def go_round(self) -> None:
-        """The table has something to do in its reach: look at all of it again."""
+        """The table has due messages within `reach`: look in all of it again."""
 
     @property
     def settled(self) -> bool:
-        """Whether all of its reach was looked at, and no more is about to be added."""
+        """Whether it has looked in all of `reach`, and no more is about to be added."""
 
     def info(self) -> Mapping[str, Any]:
         """Data for operators in the lease of the instance. kind: the scope; flag, or shards (their
@@ -52,7 +56,7 @@ class ScopeMember(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceView:
     """What a member knows of its instance. holding: the values of slices with messages in flight.
-    wake: signals that there is a slice to look at."""
+    wake: wakes the fetcher when there is a slice to look in."""
 
     tables: Tables
     instance_id: Callable[[], str]
@@ -71,7 +75,7 @@ class Scope(ABC):
 
     @abstractmethod
     def join(self, standing: InstanceView) -> ScopeMember | None:
-        """A place for one more instance; None = everywhere."""
+        """The member of one more instance; None = it looks everywhere."""
 
     def check(self, spec: MessageTable) -> None:
         """Raise ConfigError if it does not fit the table."""

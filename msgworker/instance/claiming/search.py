@@ -2,14 +2,14 @@
 
 Candidates are only hints; store/claim.flag decides. So state that is kept between looks
 (the mark, the cursors, recently blocked objects) may be wrong for a while without
-harm, and is forgotten every second.
+harm, and is forgotten every second. A look reads:
 
 urgent  rows with a priority, the highest first (choice.py)
-window  the oldest open rows from a low-water mark on; the first row of each object is its head.
-        In front of them stand rows that have ended, see `Beginning`
+window  the oldest unfinished rows from a low-water mark on; the first row of each object is its
+        head. The index may have entries of ended rows before them, see `Beginning`
 due     rows whose instant has come: retries and delayed messages
-ring    when the window is full of rows that cannot go: one step per object from a moving cursor
-        (choice.py), then by row for messages without an object
+ring    when the window is full of rows that cannot run: each object in turn from a moving cursor
+        (choice.py), then each row without an object
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from msgworker.table import Tables
 IDLE_WINDOW = 128
 FORGET_SECONDS = 1.0
 LEAST_SPAN, MOST_SPAN, MOST_STEPS = 256, 16_000, 8
-"""How many rows are read at once, and how often in a look, past messages of other topics."""
+"""The least and the most rows of a step past messages of other topics, and the steps of a look."""
 RING_SECONDS = 0.02
-"""No further step past objects of other topics in a look: some come in between, or are read by age
-too."""
+"""A look that has taken this long makes no further step past messages of other topics; the next
+look continues there."""
 DUE_SECONDS = 0.02
 
 
@@ -55,8 +55,8 @@ class Look:
 
     candidates: heads by priority, oldest first, at most as many as wanted.
     quarantined: a message that must run alone (promise P6), if one was seen.
-    complete: everything was read; from_start: also what may stand in front of where looks begin in
-    between, see `Beginning`.
+    complete: everything was read from where the look began.
+    from_start: it began at the very start of the table, see `Beginning`.
     round_over: a whole round over the objects has ended, perhaps with lost races.
     seconds: how long it took. places: by msg_id, the part of its slice.
     of_others: how many candidates are in the shares of other instances.
@@ -73,26 +73,26 @@ class Look:
 
     @property
     def saw_all(self) -> bool:
-        """Whether there was nothing to claim beside what it has found."""
+        """Whether there was nothing else to claim."""
         return self.complete or self.round_over
 
 
 LONGEST_FROM_LOW_SECONDS = 2.0
 SHORT_SECONDS = 0.1
-"""For so long an id that is committed late may be passed by, in any case."""
+"""Looks may in any case miss a message with an id that is committed late for this long."""
 
 
 class Beginning:
-    """Where a look by age begins, so that what has ended costs little.
+    """Where a look by age begins, so that rows that have ended cost little.
 
-    The entries of such rows stay in front in the index until the database has cleaned up, which it
-    cannot while a snapshot is held. So a look from the very start is made when READ_AGAIN times
-    what the last one took has gone by since it, LONGEST_FROM_LOW_SECONDS at most: on a table
-    without such entries, nearly always. The others begin at `low`: the oldest open row, or, if that
-    comes first, behind what was the newest row a second before the last look from the start. What
-    is committed with a lower id waits for the next one from the start. Nothing is taken for a sign
-    of such entries, so on a busy machine, too, that is the longest wait; but where a look has to
-    come past messages of other topics in several steps, see `_read_again_at`.
+    Their entries stay at the start of the index until the database has cleaned up, which it cannot
+    while a snapshot is held. So a look begins at the very start only if READ_AGAIN times the time
+    that the last such look took has passed, or LONGEST_FROM_LOW_SECONDS. Without such entries
+    nearly every look does. The others begin at `low`: the oldest open row, or the place behind what
+    was the newest row a second before the last look from the start, if that is lower. A message
+    that is committed with a lower id waits for the next look from the start: at most
+    LONGEST_FROM_LOW_SECONDS, except where a look takes several steps past messages of other topics,
+    see `_read_again_at`.
     """
 
     def __init__(self) -> None:
@@ -110,15 +110,15 @@ class Beginning:
         self._due_at = 0.0
 
     def lower(self, msg_id: int) -> None:
-        """Look at this message the next time."""
+        """Begin at this message, or before it, the next time."""
         self.low = min(self.low, msg_id)
 
     def looked(
         self, now: float, seconds: float, first: int | None, newest: Callable[[], int]
     ) -> None:
-        """After a look from the very start that took so long. first: the lowest id that it has
-        found, `MIN_ID` if it did not come to one, None = there was none. newest: reads the highest
-        id of the table."""
+        """After a look from the very start that took `seconds`. first: the lowest id that it found,
+        `MIN_ID` if it did not reach one, None = there was none. newest: reads the highest id of the
+        table."""
         rest = min(READ_AGAIN * seconds, LONGEST_FROM_LOW_SECONDS)
         self._due_at = now + rest
         if rest < SHORT_SECONDS:
@@ -130,16 +130,17 @@ class Beginning:
 
 
 class Search:
-    """Finds candidates; keeps its place between looks."""
+    """Finds candidates in the whole table; keeps its place between looks. Used by the fetcher's
+    thread only."""
 
     def __init__(
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
     ) -> None:
         """blocked: objects to skip for a while; other threads may remove some.
 
-        only, but: topics to look for alone, or never; written by the finder. Rows of the others are
-        read once in a while, however many there are. busy: no thread waits for work; written by
-        the finder.
+        only: topics to look for alone; but: topics not to look for. However many rows of other
+        topics there are, they are read only now and then. busy: no thread waits for work. The
+        finder writes these three.
         """
         self.tables = tables
         self.topics = topics
@@ -185,9 +186,9 @@ class Search:
     ) -> Look:
         """Look for up to `want` heads.
 
-        in_hand: objects of our lanes; their rows come first in the window.
-        slot, slots: our share of the objects; other shares are used only if ours gives too little,
-        and then up to `reach` heads of them.
+        in_hand: how many objects our lanes hold; their rows come first in the window.
+        slot, slots: our share of the objects; if it has too few heads, up to `reach` heads of other
+        shares are taken.
         """
         now = time.monotonic()
         if now >= self._forget_at:
@@ -197,7 +198,7 @@ class Search:
             self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots
         )
         chooser.reach = reach
-        if self._turn % 8 == 0:  # so that the oldest does not starve
+        if self._turn % 8 == 0:  # so that the oldest of other shares do not starve
             chooser.eldest = max(1, want // 8)
         due_complete, first = self._look_due(conn, chooser, now, want)
         chooser.pass_over(self._blocked)
@@ -216,7 +217,7 @@ class Search:
                 round_over = self._ring.step(conn, chooser, left, idle=self.idle)
                 if not by_age and self._is_crowded(chooser, self._ring.rows):
                     self._end_is_known(conn)
-            elif not by_age and (self._crowded or self.only):  # the ring is by object
+            elif not by_age and (self._crowded or self.only):  # the ring reads no rows by age
                 self._look_at_found(conn, chooser, those)
                 self._look_behind_end(conn, chooser, PAGE, those)
                 if len(chooser.own) < enough or self._turn % 8 == 0:  # none starves
@@ -238,7 +239,7 @@ class Search:
 
     @property
     def _those(self) -> Those | None:
-        """The topics by which rows are read; None = all, judged one by one."""
+        """The topics of which rows are read; None = read all rows and check the topic of each."""
         if self.only:
             return Those(self.only, False)
         but = self.but
@@ -259,7 +260,8 @@ class Search:
         self._passed_over.add(candidate.msg_id)
 
     def forget(self, *, start: bool = True) -> None:
-        """Look at everything afresh the next time; start: from the very start, see `Beginning`."""
+        """Forget what earlier looks found. start: the next one begins at the very start, see
+        `Beginning`."""
         self._forget_at = self._read_again_at = self._ring_at = 0.0
         if start:
             self._beginning.due()
@@ -267,7 +269,8 @@ class Search:
         self._ring.forget()
 
     def waits_again(self, msg_id: int) -> None:
-        """This message was given back by us, and those behind it perhaps."""
+        """We have given this message back, and perhaps those behind it: the next look begins there,
+        or before."""
         if not self.tables.database.oldest_index:
             return
         self._mark, self._at = min(self._mark, msg_id), min(self._at, msg_id)
@@ -280,7 +283,8 @@ class Search:
         self._passed_over.clear()
         self._crowded = False
         self._mark = MIN_ID
-        # An id that is committed late stands before the end: it was the end for a second at least.
+        # Rows with ids that are committed late are before the end: read again from where the end
+        # was a second ago or more.
         self._ends = (self._ends[1], self._end)
         end = self._ends[0]
         if now >= self._read_again_at:
@@ -296,8 +300,8 @@ class Search:
     def _look_due(
         self, conn: Connection, chooser: HeadChooser, now: float, want: int
     ) -> tuple[bool, Ranked | None]:
-        """Whether no more rows are due; and the highest priorities, if it was time to read them: in
-        the same statement, where both are read."""
+        """Offer due rows. Returns whether no more are due, and the rows with the highest priority
+        if it was time to read them; one statement reads both."""
         first, most = None, self._urgent.rows(want)
         if now < self._due_at:
             if self._urgent.is_time(now):
@@ -322,8 +326,8 @@ class Search:
     def _look_urgent(
         self, conn: Connection, chooser: HeadChooser, first: Ranked, now: float, want: int
     ) -> int:
-        """Offer the heads that have a priority, read behind `first` too where those are too few;
-        returns how many heads there are then."""
+        """Offer the heads that have a priority; if they are too few, read behind `first`, too.
+        Returns how many heads there are then, 0 = none has a priority."""
         found = chooser.offer_ranked(first)
         self._urgent.found(found > 0, now)
         if found < want:
@@ -334,7 +338,7 @@ class Search:
     def _look_window(
         self, conn: Connection, chooser: HeadChooser, want: int, in_hand: int, enough: int
     ) -> bool:
-        """True if the window reached the newest row. enough: how many heads to have then."""
+        """True if the window reached the newest row. enough: how many heads are wanted."""
         size = IDLE_WINDOW
         if not self.idle:
             size = min(WINDOW, in_hand + want * max(self._width, chooser.slots))
@@ -368,8 +372,8 @@ class Search:
         return whole
 
     def _is_crowded(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> bool:
-        """Whether most rows are of topics that are not looked for: the others are then read by
-        topic, for a while."""
+        """Whether most rows are of topics that are not looked for: then rows are read by topic for
+        a while."""
         topics = Counter(map(attrgetter("topic"), rows)) if self.tables.has("topic") else {}
         others = sum(many for topic, many in topics.items() if chooser.is_of_others(topic))
         by_topic = 2 * others > len(rows)
@@ -379,12 +383,12 @@ class Search:
     def _look_window_among(
         self, conn: Connection, chooser: HeadChooser, size: int, enough: int, those: Those
     ) -> bool:
-        """The same of some topics: step by step past rows of the others, and on from where it has
-        stopped. Where no index has rows by age, of those without an object.
-        `_passing`: this look has not come past them.
+        """`_look_window` for some topics: in steps past rows of other topics, from where the last
+        look stopped. Where no index gives rows by age, only rows without an object.
+        `_passing`: this look is not past the rows of other topics.
 
-        While rows in front are read, those behind the end of the first look, or of the last one,
-        are read first: what comes now waits for a step, however many there are.
+        While it is not, each look first reads the rows behind the newest one that earlier looks
+        know of: a new message waits for one step, however many rows are before it.
         """
         ahead = 0
         by_age = self.tables.database.oldest_index
@@ -397,7 +401,7 @@ class Search:
             self._at = MIN_ID
         at = self._at if due else max(self._at, beginning.low)
         from_start = at == MIN_ID
-        if from_start or at > self._at:  # else it goes on from where the last look came to
+        if from_start or at > self._at:  # else it continues where the last look stopped
             self._from_start_among = from_start
         self._from_start = self._from_start_among
         for _ in range(MOST_STEPS):
@@ -437,10 +441,10 @@ class Search:
         return candidates.newest(conn, self.tables)
 
     def _end_is_known(self, conn: Connection) -> int:
-        """The place behind which rows are read first; at first the newest row there is."""
+        """The place behind which rows are read first: initially behind the newest row."""
         if self._end is None:
             self._end = self._newest(conn) + 1
-            if not self.tables.database.oldest_index:  # the ring may be past what came just now
+            if not self.tables.database.oldest_index:  # the ring may have missed the newest rows
                 self._end -= PAGE
             self._ends = (self._end, self._end)
         return self._end
@@ -448,7 +452,8 @@ class Search:
     def _look_behind_end(
         self, conn: Connection, chooser: HeadChooser, size: int, those: Those
     ) -> int:
-        """What has come since: some steps, and on from there the next time; returns how many."""
+        """Offer the rows behind `_end`, in steps; the next call continues where this one stops.
+        Returns how many there were."""
         by_age, begun = self.tables.database.oldest_index, time.monotonic()
         at, count, whole = self._end_is_known(conn), 0, False
         while not (whole or count) and time.monotonic() - begun <= RING_SECONDS:
@@ -471,8 +476,8 @@ class Search:
         return count
 
     def _keep(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> None:
-        """Where no index has rows by age: read these again by their ids, until they are gone, since
-        the way to find them again leads past all others."""
+        """Where no index gives rows by age: keep the ids of these rows, and read them again until
+        they are gone, since the ring would come back to them only after all others."""
         if not self.tables.database.oldest_index and len(self._found) < PAGE:
             self._found |= {row.msg_id: None for row in rows[:PAGE] if chooser.could_go(row)}
 
@@ -513,8 +518,9 @@ class Search:
         *,
         rows: bool = True,
     ) -> bool:
-        """The ring of some topics: several steps, past objects whose heads are of others. Where
-        rows are read by age too, it rests if it finds nothing. rows: see `ObjectCursor.step`."""
+        """The ring for some topics: several steps, past objects whose heads are of other topics.
+        Where rows are read by age too, it pauses after it found nothing. rows: see
+        `ObjectCursor.step`."""
         begun = time.monotonic()
         if begun < self._ring_at:
             return False

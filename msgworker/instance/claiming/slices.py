@@ -27,17 +27,17 @@ LEAST_ROWS = 8
 LEAST_WANT = 32
 WIDEST = 64
 DEEP = 24
-"""Messages of an object, on average, from which a hop costs less than to read past them."""
+"""From this many messages per object on, skipping to the next object costs less than reading on."""
 ASK_DEPTH = 16
 Skip = tuple[set[Any], Collection[int]]
-"""Objects and messages to leave alone."""
+"""Objects and messages to skip."""
 MOST_ENTRIES = 16_000
 
 
 @dataclass(slots=True)
 class _Lap:
-    """A repeated pass through a slice: its place; whether no runnable message was met in this pass
-    (clean), and in the last complete one."""
+    """A repeated pass through a part of a slice. after: its place. clean: this pass has found no
+    message that can run. over: nor has the last complete one."""
 
     after: Any = None
     clean: bool = True
@@ -58,8 +58,9 @@ class _Track:
 
 
 class SliceSearch(Search):
-    """Finds candidates in a slice: object by object along its index, in rounds, with a place kept
-    in each of its parts; the oldest candidates of a look come first."""
+    """Finds candidates in a slice: object by object along its index, in repeated passes that keep a
+    place in each of its parts. The oldest candidates of a look come first. Used by the fetcher's
+    thread only."""
 
     def __init__(
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
@@ -139,8 +140,8 @@ class SliceSearch(Search):
     def _gather(
         self, conn: Connection, where: Slice, each: int, skip: Skip
     ) -> tuple[list[tuple[Candidate, Any]], bool]:
-        """Go on with each lap; what was met, each with its slice's value, and whether a longer step
-        would meet more."""
+        """Continue each lap. Returns the rows, each with its slice's value, and whether a longer
+        step would find more."""
         laps = [track.heads for track in self._tracks.values()]
         found = self._read(conn, where, each, laps, skip)
         now = time.monotonic()
@@ -180,7 +181,7 @@ class SliceSearch(Search):
         return found
 
     def _goes(self, page: Page, skip: Skip) -> bool:
-        """Whether something of a page could go now."""
+        """Whether a row of the page could run now."""
         judge = HeadChooser(self, set(), frozenset(), 0, 1)
         free = (row for row in page.found if judge.could_go(row))
         return any(row.same not in skip[0] and row.msg_id not in skip[1] for row in free)
@@ -188,7 +189,8 @@ class SliceSearch(Search):
     def _read_heads(
         self, conn: Connection, where: Slice, places: Sequence[Place], each: int
     ) -> list[Page]:
-        """Pages show how many messages an object has, so one is read from time to time."""
+        """Read heads: by skips from object to object where objects have many messages, else by
+        pages. Only a page shows how many messages an object has, so one is read now and then."""
         self._turn += 1
         if shards.may_skip(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
             return shards.heads(conn, self.tables, where.role, places, each, deep=True)
@@ -202,7 +204,7 @@ class SliceSearch(Search):
 
 
 def _within(found: Ranked, where: Slice) -> Ranked:
-    """Only what stands in the slice."""
+    """Only the heads in the slice."""
     found.heads = [row for row in found.heads if found.values.get(row.msg_id) in where.values]
     return found
 
@@ -210,7 +212,7 @@ def _within(found: Ranked, where: Slice) -> Ranked:
 # --- Where to look for heads in a slice whose index is in order of age.
 
 BEHIND = 1000
-"""Entries that one look reads in all behind the oldest, where none of those can start."""
+"""How many entries a look reads behind the oldest, if too few of those can start."""
 
 
 class AgeSearch(SliceSearch):

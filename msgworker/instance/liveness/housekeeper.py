@@ -1,4 +1,4 @@
-"""What an instance does from time to time beside its messages, and the history that it writes."""
+"""The housekeeping: what an instance does periodically beside its messages; and its history."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from msgworker.table import HISTORY
 
 # --- Write the history: what this instance did in each minute (store/history.py).
 #
-# A part of the housekeeping, on its connection. It is for charts only: nothing that goes wrong
-# with it may cost more than the history itself.
+# A part of the housekeeping, on its connection. It is for charts only: an error here must cost
+# nothing but history.
 
 FORGET_EVERY = 10
 """After so many writes old rows are deleted; one hour of them at a time."""
 
 
 class HistoryWriter:
-    """Used by the housekeeper. Nothing is counted without the table, or with history_seconds=0.
+    """Writes the history of one instance; used by the housekeeper. Nothing is counted without the
+    table, or with history_seconds=0.
 
     minutes: None if nothing is counted.
     """
@@ -109,7 +110,8 @@ class HistoryWriter:
         self.minutes.ahead = self._spans.set_clock(seconds)
 
     def _cannot(self, error: Exception) -> None:
-        """Without the rights nothing is counted any more; otherwise it is tried again."""
+        """Log an error. Without the privileges nothing is counted any more; otherwise the next
+        write tries again."""
         if trouble(error) is not Trouble.REFUSED:
             self._log.debug("the history is not written now: %s", reason_of(error))
             return
@@ -119,13 +121,13 @@ class HistoryWriter:
         self.minutes = None
 
 
-# --- What an instance does from time to time beside its messages, in the order of one round: check
-# what was carried over from a lost lease, take a new id if it should, read pauses, limits and
-# requests, release rows that no lane knows, recover dead instances, write the history.
+# --- The housekeeping, in the order of one round: check lanes kept from a lost lease, take a new id
+# if it should, read pauses, limits and requests, release flagged rows without a lane, recover dead
+# instances, write the history.
 #
-# Its statements may wait for locks of others, such as one on the table of messages. That costs no
-# lease: the heartbeat renews it on another thread and another connection. Its own connection
-# counts as spare, since it needs it only sometimes.
+# Its statements may wait for locks of others, such as one on the table of messages. The lease does
+# not depend on them: the heartbeat renews it in another thread, on another connection. The
+# connection of the housekeeping is a spare one, since it is needed only now and then.
 
 LEAVE_TRIES = 3
 TELL_SECONDS = 2.0
@@ -135,7 +137,8 @@ CLAIM_PATIENCE_SECONDS = 1.0  # how long a round waits for a claim in flight
 
 
 class Housekeeper(Role):
-    """The housekeeping of one instance, on its own connection."""
+    """The housekeeping of one instance: a thread with its own connection. After its end the thread
+    that stops the instance calls `leave` or `say_stopped`."""
 
     def __init__(
         self,
@@ -151,7 +154,7 @@ class Housekeeper(Role):
         look_now: Callable[[], None],
     ) -> None:
         """wake: ends its pause early. look_now: makes the fetcher look at once."""
-        aside = Aside(shared.away)  # an instance that claims, settles and renews works
+        aside = Aside(shared.away)  # without housekeeping an instance still claims and settles
         super().__init__("housekeeper", shared.log, aside, wake, shared.stop.leave_for)
         self._setup = setup
         self._shared = shared
@@ -194,8 +197,8 @@ class Housekeeper(Role):
             return self._keep_house()
 
     def _keep_house(self) -> int:
-        """Each part by itself: what one may not do, or cannot, keeps no other from its own. The
-        first error counts for the round; without the database no further part is tried."""
+        """Run each part, also if another one has failed; the first error is raised at the end.
+        Without the database no further part is tried."""
         self._link.check_server()
         failed: Exception | None = None
         parts: tuple[Callable[[], int | None], ...] = (
@@ -210,7 +213,7 @@ class Housekeeper(Role):
         for part in parts:
             try:
                 did += part() or 0
-            except RuleChanged as changed:  # our statements are built for the old one
+            except RuleChanged as changed:  # our statements are built for the old rule
                 self.log.error("%s", changed)
                 self._shared.stop.leave_for(changed)
                 return 0
@@ -240,7 +243,7 @@ class Housekeeper(Role):
         return max(0.0, self._setup.settings.heartbeat_seconds - over)
 
     def emit(self) -> None:
-        """Tell what has happened to the lease."""
+        """Log, and emit as events, what has happened to the lease."""
         if told := self._heartbeat.stood_still:
             self._heartbeat.stood_still = ""
             self.log.warning("%s", told)
@@ -285,7 +288,7 @@ class Housekeeper(Role):
             self.close()
 
     def _write_last(self) -> None:
-        """The last part of the history; without it the stop is as good."""
+        """Write the last part of the history; the stop does not depend on it."""
         try:
             with self._cut_after(TELL_SECONDS):
                 self.chronicle.write(last=True)
@@ -322,12 +325,12 @@ class Housekeeper(Role):
     # ------------------------------------------------------------ our own life
 
     def _make_sure(self) -> None:
-        """Start lanes that were claimed before the lease was lost, if their message is flagged as
+        """Start lanes that were claimed before the lease was lost, if their messages are flagged as
         before; see `Heartbeat.reborn`."""
         setup, shared = self._setup, self._shared
         me, lanes = shared.identity.id, list[Lane]()
         while shared.in_flight.unsure:
-            with suppress(IndexError):  # a stop removes them, too
+            with suppress(IndexError):  # the thread that stops removes them, too
                 lanes.append(shared.in_flight.unsure.popleft())
         if not lanes:
             return
@@ -340,7 +343,7 @@ class Housekeeper(Role):
             raise
         sure = [lane for lane in lanes if lane.row.msg_id in found.free or lane.row.odd is not None]
         for lane in sure:
-            lane.owner = me  # if that was lost meanwhile, too, they are checked again
+            lane.owner = me  # if this id is lost meanwhile, too, they are checked again
         self._lanes.put(sure)
         shared.in_flight.unsure.extend(lane for lane in lanes if lane.row.msg_id in found.locked)
         for lane in lanes:
@@ -350,9 +353,9 @@ class Housekeeper(Role):
     def _rename(self) -> None:
         """Take a new id when nothing is in flight, if our identity is to retire.
 
-        Statements that may still reach the database name the old id, which no row will have again.
-        If messages whose outcome could not be written still have it, its lease is left to expire,
-        so that they are recovered.
+        Statements that may still reach the database name the old id, so they change no row. If
+        messages whose outcome could not be written are still flagged by it, its lease is left to
+        expire, so that they are recovered.
         """
         setup, shared, identity = self._setup, self._shared, self._shared.identity
         if not identity.retires or not identity.trusted() or shared.in_flight.lanes:
@@ -372,7 +375,7 @@ class Housekeeper(Role):
             except DatabaseUnavailable:  # the rule is locked now: retry in the next round
                 return
             renamed = identity.become(old, new, trusted_until, begun, has_stuck=bool(left))
-        if not renamed:  # lost meanwhile
+        if not renamed:  # the heartbeat has found the old lease lost, and has a new id
             self._lease.drop(self._link, new)
             return
         if left:
@@ -392,6 +395,6 @@ class Housekeeper(Role):
         )
 
     def _watch_file(self) -> None:
-        """Leave: no other process sees writes to a deleted file."""
+        """Leave if the database's file is gone: no other process would see what we write."""
         if self._shared.stop.left_for is None and (gone := self.file_gone()):
             self._shared.stop.leave_for(gone)

@@ -23,8 +23,8 @@ taken over. `become` names an id that has a lease already, so it leads to TRUSTE
 
 The heartbeat and the housekeeper take the steps, one at a time: each names the id that it is for,
 and does nothing if the id has changed since. `doubt` and `retire` may be called by any thread. In
-NEW and LOST `doubt` has no effect; a `retire` in NEW or DOUBTED takes effect at the step to
-TRUSTED, which then leads to RETIRING; and `become` is allowed if DOUBTED and to retire.
+NEW and LOST `doubt` has no effect; after a `retire` in NEW or DOUBTED the step to TRUSTED leads to
+RETIRING instead; and `become` is also allowed in DOUBTED after a `retire`.
 
 An id is never reused: a statement sent under it cannot refer to its successor.
 """
@@ -54,7 +54,7 @@ def new_instance_id(label: str = "") -> str:
 
 
 class Phase(Enum):
-    """See above."""
+    """See the top of this file."""
 
     NEW = auto()
     TRUSTED = auto()
@@ -72,13 +72,13 @@ class Tenure:
     """An id and what is known of its lease; never changed, only replaced as a whole.
 
     trusted_until: by `clock`, until when the lease is trusted. renewed_at: when, on the monotonic
-    clock, its last renewal began. late: that came after trust had ended: others may have been kept
-    from theirs, too. carried: our lost ids under which in-flight messages were claimed, only on a
-    table without `claimed_by`.
+    clock, its last renewal began. late: it began after trust had ended: what delayed it may delay
+    other instances, too. carried: our lost ids under which in-flight messages were claimed, only on
+    a table without `claimed_by`.
     stuck: messages whose outcome could not be written, which stay flagged by this id until its
-    lease expires. doubtful: messages of an abandoned settle that may still arrive, so that they
-    are not claimed under this id. Settling threads add to both. left: our former ids that have
-    stuck messages.
+    lease expires. doubtful: messages of an abandoned settle, which may still arrive at the
+    database: they are not claimed under this id. Settling threads add to both. left: our former ids
+    that have stuck messages.
     """
 
     id: str
@@ -94,8 +94,10 @@ class Tenure:
 
 
 class Identity:
-    """What all threads read of it is `tenure`, replaced with one assignment; read it once if two
-    reads must agree. The doubt and the wish to retire name the id that they are of.
+    """The id of an instance. Any thread reads it; the heartbeat and the housekeeper change it.
+
+    `tenure` is replaced in one assignment: read it once if two values must agree. A doubt and a
+    `retire` are of one id, and end with it.
     """
 
     __slots__ = ("_doubt", "_retiring", "_step", "tenure")
@@ -181,7 +183,7 @@ class Identity:
         return owner == tenure.id or owner in tenure.carried
 
     def wait_for_trust(self, over: Callable[[], bool]) -> bool:
-        """Wait while we are in doubt; False as soon as `over` says that waiting is useless."""
+        """Wait until we are trusted; False as soon as `over` returns true."""
         while True:
             trusted = self.trusted()  # read before `over()`, which may see a new id
             if over():
@@ -213,7 +215,7 @@ class Identity:
     # ------------------------------------------------------------ by heartbeat and housekeeper
 
     def registered(self, trusted_until: float, begun: float) -> None:
-        """NEW: it has a lease. begun: when that began (monotonic)."""
+        """NEW: the id has a lease now. begun: when its registration began (monotonic)."""
         with self._step:
             if self.phase is not Phase.NEW:
                 self._refuse()
@@ -224,7 +226,7 @@ class Identity:
     def renewed(
         self, whose: str, trusted_until: float, begun: float, *, late: bool = False
     ) -> None:
-        """TRUSTED, DOUBTED or RETIRING: the lease of this id was renewed, beginning then
+        """TRUSTED, DOUBTED or RETIRING: the lease of this id was renewed. begun: when that began
         (monotonic). late: after trust had ended."""
         with self._step:
             tenure = self.tenure
@@ -235,15 +237,15 @@ class Identity:
             self.tenure = replace(tenure, trusted_until=trusted_until, renewed_at=begun, late=late)
 
     def over(self, whose: str) -> None:
-        """Any phase: the lease of this id is over, though perhaps not taken over: until a renewal
-        nothing starts."""
+        """Any phase: the lease of this id has expired, perhaps without being taken over: nothing
+        starts until a renewal."""
         with self._step:
             if whose == self.tenure.id:
                 self.tenure = replace(self.tenure, trusted_until=0.0)
 
     def lost(self, whose: str) -> bool:
-        """Any phase: the lease of this id was taken over, or may be; False if it is not ours any
-        more."""
+        """Any phase: the lease of this id was taken over, or may be; False if we have another id by
+        now."""
         with self._step:
             if whose != self.tenure.id:
                 return False
@@ -260,8 +262,8 @@ class Identity:
         carried: frozenset[str] = frozenset(),
         has_stuck: bool = False,
     ) -> bool:
-        """LOST or RETIRING: take another id, whose registration began then (monotonic). False if
-        the id is not `old` any more.
+        """LOST or RETIRING: take another id, whose registration began at `begun` (monotonic). False
+        if the id is not `old` any more.
 
         carried: ids under which in-flight messages were claimed that we keep. has_stuck: the old
         one has messages whose outcome could not be written.

@@ -34,15 +34,15 @@ from msgworker.table import LONGEST_ID
 TRUST = 2 / 3
 """The share of the lease's time for which it is trusted, from the start of a renewal."""
 AGAIN_SECONDS = 20.0
-"""So long a registration that the database rolls back is sent again."""
+"""How long to retry a registration that the database rolls back."""
 
 
 class OwnLease:
-    """The statements that the heartbeat sends, and the housekeeper for another id; each on its own
-    connection. None of them reads or writes a message.
+    """The statements about our lease. The heartbeat and the housekeeper call them, each in its
+    thread and on its connection. None of them reads or writes a message.
 
-    refused: the errors of messages that the database does not let us flag. threads: how many
-    handlers run at once. label: of the instance; all for operators.
+    refused: returns the errors of messages that the database does not let us flag. threads: how
+    many handlers run at once. label: of the instance. All three are for operators.
     """
 
     def __init__(
@@ -124,16 +124,17 @@ class OwnLease:
             )
 
     def renew(self, link: Connections, name: str, *, trusted: bool) -> bool:
-        """Extend the lease of our present id; False if it was taken over, or is being so.
+        """Extend the lease of our present id; False if another instance took it over, or does so
+        now.
 
-        A lease that is over, but was not taken over, is extended too: its messages are
-        still ours. Then the rule of the table may have been changed meanwhile: raises RuleChanged.
-        On a table without `claimed_by` an operator may have released them without a take-over, so
-        there it is not extended. trusted: our own clock says that it is live.
+        A lease that has expired, but was not taken over, is extended too: its messages are still
+        ours. The rule of the table may have changed meanwhile: then raises RuleChanged. On a table
+        without `claimed_by` an operator may have released the messages without a take-over, so
+        there it is not extended. trusted: our own clock says that the lease is live.
         """
         tables, tells = self._setup.tables, self._tells()
         if not trusted:
-            with link.single() as conn:  # whoever takes it over may stand still, and have it locked
+            with link.single() as conn:  # an instance that takes it over may have it locked
                 if not lease.is_free(conn, tables, name):
                     return False
         if not self._extend(link, name, tells, over=False):
@@ -198,7 +199,7 @@ class OwnLease:
         }
 
     def drop(self, link: Connections, name: str) -> None:
-        """Drop it; no row may be flagged by this id."""
+        """Drop the lease of this id; no row may be flagged by it."""
         with link.transaction() as conn:
             lease.drop(conn, self._setup.tables, name)
 
@@ -207,23 +208,22 @@ class OwnLease:
 #
 # Its thread waits for one statement, on one row of the lease table, on a connection of its own:
 # not for a message, a lock of the table of messages, a settle, a handler, or a subscriber of
-# events. All else that an instance does from time to time is the housekeeper's.
+# events. All other periodic work is the housekeeper's.
 #
 # The database decides whether we hold our lease: a conditional UPDATE on its own clock. The local
 # clock may only shorten trust. We trust our lease for 2/3 of its time, counted from the START of
 # the last successful renewal; after that no handler starts until a renewal has succeeded. Messages
-# that are in flight stay ours until the lease was taken over: outcomes are written where the row
-# is still flagged by our id, which the settle itself asks for. Once it was taken over we go on
-# under a new id.
+# that are in flight stay ours until the lease is taken over: the fence of a settle is that the row
+# is still flagged by our id. After a take-over we continue under a new id.
 
 TOLD = 10
-"""So many handlers are named after a time in which the process did not run."""
+"""The most handlers that are named after a time in which the process did not run."""
 
 
 class Heartbeat(Role):
-    """The renewal of the lease of one instance.
+    """The renewal of the lease of one instance: a thread with its own connection.
 
-    happened: events for the housekeeper to emit; who listens to them may take its time.
+    happened: events for the housekeeper to emit, since their subscribers may be slow.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Heartbeat(Role):
         self._housekeep_now = housekeep_now
         self.link = shared.connector.new(urgent=True)
         self.happened: deque[Event] = deque()
-        self.stood_still = ""  # what to tell about a time in which the process did not run
+        self.stood_still = ""  # for the housekeeper to log: the process did not run for some time
         self._begun = 0.0  # the last try to renew
         self._due = float("inf")  # when the pause before the next one is over
 
@@ -258,7 +258,7 @@ class Heartbeat(Role):
         identity.registered(trusted_until, self._begun)
 
     def run_once(self) -> int:
-        """Renew, or go on as a new instance."""
+        """Renew the lease, or continue under a new id."""
         if self._shared.stop.has_left:
             return 0
         self._begun = time.monotonic()
@@ -266,7 +266,7 @@ class Heartbeat(Role):
         try:
             self.link.check_server()
             self._renew()
-        except RuleChanged as changed:  # our statements are built for the old one
+        except RuleChanged as changed:  # our statements are built for the old rule
             self.log.error("%s", changed)
             self._shared.stop.leave_for(changed)
         return 0
@@ -283,8 +283,8 @@ class Heartbeat(Role):
         return pause
 
     def _look_back(self) -> None:
-        """A pause that lasts much longer than it should: this thread could not run. The handlers
-        of that time are named, since one of them may be why."""
+        """Detect that our pause was much longer than it should be: this thread could not run. Name
+        the handlers of that time, since one of them may be why."""
         due, late = self._due, self._begun - self._due
         self._due = float("inf")  # an outage has pauses of its own
         if late <= self._setup.settings.heartbeat_seconds:
@@ -323,12 +323,12 @@ class Heartbeat(Role):
             )
 
     def reborn(self) -> None:
-        """Declared dead: go on under a new id, without the lanes of the old one.
+        """Declared dead: continue under a new id, without the lanes of the old one.
 
-        The lease of the new one comes first; an outage leaves all as it is. Rows that we may still
-        have flagged are recovered under the old id. On a table without `claimed_by` they cannot be,
-        so all lanes are kept; an operator may have released them while no instance was alive, so
-        what has not started is checked first, by the housekeeper.
+        The new id gets its lease first; if that fails, nothing has changed. Rows still flagged by
+        the old id are recovered. On a table without `claimed_by` they cannot be, so all lanes are
+        kept; an operator may have released their messages while no instance was alive, so the
+        housekeeper checks those that have not started.
         """
         setup, shared = self._setup, self._shared
         old, new, begun = shared.identity.id, self._lease.new_id(), time.monotonic()

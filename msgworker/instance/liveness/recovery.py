@@ -32,7 +32,7 @@ from msgworker.store.send import send_all
 # table keeps its rule, and the caller uses that.
 
 ROUNDS = 3
-"""How often messages of dead instances are recovered; the rest is locked."""
+"""How often to try to recover messages of dead instances; what is left then is locked."""
 IN_THE_WAY = {
     rule.Answer.BUSY: "live instances: %d",
     rule.Answer.HELD: "dead instances whose messages cannot be given back now: %d",
@@ -43,14 +43,13 @@ MEND = "stop all its instances, then run `msgworker init-db`"
 
 
 def change(setup: Setup, wanted: Rule, log: logging.Logger, *, may_bury: bool) -> Verdict:
-    """Make `wanted` the rule of the table, or say why not; one log line for what was done or not.
+    """Make `wanted` the rule of the table, or return why not; logs one line about it.
 
-    setup: with the rule that was read. may_bury: also if
-    failed messages become dead by it: only on explicit request, since a start with
-    another configuration may be a mistake. Waits up to a lease while another process
-    changes it.
+    setup: with the rule that was read. may_bury: also if failed messages become dead by it: only on
+    explicit request, since a start with another configuration may be a mistake. Waits up to a lease
+    while another process changes it.
     """
-    shared = Shared(setup)  # as of an instance, which is not registered
+    shared = Shared(setup)  # as of an instance, but it is never registered
     link = shared.connector.new()
     try:
         verdict = _change(setup, shared, link, wanted, may_bury)
@@ -97,7 +96,7 @@ def _once(setup: Setup, link: Connections, wanted: Rule, may_bury: bool) -> Verd
 
 
 def _give_back(setup: Setup, shared: Shared, link: Connections) -> None:
-    """Recover messages of dead instances, as a heartbeat does."""
+    """Recover messages of dead instances, as the housekeeping does."""
 
     def rest(seconds: float) -> bool:
         time.sleep(seconds)
@@ -113,7 +112,7 @@ def _give_back(setup: Setup, shared: Shared, link: Connections) -> None:
 #
 # The database decides which instances are dead (an expired lease, taken over by one winner) and
 # which rows are given back. The time of recovery per round is limited, so that the rest of the
-# housekeeping is done in time, and it rests between batches, so that others can work.
+# housekeeping is done in time, and it pauses between batches, so that others can work.
 
 BEAT_SHARE = 0.5
 """Maximum share of the time between two rounds that a round spends on recovery."""
@@ -128,14 +127,15 @@ NOT_RENEWED = (
     "of a handler kept Python's GIL for as long as a lease"
 )
 GiveBack = Callable[[list[int], str, bool], int]
-"""Gives messages back in a transaction, with this text; True: and names those that are dead."""
+"""Gives messages back in a transaction, with this error text. True: and sends the messages of
+`on_dead` about those that are dead now. Returns how many."""
 FORBEAR_LEASES = 2.0
-"""Who was late with its own renewal takes over nobody who is silent for less than so many leases:
-what has kept it from the database may have kept them."""
+"""An instance that was late with its own renewal takes over only those that have not renewed theirs
+for this many leases: what delayed it may have delayed them."""
 
 
 def runs_here(dead: lease.Lease) -> bool:
-    """Whether a process with its number runs on this host."""
+    """Whether a process with the pid of this dead instance runs on this host."""
     if dead.process is None or os.name != "posix":
         return False
     host, pid = dead.process
@@ -151,13 +151,13 @@ def runs_here(dead: lease.Lease) -> bool:
 
 
 class Recovery:
-    """The recovery of one instance.
+    """The recovery of dead instances by this one; runs in the housekeeper's thread.
 
-    rest: waits so many seconds; true, perhaps earlier, if the instance stops.
+    rest: waits so many seconds; returns true, perhaps earlier, if the instance stops.
     on_batch: called after each batch that was given back. given_back: called in its transaction.
     more: whether the last round ran out of time; the next one is due at once.
     under_way: messages are being given back. begun: how many instances it has begun to recover.
-    Both are written by the housekeeper and read by the fetcher.
+    The housekeeper writes these two, the fetcher reads them.
     """
 
     def __init__(
@@ -180,9 +180,8 @@ class Recovery:
         self._given_back = given_back
         self._until = 0.0  # on the monotonic clock
         self._moved = False  # whether this round has made progress
-        self._seen: dict[
-            recover.Owner, int
-        ] = {}  # the last row of a dead instance, where time ran out
+        # The last row of a dead instance, where time ran out.
+        self._seen: dict[recover.Owner, int] = {}
         self._foreign: dict[int, tuple[int, float]] = {}
         self._refused: set[int] = set()  # rows that cannot be recovered, logged once
         self.more = False
@@ -190,8 +189,8 @@ class Recovery:
         self.begun = 0
 
     def run(self, begun: float) -> int:
-        """Part of a round that began then (monotonic seconds); returns how many messages were given
-        back."""
+        """Recover, in a round that began at `begun` (monotonic seconds); returns how many messages
+        were given back."""
         setup, shared, beat = self._setup, self._shared, self._setup.settings.heartbeat_seconds
         self.more = self._moved = False
         with self._link.transaction() as conn:
@@ -220,9 +219,8 @@ class Recovery:
                     self.more = True
                     break
             given_back += tried(self._recover_foreign)
-            self.more = (
-                self.more and self._moved
-            )  # rows that cannot be given back wait for the next beat
+            # Rows that cannot be given back wait for the next round.
+            self.more = self.more and self._moved
         finally:
             self.under_way = self.more
         if failed:  # the others are recovered
@@ -271,7 +269,7 @@ class Recovery:
                 continue
             if not seen.live and (seen.silent is None or seen.silent >= forbear):
                 yield partial(self._take_over, seen)
-            elif seen.taken_by == me:  # more was flagged than one beat gives back
+            elif seen.taken_by == me:  # it had more rows than we could give back in one round
                 yield partial(self._go_on_with, seen)
         known = {one.name for one in leases}
         for orphan in holders:
@@ -312,9 +310,8 @@ class Recovery:
         if not won:
             return 0
         given_back, finished = self._finish_off(seen)
-        if (
-            finished and not given_back and seen.taken_by is None
-        ):  # else another instance has logged it
+        # If it was taken over before, another instance has logged it.
+        if finished and not given_back and seen.taken_by is None:
             unknown = "" if setup.tables.has("claimed_by") else ", as far as the table can tell"
             self._log.warning("instance %s is dead; it had no message%s", seen.name, unknown)
         return given_back
@@ -337,7 +334,8 @@ class Recovery:
     def _recover_orphan(self, dead_id: recover.Owner) -> int:
         """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
 
-        Read again in a separate statement: a lease may have been registered between two reads.
+        The leases are read again first: it may have registered one, and claimed, between the reads
+        of leases and of owners in `run`.
         """
         with self._link.transaction() as conn:
             if dead_id in {one.name for one in lease.read_all(conn, self._setup.tables)}:
@@ -345,11 +343,11 @@ class Recovery:
         return self._give_back(dead_id)[0]
 
     def _give_back(self, dead_id: recover.Owner, why: str = "") -> tuple[int, bool]:
-        """Batch by batch in short transactions; True if no row is left.
+        """Give back rows in batches, in short transactions. Returns how many, and whether no row is
+        left.
 
-        Locked rows are left for the next beat: a suspended instance may hold such a lock, and an
-        instance that waits for it loses its own lease. If time runs out, the next round continues
-        after the last row of this one.
+        Locked rows are left for the next round: a suspended instance may hold the lock for long. If
+        time runs out, the next round continues after the last row of this one.
         """
         tables = self._setup.tables
         text = f"instance {shown(dead_id)} died while it held this message{why}"
@@ -377,8 +375,8 @@ class Recovery:
         return given_back, all_of_them
 
     def _all_or_each(self, ids: list[int], give_back: GiveBack, text: str) -> int:
-        """Give back together, else one by one, so that a row that cannot be does not block the
-        others; how many."""
+        """Give back together, else one by one, so that a row that cannot be given back does not
+        block the others. Returns how many."""
         if not ids:
             return 0
         try:
@@ -399,7 +397,7 @@ class Recovery:
         return done
 
     def _each(self, msg_id: int, give_back: GiveBack, text: str) -> int:
-        # The table may refuse the text, or a message about it.
+        # The table may refuse the text, or a message of `on_dead`.
         for words, tell in ((text, True), (text, False), (UNWRITABLE, False)):
             try:
                 return give_back([msg_id], words, tell)
@@ -427,15 +425,15 @@ class Recovery:
             return done
 
     def _tell_of_dead(self, conn: Connection, ids: list[int], text: str) -> None:
-        """Send what `on_dead` of their handlers asks for, of those for which it was the last try.
-        Here, too, each once: a row is given back by one only."""
+        """Send the messages of `on_dead` about those that are dead now: each once, since only one
+        instance gives a row back."""
         registry, tables = self._setup.registry, self._setup.tables
         rows = [row._replace(tries=row.tries - 1) for row in recover.died(conn, tables, ids)]
         about = [follow_ups(registry, tables, row, Outcome.DEAD, text) for row in rows]
         send_all(conn, tables, [one for sends in about for one in sends])
 
     def _rest_after(self, took: float) -> bool:
-        """Rest after a batch that took so many seconds, so that others can work; True if the
+        """Pause after a batch that took so many seconds, so that others can work; True if the
         instance stops."""
         most = REST_SHARE * self._setup.settings.heartbeat_seconds
         return self._rest(min(REST_FACTOR * took, most))

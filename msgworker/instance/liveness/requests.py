@@ -1,4 +1,4 @@
-"""What is asked of an instance: pauses, cancels of running messages, and limits of topics."""
+"""Requests to an instance: pauses, cancels of running messages, and limits of topics."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from msgworker.table import CANCEL, LIMIT, PAUSE
 # --- Limits of topics over all instances: declare those of our handlers, obey those recorded.
 #
 # They are read with every round of the housekeeping, where there are any. The newest declaration
-# counts: an instance records those of its handlers when it starts, where others stand there; after
-# that it obeys what is recorded, also for topics that its own code does not limit. So two versions
-# of the code do not change it in turns, and no start takes away what protects a system outside.
+# counts: at its start an instance records the limits of its handlers, where the table has others;
+# after that it obeys what is recorded, also for topics that its own code does not limit. So two
+# versions of the code do not overwrite each other in turns, and no start removes a limit that
+# protects another system.
 
 RACES = 10
 
 
 class TopicLimits:
-    """Used by `OperatorRequests`, on the heartbeat's connection."""
+    """Declares and reads limits. Used by `OperatorRequests`, on the housekeeper's connection."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class TopicLimits:
         self._link = link
         self._log = log
         self._started = False
-        self._told: dict[str, int] = {}  # the version of each limit that was told to people
+        self._told: dict[str, int] = {}  # the version of each limit that was logged
 
     @property
     def wanted(self) -> dict[str, Limit]:
@@ -77,8 +78,8 @@ class TopicLimits:
             )
 
     def read(self, *, there: bool) -> None:
-        """Read the limits that are recorded, if there are any; at the start declare those of our
-        handlers before."""
+        """Take the recorded limits. there: there are some. The first call also declares those of
+        our handlers."""
         setup, shared, wanted = self._setup, self._shared, self.wanted
         recorded: dict[str, Recorded] = {}
         if there and setup.tables.has("topic"):
@@ -95,7 +96,7 @@ class TopicLimits:
             shared.controls = Controls(shared.controls.paused, by_topic)
 
     def _declare(self, topic: str, limit: Limit) -> Recorded:
-        """Record the limits of a handler instead of others."""
+        """Record the limit of a handler, in place of another one."""
         tables, me = self._setup.tables, self._shared.identity.id
         for _ in range(RACES):
             with self._link.transaction() as conn:
@@ -134,20 +135,20 @@ class TopicLimits:
                 self._log.info("topic %s: %s, over all instances", topic, one.limit)
 
 
-# --- What is asked of an instance: paused topics, running messages that are to be cancelled, and
-# limits of topics (requests.py).
+# --- All requests to an instance: pauses, cancels and limits.
 #
-# A part of the housekeeping, on its connection: one statement sees all, and only where there are
-# requests to cancel, or limits, further ones read them.
+# A part of the housekeeping, on its connection. One statement reads the pauses, and whether there
+# are cancels or limits; only then further ones read those.
 
 CANNOT_END = "cannot end a request to cancel a message: %s"
 CANNOT_END_OF = "message {} cannot be cancelled: %s"
 
 
 class OperatorRequests:
-    """Used by the housekeeper. look_now: makes the fetcher look at once.
+    """Reads requests and does what they ask for. Used by the housekeeper. look_now: makes the
+    fetcher look at once.
 
-    open: whether the last look has found requests to cancel.
+    open: whether the last read has found requests to cancel.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class OperatorRequests:
         self.open = False
 
     def read(self) -> None:
-        """Read all; then cancel. Raises SchemaError where limits cannot be recorded."""
+        """Read all requests, then cancel. Raises SchemaError if limits cannot be recorded."""
         self._regulations.check()
         if {PAUSE.name, CANCEL.name, LIMIT.name} <= self._setup.tables.missing:
             return
@@ -238,11 +239,12 @@ class OperatorRequests:
     # ------------------------------------------------------------ cancels
 
     def cancel(self) -> None:
-        """Cancel our own messages of which that is requested; end requests for messages that wait
-        or have ended.
+        """Cancel our own messages that operators want cancelled; end the requests for messages that
+        wait or have ended.
 
-        The lanes are read before the requests: a request that is there later, for a message that
-        is flagged by us, is one for that claim, or its lane has ended and nothing of it is written.
+        The lanes are read before the requests. So a request for a message flagged by us is about
+        the claim that we have read; or that lane has ended since, and the request has no effect on
+        it.
         """
         setup, shared = self._setup, self._shared
         in_flight, me = shared.in_flight, shared.identity.id
@@ -256,7 +258,7 @@ class OperatorRequests:
                 self._end(one)
             elif one.owner == me and row is not None:
                 kept.setdefault(row.msg_id, Cancel(row, one.request))
-        in_flight.cancels = kept  # before the handlers are told, see `Caller.handle`
+        in_flight.cancels = kept  # set before handlers are cancelled, see `Caller.handle`
         if kept:
             in_flight.tell_cancelled()
 
@@ -287,8 +289,8 @@ class OperatorRequests:
 
     @contextmanager
     def _refusals(self, one: Asked | None = None) -> Iterator[None]:
-        """Tell once what the database refuses, and go on: recovery comes after this, and with
-        it."""
+        """Log once what the database refuses, and continue: recovery follows, or is in the same
+        transaction."""
         try:
             yield
         except Exception as error:

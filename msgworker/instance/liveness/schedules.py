@@ -1,8 +1,8 @@
 """Sends the messages of schedules at their ticks.
 
-Every instance whose App declares schedules has this role, and each of them may fire every tick: the
-row says by its version who was first. So no instance leads, and it does not matter which of them
-dies. All times are those of the database; the local clock only says how long to wait.
+Every instance whose App declares schedules has this role, and each may fire every tick: the UPDATE
+compares the version of the row, so only the first one does. There is no leader that could fail. All
+times are those of the database; the local clock only says how long to wait.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Timer(Role):
             raise
 
     def run_once(self) -> int:
-        """Look at the schedules and fire those that are due; returns how many."""
+        """Read the schedules and fire those that are due; returns how many."""
         with self.link.statement() as conn:
             now, found = store.look(conn, self._setup.tables)
         begun = self._setup.clock()
@@ -119,7 +119,8 @@ class Timer(Role):
     # ------------------------------------------------------------ firing
 
     def _tried(self, row: Stored, now: datetime) -> tuple[bool, datetime | None]:
-        """Fire a schedule if it is due; what the database refuses concerns this one alone."""
+        """Fire a schedule if it is due; an error affects this one alone. Returns whether it fired,
+        and its next tick."""
         try:
             if row.next_at is None:
                 raise SchemaError("its next_at is no instant")
@@ -135,7 +136,7 @@ class Timer(Role):
             self._failed(row.name, error)
             return False, None
         self._failing.pop(row.name, None)
-        if not fired:  # it is not as it was seen: another instance has fired it
+        if not fired:  # its row has changed: another instance has fired it
             self._more = True
         return fired, due.next_at
 
@@ -187,9 +188,9 @@ class Timer(Role):
     # ------------------------------------------------------------ declaring
 
     def _declare(self, name: str, stored: dict[str, Stored], now: datetime) -> bool:
-        """Write a declaration, if its row is another one; True if the rows are to be read again.
+        """Write a declaration, if its row differs; True if the rows are to be read again.
 
-        A tick that is due by the old times is sent first; its message is of the new declaration.
+        A tick that is due by the old times is fired first, with the message of the new declaration.
         """
         one, row = self._declared[name], stored.get(name)
         if row is None:
@@ -231,7 +232,7 @@ class Timer(Role):
         values["declared_by"] = self._shared.identity.id
         with self.link.transaction() as conn:
             changed = store.change(conn, self._setup.tables, row, values)
-        if not changed:  # it is not as it was seen: compare again
+        if not changed:  # the row has changed meanwhile: compare again
             self._to_declare.add(one.name)
             return
         told = "; ".join(
@@ -241,7 +242,7 @@ class Timer(Role):
         self.log.warning(text, one.name, one.origin, told)
 
     def _notice(self, stored: dict[str, Stored], now: datetime) -> None:
-        """Say once what stands in the table and in this program differently."""
+        """Log once how the table differs from this program."""
         for name, one in self._declared.items():
             row = stored.get(name)
             if name in self._to_declare:

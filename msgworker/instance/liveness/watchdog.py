@@ -1,12 +1,13 @@
-"""Sees to the deadlines of an instance, on a thread that uses no database and waits for nobody.
+"""Enforces the deadlines of an instance, in a thread that uses no database and waits for no other.
 
-* A handler over its `timeout` is reported, once, and cancelled; so are all at the end of the lease.
-* A role, or a settle, that makes no progress for longer than a lease: its connection may be half
-  open, which the thread that waits on it cannot notice. That is logged once, with the place where
-  the thread is, and the connection is cut: the role then opens a new one, and is fenced or
-  continues, as the database decides.
-* When a stop no longer waits for the database (`Stop.give_up_at`), every connection of a role or
-  a settle that is in use is cut.
+* A handler that exceeds its `timeout` is logged once, and cancelled. At the end of the lease all
+  handlers are cancelled.
+* A role, or a settle, makes no progress for longer than a lease: its connection may be half open,
+  which the thread that waits on it cannot notice. That is logged once, with the place where the
+  thread is, and the connection is cut. The thread then opens a new one, and the database decides
+  whether it continues or is fenced.
+* A stop no longer waits for the database (`Stop.give_up_at`): every connection that a role or a
+  settle is using is cut.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from msgworker.logs import Said
 
 LOOK_SECONDS = 5.0
 LATE_SECONDS = 0.2
-"""The most that a handler may run beyond its timeout before it is told."""
+"""The most that a handler may run beyond its timeout before it is cancelled."""
 CUT_AGAIN_SECONDS = 0.1
 LEAST_SECONDS = 5.0  # a round may take this long on a busy machine
 FRAMES = 6
@@ -45,7 +46,7 @@ class Watched(Protocol):
 
 
 class Watchdog(Role):
-    """Looks at the deadlines; `wake` when one may have come nearer."""
+    """Checks the deadlines. Other threads call `wake` when a deadline may have become earlier."""
 
     def __init__(
         self,
@@ -55,14 +56,14 @@ class Watchdog(Role):
         roles: Sequence[Watched],
         settling: Sequence[Connections],
     ) -> None:
-        """settling: on which outcomes are written."""
+        """settling: the connections on which outcomes are written."""
         super().__init__("watchdog", shared.log, shared.away)
         self._setup = setup
         self._shared = shared
         self._roles = roles
         self._settling = settling
         self._told: dict[Connections, float] = {}
-        self._dead_at = 0.0  # when a connection was found without an answer
+        self._dead_at = 0.0  # when a connection last gave no answer for too long
 
     def run_once(self) -> int:
         """Returns how many roles are stuck."""
@@ -99,7 +100,7 @@ class Watchdog(Role):
     # ------------------------------------------------------------ handlers
 
     def overtime(self) -> None:
-        """Report handlers that exceed their timeout, once each, and cancel them."""
+        """Log handlers that exceed their timeout, once each, and cancel them."""
         now = time.monotonic()
         for running in list(self._shared.in_flight.running.values()):
             if running.until is not None and now > running.until and not running.reported:
@@ -134,7 +135,7 @@ class Watchdog(Role):
                     link.cut()
 
     def _look(self, name: str, since: float | None, ident: int | None, link: Connections) -> bool:
-        if since is not None and link.busy_since is not None:  # a round may use it again and again
+        if since is not None and link.busy_since is not None:  # a round may use it several times
             since = max(since, link.busy_since)
         if since is None or link.waits or time.monotonic() - since < self._limit:
             self._told.pop(link, None)

@@ -1,4 +1,4 @@
-"""Outcomes are written in batches, until it is known what was written.
+"""Write outcomes in batches, until it is known what was written.
 
 In order: settler, writer.
 """

@@ -1,12 +1,12 @@
 """Collect outcomes, write them together, move the flags.
 
-The first thread that gets a free writer settles for all ("a settling thread"): a handler thread,
-where handlers are long `SettleThread`, the fetcher before each of its rounds, and in a stop the
-thread that stops. Outcomes are gathered while lanes wait and handlers are short, and written at
-once otherwise. Settles overlap where the database lets them: while one is under way, another writer
+The first thread that gets a free writer settles all finished lanes ("a settling thread"): a handler
+thread; `SettleThread`, where handlers are long; the fetcher before each round; the thread that
+stops the instance. Outcomes are gathered while lanes wait and handlers are short, and written at
+once otherwise. Settles overlap where the database allows it: while one is under way, another writer
 takes what has finished since, if that is worth a statement of its own.
-A lane is in one settle at a time: who takes it from the queue has it alone, and it is handled again
-only after its answer.
+A lane is in one settle at a time: the thread that takes it from the queue has it alone, and its
+next message is handled only after the answer to that settle.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ SHARE_BESIDE = 0.4
 """A settle beside another one takes so many lanes at least, and this share of all in flight: small
 statements would cost more than the wait for the other."""
 ASK_SECONDS = 0.0005
-"""While settles are under way, handler threads ask so often whether another one is worth it."""
+"""While settles are under way, handler threads check this often whether another is worth it."""
 LONG_SECONDS = 0.1
-"""Behind a settle that takes longer than this, any number is worth a statement."""
+"""Beside a settle that takes longer than this, any number of lanes is worth a statement."""
 LEAST_DOUBT_SHARE = 0.1
-"""The least age of a renewal that may be doubted, as a share of the time between two beats."""
+"""A renewal younger than this share of the time between two heartbeats is not doubted."""
 
 
 class Settler:
-    """Takes finished lanes, settles them in batches, gives back those that go on.
+    """Owns the queue of finished lanes and the writers: settles the lanes in batches, and queues
+    those that continue for the handler threads. Any thread may call it.
 
     writers: the second and later ones are spare, see `Writer`.
     """
@@ -60,16 +61,16 @@ class Settler:
         on_progress: Callable[[], None],
         renew_now: Callable[[], None],
     ) -> None:
-        """lanes: gets the lanes that continue. on_progress: called when there may be room for
-        more. renew_now: has the lease renewed at once."""
+        """lanes: gets the lanes that continue. on_progress: called when there may be something to
+        claim, or a free lane for it. renew_now: wakes the heartbeat to renew at once."""
         self._setup = setup
         self._shared = shared
         self._lanes = lanes
         self._on_progress = on_progress
         self._renew_now = renew_now
         self._finished: deque[Lane] = deque()
-        # When `add` next asks whether to settle, on the monotonic clock. Any thread writes it: one
-        # that is overwritten comes a few milliseconds late.
+        # When `add` next checks whether to settle, on the monotonic clock. Threads write it without
+        # a lock: if one overwrites another's time, a check comes a few milliseconds late.
         self._asks_at = 0.0
         self.spans = Spans(zone=kind_of(setup.tables.cols().created_at).zone)
         self.thread = SettleThread(shared, self.flush)
@@ -90,7 +91,7 @@ class Settler:
 
     @property
     def leaving(self) -> int:
-        """How many lanes end with the settles under way: they need no room any more."""
+        """How many lanes end with the settles under way: the lane limit need not count them."""
         return sum(writer.leaving for writer in self.writers)
 
     def add(self, lane: Lane, nothing_waits: bool) -> None:
@@ -116,8 +117,10 @@ class Settler:
             return float("-inf")
 
     def flush(self, *, takes_one: bool = False) -> None:
-        """Settle all finished lanes, unless they are left to a thread that is settling."""
-        # Checked again after the lock is free, so that a lane added meanwhile is not missed.
+        """Settle all finished lanes, unless they are left to a thread that is settling. takes_one:
+        see `Lanes.put`."""
+        # Another thread may add a lane while this one has the lock, and leave it to this one: so
+        # the queue is checked again after the lock is released.
         while self._finished and (writer := self._free_writer()) is not None:
             took, going_on = 0, list[Lane]()
             try:
@@ -138,12 +141,12 @@ class Settler:
     def _free_writer(self) -> Writer | None:
         """A writer, its lock taken; None = the lanes are left to a thread that is settling.
 
-        A settling thread (`writer.since`) looks at the queue again after its settle. A thread that
-        has a lock and does not settle may not look again: it opens the connection of a spare
-        writer, or closes it.
+        A settling thread (`writer.since`) checks the queue again after its settle. A thread that
+        has a lock and does not settle may not: it opens the connection of a spare writer, or closes
+        it.
         """
         busy = 0
-        for writer in self.writers:  # asked for each message: a loop is the cheapest way
+        for writer in self.writers:  # runs for each message: a loop is the cheapest way
             busy += writer.since is not None
         if busy and (busy == len(self.writers) or not self._worth_a_settle()):
             self._asks_at = time.monotonic() + ASK_SECONDS
@@ -184,13 +187,13 @@ class Settler:
     def _wait_for(self, writer: Writer) -> None:
         """Take its lock, after the settle that is under way."""
         while not writer.lock.acquire(timeout=LONG_SECONDS):
-            self.flush()  # by another one, if it hangs
+            self.flush()  # with another writer, if this one hangs
 
     def give_back(self, lanes: Sequence[Lane], *, wait: bool = True) -> None:
-        """Release lanes whose current message no handler has started. Without `wait` its thread
-        does that, and settles what else has finished."""
+        """Release lanes whose current message no handler has started. wait=False: `SettleThread`
+        does that."""
         for lane in lanes:
-            # A batch may have failed a message before that had the flag (`Lane.verdict`).
+            # A batch may have failed a message before it was flagged (`Lane.verdict`).
             lane.result = lane.result or Result(Outcome.RELEASED)
             lane.finished_at = time.monotonic()
             self._finished.append(lane)
@@ -218,8 +221,8 @@ class Settler:
     # ------------------------------------------------------------ one batch
 
     def _settle_safely(self, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
-        """`settle`; after an error of our own the rows stay flagged until this instance takes
-        a new id."""
+        """`settle`; does not raise: after an unexpected error the rows stay flagged until this
+        instance takes a new id."""
         writer.since = time.monotonic()
         try:
             return self.settle(batch, writer) if batch else []
@@ -236,8 +239,8 @@ class Settler:
             writer.since = None
 
     def settle_apart(self, batch: Sequence[Lane]) -> None:
-        """Write the outcomes of lanes that do not continue on a connection of their own, while the
-        writers may hang."""
+        """Write the outcomes of lanes that do not continue, on a new connection, since the writers
+        may hang."""
         if batch:
             writer = Writer(self._setup, self._shared)
             try:
@@ -266,7 +269,7 @@ class Settler:
         going_on, over = list[Lane](), list[Lane]()
         lost, went_on = Settled.LOST, Settled.WENT_ON
         for lane in mine:
-            # Nearly all are done; what is rare is looked at there.
+            # Nearly all are done; `_after` handles what is rare.
             row, usual = lane.row, lane.result is DONE and lane.settled is None and lane.width == 1
             fate = became.get(row.msg_id, lost) if usual else lost
             if fate is lost:
@@ -290,8 +293,8 @@ class Settler:
         return going_on
 
     def _answered(self) -> None:
-        """The database works. End the outages of writers that have nothing to write: one that was
-        given up, and is not used again, would not end."""
+        """The database works: end the outages of idle writers, too. A writer that stopped retrying
+        may not be used again, and then its outage would never end."""
         for writer in self.writers:
             idle = writer.since is None and writer.outage.failures
             if idle and writer.lock.acquire(blocking=False):
@@ -309,7 +312,7 @@ class Settler:
         else:
             fate = became.get(lane.row.msg_id, Settled.LOST)
         if fate is Settled.LOST:
-            self._doubt()  # before the object is free for us
+            self._doubt()  # before we may claim the object again
             self.lose(lane)
             return False
         if lane.result is None or lane.result.outcome is Outcome.DONE:
@@ -326,7 +329,7 @@ class Settler:
         return True
 
     def _end(self, lanes: Sequence[Lane]) -> None:
-        """These lanes are at their end, and their objects are free for us."""
+        """Drop lanes that have ended: we may claim their objects again."""
         in_flight = self._shared.in_flight
         in_flight.drop(lanes)
         if in_flight.blocked:
@@ -334,8 +337,8 @@ class Settler:
 
     def _doubt(self) -> None:
         """A message was taken from us: stop claiming and starting handlers until the lease has been
-        renewed; renew it at once. Otherwise an instance that was declared dead would claim until
-        its next beat, and each of these claims would count a crash."""
+        renewed, and renew it at once. Otherwise an instance that was declared dead would claim
+        until its next heartbeat, and each of these claims would count a crash."""
         beat = self._setup.settings.heartbeat_seconds
         if self._shared.identity.doubt(least_age=LEAST_DOUBT_SHARE * beat):
             self._renew_now()
@@ -375,26 +378,26 @@ class Settler:
         setup.events.emit(event)
 
 
-# --- Settles for handler threads whose handlers are long: their lanes wait, and they go on with
-# them.
+# --- A thread that settles for the handler threads, where handlers are long.
 #
-# A thread that settles runs no handler meanwhile. Where handlers are short that costs less than
-# waking another thread up; where they are long it would be a thread less for the time of a settle.
+# A handler thread that settles runs no handler meanwhile. Where handlers are short that costs less
+# than waking another thread; where they are long, a handler thread would be lost for that time.
 
 LONG_HANDLER_SECONDS = 0.001
 IDLE_SECONDS = 10.0
 
 
 class SettleThread(Role):
-    """settle: settles all finished lanes, unless another thread does; does not raise."""
+    """Settles whenever it is woken. settle: settles all finished lanes, unless another thread does;
+    does not raise."""
 
     def __init__(self, shared: Shared, settle: Callable[[], None]) -> None:
         super().__init__("settler", shared.log, shared.away, leave_for=shared.stop.leave_for)
         self._settle = settle
 
     def asked(self, handler_seconds: float) -> bool:
-        """Have it settle, if handlers take so long that it pays; whether it will. Called by handler
-        threads, whose finished lanes are queued."""
+        """Wake it if handlers take so long that it pays; returns whether it will settle. Handler
+        threads call this after they have queued a finished lane."""
         if handler_seconds < LONG_HANDLER_SECONDS or not self.alive:
             return False
         self.wake()
@@ -408,5 +411,5 @@ class SettleThread(Role):
         return IDLE_SECONDS
 
     def answered(self) -> bool:
-        """The writers tell their outages themselves."""
+        """A round says nothing about the database: the writers log their outages."""
         return False

@@ -1,4 +1,4 @@
-"""Write outcomes, and the messages about them, in batches, until it is known what was written."""
+"""Write outcomes, and what `on_done` and `on_dead` send, until it is known what was written."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from msgworker.table import Tables
 
 # --- Messages about messages: what `on_done` and `on_dead` of a handler send.
 #
-# They are sent in the transaction that writes the outcome. A message of the topic that it would
-# send to sends none, so that no message about a message makes one about itself.
+# They are sent in the transaction that writes the outcome. If that topic is the message's own, none
+# is sent: otherwise each message about a message would cause another one.
 
 DEAD = (Outcome.DEAD, Outcome.SPENT)
 
 
 def check(registry: Registry, tables: Tables) -> None:
-    """Raise SchemaError if handlers send about their messages and the table cannot hold that: found
-    out when an outcome is written, it would strand the message."""
+    """Raise SchemaError if handlers have `on_done` or `on_dead` and the table cannot hold what they
+    send: later, an outcome could not be written because of that."""
     telling = [h for h in list(registry.handlers.values()) if h.on_done or h.on_dead]
     if not telling:
         return
@@ -85,14 +85,14 @@ def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> t
         "tries": row.tries + (error is not None),
         "payload": _payload(row),
     }
-    # A message about a dead one has no object: it would wait behind all others of the object, and
-    # where the dead block it until an operator comes.
+    # A message about a dead one has no object: it would wait behind all messages of the object, and
+    # where dead ones block the object, until an operator acts.
     object_id = about["object_id"] if error is None else None
     try:
         message = outgoing(tables, wanted, about, object_id=object_id)
     except MsgworkerError:  # too long with that payload, or an odd object
         message = outgoing(tables, wanted, _plain(about))
-    headers = row.headers  # so that it is seen in the trace of what it tells of
+    headers = row.headers  # so that it is in the trace of the message that it is about
     if tables.header_room and isinstance(headers, str) and headers.isascii():
         message.row["b_headers"] = headers
     return (message,)
@@ -103,7 +103,7 @@ def _topic(handler: Handler, error: str | None) -> str | None:
 
 
 def _payload(row: Row) -> Any:
-    """As it was sent; None if it is no JSON, or was too long to be read."""
+    """The payload as it was sent; None if it is no JSON, or was too long to be read."""
     if row.flaw is not None:
         return None
     try:
@@ -140,7 +140,7 @@ assert len(Settlement._fields) == 9, "settlements() gives each of them"
 
 
 def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Settlement]:
-    """`settlement` of each; nearly all are done, and go on."""
+    """`settlement` of each; a faster path for those that are done, as nearly all are."""
     held = shared.stop.requested.is_set() or shared.quiesce.active
     if held or setup.registry.tells:
         return [settlement(lane, setup, shared) for lane in lanes]
@@ -193,8 +193,8 @@ def told(lane: Lane, setup: Setup) -> tuple[Outgoing, ...]:
 
 
 def unsent(setup: Setup, row: Row, why: str, error: Exception) -> Result:
-    """The result of a message that the database does not take as done, or with what its handler has
-    sent."""
+    """The result of a message that the database refuses to write as done, or with what its handler
+    has sent."""
     attempt, most = row.tries + 1, setup.tables.spec.max_tries
     handler, backoff = setup.registry.get(topic_of(row.topic)), setup.settings.backoff_seconds
     failed = Result(
@@ -219,12 +219,12 @@ ASK_AGAIN_SECONDS = 60.0
 
 
 class Writer:
-    """One batch at a time: whoever uses it holds `lock`.
+    """Writes one batch at a time, in the thread that holds `lock`.
 
-    spare: it is used beside another one, and only if it gets a connection at once; it needs no
-    more than one. since: when its present batch began (monotonic), None = it has none. leaving: how
-    many lanes end with what is being written. Both are written by the thread that holds the lock,
-    and read by all.
+    spare: used only beside another writer, if it gets a connection at once; it needs no more than
+    one. since: when its present batch began (monotonic), None = it has none. leaving: how many
+    lanes end with what is being written. The thread that holds the lock writes both, all threads
+    read them.
     """
 
     def __init__(
@@ -250,14 +250,15 @@ class Writer:
 
     @property
     def may_open(self) -> bool:
-        """Whether to try it; a spare one needs a connection without waiting for it."""
+        """Whether to try it: not soon after a spare one got no connection."""
         if not self._spare or self.link.together is not None:
             return True
         at = self._refused_at
         return at is None or time.monotonic() - at >= ASK_AGAIN_SECONDS
 
     def open(self) -> bool:
-        """Whether it can write; opens the connection of a spare one. For whoever has the lock."""
+        """Open the connection of a spare one; returns whether it can write. The caller has the
+        lock."""
         if not self._spare:
             return True
         try:
@@ -314,10 +315,10 @@ class Writer:
         return became if known is None else known
 
     def _look(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
-        """Read what was written.
+        """Read what was written, after an answer was lost.
 
-        The old row still flagged: not committed, and not in the answer. The next one flagged:
-        committed, the lane continues. None: committed and over, or lost.
+        The lane's row is still flagged by us: not committed, left out of the result. Its next row
+        is: committed, the lane continues. Neither: committed and ended, or lost.
         """
         ids = set(lanes) | {i for lane in lanes.values() if (i := lane.next_id) is not None}
         with self.link.transaction() as conn:
@@ -362,14 +363,15 @@ class Writer:
             became[one.msg_id] = self._write_alone(lane, one, me)
 
     def _kept(self, conn: Connection, written: dict[int, Settled], me: str) -> set[int]:
-        """What is still ours though its outcome was written: the database has dropped that."""
+        """Those that are still flagged by us although their outcome was sent: the database changed
+        nothing, without an error."""
         if Settled.LOST not in written.values() or not self._setup.tables.has("claimed_by"):
             return set()
         lost = [msg_id for msg_id, fate in written.items() if fate is Settled.LOST]
         return done.still_mine(conn, self._setup.tables, lost, me=me)
 
     def _statement(self) -> AbstractContextManager[Connection]:
-        """A batch in one statement; a spare writer has no connection for those alone."""
+        """The connection for a batch in one statement; a spare writer has none for these alone."""
         return self.link.single() if self._spare else self.link.statement()
 
     def _notify(self, conn: Connection) -> None:
@@ -379,7 +381,8 @@ class Writer:
     def _write_alone(
         self, lane: Lane, one: Settlement, me: str, whole: Settlement | None = None
     ) -> Settled:
-        """whole: it with its text, where that is left out to see whether it is what is refused."""
+        """Write one outcome. whole: the settlement with its error text, if `one` leaves that out to
+        find out whether the database refuses the text."""
         log, row = self._shared.log, lane.row
         try:
             with self.link.transaction() as conn:
@@ -417,8 +420,8 @@ class Writer:
         return self._write_alone(lane, fewer, me)
 
     def _write_unsent(self, lane: Lane, one: Settlement, me: str, error: Exception) -> Settled:
-        """The outcome of a message with which nothing can be sent: what its handler has sent
-        fails its try, since otherwise it would be lost; a message about it is left out."""
+        """Write an outcome with which the database refuses to send something. If the handler sent
+        it, its try fails, since otherwise that would be lost; a message about it is left out."""
         setup, shared, row = self._setup, self._shared, lane.row
         why = f"a message that is sent with its outcome was refused: {reason_of(error)}"
         shared.log.error("message %s: %s", row.msg_id, why, extra=facts(row))
