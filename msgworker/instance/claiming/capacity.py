@@ -29,7 +29,7 @@ WORTH_SECONDS = 0.5
 KEPT_SECONDS = 2.0
 """Lanes beyond what the threads use up in this time are released, if other instances are alive."""
 TAKEN_SECONDS = 1.0
-"""A handler that has run for longer than this may end at any time: its thread counts as busy."""
+"""When a handler ends that has run longer than this cannot be predicted: its thread is busy."""
 LEAST_SECONDS = 1e-6
 
 
@@ -140,8 +140,8 @@ class RunLength:
     def limit(self, lanes: int, ahead: int) -> int:
         """How many messages to read behind each new head, 0 = none.
 
-        lanes: how many lanes share the rows that may still be read: the new lanes, and those that
-        may be claimed beside them. ahead: how many messages all lanes have read ahead by now.
+        lanes: how many share the rows that may still be read: the new lanes, and those that may be
+        claimed beside them. ahead: how many messages all lanes have read ahead.
         """
         if not self._run:
             return 0
@@ -157,8 +157,7 @@ class RunLength:
         return round(LASTS_SECONDS / max(mean, 1e-6))
 
     def read(self, lanes: Sequence[Lane], limit: int, now: float) -> None:
-        """Note new lanes whose runs were read, to learn from how they end. now: monotonic
-        seconds."""
+        """Note new lanes whose runs were read, to learn from their end. now: monotonic seconds."""
         some = [lane for lane in lanes[:SAMPLE] if len(lane.rows) > 1]
         self._watched = [*self._watched, *((lane, limit, now) for lane in some)][-SAMPLE:]
         rows = [row for lane in lanes[:SAMPLE] for row in lane.rows[-SAMPLE:]][-SAMPLE:]
@@ -216,7 +215,7 @@ COUNT_SECONDS = 0.1
 
 
 class Contention:
-    """How many heads of other shares to take, and when to count the instances again. Used by the
+    """How many heads of other shares to take, and when to count the instances. Used by the
     fetcher's thread only.
 
     longest: seconds between two heartbeats. clock: monotonic seconds.
@@ -235,9 +234,8 @@ class Contention:
         return self._reach if busy else max(self._reach, FEW)
 
     def claimed(self, offered: int, won: int, *, of_others: int, slots: int) -> bool:
-        """After a claim that won `won` of `offered` heads; returns whether to count the instances
-        again now. of_others: how many of the heads were in other shares. slots: how many instances
-        there were."""
+        """After a claim of `offered` heads, `of_others` of them in other shares, among `slots`
+        instances; returns whether to count the instances again now."""
         if offered < FEW and (won or not offered):
             return False
         if offered - won <= offered * MUCH_LOST:
@@ -264,7 +262,7 @@ class Contention:
 # permits and tokens left      at once
 # no token                     when the next one comes
 # no permit                    when a message of ours ends, else after growing pauses
-# record locked by another     after growing, short pauses, so that instances do not all poll it
+# record locked by another     after short, growing pauses
 # no message                   after a multiple of the time of the look
 
 FIRST_PAUSE_SECONDS = 0.02
@@ -312,10 +310,9 @@ class _Topic:
 class LimitPoller:
     """Decides when to try limited topics. Used by the fetcher's thread only; reads no table.
 
-    threads: how many handler threads there are. No more messages of limited topics are held than
-    that, so that none holds a permit while it waits for a thread. topics: those handled here, None
-    = all. longest: seconds between two looks for a topic without messages. clock: monotonic
-    seconds.
+    threads: handler threads; at most so many messages of limited topics are held, so that none
+    waits for a thread with a permit. topics: those handled here, None = all. longest: seconds
+    between two looks for a topic without messages. clock: monotonic seconds.
     """
 
     def __init__(
@@ -437,8 +434,7 @@ class LimitPoller:
         return all(of.sure or of.waits is not Waits.NOTHING for of in ours)
 
     def rest(self) -> float | None:
-        """For how many seconds no message can start here, as far as is known; None = one may
-        now."""
+        """For how many seconds none can start here, as far as is known; None = one may now."""
         now, rest = self._clock(), math.inf
         for of in map(self._of, self._handled):
             if of.waits in (Waits.NO, Waits.LOCK):

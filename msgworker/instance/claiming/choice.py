@@ -131,9 +131,9 @@ class Looking(Protocol):
 class HeadChooser:
     """Chooses heads from the rows of one look: of each object the first, if it can run.
 
-    slot, slots: our share of the objects, see `Search.look`. reach: how many heads of other shares
-    may be chosen if ours has too few. eldest: how many of the first heads of other shares are
-    chosen in any case. of_others: how many heads of other shares were chosen.
+    slot, slots: our share of the objects. reach: how many heads of other shares may be chosen if
+    ours has too few. eldest: how many of their first ones are chosen in any case. of_others: how
+    many were chosen.
     """
 
     def __init__(
@@ -166,11 +166,8 @@ class HeadChooser:
         self._passed |= objects
 
     def offer_waited(self, row: Candidate) -> None:
-        """Take a row whose instant has come (a retry, a delayed message): of each object the one
-        with the lowest id.
-
-        It need not be the head: a row of its object with a lower id, offered later, replaces it.
-        """
+        """Take a row whose instant has come (a retry, a delayed message): the lowest id of each
+        object. It need not be the head: a lower one that is offered later replaces it."""
         same = row[self._key_at]
         if same is None:
             self.offer(row)
@@ -313,10 +310,10 @@ def _share(key: Any, slots: int) -> int:
 # time where there is something.
 #
 # A way is one pass over all objects, or over all rows without an object (below). All of it is read
-# once. Then each skipped range is read again after a multiple of the time that all of them took,
-# the one read longest ago first. While no thread waits for work, what is left of a range is also
-# skipped after each page, for the same multiple of the time of that page. Places are compared for
-# equality only: their order is the database's.
+# once. Then each range is read again after a multiple of the time that all of them took, the one
+# read longest ago first. While no thread waits for work, the rest of a range is also skipped after
+# each page, for the same multiple of its time. Places are compared for equality only: their order
+# is the database's.
 
 READ_AGAIN, LONGEST_REST_SECONDS = 20.0, 30.0
 """Rows of other topics are read again after READ_AGAIN times the time that reading them took, but
@@ -345,11 +342,8 @@ class _Range:
 
 
 class SkippedRanges:
-    """The skipped ranges of one way, in its order.
-
-    For each step `_Way` calls `pass_over`, reads a page from there up to `bound` at most, then
-    calls `was_read`; at the start of the way it calls `start`.
-    """
+    """The skipped ranges of one way, in its order. For each step `_Way` calls `pass_over`, reads a
+    page from there up to `bound` at most, and calls `was_read`."""
 
     def __init__(self) -> None:
         self._stretches: list[_Range] = []
@@ -501,10 +495,8 @@ class _Way:
 
 
 class ObjectCursor:
-    """The ring. It keeps its place between looks; used by the fetcher's thread only.
-
-    clean: no row of this round could run. rows: those that the last step has read.
-    """
+    """The ring; it keeps its place between looks. clean: no row of this round could run. rows:
+    those that the last step has read."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -543,9 +535,9 @@ class ObjectCursor:
         those: Those | None = None,
         rows: bool = True,
     ) -> bool:
-        """Read and offer the next heads; True if that ended a round. idle: the last look found
-        nothing. busy: no thread waits for work. those: the topics to look for. rows: False = only
-        the objects."""
+        """Offer the next heads; True if that ended a round. idle: the last look found nothing.
+        busy: no thread waits for work. those: which topics to look for. rows: False = objects
+        alone."""
         objects = IDLE_OBJECTS if idle else max(want * chooser.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
         if self._objects.after is None and not self._at_rows:

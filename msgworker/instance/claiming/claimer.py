@@ -35,9 +35,8 @@ from msgworker.table.tables import prioritized
 
 # --- Messages that the database refuses to flag: a trigger, a CHECK or a constraint forbids it.
 #
-# Such a head can neither run nor become dead, since the database refuses to change it. It is
-# skipped with its object, and tried again at growing intervals, separately: it makes each claim
-# fail that contains it.
+# Such a head can neither run nor become dead. It is skipped with its object, and tried again at
+# growing intervals, separately: it makes each claim fail that contains it.
 
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
@@ -394,8 +393,7 @@ class Claimer:
         won: Collection[int],
         refused: Collection[int],
     ) -> Collection[int]:
-        """Of those that were lost: which are still free, so that no other instance was faster.
-        Where rows can be locked, only those that were lost repeatedly."""
+        """Those that were lost and are still free: no other instance was faster."""
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
         if self._setup.tables.database.row_locks:  # another transaction may have locked it
             lost = [one for one in lost if self.rejected_rows.suspects(one)]
@@ -512,8 +510,8 @@ class Claimer:
         with link.transaction() as conn:
             rows = recover.flagged_by(conn, self._setup.tables, me, limit=SWEEP_LIMIT)
         known = shared.identity.stuck | shared.in_flight.flagged() if rows else set()
-        # Our id is read last: the heartbeat's thread changes it before it drops lanes, so if it is
-        # the same, `known` has them all.
+        # Our id is compared last: the heartbeat's thread changes it before it drops lanes, so if it
+        # is the same, `known` has them all.
         if not rows or me != shared.identity.id:
             return
         ids = [msg_id for msg_id in rows if msg_id not in known]
@@ -526,8 +524,8 @@ class Claimer:
     def release(
         self, link: Connections, ids: Sequence[int], *, me: str, tries: int | None = None
     ) -> int:
-        """Release rows flagged by us under this id, and count no try; rows locked by another
-        transaction are left. Returns how many. tries: as in `recover.release`."""
+        """Release rows flagged by this id of ours, except those locked by another transaction, and
+        count no try. Returns how many. tries: as in `recover.release`."""
         released = 0
         for begin in range(0, len(ids), recover.BATCH):
             released += self._release(link, ids[begin : begin + recover.BATCH], me, tries)

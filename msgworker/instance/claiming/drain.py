@@ -15,10 +15,10 @@ from msgworker.store.lease import Lease
 # --- How long the claim loop waits between two rounds.
 #
 # Not at all while there is work and a free lane, briefly while no lane is free, longer and longer
-# while idle. While messages are in flight there is a round at every tick, so that finished lanes
-# are settled and threads woken, but looks become rarer if they find nothing; after a wake it looks
-# at once. Several looks past many messages that may not be claimed (of a paused topic, for example)
-# have no idle pauses, but a pause longer than they took, to leave the database to others.
+# while idle. While messages are in flight there is a round at every tick, which settles finished
+# lanes and wakes threads, but looks become rarer if they find nothing; after a wake it looks at
+# once. Looks past many messages that may not be claimed (of a paused topic, for example) have no
+# idle pauses, but a pause longer than they took, to leave the database to others.
 
 FIRST_PAUSE_SECONDS = 0.01
 TICK_SECONDS = 0.01
@@ -36,8 +36,8 @@ LONGEST_REST_SECONDS = 30.0
 class PollPace:
     """Decides how long the claim loop pauses. Used by the fetcher's thread only.
 
-    poll_seconds: the longest pause while idle. drains: a drain, which waits long only for known
-    times. clock: monotonic seconds. jitter: the share of an idle pause that is waited.
+    poll_seconds: the longest pause while idle. drains: a drain waits long only for known times.
+    clock: monotonic seconds. jitter: the share of an idle pause that is waited.
     """
 
     def __init__(
@@ -127,8 +127,7 @@ class PollPace:
 # --- When a drain is over: after several complete looks that found nothing, with nothing to wait
 # for, and with nothing due in the table that it may handle.
 #
-# Only `DrainEnd` decides that. loop.py collects its input and does what it decides. Nothing here
-# uses the database.
+# Only `DrainEnd` decides that, for loop.py. Nothing here uses the database.
 
 EMPTY_LOOKS = 3
 """How many complete looks in a row must find nothing before a drain may end."""
@@ -188,8 +187,7 @@ class DrainEnd:
     """Decides when a drain is over. Used by the fetcher's thread only. drain: None = it never ends.
 
     due_in: seconds until there is something to do again, as last read; None = unknown.
-    overdue_since: on the clock, since when messages are due that cannot be claimed; None = none
-    are.
+    overdue_since: on the clock, since when messages are due that cannot be claimed.
     """
 
     def __init__(

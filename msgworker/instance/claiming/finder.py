@@ -153,8 +153,7 @@ class Finder:
 
     @property
     def reach(self) -> Slice | None:
-        """All slices that this instance may look in, now or in turn; None = everywhere, or not
-        known."""
+        """All slices that it may look in, now or in turn; None = everywhere, or not known."""
         return None if self._member is None else self._member.reach()
 
     def go_round(self) -> None:

@@ -1,6 +1,4 @@
-"""The claim loop: how much to claim, when to wait until nothing is in flight, and when to look
-again.
-"""
+"""The claim loop: claims messages when lanes are free; and what wakes it."""
 
 from __future__ import annotations
 
@@ -31,9 +29,9 @@ from msgworker.store.candidates import Candidate
 
 # --- Look ahead: look for the next heads while no lane is free yet.
 #
-# The look runs beside handlers and settles, so that the next claim need not wait for it. Its heads
-# are only hints, like all candidates. Where lanes have runs, or handlers are slow, the heads would
-# be old before a lane is free: then there is no look ahead.
+# It runs beside handlers and settles, so that the next claim need not wait for its look. Where
+# lanes have runs, or handlers are slow, its heads would be old before a lane is free: then there is
+# no look ahead.
 
 OLD_SECONDS = 0.05
 """Heads found longer ago than this are not claimed, but looked for again."""
@@ -88,10 +86,10 @@ class Ahead:
         self._look = None
 
 
-# --- The claim loop: claim messages when lanes are free.
+# --- The claim loop.
 #
 # capacity.py decides how many lanes to claim, in_flight.py how long to wait until nothing is in
-# flight, finder.py where to look, drain.py what an empty look means, and how long to pause.
+# flight, finder.py where to look, drain.py what an empty look means, and how long to pause;
 # claimer.py claims. The fetcher collects their input and does what they decide.
 
 NEW_ID_ASK_SECONDS = 0.5
@@ -226,8 +224,7 @@ class Fetcher(Role):
         return 0
 
     def _look_at_handlers(self) -> int:
-        """Compute the lane limit again; returns how many handlers of lost ids still occupy
-        threads."""
+        """Update the lane limit; returns how many handlers of lost ids still occupy threads."""
         now = time.monotonic()
         running = list(self._in_flight.running.values())
         # A batch is one call for many lanes: count its time per lane.
@@ -256,8 +253,8 @@ class Fetcher(Role):
         return self._quiesce.reason is not None
 
     def _waits_for_new_id(self, held: int) -> bool:
-        """Whether to claim nothing, because the instance takes a new id as soon as the `held` lanes
-        are settled; then wakes the housekeeper, which does that."""
+        """Whether to claim nothing, because the instance takes a new id when the `held` lanes are
+        settled; then wakes the housekeeper, which does that."""
         if not self._identity.retires or not self._quiesces(held, Reason.NEW_ID):
             return False
         now = time.monotonic()
@@ -317,8 +314,8 @@ class Fetcher(Role):
     def _claim_in_parts(self, candidates: list[Candidate], me: str) -> int:
         """Claim the candidates of a look; returns how many lanes were won.
 
-        Handlers of batches would use up a whole claim in a few calls, and then wait for the next
-        one. So for them a claim takes about one batch, which is handled while the next is claimed.
+        Handlers of batches would use up all in a few calls, and then wait for the next claim. So
+        for them a claim takes about one batch, which is handled while the next is claimed.
         """
         won, at, most = 0, 0, self._setup.registry.most
         while at < len(candidates) and not (at and self._stopping.is_set()):
@@ -417,8 +414,7 @@ class Fetcher(Role):
         return self.drain_end.judge(due=due, refused=refused)
 
     def pause_seconds(self, did: int) -> float:
-        """No pause while there is work and a free lane; a short one while messages are in flight;
-        else a longer one."""
+        """0 while there is work and a free lane, short while messages are in flight, else long."""
         wanted, holding = self._lane_limit.lanes, bool(self._in_flight.lanes)
         due_in = self.drain_end.due_in
         wait = self._limit_poller.wait() if self._shared.controls.limits else None

@@ -18,8 +18,8 @@ from msgworker.table import MessageTable, Slice, Tables
 class ScopeMember(Protocol):
     """The place of one running instance in a scope. All methods but `stop` return at once.
 
-    The instance starts and stops it. The fetcher's thread calls the others, but `info`: that is
-    called by each thread that writes the lease.
+    The instance starts and stops it; each thread that writes the lease calls `info`; the fetcher's
+    thread calls the others.
     """
 
     def start(self) -> None:

@@ -86,13 +86,12 @@ class Beginning:
     """Where a look by age begins, so that rows that have ended cost little.
 
     Their entries stay at the start of the index until the database has cleaned up, which it cannot
-    while a snapshot is held. So a look begins at the very start only if READ_AGAIN times the time
-    that the last such look took has passed, or LONGEST_FROM_LOW_SECONDS. Without such entries
-    nearly every look does. The others begin at `low`: the oldest open row, or the place behind what
-    was the newest row a second before the last look from the start, if that is lower. A message
-    that is committed with a lower id waits for the next look from the start: at most
-    LONGEST_FROM_LOW_SECONDS, except where a look takes several steps past messages of other topics,
-    see `_read_again_at`.
+    while a snapshot is held. So a look begins at the very start only READ_AGAIN times as long after
+    the last such look as that took, or LONGEST_FROM_LOW_SECONDS after it: without such entries,
+    nearly always. The others begin at `low`: the oldest unfinished row, or, if that is lower, what
+    was the newest row a second before the last look from the start. A message that is committed
+    with a lower id waits for the next one: LONGEST_FROM_LOW_SECONDS at most, but see
+    `_read_again_at` where a look takes several steps past messages of other topics.
     """
 
     def __init__(self) -> None:
@@ -269,8 +268,7 @@ class Search:
         self._ring.forget()
 
     def waits_again(self, msg_id: int) -> None:
-        """We have given this message back, and perhaps those behind it: the next look begins there,
-        or before."""
+        """We have given this message back, and perhaps those behind it: look there again."""
         if not self.tables.database.oldest_index:
             return
         self._mark, self._at = min(self._mark, msg_id), min(self._at, msg_id)
@@ -372,8 +370,7 @@ class Search:
         return whole
 
     def _is_crowded(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> bool:
-        """Whether most rows are of topics that are not looked for: then rows are read by topic for
-        a while."""
+        """Whether most rows are of other topics: then rows are read by topic for a while."""
         topics = Counter(map(attrgetter("topic"), rows)) if self.tables.has("topic") else {}
         others = sum(many for topic, many in topics.items() if chooser.is_of_others(topic))
         by_topic = 2 * others > len(rows)
@@ -383,12 +380,12 @@ class Search:
     def _look_window_among(
         self, conn: Connection, chooser: HeadChooser, size: int, enough: int, those: Those
     ) -> bool:
-        """`_look_window` for some topics: in steps past rows of other topics, from where the last
+        """`_look_window` for some topics: in steps past rows of the others, from where the last
         look stopped. Where no index gives rows by age, only rows without an object.
-        `_passing`: this look is not past the rows of other topics.
+        `_passing`: this look is not past the other rows yet.
 
-        While it is not, each look first reads the rows behind the newest one that earlier looks
-        know of: a new message waits for one step, however many rows are before it.
+        Until it is, each look first reads the rows behind `_end`: a new message waits for one step,
+        however many rows are before it.
         """
         ahead = 0
         by_age = self.tables.database.oldest_index
@@ -518,9 +515,8 @@ class Search:
         *,
         rows: bool = True,
     ) -> bool:
-        """The ring for some topics: several steps, past objects whose heads are of other topics.
-        Where rows are read by age too, it pauses after it found nothing. rows: see
-        `ObjectCursor.step`."""
+        """The ring for some topics: several steps, past objects with heads of other topics. Where
+        rows are read by age too, it pauses if it finds nothing. rows: see `ObjectCursor.step`."""
         begun = time.monotonic()
         if begun < self._ring_at:
             return False

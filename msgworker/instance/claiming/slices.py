@@ -18,10 +18,9 @@ from msgworker.store.ranked import Ranked
 from msgworker.store.shards import Page, Place
 from msgworker.table import Slice, Tables
 
-# --- The search for heads in a slice of the table.
+# --- A slice whose index is in the order of objects: read a page of each part at a time.
 #
-# It reads the index of slices, a page of each part at a time. Like all candidates these are hints:
-# `claim.flag` checks the whole table.
+# Like all candidates these are hints: `claim.flag` checks the whole table.
 
 LEAST_ROWS = 8
 LEAST_WANT = 32
@@ -59,8 +58,7 @@ class _Track:
 
 class SliceSearch(Search):
     """Finds candidates in a slice: object by object along its index, in repeated passes that keep a
-    place in each of its parts. The oldest candidates of a look come first. Used by the fetcher's
-    thread only."""
+    place in each of its parts. The oldest candidates of a look come first."""
 
     def __init__(
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
@@ -209,7 +207,7 @@ def _within(found: Ranked, where: Slice) -> Ranked:
     return found
 
 
-# --- Where to look for heads in a slice whose index is in order of age.
+# --- A slice whose index is in the order of age.
 
 BEHIND = 1000
 """How many entries a look reads behind the oldest, if too few of those can start."""

@@ -127,7 +127,7 @@ class HistoryWriter:
 #
 # Its statements may wait for locks of others, such as one on the table of messages. The lease does
 # not depend on them: the heartbeat renews it in another thread, on another connection. The
-# connection of the housekeeping is a spare one, since it is needed only now and then.
+# housekeeper's is a spare one, since it is needed only now and then.
 
 LEAVE_TRIES = 3
 TELL_SECONDS = 2.0
@@ -353,7 +353,7 @@ class Housekeeper(Role):
     def _rename(self) -> None:
         """Take a new id when nothing is in flight, if our identity is to retire.
 
-        Statements that may still reach the database name the old id, so they change no row. If
+        Statements that may still reach the database name the old id, which no row gets again. If
         messages whose outcome could not be written are still flagged by it, its lease is left to
         expire, so that they are recovered.
         """

@@ -38,8 +38,8 @@ AGAIN_SECONDS = 20.0
 
 
 class OwnLease:
-    """The statements about our lease. The heartbeat and the housekeeper call them, each in its
-    thread and on its connection. None of them reads or writes a message.
+    """The statements about our lease. The heartbeat and the housekeeper call them, each on its own
+    connection. None of them reads or writes a message.
 
     refused: returns the errors of messages that the database does not let us flag. threads: how
     many handlers run at once. label: of the instance. All three are for operators.
@@ -283,8 +283,8 @@ class Heartbeat(Role):
         return pause
 
     def _look_back(self) -> None:
-        """Detect that our pause was much longer than it should be: this thread could not run. Name
-        the handlers of that time, since one of them may be why."""
+        """Detect a pause much longer than planned: this thread could not run. Name the handlers of
+        that time, since one of them may be why."""
         due, late = self._due, self._begun - self._due
         self._due = float("inf")  # an outage has pauses of its own
         if late <= self._setup.settings.heartbeat_seconds:

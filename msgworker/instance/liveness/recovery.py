@@ -334,8 +334,8 @@ class Recovery:
     def _recover_orphan(self, dead_id: recover.Owner) -> int:
         """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
 
-        The leases are read again first: it may have registered one, and claimed, between the reads
-        of leases and of owners in `run`.
+        The leases are read again: it may have registered, and claimed, between the two reads of
+        `run`.
         """
         with self._link.transaction() as conn:
             if dead_id in {one.name for one in lease.read_all(conn, self._setup.tables)}:

@@ -243,8 +243,7 @@ class OperatorRequests:
         wait or have ended.
 
         The lanes are read before the requests. So a request for a message flagged by us is about
-        the claim that we have read; or that lane has ended since, and the request has no effect on
-        it.
+        the claim of its lane; or that lane has ended since, and its `Cancel` does nothing.
         """
         setup, shared = self._setup, self._shared
         in_flight, me = shared.in_flight, shared.identity.id

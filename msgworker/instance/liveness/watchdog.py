@@ -2,12 +2,12 @@
 
 * A handler that exceeds its `timeout` is logged once, and cancelled. At the end of the lease all
   handlers are cancelled.
-* A role, or a settle, makes no progress for longer than a lease: its connection may be half open,
-  which the thread that waits on it cannot notice. That is logged once, with the place where the
-  thread is, and the connection is cut. The thread then opens a new one, and the database decides
+* If a role, or a settle, makes no progress for longer than a lease, its connection may be half
+  open, which the thread that waits on it cannot notice. That is logged once, with the place where
+  the thread is, and the connection is cut. The role then opens a new one, and the database decides
   whether it continues or is fenced.
-* A stop no longer waits for the database (`Stop.give_up_at`): every connection that a role or a
-  settle is using is cut.
+* When a stop no longer waits for the database (`Stop.give_up_at`), every connection of a role or a
+  settle that is in use is cut.
 """
 
 from __future__ import annotations

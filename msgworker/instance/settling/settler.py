@@ -46,8 +46,8 @@ LEAST_DOUBT_SHARE = 0.1
 
 
 class Settler:
-    """Owns the queue of finished lanes and the writers: settles the lanes in batches, and queues
-    those that continue for the handler threads. Any thread may call it.
+    """Owns the queue of finished lanes and the writers. Settles lanes in batches, and queues those
+    that continue for handler threads. Any thread may call it.
 
     writers: the second and later ones are spare, see `Writer`.
     """
@@ -69,8 +69,8 @@ class Settler:
         self._on_progress = on_progress
         self._renew_now = renew_now
         self._finished: deque[Lane] = deque()
-        # When `add` next checks whether to settle, on the monotonic clock. Threads write it without
-        # a lock: if one overwrites another's time, a check comes a few milliseconds late.
+        # When `add` next checks whether to settle, on the monotonic clock. No lock: if one thread
+        # overwrites another's time, a check comes a few milliseconds late.
         self._asks_at = 0.0
         self.spans = Spans(zone=kind_of(setup.tables.cols().created_at).zone)
         self.thread = SettleThread(shared, self.flush)
@@ -142,8 +142,7 @@ class Settler:
         """A writer, its lock taken; None = the lanes are left to a thread that is settling.
 
         A settling thread (`writer.since`) checks the queue again after its settle. A thread that
-        has a lock and does not settle may not: it opens the connection of a spare writer, or closes
-        it.
+        has the lock only to open or close a spare writer's connection may not.
         """
         busy = 0
         for writer in self.writers:  # runs for each message: a loop is the cheapest way
@@ -239,8 +238,8 @@ class Settler:
             writer.since = None
 
     def settle_apart(self, batch: Sequence[Lane]) -> None:
-        """Write the outcomes of lanes that do not continue, on a new connection, since the writers
-        may hang."""
+        """Write outcomes of lanes that do not continue, on a new connection: the writers may
+        hang."""
         if batch:
             writer = Writer(self._setup, self._shared)
             try:

@@ -223,8 +223,7 @@ class Writer:
 
     spare: used only beside another writer, if it gets a connection at once; it needs no more than
     one. since: when its present batch began (monotonic), None = it has none. leaving: how many
-    lanes end with what is being written. The thread that holds the lock writes both, all threads
-    read them.
+    lanes end with that. The thread that holds the lock writes both, all threads read them.
     """
 
     def __init__(
@@ -420,8 +419,8 @@ class Writer:
         return self._write_alone(lane, fewer, me)
 
     def _write_unsent(self, lane: Lane, one: Settlement, me: str, error: Exception) -> Settled:
-        """Write an outcome with which the database refuses to send something. If the handler sent
-        it, its try fails, since otherwise that would be lost; a message about it is left out."""
+        """Write an outcome of which the database refuses a message. If the handler has sent some,
+        its try fails, since they would be lost; a message of `on_done` or `on_dead` is left out."""
         setup, shared, row = self._setup, self._shared, lane.row
         why = f"a message that is sent with its outcome was refused: {reason_of(error)}"
         shared.log.error("message %s: %s", row.msg_id, why, extra=facts(row))
