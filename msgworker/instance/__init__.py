@@ -2,7 +2,7 @@
 
 In the order of a message's life, then the instance as a whole:
 
-claiming    the claim loop: how much room there is, where to look, what to flag, when to look again
+claiming    the claim loop: how many lanes are free, where to look, what to flag, when to poll again
 running     lanes wait for threads, threads call handlers, handlers end in an outcome
 fan_out     the items of one message over threads or an executor, and their records
 settling    outcomes are written in batches, until it is known what was written
@@ -14,5 +14,5 @@ role        the loop of a thread, and its outages
 connections  the connections of roles and of handlers
 usercode    calls what is the user's: its context, its errors, its forks
 stop        whether, why and until when; signals
-observers   what is made of the events: counts, minutes of the history, log lines
+observers   subscribers of the events: counts, minutes of the history, log lines
 """

@@ -1,8 +1,9 @@
-"""The connections of one role, and checks of user code that uses one of them.
+"""The connections of one role, and the checks after user code has used one.
 
-A role keeps its connections, which no user code has: those of transactions that run user code are
-of a pool of their own. After any error they are given back and opened at the next use, so that no
-broken one is used again; those whose session may be the cause are closed for good.
+A role keeps its connections and lends none to user code: transactions that run user code take
+theirs from a pool of their own. After any error the connections are returned and new ones are taken
+at the next use, so that no broken one is used again; if their session may be the cause, they are
+closed for good.
 """
 
 from __future__ import annotations
@@ -48,20 +49,22 @@ from msgworker.logs import Said
 from msgworker.processlock import Renewed
 
 SAME_CLAIM_RUNS = 8
-"""How often user code runs again under one claim when the database rolled it back."""
+"""The most runs of user code under one claim, if the database keeps rolling it back."""
 
 
 TURN_SECONDS = 0.1
-"""Between two looks of a waiting thread whether it still wants its turn."""
+"""How often a thread that waits for its turn checks whether to keep waiting."""
 
 
 @dataclass(slots=True)
 class TransactionProgress:
-    """The progress of a transaction that runs user code: begun = it has a connection;
-    lost = its connection was found dead; ended = the code has ended the transaction;
-    committing = the COMMIT may have been sent; within = the code has not returned; changed = it has
-    set something in the session. led: the statement of the code by which the names of our tables
-    may lead to others. since: when the code began (monotonic)."""
+    """How far a transaction that runs user code has come.
+
+    begun: the code was started. lost: the connection was found dead. ended: the code has ended the
+    transaction. committing: the COMMIT may have been sent. within: the code has not returned.
+    changed: it has set something in the session. led: its statement after which our table names may
+    mean other tables. since: when the code began (monotonic).
+    """
 
     begun: bool = False
     lost: bool = False
@@ -73,19 +76,20 @@ class TransactionProgress:
     since: float = 0.0
 
     def by_database(self, error: BaseException) -> bool:
-        """Whether it is rolled back, and not for what the code has done: the code's own memory is
-        its own fault."""
+        """Whether the database has rolled it back. Lack of memory while the code runs is the fault
+        of the code, unless the connection is lost."""
         if self.within and lacks_memory(error):
             return self.lost
         return self.lost or trouble(error) in (Trouble.AGAIN, Trouble.LOST)
 
     def again(self, error: BaseException) -> bool:
-        """Whether it may run again: the database rolled it back, and not for its own time."""
+        """Whether it may run again: the database rolled it back, and not for taking too long."""
         return self.by_database(error) and not self.took_too_long(error)
 
     def took_too_long(self, error: BaseException) -> bool:
-        """Whether a time limit of the server has ended the code's statement, or its session, and
-        would the next time. What ends a statement of ours may pass, as a lock does."""
+        """Whether a time limit of the server ended the code's statement or session, and would end
+        it again. One that ended a statement of ours does not count: it may have waited for a lock
+        that is free the next time."""
         return is_time_limit(error, of_session=not (self.within or self.changed))
 
     def seconds(self) -> float:
@@ -95,11 +99,11 @@ class TransactionProgress:
 
 @contextmanager
 def lent(conn: Connection, stage: TransactionProgress, whose: str) -> Iterator[None]:
-    """The block runs a user's code in our transaction; afterwards that must be as it was.
+    """The block runs user code in our transaction, which must still be open afterwards.
 
-    If the database rolled back while the code continued, the error is raised again here; otherwise
+    If the database rolled back and the code swallowed the error, it is raised again here; otherwise
     half of the code's writes would be committed. Raises HandlerMisuse if the code itself ended the
-    transaction, also where it raised then, as SQLAlchemy does at the next statement.
+    transaction, also instead of the error that its next statement then raises.
     """
     stage.begun = stage.within = True
     stage.since = time.monotonic()
@@ -129,16 +133,16 @@ def lent(conn: Connection, stage: TransactionProgress, whose: str) -> Iterator[N
 
 
 def missed(conn: Connection, whose: str) -> HandlerMisuse | None:
-    """The error where a statement of ours has found nothing in the transaction of `conn` because of
-    what user code has set in its session; None if that has set nothing of the kind. The session is
-    not used again."""
+    """Called if our statement found no row in the transaction of `conn`, after user code ran there.
+    The error to raise if that code made our table names mean other tables, else None. The session
+    is not used again."""
     spoil(conn)
     led = led_elsewhere(conn)
     return None if led is None else misled(whose, led)
 
 
 def misled(whose: str, led: str) -> HandlerMisuse:
-    """led: the statement of user code after which our names lead to other tables."""
+    """led: the statement of user code after which our table names mean other tables."""
     return HandlerMisuse(
         f"{whose} changed its session ({led!r:.120}), so that its outcome was looked for in "
         "another table; it must put back what it sets, or use a connection of its own"
@@ -158,12 +162,12 @@ def _misuse(whose: str) -> HandlerMisuse:
 
 
 class FairLock(Renewed):
-    """A lock that is granted in the order of requests, new in each process.
+    """A lock granted in the order of requests, new in each process.
 
-    For a database with a single writer, our threads queue here: the database's own waiting is
-    polling, which is slow and unfair (a heartbeat could starve behind a busy settler). A thread
-    without memory may fail to give its turn back: it is taken from one that has ended, or that asks
-    for another.
+    The threads of a process queue here where the database has a single writer: such a database
+    waits by polling, which is slow and unfair (a heartbeat could starve behind a busy settler). A
+    thread that runs out of memory may fail to release the lock, so it is taken from a holder that
+    has ended or that asks for it again.
     """
 
     def renew(self) -> None:
@@ -176,8 +180,8 @@ class FairLock(Renewed):
         self.take(lambda: False)
 
     def take(self, over: Callable[[], bool], *, urgent: bool = False) -> None:
-        """Wait for the turn. Raises DatabaseUnavailable as soon as `over`. urgent: the next one,
-        before all others that wait."""
+        """Acquire the lock. Raises DatabaseUnavailable once `over()` is true. urgent: ahead of all
+        threads that wait."""
         mine, me = threading.Lock(), threading.current_thread()
         mine.acquire()
         place = mine, me
@@ -189,7 +193,7 @@ class FairLock(Renewed):
                 self._waiting.appendleft(place)
             else:
                 self._waiting.append(place)
-        try:  # until it is released by the previous holder, which hands the turn over
+        try:  # the previous holder releases `mine` when it is our turn
             while not mine.acquire(timeout=TURN_SECONDS):
                 if over():
                     raise DatabaseUnavailable("the stop no longer waits for its turn to write")
@@ -218,8 +222,8 @@ class FairLock(Renewed):
     def until(
         self, over: Callable[[], bool], *, urgent: bool = False
     ) -> AbstractContextManager[None]:
-        """The same lock, for whoever does not wait for it any more when it is `over`. urgent: for
-        the renewal of a lease, which may be over by then."""
+        """The same lock for a caller that stops waiting once `over()` is true. urgent: for the
+        renewal of a lease, which could expire in the queue."""
         return _Until(self, over, urgent)
 
     def __exit__(self, *exc: object) -> None:
@@ -241,11 +245,14 @@ class _Until(AbstractContextManager[None]):
 
 
 class Connections:
-    """`statement()`: autocommit. `transaction()`: commits at the end. Each has a
-    connection of its own, so a role that needs no speed uses only one of them. `single()`: one
-    statement in autocommit, on the connection of `transaction()`.
+    """The connections of a role or of a handler's thread. Only that one uses them; the watchdog and
+    the stop may `cut` them.
 
-    turns: a lock to hold during a transaction, see Turns; None if writers run concurrently.
+    `statement()`: autocommit. `transaction()`: commits at the end. Each has a connection of its
+    own, so a role that needs no speed uses only one of the two. `single()`: one statement in
+    autocommit, on the connection of `transaction()`.
+
+    turns: a lock to hold during a transaction, see FairLock; None if writers run concurrently.
     tuned: statements that set and reset options for the session of `statement()`.
     none_left: called when all connections are in use.
     lock: held during use, if others may close it meanwhile.
@@ -265,9 +272,9 @@ class Connections:
         self._alone: Connection | None = None
         self.together: Connection | None = None
         self.busy_since: float | None = None  # when its present use began
-        self.waits = False  # for its turn: there is nothing to cut
+        self.waits = False  # for `turns`: there is nothing to cut
         self.opened_at = 0.0  # when its last connection was opened
-        self.owner: str | None = None  # under which id the message was claimed that it is for
+        self.owner: str | None = None  # the id that claimed the message it is used for
         self.ident: int | None = None  # the thread that used it last
         self.lock = threading.Lock()
         self._succession = succession_of(engine)
@@ -288,12 +295,12 @@ class Connections:
             if no_connection_left(error):
                 self._none_left()
             if isinstance(error, DBAPIError) and trouble(error) is Trouble.OTHER:
-                # Whatever the error: there is no connection, and nothing was sent.
+                # Whatever the error is, there is no connection, and nothing was sent.
                 raise DatabaseUnavailable(f"no connection: {reason_of(error)}") from error
             raise
 
     def open(self) -> None:
-        """Open the connection of `transaction()` and `single()`, if it is not."""
+        """Open the connection of `transaction()` and `single()`, if it is not open."""
         with self._opened():
             pass
 
@@ -314,8 +321,8 @@ class Connections:
                     sever(conn)
 
     def check_server(self) -> None:
-        """Whether the server is no old primary, where that can have changed; elsewhere nothing is
-        asked. Raises DatabaseUnavailable."""
+        """Raise DatabaseUnavailable if the server is an old primary. The server is asked only where
+        the answer can have changed since the connection was opened."""
         with self._opened() as conn:
             self._succession.check_again(conn)
 
@@ -387,8 +394,8 @@ class Connections:
 
     @contextmanager
     def single(self) -> Iterator[Connection]:
-        """One statement in autocommit mode, so that a suspended process holds no lock. A
-        transaction if writers take turns."""
+        """One statement in autocommit mode, so that a suspended process holds no lock; a
+        transaction if there are `turns`."""
         if self._turns is not None:
             with self.transaction() as conn:
                 yield conn
@@ -399,8 +406,8 @@ class Connections:
     def close(self, *, lost: bool = False) -> None:
         """Return the connections in their original state.
 
-        lost: they are closed for good: their server is lost (if they were reset, the pool would log
-        an error), or what is set in their sessions is unknown.
+        lost: close them for good, because their server is gone (the pool would log an error when it
+        resets them), or because what is set in their sessions is unknown.
         """
         if self._alone is not None and self._tuned and not lost:
             with suppress(Exception):
@@ -416,8 +423,8 @@ class Connections:
 
 
 class SpareConnections:
-    """Links of threads that need them only sometimes. If no connection is left, idle ones are
-    closed; otherwise a settle without a connection would block all others.
+    """Connections of threads that need them only sometimes. If none is left, the idle ones are
+    closed; otherwise a settle that gets no connection would block all others.
 
     Added to by handler threads; `close_idle` may be called by any thread.
     """
@@ -426,7 +433,7 @@ class SpareConnections:
         self._links: list[Connections] = []
 
     def add(self, link: Connections) -> None:
-        """Its user holds `link.lock` while it uses it."""
+        """Whoever uses the connections of `link` holds `link.lock`."""
         self._links.append(link)
 
     def close_idle(self) -> None:
@@ -444,26 +451,27 @@ class SpareConnections:
             link.close()
 
 
-# --- The connections that handlers, their items and their records use: cut where they lead
-# nowhere.
+# --- The connections that handlers, their items and their records use; the watchdog cuts dead ones.
 #
-# A handler has no limit of time, so a long use of its connection says nothing. Two things do:
+# A handler may run for any time, so long use of its connection is no sign of a fault. The watchdog
+# cuts a connection in two cases:
 #
-# * Its message was claimed under an id that we have lost. Nothing that it writes can be committed.
-# * It waits for one answer for longer than a lease, on a connection that was opened before those
-#   of other roles were found without an answer: a fault of the network that leaves connections
-#   half open leaves all of its time so. A long statement of a handler that meets that is run again
-#   once, on another connection, under the same claim; on that it may take its time.
+# * Its message was claimed under an id that has lost its lease. Nothing that the handler writes can
+#   be committed.
+# * It has waited for one answer for longer than a lease, and was opened before connections of other
+#   roles were found to hang: a network fault leaves all connections of its time half open. If the
+#   statement was only slow, the handler runs again under the same claim, on a new connection, and
+#   may then take its time.
 #
-# A thread that waits for an answer stands in one call of SQLAlchemy to the driver. Its frame tells
-# that, and for how long; no statement costs anything for it.
+# A thread that waits for an answer is inside one call from SQLAlchemy to the driver. The watchdog
+# sees that, and for how long, in the thread's frames, so it costs a statement nothing.
 
 DRIVER_CALLS = "sqlalchemy/engine/default.py"
 
 
 def frames_now() -> dict[int, FrameType]:
-    """The innermost frame of each thread, by its ident. Before Python 3.11.9 a garbage collection
-    in the middle of that may stop the whole process for good."""
+    """The innermost frame of each thread, by its ident. Garbage collection is off meanwhile: before
+    Python 3.11.9 it could deadlock the process here."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -474,8 +482,8 @@ def frames_now() -> dict[int, FrameType]:
 
 
 class LentConnections:
-    """Added to and taken from by handler threads and threads of items; looked at by the
-    watchdog."""
+    """Threads of handlers and of items add and discard their connections; the watchdog calls
+    `look`."""
 
     def __init__(self) -> None:
         self._links: dict[Connections, bool] = {}
@@ -487,7 +495,7 @@ class LentConnections:
         self._links[link] = ours
 
     def discard(self, link: Connections) -> None:
-        """It is closed."""
+        """Forget a closed one."""
         self._links.pop(link, None)
 
     def look(
@@ -498,8 +506,8 @@ class LentConnections:
         limit: float,
         dead_at: float,
     ) -> None:
-        """Cut what leads nowhere, once for each use. limit: seconds. dead_at: when connections of
-        roles were found without an answer (monotonic)."""
+        """Cut dead connections, once for each use. limit: seconds to wait for one answer. dead_at:
+        when connections of roles were last found to hang (monotonic)."""
         links = dict(self._links)
         used = any(link.busy_since is not None for link in links)
         frames = frames_now() if used else {}
@@ -519,13 +527,13 @@ class LentConnections:
                 self._cut.pop(gone, None)
 
     def _waited(self, link: Connections, call: FrameType | None) -> float:
-        """For how long its thread has been in this call, as far as was seen."""
+        """The seconds since its thread was first seen in this call."""
         now = time.monotonic()
         if call is None:
             self._calls.pop(link, None)
             return 0.0
         before = self._calls.get(link)
-        if before is None or before[0] is not call:  # kept here, so that no other one is the same
+        if before is None or before[0] is not call:  # kept, so that no new frame is the same object
             self._calls[link] = before = (call, now)
         return now - before[1]
 
@@ -539,7 +547,7 @@ class LentConnections:
 
 
 def call_of(frame: FrameType | None) -> FrameType | None:
-    """The call to the driver in which a thread is; None = it is in none."""
+    """The frame of the call to the driver that a thread is in; None = it is in none."""
     while frame is not None:
         code = frame.f_code
         place = code.co_filename.replace("\\", "/")

@@ -1,10 +1,10 @@
 """One running instance: its parts, wired, and the order in which they start and stop.
 
-Start: lease, keeper, watchdog, heartbeat, housekeeper, the scope's member, settler, handlers,
-fetcher, timer, listener.
+Start: lease, keeper (StopThread), watchdog, heartbeat, housekeeper, the scope's member, settler,
+handlers, fetcher, timer, listener.
 Stop: no new claims; unstarted lanes are released; running handlers get a grace time; everything
-is settled; the lease goes last, after the last handler, or stays for recovery if one still runs.
-One file, because the order of the stop is read beside the parts that it stops.
+is settled; the lease is dropped last, after the last handler, or left for recovery if one still
+runs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ROLE_SECONDS = 5.0  # the most that a role may take to end, after the last handl
 
 
 class Instance:
-    """The parts of one instance, wired."""
+    """The parts of one instance, wired. A Worker starts it; the keeper's thread stops it."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class Instance:
         grace: float = GRACE,
         stopped: Callable[[Instance], None] = lambda instance: None,
     ) -> None:
-        """asked: the stop requests that a thread waiting for the instance's end gets. grace: of a
-        stop that names none. stopped: called at the end of the stop. retry_level, before_settle:
-        see Telling and Caller; for tests."""
+        """asked: stop requests for the thread that waits for the instance to end. grace: seconds
+        for handlers in a stop that names none. stopped: called at the end of the stop. retry_level,
+        before_settle: for tests, see EventLog and Caller."""
         self.setup = setup
         self.shared = shared = shared or Shared(setup, Identity(new_instance_id(label)))
         self.tally = Tally()
@@ -193,12 +193,13 @@ class Instance:
         )
 
     def _look_if_room(self) -> None:
-        """Called when lanes have ended, or end with a settle under way."""
+        """Wake the fetcher if lanes are free. Called when lanes have ended, or end with the settle
+        under way."""
         if self.lane_limit.has_room(len(self.shared.in_flight.lanes) - self.settler.leaving):
             self._look.set()
 
     def start(self) -> None:
-        """Take the lease and start the threads; what a failing start has done is undone."""
+        """Take the lease and start the threads; a start that fails is undone."""
         try:
             self._start()
         except BaseException:
@@ -230,7 +231,8 @@ class Instance:
             self.listener.start()
 
     def _undo_start(self) -> None:
-        """The stop does it: it passes over what has not been started."""
+        """Undo a failed start: after the lease was taken, by a stop, which skips what was not
+        started."""
         if self._registered:
             self.stop(EXIT_GRACE)
             return
@@ -253,7 +255,7 @@ class Instance:
         return within or any(role.is_current for role in roles)
 
     def leave(self) -> None:
-        """Request a stop from its keeper."""
+        """Ask the keeper to stop the instance; returns at once."""
         self.shared.stop.requested.set()
 
     def end_with_program(self) -> None:
@@ -282,25 +284,25 @@ class Instance:
             self._give_up_at(until + GIVE_UP_SECONDS)
 
     def _give_up_at(self, at: float) -> None:
-        """The deadline of the whole stop; the earliest counts."""
+        """Set the deadline of the whole stop; the earliest one counts."""
         before = self.shared.stop.give_up_at
         self.shared.stop.give_up_at = at if before is None else min(before, at)
         self.watchdog.wake()
 
     def stop(self, grace: float) -> bool:
-        """Stop, or wait for the stop, which goes on if this is interrupted; grace: if no other was
-        set."""
+        """Stop, or wait for the stop, which continues if this call is interrupted. grace: seconds,
+        unless others were set before."""
         self.begin_stop(grace)
         while self.ending.goes_on(TICK_SECONDS):
             pass
         return self.ending.result()
 
     def begin_stop(self, grace: float) -> None:
-        """Have the keeper stop the instance; grace: if no other was set."""
+        """Have the keeper stop the instance. grace: as in `stop`."""
         if self.ending.until is None:
             self.ask(grace)
         self.leave()
-        if not self.keeper.alive:  # the start has failed before it
+        if not self.keeper.alive:  # the start failed before it was started
             self._stop_once()
 
     def _stop_once(self) -> None:
@@ -311,7 +313,7 @@ class Instance:
         return self.ending.until or 0.0
 
     def _stop(self) -> bool:
-        if self.ending.until is None:  # a thread of the instance has asked
+        if self.ending.until is None:  # requested by a thread of the instance
             self.ask(self._grace)
         try:
             return self._stop_in_order()
@@ -323,8 +325,8 @@ class Instance:
             AT_EXIT.discard(self)
 
     def _stop_in_order(self) -> bool:
-        """Say so first, then wait: what is waited for may wait for a handler. Each wait ends at
-        the deadline of all, when the watchdog cuts the connections."""
+        """Ask all parts to stop before waiting for one: it may itself wait for a handler. Each wait
+        ends at the deadline of the whole stop, when the watchdog cuts the connections."""
         self._give_up_at(self._deadline + GIVE_UP_SECONDS)
         self.shared.in_flight.cancel()
         if self.timer is not None:
@@ -346,10 +348,10 @@ class Instance:
             one.stop()
             self._wait_for(one, ROLE_SECONDS)
         for beat in beats:
-            if beat.alive:  # it waits for an answer in vain
+            if beat.alive:  # it hangs in a call to the database
                 beat.link.cut()
                 beat.join(min(ROLE_SECONDS, max(HELP_SECONDS, self._rest)))
-        self.settle_rest()  # lanes that it has queued again meanwhile
+        self.settle_rest()  # lanes that the housekeeper has queued meanwhile
         self._leave(ended)
         return in_time
 
@@ -359,11 +361,12 @@ class Instance:
         return max(0.0, (self.shared.stop.give_up_at or 0.0) - time.monotonic())
 
     def _wait_for_handlers(self) -> bool:
-        """Whether all have ended within the grace time. Async ones that have not are cancelled."""
+        """Wait for the handlers; whether all ended within the grace time. Async ones that did not
+        are cancelled."""
         cancelled = False
         while True:
-            # A handler that was just being started is cancelled in the next round; lanes that
-            # settle now and would continue are released then.
+            # In each round: a handler thread may just have started another handler, and a settle
+            # may just have queued a lane for its next message.
             self.shared.in_flight.cancel()
             self.settler.give_back(self.lanes.take_back(), wait=False)
             now = time.monotonic()
@@ -397,17 +400,17 @@ class Instance:
         self.lanes.close()
 
     def release_unstarted(self) -> None:
-        """Release messages that have not started on a separate connection, because the settle that
-        should do it hangs; write the results that are known already."""
+        """Release messages that have not started, on a separate connection, because the settle that
+        should do it hangs; also write results that are already known."""
         shared = self.shared
         back = self.lanes.take_back()
-        known = [lane for lane in back if lane.result is not None]  # before it got the flag
+        known = [lane for lane in back if lane.result is not None]  # see `Lane.verdict`
         for lane in back:
             lane.result = lane.result or Result(Outcome.RELEASED)
         lanes = [
             lane for lane in list(shared.in_flight.lanes) if shared.identity.is_ours(lane.owner)
         ]
-        results = [(lane.row, lane.result) for lane in lanes]  # a settle may take it away
+        results = [(lane.row, lane.result) for lane in lanes]  # read once: a settle may replace it
         unstarted = [row for row, r in results if r is not None and r.outcome is Outcome.RELEASED]
         link = shared.connector.new()
         try:
@@ -423,7 +426,7 @@ class Instance:
         self.settler.give_back(self.lanes.take_back())
 
     def _close(self) -> None:
-        """Return connections and threads, after the last handler."""
+        """Return the connections and end the event loop, after the last handler."""
         self.settler.close()
         self.caller.close()
 
@@ -472,7 +475,7 @@ class Instance:
     def raise_what_people_must_mend(self) -> None:
         """Raise a repeated error that waiting cannot fix."""
         outages = [self.fetcher.outage, *self.settler.outages]
-        # Without a lease these do not use the database.
+        # While the lease is in doubt, those above do not use the database.
         if not self.shared.identity.trusted():
             outages.append(self.heartbeat.outage)
         for outage in outages:
@@ -481,12 +484,12 @@ class Instance:
                 continue
             kind = trouble(error)
             if kind is Trouble.REFUSED:
-                gone = self.housekeeper.file_gone()  # a new connection has made an empty file
+                gone = self.housekeeper.file_gone()  # a reconnect has made an empty one
                 raise gone or refusal(self.setup.engine, error) from error
             if kind is Trouble.OTHER:
                 raise error
 
     def raise_why_it_left(self) -> None:
-        """Raise the error for which the instance left by itself, if it did."""
+        """Raise the error for which the instance stopped by itself, if it did."""
         if self.shared.stop.left_for is not None:
             raise self.shared.stop.left_for

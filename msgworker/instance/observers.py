@@ -1,4 +1,4 @@
-"""What is made of the events of an instance: counts, minutes for the history, and log lines."""
+"""Subscribers of an instance's events: counts, minutes for the history, and log lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from msgworker.table import MAX_ERROR, MAX_TOPIC
 # --- How long the handler of a message has run, and how long the message waited before.
 #
 # A message is sent on the database's clock and starts on ours: `ahead` is how many seconds the
-# database's clock is before ours, as the heartbeat last saw it; 0 where nobody asked.
+# database's clock is ahead of ours, as the housekeeper last measured it; 0 before that.
 
 Ran = tuple[float, float]
 """When a handler started, on the monotonic clock (0 = it did not), and for how many seconds it ran;
@@ -40,7 +40,7 @@ of a batch each message has its share."""
 
 
 class Spans:
-    """Makes the spans of events. ahead: written by the heartbeat."""
+    """Makes the spans of events, for settling threads. ahead: written by the housekeeper."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Spans:
         self.ahead = 0.0
 
     def set_clock(self, database: float) -> float:
-        """The database's clock has just been read, in seconds since 1970; returns `ahead`."""
+        """Set `ahead` by the database's clock, just read, in seconds since 1970; returns it."""
         self.ahead = database - self._wall()
         return self.ahead
 
@@ -90,18 +90,18 @@ def _seconds(instant: Any, zone: str) -> float | None:
 # they are written (liveness/chronicle.py); the numbers of minutes and topics are bounded.
 
 MOST_TOPICS = 100
-"""Topics told apart in one minute."""
+"""Topics counted separately in one minute."""
 OTHERS = "(others)"
-"""The name under which all others are counted."""
+"""The name under which all other topics are counted."""
 MOST_MINUTES = 60
-"""Minutes that wait to be written, while the database is away; then the oldest are dropped."""
+"""Minutes kept while the database is away; beyond that the oldest are dropped."""
 
 
 class MinuteStats:
     """Counts of an instance. clock: ours, seconds since 1970. ahead: how many seconds the
-    database's clock is before it.
+    database's clock is ahead of it.
 
-    Emitted events add to the counts, in any thread; the heartbeat takes what is over.
+    The thread that emits an event adds to the counts; the housekeeper takes minutes that are over.
     """
 
     def __init__(self, stream: events.Events, clock: Callable[[], float] = time.time) -> None:
@@ -140,7 +140,7 @@ class MinuteStats:
             return list(self._over)
 
     def forget(self, minutes: list[Minute]) -> None:
-        """These are written."""
+        """Drop these minutes: they are written."""
         with self._lock:
             self._over = deque((m for m in self._over if m not in minutes), maxlen=MOST_MINUTES)
 
@@ -153,7 +153,7 @@ class MinuteStats:
             self._turn(event.instance)
             topic, counts = None, None
             for message, span in zip(event.done, event.spans or repeat(None), strict=False):
-                if counts is None or message.topic != topic:  # nearly always the one before
+                if counts is None or message.topic != topic:  # seldom
                     topic = message.topic
                     counts = self._of(topic)
                 counts.done += 1
@@ -197,8 +197,8 @@ class MinuteStats:
         return found
 
     def _turn(self, instance: str = "") -> None:
-        """End the minute if another one has begun. After the clock was put back, a minute that has
-        ended already does not begin again: it is written."""
+        """End the minute if another one has begun. If the clock was set back, a minute that has
+        ended does not begin again: it may be written already."""
         now = int((self.clock() + self.ahead) // 60)
         if now != self._now and now not in self._ended:
             self._end()
@@ -292,24 +292,23 @@ class Tally:
             self.lost += 1
 
 
-# --- Sum up a storm of equal log lines: the first few of a group in a minute, then their number.
+# --- Of equal log lines, log the first few in a minute, then only how many more there were.
 #
-# A group is what is alike: the name of the event, the topic, and the fingerprint of the error.
-# Pure: who logs gives the time.
+# Lines are equal if they have the same event name, topic and fingerprint of the error.
 
 FIRST = 5
 """Lines of a group that are logged in a minute."""
 SECONDS = 60.0
 MOST_GROUPS = 200
-"""Groups told apart; all others are one for each name."""
+"""Groups that are kept apart; all others form one group for each event name."""
 
 Group = tuple[str, str, str]
-"""Name of the event, topic, fingerprint; the last two are empty for all groups beyond the most."""
+"""Name of the event, topic, fingerprint; the last two are empty beyond MOST_GROUPS."""
 
 
 @dataclass(slots=True)
 class More:
-    """What was not logged of a group. topic, error: of its latest line; level: of its lines."""
+    """The lines of a group that were not logged. topic, error, level: of the latest one."""
 
     name: str
     count: int = 0
@@ -326,7 +325,7 @@ class _Seen:
 
 
 class LogThrottle:
-    """The groups of the last minute."""
+    """The groups of the last minute; used by all threads that log."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -334,14 +333,14 @@ class LogThrottle:
         self._groups: dict[Group, _Seen] = {}
 
     def logs(self, name: str, topic: Any, mark: str, *, level: int, error: str) -> bool:
-        """Whether a line is logged; else it is counted. mark: the fingerprint of the error."""
+        """Whether to log a line; if not, it is counted. mark: the fingerprint of the error."""
         with self._lock:
             group = (name, str(topic), mark)
             if group not in self._groups and len(self._groups) >= MOST_GROUPS:
                 group = (name, "", "")
             now = self._clock()
             seen = self._groups.setdefault(group, _Seen(now))
-            if seen.more is None and now - seen.since >= SECONDS:  # a new minute of it
+            if seen.more is None and now - seen.since >= SECONDS:  # a new minute of this group
                 seen.since, seen.lines = now, 0
             seen.lines += 1
             if seen.lines <= FIRST:
@@ -353,7 +352,8 @@ class LogThrottle:
             return False
 
     def over(self, *, all_of_them: bool = False) -> list[More]:
-        """What was not logged of the minutes that are over, once; then their groups are new."""
+        """What was not logged in minutes that are over; their groups then start anew. all_of_them:
+        the present minute too."""
         with self._lock:
             now = self._clock()
             ended = [
@@ -367,12 +367,12 @@ class LogThrottle:
 
 # --- The log lines of an instance, made from its events.
 #
-# A storm of equal lines is summed up: with the next heartbeat after its minute, and
-# when the instance stops.
+# Lines that LogThrottle holds back are summed up at the next heartbeat after their minute, and when
+# the instance stops.
 
 
 class EventLog:
-    """Subscribes the log of an instance to its events."""
+    """Logs the events of an instance, in the thread that emits them."""
 
     def __init__(
         self,
@@ -382,7 +382,7 @@ class EventLog:
         retry_level: int = logging.INFO,
         storms: LogThrottle | None = None,
     ) -> None:
-        """retry_level: of a failed try that is tried again. storms: None = every line is logged."""
+        """retry_level: for a failed try that is tried again. storms: None = log every line."""
         self._log = log
         self._storms = storms
         self._retry_level = retry_level
@@ -489,7 +489,7 @@ def _facts(name: Said, message: events.Facts) -> dict[str, Any]:
 
 
 class InstanceLog(logging.LoggerAdapter[logging.Logger]):
-    """The log of an instance; every record carries its id of that moment."""
+    """The log of an instance; every record carries its current id."""
 
     def __init__(self, identity: Identity) -> None:
         super().__init__(logger("msgworker.instance"), {})
@@ -500,7 +500,7 @@ class InstanceLog(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        """A failing log of the user (a closed stream, for example) must not stop the work."""
+        """Errors of the user's logging, such as a closed stream, must not stop the work."""
         with suppress(BaseException):
             stacklevel = kwargs.pop("stacklevel", 1) + 1
             super().log(level, msg, *args, stacklevel=stacklevel, **kwargs)
@@ -517,7 +517,7 @@ def facts(row: Row) -> dict[str, Any]:
 
 
 def tell_of_limit(log: logging.LoggerAdapter[logging.Logger], row: Row, reason: str) -> None:
-    """A line for operators: a time limit of the server has ended the message's handler."""
+    """Log for operators that a time limit of the server ended the message's handler."""
     text = (
         "message %s: a time limit of the server ended its handler, and would again, so that its "
         "try has failed: %s; raise the limit for this login, or make the handler's transaction "

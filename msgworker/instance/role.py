@@ -1,7 +1,7 @@
 """One background role: a thread, a loop, and one `run_once`.
 
-The loop survives every error. It logs trouble with the database once when it begins and once when
-it ends, and retries with growing, jittered pauses.
+The loop survives every error. It logs an outage of the database when it begins and when it ends,
+and retries with growing, jittered pauses.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from msgworker.logs import Said
 EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
 """Deadlocks, lock waits and dead connections are common; only this many in a row give a warning."""
 HUNGRY_SECONDS = 1.0
-"""The pause before a loop of ours begins again that found no memory."""
+"""The pause before a loop that ran out of memory starts again."""
 AGAIN_SECONDS = 60.0
-"""A loop of ours that raises twice within this does not begin a third time at once."""
+"""A loop that raises twice within this time is not started again at once."""
 
 
 def outlive(
@@ -42,10 +42,10 @@ def outlive(
     loop: Callable[[], None],
     twice: Callable[[MsgworkerError], bool],
 ) -> None:
-    """The outermost frame of a thread of an instance. `loop` returns when it is asked to end; what
-    it raises is an error of ours: it is logged, and the loop begins again, after a pause if it was
-    for want of memory. twice: called with the second other error within AGAIN_SECONDS; returns
-    whether to begin again after that one, too."""
+    """The outermost frame of a thread of an instance: runs `loop`, which returns when asked to end.
+    An error that it raises is a bug of ours: it is logged, and the loop starts again, after a pause
+    if memory ran out. twice: called with the second other error within AGAIN_SECONDS; returns
+    whether to start once more."""
     failed_at, untold = float("-inf"), None
     while True:
         try:
@@ -55,7 +55,7 @@ def outlive(
             loop()
             return
         except NO_MEMORY as error:
-            untold = error  # whatever is done with it needs some
+            untold = error  # logged after the pause: that needs memory
             time.sleep(HUNGRY_SECONDS)
             continue
         except BaseException as error:
@@ -69,24 +69,24 @@ def outlive(
 
 
 class Away:
-    """The parts of an instance that are in an outage now; several may have the same name. The first
-    one logs it, and the last one logs its end, so that an outage gives two log lines.
+    """The parts of an instance that cannot reach the database now; called by their threads. The
+    first one logs the outage and the last one its end, so that an outage gives two log lines.
 
-    patience: failures in a row before they are told, beside those that are common."""
+    patience: failures in a row before an outage is logged, if EVERYDAY does not say more."""
 
     patience = 0
 
     def __init__(
         self, stream: Events | None = None, instance: Callable[[], str] = lambda: ""
     ) -> None:
-        """stream: gets the events of the first and the last; instance: their id."""
+        """stream: gets an event from the first and the last. instance: returns the id."""
         self._stream = stream or Events()
         self._instance = instance
         self._since: dict[object, float] = {}
         self._lock = threading.Lock()
 
     def begins(self, who: object, name: str, reason: str) -> bool:
-        """True for the first."""
+        """`who` is in an outage now; True if it is the first. name: may not be unique."""
         with self._lock:
             first = not self._since
             self._since.setdefault(who, time.monotonic())
@@ -95,7 +95,7 @@ class Away:
         return first
 
     def ends(self, who: object, name: str, failures: int) -> bool:
-        """True for the last."""
+        """The outage of `who` is over; True if it was the last."""
         with self._lock:
             self._since.pop(who, None)
             last = not self._since
@@ -111,8 +111,8 @@ class Away:
 
 
 class Aside(Away):
-    """Of a part that neither claims, settles nor renews: its outage is none of the database, and
-    ends no drain. It is logged where it lasts and the others work."""
+    """For a part that neither claims, settles nor renews the lease: its failures do not count as an
+    outage of the instance, and end no drain. They are logged if they last while the others work."""
 
     patience = 6
 
@@ -130,7 +130,8 @@ class Aside(Away):
 
 
 class Outage:
-    """Detects the beginning and the end of an outage, with one log line each."""
+    """Detects the beginning and the end of an outage, with one log line each; used by one
+    thread."""
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class Outage:
 
 
 class Role:
-    """Start, stop, and the loop; a subclass implements one round and its pause."""
+    """A thread with start, stop and a loop; a subclass implements one round and its pause."""
 
     def __init__(
         self,
@@ -191,14 +192,14 @@ class Role:
         *,
         longest_pause: float = LONGEST_PAUSE_SECONDS + 0.5,
     ) -> None:
-        """wake: set by others to end the pause early. leave_for: makes the instance leave if the
-        loop cannot go on; None = the instance does without this role meanwhile. longest_pause:
-        after a failure."""
+        """wake: set by others to end the pause early. leave_for: stops the instance if the loop
+        cannot continue; None = the instance works without this role meanwhile. longest_pause:
+        seconds, after a failure."""
         self.name = name
         self.log = log
         self._aside = isinstance(away, Aside)
         self.outage = Outage(log, name, away, longest_pause)
-        self.busy_since: float | None = None  # when the round began that runs now
+        self.busy_since: float | None = None  # when the current round began
         self._told_of = ""
         self._leave_for = leave_for
         self._wake = wake or threading.Event()
@@ -211,7 +212,7 @@ class Role:
         raise NotImplementedError
 
     def pause_seconds(self, did: int) -> float:
-        """How long to wait after a round that did so much."""
+        """Seconds to wait after a round; did: what `run_once` returned."""
         raise NotImplementedError
 
     def answered(self) -> bool:
@@ -263,7 +264,7 @@ class Role:
             pause = self.round_once()
             if pause > 0 and not self._stopping.is_set():
                 self._wake.wait(pause)
-            if self._wake.is_set():  # also if that was after the wait, or without one
+            if self._wake.is_set():  # during the wait, after it, or without one
                 self._wake.clear()
                 self.woken()
 
@@ -275,12 +276,12 @@ class Role:
 
     @property
     def is_current(self) -> bool:
-        """Whether the calling thread is its thread; an ident may be that of one that has ended."""
+        """Whether the calling thread is its thread. Idents are not compared: they are reused."""
         return self._thread is threading.current_thread()
 
     @property
     def ident(self) -> int | None:
-        """The thread."""
+        """The ident of its thread."""
         return self._thread.ident if self._thread else None
 
     def round_once(self) -> float:

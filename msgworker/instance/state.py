@@ -1,4 +1,4 @@
-"""What an instance is given, what its roles share, and who owns each part of it."""
+"""What an instance is given, what its roles share, and which role writes each part of it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ URGENT_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What operators have set for topics, as of the last housekeeping; replaced as a whole, so
-    whoever decides something takes it once.
+    """What operators have set for topics, as of the last housekeeping; replaced as a whole, so a
+    caller reads it once for each decision.
 
-    paused: no handler of these starts. limits: over all instances. apart: the topics of both.
+    paused: topics whose handlers do not start. limits: by topic, over all instances. apart: the
+    topics of both.
     """
 
     paused: frozenset[str] = frozenset()
@@ -49,7 +50,7 @@ class Controls:
         object.__setattr__(self, "apart", self.paused | self.limits.keys())
 
     def is_apart(self, row: Row) -> bool:
-        """Whether the message does not get its flag from the one in front of it in its lane: its
+        """Whether the flag may not pass to this message from the one before it in its lane: its
         topic is paused, or is limited, so that it needs a permit."""
         return bool(self.apart) and topic_of(row.topic) in self.apart
 
@@ -71,16 +72,16 @@ class Peers(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Setup:
-    """What an App gives to one instance; none of it is replaced while that runs.
+    """What an App gives to one instance; it does not change while the instance runs.
 
-    engine: its connections are for statements of ours alone; lent: those of this one are for
-    transactions that run user code; None = there is no other.
-    topics: None = all that have a handler. chosen: they are a selection of those. turns: for a
-    database with a single writer. channel: on which producers notify. scope: where it looks;
-    None = everywhere. schedules: those that the App declares. pid: its process; a forked child is
-    not part of it. clock: monotonic seconds, for the objects that decide without a thread of their
-    own. tracer: makes spans, or not. events: the event stream, for the log, the tally and
-    subscribers of the App.
+    engine: for statements of ours only. lent: for transactions that run user code; None = `engine`
+    is for both.
+    topics: None = all that have a handler. chosen: `topics` is a selection of those. turns: for a
+    database with a single writer. channel: where producers notify. scope: which slices of the table
+    it claims from; None = all. schedules: those that the App declares. pid: its process; a forked
+    child is not part of it. clock: monotonic seconds, for objects without a thread of their own.
+    tracer: makes spans, or none. events: the event stream, for the log, the tally and subscribers
+    of the App.
     """
 
     engine: sa.Engine
@@ -100,7 +101,7 @@ class Setup:
     events: Events = field(default_factory=Events)
 
     def asked(self, ids: Collection[str] = ()) -> Asked:
-        """For whom messages left are counted. ids: of the instance."""
+        """The instance for which messages left are counted. ids: see `Identity.ids`."""
         return Asked(topics=self.topics, chosen=self.chosen, me=ids)
 
     @property
@@ -111,10 +112,10 @@ class Setup:
 
 
 class Connector:
-    """Makes the connections of one instance.
+    """Makes the connections of one instance; called by any of its threads.
 
-    spare: those that may be closed if none are left. lent: those of handlers, their items and their
-    records.
+    spare: those that may be closed while idle, if the pool has none left. lent: those of handlers,
+    their items and their records.
     """
 
     def __init__(self, setup: Setup, gave_up: Callable[[], bool]) -> None:
@@ -132,10 +133,10 @@ class Connector:
         lends: bool = False,
         beside: bool = False,
     ) -> Connections:
-        """New connections for a role; tuned: for the claim's statements. urgent: where writers
-        take turns, it has the next one. spare: its user holds `lock` while it uses them. lends: for
-        transactions that run user code; beside: for statements of ours about a message whose code
-        runs."""
+        """New connections for a role or a thread. tuned: for the claim's statements. urgent: where
+        writers take turns, it gets the next one. spare: may be closed while idle; its user holds
+        `lock` during use. lends: for transactions that run user code. beside: for statements of
+        ours about a message whose handler runs."""
         setup = self._setup
         end_if_forked(setup.pid)
         tuning = setup.tables.database.tuned if tuned else None
@@ -149,7 +150,7 @@ class Connector:
         return link
 
     def _close_idle(self) -> None:
-        """No connection is left: close those that nothing uses now, also in the pools."""
+        """No connection is left: close those that are idle, also in the pools."""
         self.spare.close_idle()
         for engine in (self._setup.engine, self._setup.lent):
             if engine is not None:
@@ -157,7 +158,7 @@ class Connector:
 
 
 class Shared:
-    """What the roles of one instance share: each part is written by its owner alone.
+    """What the roles of one instance share; each part is written by its owner only.
 
     An instance is one incarnation: when it loses its lease its id changes (identity.py), its lanes
     are dropped (in_flight.py), and only the running handlers are remembered, so that no message of
@@ -195,9 +196,8 @@ class Shared:
     def go_on_as(
         self, new_id: str, trusted_until: float, begun: float, *, with_all: bool = False
     ) -> None:
-        """Our lease is lost: continue under another id, without the lanes of the old one; begun:
-        when the lease of the new one was taken (monotonic). A claim in flight drops its lanes
-        itself.
+        """The lease is lost: continue under another id, without the lanes of the old one. begun:
+        when the lease of the new id was taken (monotonic). A claim under way drops its own lanes.
 
         with_all: keep all lanes, since no instance can have recovered them.
         """

@@ -1,4 +1,4 @@
-"""What can be started and stopped, and stop requests for it: in order, or at once."""
+"""Start and stop of workers, and requests to stop: in order, or at once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Working(ABC, Generic[R]):
 
     @abstractmethod
     def wake(self) -> None:
-        """Look for work now."""
+        """Claim now instead of at the next poll."""
 
     @abstractmethod
     def run(
@@ -87,9 +87,9 @@ INSIST_SECONDS = 2.0
 HURRY_SECONDS = 3.0
 """The most seconds that a stop at once takes to release what has not started."""
 WAIT_SECONDS = 0.005
-"""Between two looks whether a stop is complete."""
+"""How often a thread that waits for a stop checks whether it is complete."""
 HELP_SECONDS = 0.5
-"""Seconds of that for the usual way, before lanes are released beside a hanging settle."""
+"""The part of HURRY_SECONDS after which lanes are released beside a settle that hangs."""
 ASKING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """The signals that request a stop, as far as the system has them: SIGHUP of a closed terminal, and
 SIGQUIT, which base images of containers send."""
@@ -97,7 +97,7 @@ NUMBERS = tuple(getattr(signal, name) for name in ASKING if hasattr(signal, name
 
 
 def asking() -> list[signal.Signals]:
-    """Those of `NUMBERS` that this process listens to: SIGHUP and SIGQUIT not where they are
+    """Those of `NUMBERS` that this process listens to: without SIGHUP or SIGQUIT if that is
     ignored, as under `nohup`."""
     always = (signal.SIGTERM, signal.SIGINT)
     return [n for n in NUMBERS if n in always or signal.getsignal(n) is not signal.SIG_IGN]
@@ -106,18 +106,18 @@ def asking() -> list[signal.Signals]:
 EXIT_GRACE = 3.0
 """The grace time of handlers when the program ends without a stop."""
 EXIT_SECONDS = 5.0
-"""The most seconds that all stops may take then."""
+"""The most seconds for the stops of all instances when the program ends."""
 
 
 _WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)
 
 
 class Stop:
-    """That an instance is to stop, why, and until when.
+    """Whether an instance is to stop, why, and until when.
 
-    requested: set by any thread, read by all. left_for: why the instance leaves by itself; written
-    by any thread (`leave_for`), read by the thread that waits for the end. give_up_at: when, on the
-    monotonic clock, the stop no longer waits for the database; written by the stop, read by all.
+    requested: set by any thread, read by all. left_for: the error for which it stops by itself;
+    written by any thread (`leave_for`), read by the thread that waits for the end. give_up_at: when
+    the stop no longer waits for the database (monotonic); written by the stop, read by all.
     """
 
     __slots__ = ("give_up_at", "left_for", "requested")
@@ -128,17 +128,17 @@ class Stop:
         self.give_up_at: float | None = None
 
     def leave_for(self, error: MsgworkerError) -> None:
-        """Make the instance finish its in-flight messages, and leave for this reason."""
+        """Make the instance stop in order, for this error."""
         self.left_for = error
         self.requested.set()
 
     @property
     def has_left(self) -> bool:
-        """Whether it left because the rule of the table has changed: no lease is renewed then."""
+        """Whether it stops because the rule of the table has changed: then no lease is renewed."""
         return isinstance(self.left_for, RuleChanged)
 
     def gave_up(self) -> bool:
-        """Whether it has waited long enough for the database to come back."""
+        """Whether the stop no longer waits for the database."""
         return self.give_up_at is not None and time.monotonic() >= self.give_up_at
 
     def enter(self) -> None:
@@ -148,17 +148,17 @@ class Stop:
 
     @property
     def within(self) -> bool:
-        """Whether this thread belongs to the instance, or runs code of its handlers: its stop
-        cannot wait for the stop."""
+        """Whether this thread belongs to the instance or runs code of its handlers, so that it must
+        not wait for the end of a stop."""
         return _WITHIN.get() is self
 
 
 class StopOnce:
-    """The only stop of an instance, in the thread of its keeper; others wait for its end.
+    """The only stop of an instance, in the keeper's thread (StopThread); others wait for its end.
 
     until: when handlers must have ended (monotonic), the earliest of all requests. over: the stop
-    is complete. A signal handler may call any method in a thread that is in the middle of another
-    one, so nothing here takes a lock.
+    is complete. A signal handler may call any method while its thread is inside another one, so
+    nothing here takes a lock.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class StopOnce:
         self.over = threading.Event()
 
     def ask(self, grace: float) -> float:
-        """Limit the grace time of handlers; returns until when."""
+        """Limit the grace time of handlers; returns when it ends (monotonic)."""
         until = time.monotonic() + grace
         self.until = until if self.until is None else min(self.until, until)
         return self.until
@@ -193,23 +193,24 @@ class StopOnce:
             self.over.set()
 
     def goes_on(self, seconds: float) -> bool:
-        """Wait at most so long for its end; returns whether it is to be waited for longer."""
+        """Wait at most so long for its end; returns whether it has not ended."""
         until = time.monotonic() + seconds
         while not self.over.is_set() and time.monotonic() < until:
             time.sleep(WAIT_SECONDS)
         return not self.over.is_set()
 
     def result(self) -> bool:
-        """Whether every handler has ended in time; raises the error of a stop that has failed."""
+        """Whether every handler ended in time; raises the error of a stop that failed."""
         if self._error is not None:
             raise self._error
         return self._complete
 
 
 class StopThread:
-    """The thread that stops an instance on request: whoever else waits for that may be interrupted.
+    """The keeper: the thread that stops an instance on request. A thread that waits for the stop
+    may be interrupted; this one is not.
 
-    It is started with the instance: no thread can be started while the interpreter ends.
+    Started with the instance, because no thread can be started while the interpreter ends.
     """
 
     def __init__(self, asked: threading.Event, stop: Callable[[], object]) -> None:
@@ -222,7 +223,7 @@ class StopThread:
 
     @property
     def alive(self) -> bool:
-        """Whether it waits for a request, or stops."""
+        """Whether it waits for a request, or is stopping the instance."""
         return self._thread.is_alive()
 
     @property
@@ -236,7 +237,7 @@ class StopThread:
 
 
 class Unstopped(Protocol):
-    """A running instance, as seen by the end of the program."""
+    """A running instance, as AtExit sees it."""
 
     ending: StopOnce
 
@@ -288,8 +289,8 @@ AT_EXIT = AtExit()
 
 
 class Beside:
-    """A call that runs in a separate thread, so that this one can handle signals; in this one if
-    no thread can be started."""
+    """A call in a separate thread, so that the main thread can handle signals; in the calling
+    thread if no other can be started."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
@@ -326,12 +327,12 @@ def end_by(number: int) -> None:
 
 
 class StopRequest:
-    """Stop requests. The caller may be a signal handler, so nothing here takes a lock, which the
-    interrupted thread may hold.
+    """Stop requests for one waiting thread. A signal handler may make them, so nothing here takes a
+    lock, which the interrupted thread may hold.
 
-    in_order: a stop is requested. at_once: a stop at once is requested; the signal by which to end.
-    begun: there is work to stop; otherwise a stop at once ends the process. ends_process: a stop at
-    once also ends the process; otherwise the caller that passed on the request does.
+    in_order: a stop is requested. at_once: the signal of a requested stop at once, by which the
+    process is to end. begun: there is work to stop; otherwise a stop at once ends the process.
+    ends_process: a stop at once also ends the process; False if the caller does that.
     """
 
     def __init__(self, *, ends_process: bool = True) -> None:
@@ -359,8 +360,8 @@ class StopRequest:
 
 
 def words_of(heard: Sequence[float]) -> tuple[int, float]:
-    """The number of requests, and the time of the last one (-inf: none); heard: times of
-    signals."""
+    """The number of stop requests, and the time of the last one (-inf = none). heard: the times of
+    all signals."""
     words, last = 0, float("-inf")
     for at in heard:
         if at - last >= INSIST_SECONDS:
@@ -371,10 +372,10 @@ def words_of(heard: Sequence[float]) -> tuple[int, float]:
 class Signals:
     """While the block runs, `asking()` signals become requests in `asked`; main thread only.
 
-    Afterwards their handlers are restored, except that a signal of a stop requested in the block is
-    ignored.
+    Afterwards their handlers are restored; further signals of a stop that was requested in the
+    block are ignored.
 
-    last: called at a third signal.
+    last: called at a third signal, or at a second one if there is no work to stop.
     """
 
     def __init__(self, asked: StopRequest, last: Callable[[int], None] = end_by) -> None:
@@ -393,7 +394,7 @@ class Signals:
         return time.monotonic() - words_of(self._heard)[1] < INSIST_SECONDS
 
     def received(self, number: int, frame: FrameType | None) -> None:
-        # Another signal may interrupt this: both calls then have the same effect.
+        # Another signal may interrupt this call: then both have the same effect.
         self._heard.append(time.monotonic())
         words, _ = words_of(self._heard)
         if words == 1:
@@ -416,7 +417,7 @@ class Signals:
             signal.raise_signal(number)
 
     def _at_exit(self) -> None:
-        """The interpreter restores default actions of signals while the process ends."""
+        """Ignore late signals: the interpreter restores default actions while the process ends."""
         for number in NUMBERS:
             if signal.getsignal(number) == self._late and self._is_the_same():
                 signal.signal(number, signal.SIG_IGN)

@@ -1,11 +1,11 @@
-"""Calls the user's code, so that what it leaves behind harms nobody.
+"""Calls user code, so that what it leaves behind does no harm.
 
-Its context variables end with the call, and an error comes out as it was raised. A process that it
-forks is ended before it can act as the worker: the child of a bare `os.fork` has copies of
-everything, of our connections, whose sockets it shares with the parent, and of a message that the
-parent handles too. It is ended when it returns from the user's code, or requests a connection.
+Context variables that it sets end with the call, and its errors come out as they were raised. A
+process that it forks is ended before it can act as the worker: the child of a bare `os.fork` has
+copies of our connections, whose sockets it shares with the parent, and of a message that the parent
+handles too. The child is ended when it returns from user code or requests a connection.
 
-Python says when it has been forked, so that no call of the system is needed for each message.
+`os.register_at_fork` notes a fork, so that a message costs no system call (`getpid`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 def end_if_forked(pid: int) -> None:
     """End this process unless it is `pid`, with exit code 1 and a line on stderr.
 
-    At once, without cleanup and without waiting for a lock, which a thread of the parent may have
-    held at the fork.
+    At once, without cleanup: that could wait for a lock that a thread of the parent held at the
+    fork.
     """
     if _here == pid:
         return
@@ -71,8 +71,8 @@ class no_child_returns:
 
 
 def free_memory(error: BaseException | None) -> None:
-    """Where memory has run out, the frames of the error hold what has taken it: they give it back,
-    or what is to be written of the error would find none."""
+    """Clear the frames of an out-of-memory error and of its causes: their variables hold the memory
+    that is needed to write down the error."""
     for _ in range(MOST_CAUSES):
         if error is None:
             return
@@ -82,12 +82,13 @@ def free_memory(error: BaseException | None) -> None:
 
 
 def _its_own(error: BaseException, name: str) -> Any:
-    return BaseException.__getattribute__(error, name)  # that of its class may refuse
+    return BaseException.__getattribute__(error, name)  # that of its own class may raise
 
 
 class Carried(Exception):
-    """Carries an error with attributes of its own making, such as a frozen dataclass, out of the
-    user's code: `contextlib` assigns to what passes it, and a refusal would take its place."""
+    """Carries an error that defines its own attribute access, such as a frozen dataclass, out of
+    user code: `contextlib` sets attributes of errors that pass it, and if that raises, the new
+    error would replace the user's."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -95,8 +96,9 @@ class Carried(Exception):
 
 
 def call_user(pid: int, fn: Callable[..., T], *arguments: Any) -> T:
-    """Call the user's code in a copy of this thread's context, so that what it sets there ends with
-    it. Raises what that raises, or Carried. pid: a child that comes back from it ends."""
+    """Call user code in a copy of this thread's context, so that what it sets there ends with it.
+    Raises its error, or Carried. pid: the worker's process; a forked child that returns is
+    ended."""
     try:
         return copy_context().run(fn, *arguments)
     except BaseException as error:
@@ -112,5 +114,5 @@ def call_user(pid: int, fn: Callable[..., T], *arguments: Any) -> T:
 
 
 def carried(error: BaseException) -> BaseException:
-    """The error of the user's code that has arrived."""
+    """The error of user code, taken out of Carried if it is one."""
     return error.error if type(error) is Carried else error

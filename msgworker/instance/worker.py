@@ -51,34 +51,36 @@ WORDS = {
     Waits.DUE: "due",
 }
 STUCK = (Waits.NOBODY, Waits.NO_HANDLER, Waits.DEAD)
-"""Messages left that no instance will handle: the drain ends with 1."""
+"""Messages left that no instance will handle: the exit code is 1."""
 AGAIN = (Waits.RETRY, Waits.SILENT, Waits.LIMITED)
-"""Messages left that wait for a while: it ends with 6."""
+"""Messages left that wait for a while: the exit code is 6."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """The result of a drain.
 
-    done: messages done. failed: became dead. retried: failed tries that are tried again. released:
-    given back at a stop before they started. left: unfinished messages in the table. seconds:
-    wall time.
-    skipped: another drain was running, nothing was done. database_lost: given up.
+    done: messages done. failed: messages that became dead. retried: failed tries that will be tried
+    again. released: messages released at a stop before they started. left: unfinished messages in
+    the table. seconds: wall time.
+    skipped: another drain was running, nothing was done. database_lost: it ended because the
+    database could not be reached.
     waiting: how many of `left` wait for a retry or for a later instant. left_by: counts of `left`
-    by reason: "retry", "later" (an instant), "elsewhere" (another live instance), "silent" (one
-    that misses its heartbeat, or has stopped before its handler ended), "nobody" (at 1 without an
-    owner), "paused", "limited" (by max_running or rate), "no handler", "other topics" (with
-    `topics`), "other slices" (with a scope), "dead" (if dead ones block), "due". A message behind
-    the head of its object has the reason of the head. The sum is less than `left` if only a part of
-    very many messages was read.
-    next_seconds: until the first retry, else until the first other instant; None if nothing waits.
-    lease_seconds: until the last lease ends of other instances with messages of `left`; messages
-    of an instance that is dead then are recovered. None if no other has any.
+    by reason: "retry", "later" (an instant), "elsewhere" (claimed by another live instance),
+    "silent" (by one that misses its heartbeat, or stopped before its handler ended), "nobody"
+    (flagged without an owner), "paused", "limited" (by max_running or rate), "no handler", "other
+    topics" (with `topics`), "other slices" (with a scope), "dead" (if dead ones block), "due". A
+    message behind the head of its object has the reason of the head. The sum is less than `left` if
+    only a part of very many messages was read.
+    next_seconds: seconds to the first retry, else to the first other instant; None if nothing
+    waits.
+    lease_seconds: seconds until the leases of all other instances that hold messages of `left` have
+    ended; messages of those that are dead are then recovered. None if no other holds any.
     refused: how many messages the database refused to flag; they, and those behind them, are
     left as "due".
     stopped: it ended by its time limit or a stop, not because nothing was due.
-    undone: how many messages were due that it may handle and could not claim, at the count of the
-    table on which it ended; what has come since then is in `left` only.
+    undone: how many messages that it may handle were due when it ended and could not be claimed;
+    later ones are in `left` only.
     """
 
     done: int = 0
@@ -168,9 +170,9 @@ def report_of(
     counts_left: bool = True,
     within: Slice | None = None,
 ) -> Report:
-    """The counts since `begun` (monotonic), and the messages left; lost: the database is lost,
-    also if it is unreachable now and stays so for `outage_limit` seconds. within: where it looks;
-    None = everywhere."""
+    """The counts since `begun` (monotonic), and the messages left. lost: the database is lost; it
+    also counts as lost if it cannot be reached now for `outage_limit` seconds. within: the slice
+    that the instance claims from; None = all."""
     shared, exhausted = instance.shared, instance.fetcher.exhausted
     found = None if lost else Left()
     if counts_left and not lost:
@@ -301,8 +303,8 @@ class Worker(Working[Report]):
         self._lock = ProcessLock()  # a signal handler may interrupt a start
         self._stop_asked = StopRequest()
         self.error: MsgworkerError | None = None
-        """Why the last instance ended by itself, as `run` raises it; None while one runs, and after
-        a stop that was asked for. It can be started again."""
+        """The error for which the last instance stopped by itself, as `run` raises it; None while
+        one runs, and after a requested stop. The worker can be started again."""
         self.orders: StopRequest | None = None
         """Stop requests for `run` and `drain`, instead of signals; set by the command line."""
         self.counts_left = True
@@ -315,21 +317,21 @@ class Worker(Working[Report]):
 
     @property
     def paused(self) -> frozenset[str]:
-        """The topics that are paused, as of the last heartbeat."""
+        """The topics that are paused, as last read from the database."""
         return self.instance.shared.controls.paused if self.instance else frozenset()
 
     @property
     def tally(self) -> Tally:
-        """What the instance has done so far."""
+        """The counts of the running instance."""
         return self.instance.tally if self.instance else Tally()
 
     def start(self) -> None:
         """Start the instance's threads and return at once.
 
-        End with `stop`. If the program ends without it, an orderly stop with a warning follows:
-        handlers get 3 s, all of it takes 5 s at most. It is skipped after a signal whose default
-        action ends the process, such as SIGTERM, after `os._exit`, and at the end of a
-        `multiprocessing.Process`.
+        End with `stop`. If the program ends without it, the worker logs a warning and stops in
+        order: handlers get 3 s, the whole stop 5 s at most. That does not happen after a signal
+        whose default action ends the process, such as SIGTERM, after `os._exit`, and at the end of
+        a `multiprocessing.Process`.
         """
         instance = self._start(None, told=None)
         if instance.asked.in_order:
@@ -347,7 +349,7 @@ class Worker(Working[Report]):
             self._stop_asked.begun = True
             self.instance = instance
             AT_EXIT.add(instance)
-            if instance.ending.over.is_set():  # it has left already
+            if instance.ending.over.is_set():  # it has stopped by itself already
                 self._stopped(instance)
                 AT_EXIT.discard(instance)
         return instance
@@ -382,9 +384,10 @@ class Worker(Working[Report]):
         """Stop in order; returns True if every handler ended within `grace` seconds.
 
         Messages whose handler has not started are released. Async handlers are cancelled at the end
-        of the grace time, and their messages released. Another handler that outlives it keeps its
-        message flagged, for recovery. All of it takes 5 s more at most, also if the database gives
-        no answer. If the call is interrupted, as by a second Ctrl-C, the stop goes on.
+        of the grace time, and their messages released. Any other handler that still runs then keeps
+        its message flagged, for recovery. The stop takes at most 5 s more than `grace`, even if the
+        database does not answer. If the call is interrupted, as by a second Ctrl-C, the stop
+        continues.
 
         From any thread, any number of times: each call, and `run` and `drain`, return when the
         stop is complete, with its result; handlers get the shortest grace of all calls. It does
@@ -397,7 +400,7 @@ class Worker(Working[Report]):
         if instance is None:
             return True
         if instance.is_within:
-            instance.lanes.close()  # nothing else starts until the waiting thread has noticed
+            instance.lanes.close()  # no handler starts before the stop has begun
             instance.leave()
             return False
         return instance.stop(grace)
@@ -426,7 +429,7 @@ class Worker(Working[Report]):
         return instance is not None and instance.is_within
 
     def _stopped(self, instance: Instance) -> None:
-        if self.instance is instance:  # without the lock, which a start that is undone has
+        if self.instance is instance:  # without the lock: a start that is undone holds it
             self.error = instance.shared.stop.left_for
             self.instance = None
 
@@ -441,10 +444,10 @@ class Worker(Working[Report]):
             yield told
 
     def _end(self, instance: Instance, grace: float, told: StopRequest | None) -> None:
-        """Stop, or wait for a stop in progress; after a request to stop at once, at once, which
-        ends the process.
+        """Stop, or wait for the stop in progress. After a request to stop at once, wait for no
+        handler, and end the process.
 
-        The keeper does it, because this thread handles signals.
+        The keeper's thread stops the instance, so that this one can handle signals.
         """
         if told is None:
             instance.stop(grace)
@@ -471,8 +474,8 @@ class Worker(Working[Report]):
             instance.ending.result()
 
     def wake(self) -> None:
-        """Look for work now. Nothing in a forked child: the threads are its parent's, one of which
-        may have held the lock of their events at the fork."""
+        """Claim now instead of at the next poll. Does nothing in a forked child: it has none of the
+        worker's threads, one of which may have held the event's lock at the fork."""
         instance = self.instance
         if instance is not None and instance.pid == os.getpid():
             instance.fetcher.wake()
@@ -485,7 +488,7 @@ class Worker(Working[Report]):
         signals: SIGTERM, SIGINT, SIGHUP and SIGQUIT (the last two unless they are ignored) stop in
         order; a second one more than 2 s later stops at once, without waiting for handlers, and
         ends the process. In the main thread only.
-        grace: seconds that running handlers may continue at a stop; that of `stop` has precedence.
+        grace: seconds for running handlers at a stop; that of `stop` has precedence.
         time_limit: seconds; None = none. It returns when the stop is complete.
 
         Raises DatabaseUnavailable if the database cannot be reached at the start or denies access;
@@ -525,8 +528,8 @@ class Worker(Working[Report]):
 
         All times are in seconds. Within `linger` it also waits for the end of leases of other
         instances with messages, unless they are renewed. retry_linger: how long it waits for the
-        next try of failed messages; None = 300, or 0 if linger is 0. outage_limit: give up
-        (Report.database_lost) when the database has been unreachable for this long. signals, grace
+        next try of failed messages; None = 300, or 0 if linger is 0. outage_limit: end
+        (Report.database_lost) once the database has been unreachable for this long. signals, grace
         and exceptions: as in `run`.
         """
         begun = time.monotonic()
@@ -565,8 +568,8 @@ class Worker(Working[Report]):
         )
 
     def left(self) -> Left:
-        """The unfinished messages of the table by what they wait for. Raises DatabaseUnavailable,
-        SchemaError."""
+        """Count the unfinished messages of the table by what they wait for. Raises
+        DatabaseUnavailable, SchemaError."""
         setup = self._look()
         with connecting(setup.engine) as conn:
             return left(conn, setup.tables, setup.asked())

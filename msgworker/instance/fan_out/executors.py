@@ -57,7 +57,8 @@ class Stopped(RetryLater):
 
 
 class Fence:
-    """Whether items may start under the claim of a fan-out, and if not, why.
+    """Whether items may start under the claim of a fan-out, and if not, why. Read by the thread of
+    the handler and those of its items.
 
     lost: a record was refused because the message is no longer ours. closing: the fan-out ends.
     total: how many items the message has up to this fan-out; None = not known.
@@ -80,19 +81,19 @@ class Fence:
 
     @property
     def gone(self) -> bool:
-        """Another instance may hold the message: nothing may be written for it."""
+        """Whether another instance may hold the message: then nothing may be written for it."""
         return self.lost or not self.shared.identity.is_ours(self.owner)
 
     @property
     def over(self) -> bool:
-        """Items may no longer start."""
+        """Whether no further item may start."""
         if self.closing or self.running.cancelled or self.gone:
             return True
         return self._until is not None and time.monotonic() > self._until
 
     def reason(self) -> Exception | None:
-        """The exception of a fan-out that ended early: an orderly stop is no failed try; None if it
-        did not."""
+        """Why the fan-out must end early, as an exception; None if it need not. For an orderly stop
+        it is Stopped, which counts no try."""
         if not self.over:
             return None
         if self.gone:
@@ -125,7 +126,7 @@ _WHOSE = "the item's function"
 @dataclass(slots=True)
 class Task:
     """One item to run. key: the user's; text: the key as recorded; tries: earlier ones;
-    there: it has a record already; group: the value of `serial_by`."""
+    there: it has a record; group: the value of `serial_by`."""
 
     place: int
     item: Any
@@ -338,7 +339,7 @@ class Threads:
             thread = threading.Thread(target=within.run, args=(self._work,), name=name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # the system gives no more
+            except RuntimeError:  # the system allows no more threads
                 if not self._threads:
                     raise
                 self._count = number
@@ -363,12 +364,10 @@ class Threads:
                 try:
                     run = run or self._make_run()
                     ended = run(task) if self._fence.may_start() else ItemResult(task, skipped=True)
-                except (
-                    BaseException
-                ) as error:  # a task without an answer would be awaited indefinitely
+                except BaseException as error:  # else the fan-out would wait for it forever
                     ended = ItemResult(task, error=carried(error))
                 self._ended.put(ended)
-                del task, ended  # not kept alive while we wait
+                del task, ended  # do not keep them alive while waiting
         finally:
             if run is not None:
                 run.close()

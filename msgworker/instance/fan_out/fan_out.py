@@ -128,7 +128,7 @@ def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
             "transactional_items=True runs on threads of this process, which hold the connections; "
             "leave out executor="
         )
-    processes = sys.modules.get("concurrent.futures.process")  # who has one has imported it
+    processes = sys.modules.get("concurrent.futures.process")  # imported, if `executor` is of it
     if processes is not None and isinstance(executor, processes.ProcessPoolExecutor):
         try:
             pickle.dumps(fn)
@@ -144,7 +144,8 @@ _MAKING = ProcessLock()
 
 
 class FanOuts:
-    """The fan-outs of one handler while it runs."""
+    """The fan-outs of one handler while it runs. The handler calls `fan_out` from any thread; its
+    handler thread calls `close`."""
 
     __slots__ = ("_closed", "_fence", "_lock", "_running", "_secrets", "_setup", "_shared", "_used")
 
@@ -173,7 +174,9 @@ class FanOuts:
         try:
             until = None if asked.timeout is None else time.monotonic() + asked.timeout
             self._fence = fence = Fence(self._setup, self._shared, self._running, until)
-            if self._closed:  # read after `_fence` is set: `close` does the two in turn
+            # The handler's thread, in `close`, sets `_closed` and then reads `_fence`; this one
+            # sets `_fence` and then reads `_closed`: so one of the two sees the other.
+            if self._closed:
                 fence.closing = True
             tally = self._run(asked, fence)
         finally:
@@ -192,11 +195,11 @@ class FanOuts:
     def close(self) -> None:
         """The handler has ended: end a fan-out that it left in another thread."""
         self._closed = True
-        if self._lock is None:  # one that begins now sees that
+        if self._lock is None:  # a fan-out that begins now sees `_closed`
             return
         if self._fence is not None:
             self._fence.closing = True
-        with self._lock:  # until it has ended
+        with self._lock:  # wait until it has ended
             pass
 
     def _run(self, asked: FanOutArgs, fence: Fence) -> ItemCounts:

@@ -96,7 +96,7 @@ class Keys:
         self._name = name
 
     def of(self, item: Any, position: int) -> Any:
-        """The key as the user gives it; ConfigError if there is none and the item cannot be it."""
+        """The key as the user gives it; ConfigError without `key` if the item cannot be its own."""
         if self._key is not None:
             return self._key(item)
         if isinstance(item, str | int | UUID):
@@ -148,7 +148,7 @@ def checked_name(name: Any) -> str:
 
 # --- Write the records of a fan-out's items in batches, only while the message is ours.
 #
-# After a crash, items that have ended without a record run again. items.py bounds their number.
+# After a crash, items that have ended without a record run again. FanOutRun bounds their number.
 
 T = TypeVar("T")
 LINGER_SECONDS = 0.1
@@ -156,9 +156,9 @@ RACES = 3
 
 
 class Recorder:
-    """The records of one fan-out, on one connection; used by one thread.
+    """Writes the records of one fan-out, on one connection, in the thread that runs the fan-out.
 
-    at_most: how many may wait before they are written.
+    at_most: how many records may wait before they are written.
     """
 
     def __init__(self, fence: Fence, *, at_most: int) -> None:
@@ -207,8 +207,8 @@ class Recorder:
     def write(self) -> None:
         """Write the waiting records. Raises LostClaim, and writes nothing, if the claim is lost.
 
-        In an outage it waits as long as the claim is ours. Whether a lost COMMIT arrived does not
-        matter: existing records are read, and the same is written again.
+        In an outage it waits as long as the claim is ours. After a lost COMMIT it reads which
+        records exist and writes the same again, whether the COMMIT arrived or not.
         """
         if not self._waiting:
             return
@@ -268,9 +268,9 @@ class Recorder:
 
 # --- One running fan-out: pass items to their executor, take the results, record them.
 #
-# All of it happens on the handler's own thread: items are read here, as far ahead as there is
-# room, and only the items' function runs elsewhere. At most BATCH items at a time are started or
-# ended without a record, which bounds both memory and the repeats after a crash.
+# All of it happens in the thread that called `fan_out`, also reading the items; only the items'
+# function runs elsewhere. At most BATCH items (or as many as run at once, if that is more) are
+# started or ended without a record, which bounds both memory and the repeats after a crash.
 
 BATCH = 200
 POLL_SECONDS = 0.05
@@ -292,7 +292,7 @@ class ItemCounts:
 
 
 class FanOutRun:
-    """Runs the tasks of one fan-out; used once.
+    """Runs the tasks of one fan-out, in the thread that called `fan_out`; used once.
 
     in_flight: how many tasks the executor holds at most. text_of: an error as text.
     """
@@ -320,8 +320,8 @@ class FanOutRun:
         self.tally = ItemCounts()
 
     def run(self, tasks: Iterable[Task]) -> ItemCounts:
-        """Run all items that are not done. If it ends early, it raises the reason when every
-        started item has ended, and is recorded if the message is still ours."""
+        """Run all items that are not done. If it must end early, it waits for the started items,
+        records them if the message is still ours, and raises the reason."""
         try:
             for task in self._undone(tasks):
                 self._make_room()
@@ -374,7 +374,7 @@ class FanOutRun:
 
     def _go_on(self) -> None:
         """Take the available results; raises if items may no longer start."""
-        end_if_forked(self._fence.setup.pid)  # by the user's iterable
+        end_if_forked(self._fence.setup.pid)  # the user's iterable may have forked
         while True:
             try:
                 ended = self._ended.get_nowait()
@@ -386,7 +386,7 @@ class FanOutRun:
         self._raise_if_over()
 
     def _take(self) -> None:
-        """Wait for the next outcome, or until records are due."""
+        """Wait for the next result, or until records are due."""
         try:
             pause = max(0.0, min(POLL_SECONDS, self._recorder.due_in()))
             self._returned(self._ended.get(timeout=pause))
@@ -444,7 +444,8 @@ class FanOutRun:
             self._recorder.add(task, ended.value, text)
 
     def _next_of_group(self, group: Any, *, failed: bool) -> None:
-        """One at a time, in order; after a failed item no other of its group runs in this try."""
+        """Start the next item of a group: one at a time, in order; after a failed one, no other
+        runs in this try."""
         behind = self._behind[group]
         if failed:
             self._broken.add(group)
@@ -472,7 +473,7 @@ class FanOutRun:
             return
         try:
             self._recorder.write()
-        except Exception as error:  # the reason for the early end is what the handler must see
+        except Exception as error:  # the handler must see the reason for the early end instead
             self._fence.shared.log.warning(
                 "message %s: items that ended last are not recorded and run again: %s",
                 self._fence.msg_id,
@@ -482,7 +483,7 @@ class FanOutRun:
 
 
 def _parts(tasks: Iterable[Task]) -> Iterator[list[Task]]:
-    """Tasks in lists for one read each; it does not wait for a slow source."""
+    """Tasks in lists, for one read of records each; shorter lists if the source is slow."""
     part: list[Task] = []
     begun = time.monotonic()
     for task in tasks:

@@ -35,7 +35,7 @@ from msgworker.store.rows import Row
 from msgworker.store.send import send_all
 from msgworker.store.settle import OutOfDate, Share
 
-# --- The transaction of a batch: its handler and the outcome of all its lanes, as one.
+# --- One transaction for a batch: the writes of its handler and the outcomes of all its lanes.
 
 
 @dataclass(slots=True)
@@ -49,7 +49,8 @@ class Part:
 
     @staticmethod
     def share_out(sent: dict[Any, list[Outgoing]], parts: list[Part]) -> None:
-        """Give each part what its handler has sent, by msg_id, with the outcome of its message."""
+        """Give each part what its handler has sent. sent: by the msg_id of the message with whose
+        outcome it is sent."""
         for part in parts if sent else ():
             part.sends = sent.get(part.messages[0].msg_id, [])
 
@@ -59,8 +60,8 @@ class Part:
 
 
 class Failed(Exception):
-    """Messages that fail: roll back. by_id: their errors. The handler has named them, or it has
-    ended the transaction, so that none may be called again."""
+    """Raised to roll back because messages failed. by_id: their errors. The handler has named them;
+    or it has ended the transaction itself, so that it must not be called again for any."""
 
     def __init__(self, by_id: dict[Any, BaseException]) -> None:
         super().__init__(f"{plural(len(by_id), 'message')} failed")
@@ -68,14 +69,15 @@ class Failed(Exception):
 
 
 class Cancelled(Exception):
-    """An operator has cancelled a message of the batch: roll back."""
+    """Raised to roll back because an operator has cancelled a message of the batch."""
 
 
 Failures = dict[Any, BaseException]
 
 
 class BatchTransaction:
-    """Used by the handler threads of one instance."""
+    """Runs a transactional handler for a batch. One for each instance, called by its handler
+    threads."""
 
     def __init__(self, setup: Setup, shared: Shared, caller: Caller) -> None:
         self._setup = setup
@@ -88,12 +90,12 @@ class BatchTransaction:
         call: Callable[[Connection], Failures],
         check_time: Callable[[], None],
     ) -> None:
-        """Settle the lanes with the writes of their handler. call: calls it; returns the failures
-        that it has named. check_time: raises if it took too long.
+        """Call the handler and settle the lanes in one transaction. call: calls the handler;
+        returns the failures that it has named. check_time: raises if it took too long.
 
-        Raises what these raise; Failed, OutOfDate or LostClaim: then nothing is committed, but with
-        LostClaim that may be unknown. If an operator has cancelled a message of it, nothing is
-        committed, and that one alone has its result.
+        Raises what these raise; Failed, OutOfDate or LostClaim: then nothing is committed, except
+        that with LostClaim this may be unknown. If an operator has cancelled a message of the
+        batch, nothing is committed, and only that message has a result.
         """
         first = parts[0].lane
         in_doubt = False
@@ -149,7 +151,7 @@ class BatchTransaction:
             self._unsettled(parts, misled("the handler", stage.led))
 
     def is_cancelled(self, lane: Lane) -> bool:
-        """Whether an operator has cancelled its flagged message; then it has its result."""
+        """Whether an operator has cancelled its flagged message; if so, sets its result."""
         in_flight = self._shared.in_flight
         if not in_flight.cancels or (request := in_flight.cancelled(lane.row)) is None:
             return False
@@ -169,11 +171,12 @@ class BatchTransaction:
         except HandlerMisuse as error:
             if not stage.ended:
                 raise
-            # What was committed stays, and a call for each message would write it again.
+            # The handler may have committed: a call for each message would write that again.
             raise Failed({part.lane.row.msg_id: error for part in parts}) from error
 
     def _refuse_lost(self, conn: Connection, parts: list[Part]) -> None:
-        """Raise if our lease was lost since the claim, and others may have some of the messages."""
+        """Raise OutOfDate if our lease was lost since the claim and others may have taken some of
+        the messages."""
         if parts[0].lane.owner == self._shared.identity.id:
             return
         tries = {part.lane.row.msg_id: part.lane.row.tries for part in parts}
@@ -189,7 +192,8 @@ class BatchTransaction:
             self._caller.before_settle(lane)
             ahead = settlement(lane, self._setup, self._shared).next_id
             failed = lane.next_row if lane.verdict is not None else None
-            # Also of a paused topic, and at a stop: it has run, and only its failure is written.
+            # Even if its topic is paused, or at a stop: its handler has run, and only the failure
+            # is to be written.
             if failed is not None and not self._shared.controls.needs_permit(failed):
                 ahead = failed.msg_id
             followers = [message.msg_id for message in part.messages[1:]]
@@ -205,8 +209,8 @@ class BatchTransaction:
         return flagged
 
     def _was_committed(self, parts: list[Part]) -> bool:
-        """Lock and read the rows, which waits for a COMMIT still under way: all of the batch was
-        committed, or nothing."""
+        """Lock and read the rows, which waits for a COMMIT that is still under way. A batch is
+        committed as a whole or not at all."""
         heads = {part.lane.row.msg_id for part in parts}
         nexts = {row.msg_id for part in parts if (row := part.lane.next_row)}
         with self._caller.transacting.beside() as conn:
@@ -219,7 +223,7 @@ class BatchTransaction:
 
     @staticmethod
     def _unsettled(parts: list[Part], error: HandlerMisuse) -> None:
-        """What the handler wrote is committed, the outcome is not."""
+        """Fail all messages: what the handler wrote is committed, the outcome is not."""
         for part in parts:
             part.lane.settled = None
         raise Failed({part.lane.row.msg_id: error for part in parts}) from error
@@ -233,16 +237,15 @@ class BatchTransaction:
 
 # --- Call a handler for a batch, in the transaction of its outcome if it is transactional.
 #
-# All of a batch is done, or nothing. After an exception no try is counted, and each message runs
-# alone, its lane to its end, so that the guilty one raises for itself. A batch is never tried
-# again as one after an exception: that might never end. One file, because the ways out of a batch
-# are read beside its call.
+# All messages of a batch are done, or none. After an exception no try is counted, and each message
+# runs alone, to the end of its lane, so that the one at fault raises for itself. A batch is never
+# called again as a whole after an exception: that might never end.
 
 FAIL_ROUNDS = 4
 """How often a transactional handler is called for a batch while it names messages that fail."""
 IDS_SHOWN = 5
 RELEASED = Result(Outcome.RELEASED)
-"""Our id is lost, and with it the lanes; or the stop has cancelled the handler."""
+"""The result if our lease is lost, and the lanes with it; or if the stop cancelled the handler."""
 
 
 def _few(ids: list[Any]) -> str:
@@ -250,8 +253,8 @@ def _few(ids: list[Any]) -> str:
 
 
 class _NotDone(Exception):
-    """The handler has returned something that cannot be the result of several messages, such as
-    Reject or RetryLater: roll back."""
+    """Raised to roll back because the handler returned what cannot be the result of several
+    messages, such as Reject or RetryLater."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(result.error)
@@ -259,7 +262,7 @@ class _NotDone(Exception):
 
 
 class _OfHandler(Exception):
-    """A LostClaim that the handler has raised, not we: an error as any other."""
+    """Wraps a LostClaim that the handler itself raised: an error like any other."""
 
     def __init__(self, error: LostClaim) -> None:
         super().__init__(str(error))
@@ -280,15 +283,15 @@ class BatchCaller:
     def handle_beside(self, lane: Lane) -> list[Lane] | None:
         """Run a lane with those that wait beside it; returns those that have a result. None if its
         handler takes no batches."""
-        if lane.result is not None:  # as its `Lane.verdict`, before it had the flag
+        if lane.result is not None:  # known before it was flagged, see `Lane.verdict`
             lane.finished_at = time.monotonic()
             return [lane]
         batch = self.gathering.gather(lane)
         return None if batch is None else self.handle(batch)
 
     def handle(self, batch: Batch) -> list[Lane]:
-        """Run the handler; returns the lanes that have a result. The others run alone: they wait
-        again with those of `lanes`."""
+        """Run the handler; returns the lanes that have a result. The others are queued again, to
+        run alone."""
         begin = time.monotonic()
         first, messages = batch.lanes[0], len(batch)
         ends = {lane: lane.place + lane.width for lane in batch.lanes}
@@ -297,7 +300,7 @@ class BatchCaller:
                 self._caller.handle(first)
             else:
                 self._together(batch)
-        except BaseException as error:  # of ours, round the handler
+        except BaseException as error:  # a bug of ours, outside the handler
             self._shared.log.error("a batch ended by an error round its handler", exc_info=error)
             self._end(batch.lanes, fault(error))
         ended = [lane for lane in batch.lanes if lane.result is not None]
@@ -313,7 +316,7 @@ class BatchCaller:
             size.took(messages, seconds)
         for lane in ended:
             lane.finished_at, lane.started_at, lane.ran_seconds = now, begin, seconds / messages
-        for lane in again:  # those of the batch, and no others: then it may be claimed again
+        for lane in again:  # without its messages behind the batch, which are claimed again later
             lane.rows = lane.rows[: ends[lane]]
             lane.alone, lane.width, lane.verdict = True, 1, None
         if again:
@@ -331,11 +334,11 @@ class BatchCaller:
         ident = threading.get_ident()
         shared.in_flight.running[ident] = running
         try:
-            # As in `Caller.handle`: looked at after it is noted in `running`.
+            # Checked after it is in `running`, see `Caller.handle`.
             if not shared.identity.is_ours(first.owner):
                 raise LostClaim(first.row.msg_id, first.owner)
             parts = [part for lane in lanes if (part := self._part(lane, handler))]
-            if until is not None:  # the payloads may have been waited for
+            if until is not None:  # reading the payloads may have taken long
                 running.until = time.monotonic() + (until - now)
             if parts:
                 self._started(parts)
@@ -353,8 +356,8 @@ class BatchCaller:
             self._caller.budget.give_back()
 
     def _part(self, lane: Lane, handler: Handler) -> Part | None:
-        """The messages of a lane: its first ones, as far as they can be read. None if there are
-        none; then it has its result."""
+        """The messages of a lane, up to the first that cannot be read. None if that is the flagged
+        one, or if that is cancelled; then the lane has its result."""
         messages: list[Message[Any]] = []
         if self._transaction.is_cancelled(lane):
             return None
@@ -419,7 +422,8 @@ class BatchCaller:
         self._transaction.run(parts, call, lambda: self._check_time(handler, running))
 
     def _raised(self, error: BaseException, batch: Batch, running: Execution) -> None:
-        """All lanes without a result run alone; a single message has its result."""
+        """After an exception: a single message gets its result; otherwise all lanes without a
+        result run alone."""
         judge, handler, error = self._caller.judge, batch.handler, carried(error)
         if issubclass(type(error), KeyboardInterrupt):  # its own `__class__` may raise
             judge.interrupted()
@@ -450,8 +454,8 @@ class BatchCaller:
     def _tell_of_fall_back(
         self, lanes: list[Lane], handler: Handler, why: str, raised: BaseException | None = None
     ) -> None:
-        """Tell that these lanes run alone: an event, and a line in the log. That is a warning once
-        for each handler: where it happens at every batch, nothing else shows it."""
+        """Emit an event and log that these lanes run alone. The first line of each handler is a
+        warning: if every batch falls back, nothing else shows it."""
         known, level = "alone" in handler.warned, logging.INFO
         if not known:
             handler.warned.append("alone")
@@ -468,19 +472,20 @@ class BatchCaller:
 
     @staticmethod
     def _end(lanes: list[Lane], result: Result) -> None:
-        """The result of the first message of each lane that has none."""
+        """Give each lane without a result this one, for its flagged message."""
         for lane in lanes:
             if lane.result is None:
                 lane.width, lane.verdict, lane.result = 1, None, replace(result)
 
     def _drop_lost(self, lanes: list[Lane], handler: Handler) -> None:
-        """Lanes whose flag is gone are given up, after a rollback; the others run alone. A single
-        message whose flag is there was not found in the session of its handler: its try fails."""
+        """After a rollback because flagged rows were not found: release the lanes whose flag is
+        gone; the others run alone. A single message that still has its flag was only invisible to
+        the session of its handler: its try fails."""
         heads = [lane.row.msg_id for lane in lanes]
         try:
             with self._caller.transacting.beside() as conn:
                 mine = done.look(conn, self._setup.tables, heads, me=lanes[0].owner)
-        except Exception as error:  # each asks for itself
+        except Exception as error:  # each lane finds out when it runs alone
             self._shared.log.info("a batch was rolled back: %s", reason_of(error))
             return
         self._end([lane for lane in lanes if lane.row.msg_id not in mine], RELEASED)
@@ -528,7 +533,7 @@ class BatchCaller:
         running: Execution,
         conn: Connection | None,
     ) -> None:
-        """A group: one call for each message, each with the time of one."""
+        """Call the handler of a group once for each message; its timeout is for one call."""
         for message in messages:
             running.called, running.since = message.msg_id, time.monotonic()
             if handler.timeout is not None:
@@ -550,9 +555,9 @@ class BatchCaller:
             raise HandlerTimeout(text)
 
     def _without(self, parts: list[Part], failures: Failures, handler: Handler) -> list[Part]:
-        """The parts without the messages that failed, and without those behind them. A lane whose
-        first one failed has its result; one further behind is the next that gets the flag, and its
-        result is known."""
+        """The parts, each up to its first message that failed. If that is the flagged one, the lane
+        gets its result; if it is one behind, it gets the flag next, and its result is kept in
+        `Lane.verdict`."""
         kept: list[Part] = []
         for part in parts:
             lane, ids = part.lane, [message.msg_id for message in part.messages]

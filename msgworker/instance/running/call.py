@@ -72,7 +72,7 @@ from msgworker.store.rows import Row, with_payload
 
 
 class Transacting:
-    """Used by the handler threads of one instance."""
+    """Runs transactional handlers; called by handler threads, each on a connection of its own."""
 
     def __init__(self, setup: Setup, shared: Shared) -> None:
         self._setup = setup
@@ -104,13 +104,14 @@ class Transacting:
         was_committed: Callable[[], bool],
     ) -> None:
         """Run handlers and write their outcome in one transaction. row: the message, the first one
-        of several. owner: the id under which it was claimed. once: does it one time.
+        of several. owner: the id that claimed it. once: runs the transaction once. was_committed:
+        whether the rows show that it is committed.
 
         If the database rolled it back (deadlock, lost connection), it runs again under the same
-        claim, without a try counted; a few times only, because a handler may be the cause. Not if
-        a time limit of the server has ended it, which would end it again. In an outage it waits as
-        long as the claim is ours. After a lost COMMIT the rows show whether it was committed.
-        Raises LostClaim, and HandlerTimeout for a session that was ended without a word.
+        claim, without a try counted; SAME_CLAIM_RUNS times at most, because a handler may be the
+        cause. Not if a time limit of the server ended it, which would end it again. In an outage it
+        waits as long as the claim is ours. After a lost COMMIT it calls `was_committed`. Raises
+        LostClaim, and HandlerTimeout if the server closed the session for its time.
         """
         self.link().owner = owner
         stage = TransactionProgress()
@@ -156,12 +157,12 @@ class Transacting:
             raise LostClaim(row.msg_id, owner)
 
     def _refuse_overtime(self, row: Row, took: float, error: BaseException) -> None:
-        """Raise HandlerTimeout if the session was lost after the time for which the server lets one
-        be idle: it ends it without a word, and would again."""
+        """Raise HandlerTimeout if the session was lost after the server's time limit for sessions:
+        the server closes it without an error, and would do so again."""
         try:
             with self.beside() as conn:
                 limit = session_seconds(conn)
-        except Exception:  # the server is away: that is why
+        except Exception:  # the server is away, so that is the cause
             return
         if limit is None or took < limit:
             return
@@ -173,7 +174,7 @@ class Transacting:
         raise HandlerTimeout(text) from error
 
     def _wait_for_trust(self, row: Row, owner: str) -> None:
-        """Wait while our lease is in doubt; raises LostClaim when it is over."""
+        """Wait until the lease is trusted. Raises LostClaim if it is lost or `stop.gave_up()`."""
         identity, gave_up = self._shared.identity, self._shared.stop.gave_up
         if not identity.wait_for_trust(lambda: not identity.is_ours(owner) or gave_up()):
             raise LostClaim(row.msg_id, owner)
@@ -185,7 +186,7 @@ CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
 
 class OutcomePolicy:
-    """Used by the handler threads."""
+    """Turns what a handler returned or raised into a Result; called by handler threads."""
 
     def __init__(self, setup: Setup, stop: Stop) -> None:
         self._setup = setup
@@ -215,7 +216,7 @@ class OutcomePolicy:
         return self.written(self.raised(error, handler, row), handler, row)
 
     def interrupted(self) -> None:
-        """A handler got KeyboardInterrupt."""
+        """Request a stop: a handler got KeyboardInterrupt."""
         self._stop.requested.set()
 
     def late(self, result: Result, handler: Handler, running: Execution, row: Row) -> Result:
@@ -233,8 +234,8 @@ class OutcomePolicy:
         return result
 
     def written(self, result: Result, handler: Handler, row: Row) -> Result:
-        """What is written of it: RetryLater beyond its limit is a failed try, the handler may allow
-        fewer tries than the table, and no text shows a password."""
+        """The result as it is written: RetryLater beyond its limit is a failed try, the tries are
+        limited to those of the handler, and passwords are removed from texts."""
         if result is DONE:
             return result
         if result.outcome is Outcome.LATER and self._worn_out(row):
@@ -258,8 +259,7 @@ class OutcomePolicy:
 # --- Run the handler of a lane's current message and return its outcome.
 #
 # A plain handler runs with no transaction of ours open. A transactional one runs inside the
-# transaction that settles its message: its writes and the outcome commit together, or neither
-# does.
+# transaction that settles its message: its writes and the outcome commit together or not at all.
 
 BUDGET_PAUSE_SECONDS = 0.2
 
@@ -273,8 +273,8 @@ class _Undo(Exception):
 
 
 class PayloadBudget:
-    """The bytes of long payloads that the handlers of an instance hold. A thread that holds some
-    takes more without waiting, so none waits for another one that waits."""
+    """Limits the bytes of long payloads that the handler threads of an instance hold. A thread that
+    holds some takes more without waiting, so that threads cannot deadlock."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -282,7 +282,7 @@ class PayloadBudget:
         self._freed = threading.Condition()
 
     def take(self, size: int, gives_up: Callable[[], bool]) -> bool:
-        """Wait until there is room, or nothing else is held; False if `gives_up` says so."""
+        """Wait until `size` bytes are free, or no thread holds any; False once `gives_up()`."""
         me = threading.get_ident()
         with self._freed:
             while (
@@ -295,7 +295,7 @@ class PayloadBudget:
         return True
 
     def give_back(self) -> None:
-        """All that this thread holds."""
+        """Return all that this thread holds."""
         if self._held:
             with self._freed:
                 if self._held.pop(threading.get_ident(), None) is not None:
@@ -303,7 +303,7 @@ class PayloadBudget:
 
 
 class NotRead(Exception):
-    """The payload was not read: the message is released."""
+    """The payload could not be read now: the message is released."""
 
 
 class Caller:
@@ -346,18 +346,19 @@ class Caller:
         now = time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
         fatal = handler.timeout_action == "restart"
-        claimed = lane.row  # which a request to cancel names
+        claimed = lane.row  # requests to cancel name this very object
         running = Execution(claimed, lane.owner, now, until, fatal, lane.part)
         in_flight = self._in_flight
         ident, by_thread = threading.get_ident(), in_flight.running
         by_thread[ident] = running
-        # Checked after the handler is noted in `running`, which the fetcher reads: if our id was
-        # lost since this thread took the lane, the message may have been claimed again, even by us.
+        # Checked after the handler is in `running`: the fetcher's thread claims no object that is
+        # in it. If our id was lost before that, the message may be claimed again, even by us.
         if not self._identity.is_ours(lane.owner):
             by_thread.pop(ident, None)
             lane.result = Result(Outcome.RELEASED)
             return
-        # Also after it is noted: the housekeeper writes `cancels`, then tells those that run.
+        # Also after it is in `running`: the housekeeper's thread writes `cancels` first and then
+        # cancels what is in `running`, so that one of the two threads sees the other.
         if in_flight.cancels and (request := in_flight.cancelled(claimed)) is not None:
             by_thread.pop(ident, None)
             lane.result = cancelled(request)
@@ -394,11 +395,11 @@ class Caller:
         if setup.registry.get(topic_of(row.topic)) is None:
             lane.result = Result(Outcome.RELEASED)
             return
-        try:  # it may wait: before anything is noted of the handler, or asked of our lease
+        try:  # it may wait, so it comes before `running` and before the check of our lease
             row = self.loaded(row, lane.owner)
             if setup.registry.tells:  # its payload is sent with its outcome
                 lane.row = row
-            Caller.handle(self, lane, row)  # without what a subclass puts round it once more
+            Caller.handle(self, lane, row)  # a subclass has wrapped this call already
         except NotRead:
             lane.result = Result(Outcome.RELEASED)
         finally:
@@ -406,7 +407,7 @@ class Caller:
 
     def loaded(self, row: Row, owner: str) -> Row:
         """The row with its payload, if that was not read ahead; it counts for the budget until the
-        end of the handler. owner: the id it was claimed under. Raises NotRead."""
+        handler ends. owner: the id that claimed it. Raises NotRead."""
         setup, shared, length = self._setup, self._shared, row.oversize
         if length is None or length > setup.tables.spec.max_payload:
             return row
@@ -422,7 +423,7 @@ class Caller:
             raise
         finally:
             link.close()
-        # It may be recovered by now, or deleted: then its outcome will find no row.
+        # By now the message may be recovered by another instance, or deleted.
         if found is None or not (self._identity.trusted() and self._identity.is_ours(owner)):
             raise NotRead
         return found
@@ -480,7 +481,7 @@ class Caller:
 
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Execution) -> Result:
         attempt = lane.row.tries + 1
-        if not handler.takes_context:  # who cannot ask for anything gets nothing made
+        if not handler.takes_context:
             value = self.call(handler, running, msg)
             return DONE if value is None else self.judge.returned(value, handler, attempt)
         fans = FanOuts(self._setup, self._shared, running, self.judge.secrets)
@@ -524,7 +525,7 @@ class Caller:
         link = self.transacting.link()
         with link.lock, link.transaction() as conn:
             self._refuse_lost(conn, lane)
-            self._refuse_cancelled(lane)  # it may run again after a rollback by the database
+            self._refuse_cancelled(lane)  # it may run again, after a rollback by the database
             context = Context(msg, lane.owner, attempt, running, conn, setup=self._setup)
             with lent(conn, stage, "the handler"):
                 arguments = (msg, context) if handler.takes_context else (msg,)
@@ -545,7 +546,7 @@ class Caller:
             raise misled("the handler", stage.led)
 
     def _refuse_lost(self, conn: Connection, lane: Lane) -> None:
-        """Raise if our lease was lost since the claim: another instance may have the message."""
+        """Raise LostClaim if our lease was lost since the claim and others may have the message."""
         if lane.owner == self._shared.identity.id:
             return
         found = recover.still_flagged(conn, self._setup.tables, {lane.row.msg_id: lane.row.tries})
@@ -586,7 +587,7 @@ class Caller:
         return fate
 
     def _was_committed(self, lane: Lane) -> bool:
-        """Read the rows; sets `lane.settled` if the COMMIT had arrived."""
+        """Whether the rows show that the COMMIT arrived; if so, sets `lane.settled`."""
         lanes = {lane.row.msg_id: lane}
         ids = set(lanes) | ({lane.next_row.msg_id} if lane.next_row else set())
         with self.transacting.beside() as conn:

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 # --- Whether code runs inside an item of a fan-out, where nothing may be sent with the outcome.
 #
-# An item that is done does not run again when its message is tried again, so that what it had sent
-# with the failed try would be missing.
+# An item that is done does not run again when its message is tried again, so what it sent in the
+# failed try would be lost.
 
 ITEM_OF: ContextVar[object] = ContextVar("msgworker_item_of", default=None)
-"""The running handler to which the item belongs that this thread or task runs."""
+"""The running handler whose item this thread or task runs; None outside of items."""
 
 
 class AsItem:
@@ -95,7 +95,7 @@ class FanOut:
 
 
 class Cancellable(Protocol):
-    """Tells a context that its handler should end."""
+    """Where a context reads whether its handler should end."""
 
     cancelled: bool
     cancel_reason: str | None
@@ -109,7 +109,7 @@ class FansOut(Protocol):
 
 
 class Sends(Protocol):
-    """The instance: what a message that is sent is checked against, and whom it wakes up."""
+    """What Context.send needs of the instance: its tables, the channel to notify, its tracer."""
 
     @property
     def tables(self) -> Tables: ...
@@ -122,18 +122,19 @@ class Sends(Protocol):
 SENDING = ProcessLock()
 """Held for a moment by each call of ctx.send in a plain handler."""
 _RETURNED: list[tuple[Any, Outgoing]] = []
-"""In the place of the messages that a handler has sent, once it has returned."""
+"""Replaces `Context._sends` once the handler has returned."""
 
 
 class Context:
-    """The second argument of a handler, beside its message.
+    """The second argument of a handler, after its message.
 
-    instance_id: this instance. attempt: 1 at the first try. log: a logger whose records carry the
-    message. cancelled: set when the worker stops, the lease is lost, the timeout is over or an
-    operator cancels the message; cancel_reason: what that one said.
-    connection, session: only for transactional handlers; writes there commit together
-    with the outcome, or not at all. The handler must not commit, roll back or close them:
-    then its try fails with HandlerMisuse. A COMMIT that it sends as SQL is not detected.
+    instance_id: the id of the instance that runs the handler. attempt: the number of this try,
+    from 1. log: a logger whose records carry the message. cancelled: True once the worker stops,
+    the lease is lost, the timeout is over or an operator cancels the message: a long handler checks
+    it and ends. cancel_reason: the reason that the operator gave, else None.
+    connection, session: only with transactional=True. Writes there commit together with the
+    outcome, or not at all. A handler that commits, rolls back or closes them fails its try with
+    HandlerMisuse; a COMMIT that it sends as SQL is not detected.
     """
 
     __slots__ = (
@@ -177,21 +178,22 @@ class Context:
 
     @property
     def cancel_reason(self) -> str | None:
-        """The reason of the operator who has cancelled the message, None if there is none. If the
-        handler then raises or returns, the message is dead with this reason."""
+        """The reason given by the operator who cancelled the message, else None. Whether the
+        handler then returns or raises, the message is dead with this reason."""
         return self._running.cancel_reason
 
     @property
     def connection(self) -> Connection:
-        """The connection of the transaction that settles the message, in a batch or a group all of
-        them."""
+        """The SQLAlchemy connection in whose transaction the message is settled; in a batch or a
+        group, all of them. Raises HandlerMisuse without transactional=True."""
         if self._connection is None:
             raise HandlerMisuse("ctx.connection is for handlers with transactional=True")
         return self._connection
 
     @property
     def session(self) -> Session:
-        """An ORM session on `connection`; flushed, not committed, when the handler returns."""
+        """An ORM session on `connection`; flushed, not committed, when the handler returns. Raises
+        HandlerMisuse without transactional=True."""
         if self._session is None:
             from sqlalchemy.orm import Session
 
@@ -214,10 +216,10 @@ class Context:
         """Send a message as a part of this message's outcome. The arguments are those of App.send.
 
         In a transactional handler it is inserted at once, in the transaction of the outcome, and
-        its msg_id is returned. In a plain one it is kept until the handler has returned and then
-        sent in the transaction that writes the message as done; None is returned. If the try fails,
-        is postponed or loses its claim, nothing is sent, so that a retry sends nothing twice. Any
-        thread of the handler may call it, until the handler returns. See docs/guides/chains.md.
+        its msg_id is returned. In a plain handler it is inserted after the handler has returned, in
+        the transaction that writes the message as done; None is returned. If the try fails, is
+        postponed or loses its claim, nothing is sent, so that a retry sends nothing twice. Any
+        thread of the handler may call it until the handler returns. See docs/guides/chains.md.
 
         Raises what App.send raises for bad arguments; HandlerMisuse after the handler has returned,
         in an item of a fan-out, and for on_duplicate="raise" in a plain handler.
@@ -252,7 +254,7 @@ class Context:
         return message
 
     def _send(self, message: Outgoing, of: Any) -> Any:
-        """Send a message with the outcome of that of the msg_id `of`."""
+        """Send a message with the outcome of the message whose msg_id is `of`."""
         assert self._setup is not None
         if self._connection is not None:
             msg_id = store.send_one(self._connection, self._setup.tables, message, own=of)
@@ -276,8 +278,8 @@ class Context:
         return None
 
     def _sent(self) -> list[tuple[Any, Outgoing]] | None:
-        """For the package: the handler has returned; what it has sent, each message with the msg_id
-        of that with whose outcome it is sent."""
+        """For the package, once the handler has returned: what it has sent, each after the msg_id
+        of the message with whose outcome it is sent."""
         sent, self._sends = self._sends, _RETURNED
         return sent
 
@@ -319,8 +321,8 @@ class Context:
         Items run again after a crash: without transactional_items at most the last 200 (or as many
         as run at once, if that is more). Raises ConfigError for bad arguments, before anything
         runs; HandlerMisuse in a transactional handler; LostClaim, HandlerTimeout or RetryLater when
-        no further item may start: the claim is lost, the time is over, or the worker stops or
-        cannot tell whether it still holds its lease.
+        no further item may start: the claim is lost, the time is over, or the worker stops or is
+        not sure that it still holds its lease.
         """
         if self._fans is None:
             raise HandlerMisuse(
@@ -359,12 +361,12 @@ class Context:
 
 
 class BatchContext(Context):
-    """The second argument of a handler with batch=..., beside its messages.
+    """The second argument of a handler with batch=..., after its messages.
 
     instance_id, cancelled: as in Context. connection, session: as in Context; their transaction
-    settles all messages of the batch. attempt: 1, except where one message that has failed before
-    runs alone. log: its records carry the topic, the try and how many messages there are
-    (`messages`), and the message where there is one. A handler with group=... gets a Context.
+    settles all messages of the batch. attempt: 1, except for a message that has failed before,
+    which runs alone. log: its records carry the topic, the try and the number of messages
+    (`messages`), and the message if there is only one. A handler with group=... gets a Context.
     """
 
     __slots__ = ("_ended", "_failures", "_ids", "_messages")
@@ -385,15 +387,16 @@ class BatchContext(Context):
         self._failures: dict[Any, BaseException] = {}
 
     def fail(self, message: Message[Any], error: Exception) -> None:
-        """Fail one message of the batch, as if its handler had raised `error`; the others go on.
+        """Fail one message of the batch, as if its handler had raised `error`; the others continue.
 
-        It counts a try and waits for its back-off; Reject and RetryLater mean what they mean when
-        raised. What follows it in its object waits for it. Returns at once: return from the handler
-        as usual. With transactional=True the transaction is then rolled back and the handler called
-        again without these messages, so that nothing is committed for them; if it names further
-        messages again and again, each message runs alone. If an error has ended the transaction,
-        as any does on PostgreSQL outside of a savepoint, or the session, only the first failure
-        that was named counts. An error that was not raised gets the traceback of this call.
+        A try of the message is counted, and it waits for its back-off; Reject and RetryLater mean
+        what they mean when raised. Later messages of its object wait for it. Call it for each
+        message that fails, and return from the handler as usual. With transactional=True the
+        transaction is then rolled back and the handler called again without these messages, so that
+        nothing is committed for them; if it names further ones in each of four calls, each message
+        runs alone. If an error has ended the transaction, as any does on PostgreSQL outside of a
+        savepoint, or the session, only the first failure that was named counts. An error that was
+        not raised gets the traceback of this call.
 
         Raises HandlerMisuse if it is no message of this batch, was failed already, or `error` is
         not an exception.
@@ -427,10 +430,10 @@ class BatchContext(Context):
     ) -> Any:
         """As Context.send. of: the message of this batch with whose outcome it is sent.
 
-        With transactional=True all outcomes are one transaction, and `of` says no more than whose
-        unique key is free for what is sent (default: that of the first message). Without it the
-        outcomes of a batch are written apart, so `of` is needed: what is sent for a message that
-        fails, or is lost, is not sent, while the others send theirs.
+        With transactional=True all outcomes are one transaction, and `of` only says whose unique
+        key the new message may have (default: that of the first message). Without it the outcomes
+        of a batch are written separately, so `of` is required: what is sent for a message that
+        fails, or whose claim is lost, is not sent; the others send theirs.
 
         Raises what Context.send raises; HandlerMisuse without `of`, where it is needed, and if it
         is no message of this batch.
@@ -479,8 +482,8 @@ class BatchContext(Context):
         return self._log
 
     def _ended_with(self) -> dict[Any, list[Outgoing]]:
-        """For the package: the handler has returned; what a plain one has sent, by the msg_id of
-        the message with whose outcome it is sent."""
+        """For the package, once the handler has returned: what a plain one has sent, by the msg_id
+        of the message with whose outcome it is sent."""
         self._ended = True
         sent: dict[Any, list[Outgoing]] = {}
         for msg_id, message in self._sent() or ():

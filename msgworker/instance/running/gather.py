@@ -26,12 +26,12 @@ LEASE_SHARE = 1 / 3
 
 
 class BatchSize:
-    """The size of the batches of one handler. It starts small, is doubled while batches take less
-    than half of the aim, and cut to what the aim allows; halved when a batch was rolled back, so
-    that rare failures leave many batches whole.
+    """The size of the batches of one handler. It starts small; it is doubled if a full batch takes
+    at most half of the aimed time, cut to fit if it takes longer than that time, and halved if a
+    batch is rolled back, so that after rare failures most batches are not.
 
-    now: how many messages the next one takes. Written by handler threads without a lock: one of two
-    answers at the same time may be lost.
+    now: how many messages the next one takes. Written by handler threads without a lock: of two
+    updates at the same time one may be lost.
     """
 
     def __init__(self, most: int, aim_seconds: float, lease_seconds: float) -> None:
@@ -53,9 +53,9 @@ class BatchSize:
 
 # --- Which messages share a batch: those that wait at this moment, of one handler.
 #
-# Only a message without a try or a crash behind it leads a lane into a batch; any other runs
-# alone, and so does the rest of its lane. So a poison message costs those beside it one try at
-# most.
+# A lane joins a batch only if its flagged message has no earlier try or crash; otherwise that
+# message runs alone, and so does the rest of its lane. So a poison message costs the others of its
+# batch one try at most.
 
 
 @dataclass(slots=True)
@@ -71,12 +71,12 @@ class Batch:
 
     @property
     def is_single(self) -> bool:
-        """Whether it is one message, whose handler ends for it alone."""
+        """Whether it is a single message."""
         return len(self.lanes) == 1 and self.lanes[0].width == 1
 
 
 class Gathering:
-    """Used by the handler threads. lanes: where further ones wait."""
+    """Puts batches together; called by handler threads. lanes: where further ones wait."""
 
     def __init__(self, setup: Setup, shared: Shared, lanes: Lanes) -> None:
         self._setup = setup
@@ -92,7 +92,7 @@ class Gathering:
             return None
         batch = Batch(handler, [lane])
         if not self._may_lead(lane, handler):
-            if not lane.alone:  # as far as a batch can have reached, in which its process died
+            if not lane.alone:  # cut it to the longest batch in which its process may have died
                 lane.rows = lane.rows[: lane.place + handler.most]
             lane.alone = True
         elif not shared.stop.requested.is_set() and not shared.quiesce.active:

@@ -51,8 +51,8 @@ def payload_type(
     """The T of a first parameter annotated `Message[T]`, in a batch `list[Message[T]]`; None if
     there is none.
 
-    Raises HandlerError if the first one is annotated as the Context, as a list where it gets one
-    message, or the reverse; or the second one as a Context that it does not get.
+    Raises HandlerError if the first parameter is annotated as the Context, as a list where it gets
+    one message, or the reverse; or if the second one is annotated as the wrong Context.
     """
     try:
         parameters = list(inspect.signature(fn).parameters)
@@ -60,7 +60,7 @@ def payload_type(
         return None
     try:
         hints = typing.get_type_hints(_called(fn))
-    except Exception:  # perhaps of another parameter
+    except Exception:  # perhaps because of another parameter
         hints = _first_hint(fn)
     names = [n for n in parameters if n in hints]
     hint = hints[names[0]] if names else None
@@ -133,13 +133,13 @@ def _check_context(hint: Any, name: str, batch: bool) -> None:
 
 
 def _takes(hint: Any, kind: type) -> bool:
-    """Whether an annotation, apart from its arguments, is met by this type or narrows it."""
+    """Whether an annotation, apart from its arguments, is this type, a base or a subclass of it."""
     origin = typing.get_origin(hint) or hint
     if origin is typing.Union:
         return False
     try:
         return _is_any(hint) or issubclass(kind, origin) or issubclass(origin, kind)
-    except TypeError:  # no class, a protocol that cannot tell, or a TypedDict
+    except TypeError:  # no class, a protocol that cannot be checked, or a TypedDict
         return not inspect.isclass(origin) or getattr(origin, "_is_protocol", False)
 
 
@@ -216,9 +216,9 @@ class Handler:
     """A registered handler. wait: None = the App's back-off. max_tries: None = the table's rule.
 
     batch: it takes lists of at most so many messages. group: so many of its calls, one message
-    each, may share a transaction. batch_seconds: what a batch or a group may take.
-    limit: of its topic, over all instances. on_done, on_dead: topics of the messages about those
-    that are done or dead.
+    each, may share a transaction. batch_seconds: the aimed time of a batch or a group.
+    limit: of its topic, over all instances. on_done, on_dead: the topic of a message that is sent
+    when one is done or dead.
     """
 
     topic: str | None
@@ -432,7 +432,7 @@ class Registry:
         self._note(handler)
 
     def _refuse_circle(self, new: Handler, option: str) -> None:
-        """Raise if messages about messages would come back to the topic of this handler."""
+        """Raise if the topics of this option would lead back to the topic of this handler."""
         known = self.handlers | {new.topic: new}
         way: list[str | None] = [new.topic]
         at: str | None = getattr(new, option)
@@ -445,7 +445,7 @@ class Registry:
             way.append(at)
             found = known.get(at) or known.get(None)
             ahead: str | None = None if found is None else getattr(found, option)
-            at = None if ahead == at else ahead  # it sends none about its own topic
+            at = None if ahead == at else ahead  # a handler sends none to its own topic
 
     def get(self, topic: str | None) -> Handler | None:
         return self.handlers.get(topic) or self.handlers.get(None)

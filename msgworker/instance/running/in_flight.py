@@ -26,12 +26,13 @@ class Lane:
 
     Written by its present owner: the fetcher, then the handler thread, then the thread that
     settles it. head: the first message. row: the flagged one. width: how many messages its present
-    try takes, the flagged one and those behind it; 1 except in a batch. owner: the id it was
-    claimed under. part: of the slice in which its head was found.
-    settled: a transactional handler has settled it; whether it continues. alone: its messages run
-    in no batch, to its end. verdict: the result of the next message, known before it is flagged.
-    started_at: when the handler of its message started (monotonic), 0 = it did not; ran_seconds:
-    for how long it ran, of a batch its share.
+    try takes, the flagged one and those behind it; 1 except in a batch. owner: the id that claimed
+    it. part: the part of the slice in which its head was found.
+    settled: None, or whether the lane continues after a transactional handler has settled it.
+    alone: no message of it runs in a batch any more. verdict: the result of the next message, which
+    failed in a batch before it was flagged.
+    started_at: when the handler of its message started (monotonic), 0 = it did not. ran_seconds:
+    how long it ran, in a batch its share.
     """
 
     __slots__ = (
@@ -90,13 +91,13 @@ class Lane:
 
 
 class Execution:
-    """A running handler: its lane, since when (monotonic), and its deadline.
+    """A running handler: its flagged message, its start and its deadline (monotonic).
 
-    part: of the slice in which it was found. beside: the flagged messages of other lanes that the
-    same call handles, each with its part. called: the message of a group that runs now. fatal: if
-    it exceeds its timeout, the instance leaves. stuck: it did. shared: it handles several messages.
-    cancel_reason: of an operator, if it handles one. end_task: cancels the task of an async one,
-    once. stopped: that was done at the end of the grace time.
+    part: the part of the slice in which it was found. beside: the flagged messages of other lanes
+    that the same call handles, each with its part. called: the message of a group that runs now.
+    fatal: if it exceeds its timeout, the instance stops. stuck: it did. shared: it handles several
+    messages. cancel_reason: of an operator, if it handles one. end_task: cancels the task of an
+    async one, once. stopped: the task was cancelled at the end of the grace time.
     """
 
     stuck = cancelled = reported = shared = stopped = False
@@ -122,14 +123,14 @@ class Execution:
         self.part = part
 
     def cancel_for(self, reason: str) -> None:
-        """An operator cancels the message."""
+        """Cancel it for the reason of an operator."""
         self.cancel_reason, self.cancelled = reason, True
-        end_task = self.end_task  # its own thread takes it away
+        end_task = self.end_task  # read once: the thread of the loop clears it
         if end_task is not None:
             end_task()
 
     def end_at_stop(self) -> bool:
-        """The grace time is over: cancel the task of an async one. Whether it has one."""
+        """At the end of the grace time: cancel the task of an async handler. Whether it has one."""
         end_task = self.end_task
         if end_task is not None:
             self.stopped = True
@@ -146,11 +147,11 @@ class Execution:
 
 
 ObjectsAndIds = tuple[set[Any], set[int]]
-"""Objects and messages."""
+"""Objects and ids of messages."""
 
 
 class Cancel(NamedTuple):
-    """A request to cancel our claim of a message: row is the `Lane.row` of that claim itself."""
+    """A request to cancel our claim of a message. row: the very object in `Lane.row`."""
 
     row: Row
     request: Request
@@ -170,8 +171,8 @@ class InFlight:
     removes its own.
     ran_long: the last handlers that took longer than a heartbeat, with their begin and end
     (monotonic); added by handler threads, read by the heartbeat.
-    given_back: messages that wait again since we have written that, the lowest of some; added by
-    who has, removed by the fetcher before a look.
+    given_back: the lowest id of each set of messages that we have released; added by the thread
+    that released them, removed by the fetcher before it searches.
     """
 
     __slots__ = ("blocked", "cancels", "given_back", "lanes", "ran_long", "running", "unsure")
@@ -188,9 +189,9 @@ class InFlight:
     def held(self) -> ObjectsAndIds:
         """The objects and ids of all lanes.
 
-        A message whose settle is in flight may look free, because its outcome is already committed
-        while the answer is on its way. A claim of its object now could not be distinguished from
-        the old claim.
+        A message whose settle is under way may look free: its outcome is committed, but the
+        settling thread has no answer yet. If the fetcher's thread claimed its object now, that
+        claim could not be distinguished from the old one.
         """
         rows = [lane.head for lane in list(self.lanes)]
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
@@ -208,8 +209,9 @@ class InFlight:
     def flagged(self) -> set[int]:
         """The messages of our lanes that are flagged, or that are just getting the flag.
 
-        To be called after the flagged rows were read. A settle may move a lane at any moment; it
-        writes `place` first, so that a `width` read before it is not that of a later place.
+        Call it after the flagged rows were read. A settling thread may move a lane meanwhile: it
+        writes `place` and then `width`; this one reads `width` first, so that it is never that of a
+        later place.
         """
         known: set[int] = set()
         for lane in list(self.lanes):
@@ -222,8 +224,8 @@ class InFlight:
 
     def parts(self) -> set[Any]:
         """The parts of slices with in-flight messages, or with a handler that runs under a lost id.
-        While we keep its part no instance runs another message of its object: we claim none
-        (`running_under_lost_ids`) and others do not look there."""
+        While we keep such a part, no instance runs another message of its objects: we claim none
+        (`running_under_lost_ids`), and others do not claim from the part."""
         parts = {lane.part for lane in list(self.lanes)}
         return parts.union(*(running.parts() for running in list(self.running.values())))
 
@@ -243,31 +245,31 @@ class InFlight:
             running.cancelled = True
 
     def cancelled(self, row: Row) -> Request | None:
-        """The request to cancel this claim of a message; row: the `Lane.row` itself."""
+        """The request to cancel this claim of a message. row: the very object in `Lane.row`."""
         found = self.cancels.get(row.msg_id)
         return None if found is None or found.row is not row else found.request
 
     def tell_cancelled(self) -> None:
-        """Cancel the handlers of messages for which that is requested."""
+        """Cancel running handlers whose message is in `cancels`."""
         for running in list(self.running.values()):
             request = self.cancelled(running.row)
             if request is not None and not running.shared and running.cancel_reason is None:
                 running.cancel_for(request.reason)
 
     def drop(self, lanes: Iterable[Lane]) -> None:
-        """These lanes are finished or lost."""
+        """Remove lanes that are finished or lost."""
         self.lanes.difference_update(lanes)
 
     def forget(self, is_ours: Callable[[str], bool]) -> None:
-        """Our lease is lost: drop the lanes of the old id and cancel its running handlers. Those of
-        the new one may be added meanwhile."""
+        """The lease is lost: drop the lanes of the old id and cancel its running handlers. The
+        fetcher may add lanes of the new id meanwhile."""
         self.drop([lane for lane in list(self.lanes) if not is_ours(lane.owner)])
         for running in list(self.running.values()):
             if not is_ours(running.owner):
                 running.cancelled = True
 
 
-# --- Stop claiming until nothing is in flight: nothing is claimed, and no lane passes its flag on.
+# --- Quiesce: nothing is claimed, and no lane passes its flag on, until nothing is in flight.
 #
 # OPEN ──begin──► QUIESCING ──nothing in flight──► EMPTY (do the purpose) ──end──► OPEN
 #  ▲                  │ it takes too long
@@ -279,7 +281,7 @@ PAUSE_SECONDS = 30.0
 
 
 class Reason(Enum):
-    """Why."""
+    """Why an instance quiesces."""
 
     QUARANTINE = "a message in quarantine must run alone"
     NEW_ID = "the instance must take a new id"
@@ -287,7 +289,7 @@ class Reason(Enum):
 
 class Phase(Enum):
     """OPEN: claim as usual. BEGUN: from now on nothing new starts; waiting lanes are released.
-    QUIESCING: still so. EMPTY: nothing is in flight. PAUSE: claim for a while."""
+    QUIESCING: as BEGUN, in later steps. EMPTY: nothing is in flight. PAUSE: claim for a while."""
 
     OPEN = auto()
     BEGUN = auto()
@@ -299,8 +301,8 @@ class Phase(Enum):
 class Quiesce:
     """Written by the fetcher's thread; `active` is read by settling threads.
 
-    reason: its purpose; None while OPEN. active: no lane passes its flag on. If handlers
-    take longer, each attempt lasts twice as long as the one before.
+    reason: its purpose; None while OPEN. active: no lane passes its flag on. If handlers take too
+    long, each attempt lasts twice as long as the one before.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -123,8 +123,8 @@ def describe(error: BaseException, home: str | None = None) -> str:
 def result_of_error(
     error: BaseException, handler: Handler, attempt: int, backoff: Backoff = DEFAULT_BACKOFF
 ) -> Result:
-    """The outcome of an exception of a handler; backoff: the default of the App. Never fails: an
-    error may refuse whatever is asked of it."""
+    """The outcome of an exception of a handler. backoff: the default of the App. Never fails, even
+    if every attribute of the error raises."""
     error = carried(error)
     try:
         return _result_of_error(error, handler, attempt, backoff)
@@ -133,7 +133,7 @@ def result_of_error(
 
 
 def fault(error: BaseException, where: str = "") -> Result:
-    """A failed try for an error that is not the handler's."""
+    """A failed try, for an error of ours."""
     text = f"{where}{type(error).__name__}: {text_of(error)}"
     delay = DEFAULT_BACKOFF(1) if lacks_memory(error) else ODD_BACKOFF_SECONDS
     return Result(Outcome.FAILED, clean(text, MAX_ERROR), delay)

@@ -28,13 +28,13 @@ from msgworker.message import Outcome
 # --- The lanes that wait for a handler thread.
 #
 # A lane is handled one message at a time: its next handler starts only after the settle that moved
-# the flag has committed. Threads take lanes from a common queue. It wakes only as many threads as
-# are useful, because waking a thread costs more than a short handler.
+# the flag has committed. Threads take lanes from a common queue, which wakes only as many threads
+# as are useful, because waking a thread costs more than a short handler.
 
 WORTH_A_THREAD_SECONDS = 0.002
 UNKNOWN_SECONDS = 1.0  # assumed for a handler while none has ended: wakes all threads
 NEWEST_SHARE = 0.05
-MOST_PASSED = 100  # lanes of other handlers that a batch looks behind
+MOST_PASSED = 100  # lanes of other handlers that a batch skips, at most
 
 
 class Lanes:
@@ -96,7 +96,7 @@ class Lanes:
                 break
         if passed:
             self.ready.extendleft(reversed(passed))
-            with self._gate:  # a thread may have found nothing meanwhile
+            with self._gate:  # a handler thread may have found `ready` empty meanwhile, and wait
                 self._wake(len(passed))
         return taken
 
@@ -110,7 +110,7 @@ class Lanes:
                 self.ran_dry = True
             else:
                 if self._idle and self.ready:
-                    self.nudge()  # `put` wakes by the mean, and this handler may be slower
+                    self.nudge()  # `put` relies on the mean, and this handler may be slower
                 return lane
             with self._gate:
                 if self.ready:
@@ -127,24 +127,24 @@ class Lanes:
         return dry
 
     def nudge(self) -> None:
-        """Wake one more thread if lanes wait: called regularly, since a handler may be slower than
+        """Wake one more thread if lanes wait. Called regularly, since a handler may be slower than
         the mean."""
         if self.ready and self._idle:
             with self._gate:
                 self._wake(1)
 
     def _wake(self, threads: int) -> None:
-        """Under the gate. They count as idle no more: one that was woken takes some time to come,
-        and all who look meanwhile would wake others."""
+        """Wake so many idle threads; the caller holds the gate. They no longer count as idle at
+        once: a woken thread takes time to run, and callers would wake others meanwhile."""
         threads = min(threads, self._idle)
         if threads > 0:
             self._idle -= threads
             self._gate.notify(threads)
 
     def take_back(self, most: int | None = None) -> list[Lane]:
-        """Lanes that no thread has taken, to be released: all of them, or so many of the newest
-        whose messages may share a batch. The row does not say that others must not: whoever claims
-        those next would call their batch again."""
+        """Take lanes that no thread has taken, to release them: all of them, or `most` of the
+        newest, without those that must run alone (`Lane.alone`). Their rows do not say so, and
+        another instance would call their batch again."""
         back: deque[Lane] = deque()
         kept: deque[Lane] = deque()
         while self.ready and (most is None or len(back) < most):
@@ -155,7 +155,7 @@ class Lanes:
             (kept if most is not None and lane.alone else back).appendleft(lane)
         if kept:
             self.ready.extend(kept)
-            with self._gate:  # a thread may have found nothing meanwhile
+            with self._gate:  # as in `take_more`
                 self._wake(len(kept))
         unsure = self._in_flight.unsure
         while most is None and unsure:
@@ -164,9 +164,9 @@ class Lanes:
         return list(back)
 
     def may_start(self, lane: Lane) -> bool:
-        """Whether the lane is ours under this id. One of a lost id is no longer in flight, and
-        recovery gives its rows back; without `claimed_by` it is kept until the housekeeper has
-        checked it."""
+        """Whether the lane was claimed under our present id. One of a lost id is no longer in
+        flight, and recovery releases its rows; without `claimed_by` it is kept until the
+        housekeeper has checked it."""
         identity = self._identity
         if lane.owner == identity.id:
             return True
@@ -199,7 +199,8 @@ UNTRUSTED_PAUSE_SECONDS = 0.05
 
 
 class HandlerThreads:
-    """Take lanes, run their handlers, and pass them on to be settled.
+    """The handler threads of an instance: take lanes, run their handlers, and pass them on to be
+    settled. Started and joined by the Instance.
 
     handle: stores its result in the lane. handle_batch: does so for the lane and for others that it
     takes, and returns those that have a result; None if its handler takes no batches. settle: gets
@@ -294,16 +295,16 @@ class HandlerThreads:
         while (lane := lanes.next()) is not None:
             ended: Sequence[Lane] | None = None
             try:
-                trusted = identity.trusted()  # by the id of the lane, if that is the same since
+                trusted = identity.trusted()  # before the id is compared: so it is about that id
                 if lane.owner != identity.tenure.id and not lanes.may_start(lane):
                     continue
                 if not trusted:  # wait until the heartbeat knows whether the lease is live
                     lanes.put_back(lane)
                     if shared.stop.requested.wait(UNTRUSTED_PAUSE_SECONDS):
-                        time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
+                        time.sleep(UNTRUSTED_PAUSE_SECONDS)  # do not spin until `close`
                     continue
                 controls = shared.controls
-                if controls.paused and controls.is_paused(lane.row):  # since it was claimed
+                if controls.paused and controls.is_paused(lane.row):  # since the claim
                     lane.result = lane.result or Result(Outcome.RELEASED)
                     lane.finished_at = time.monotonic()
                 elif setup.registry.most > 1:
@@ -331,7 +332,7 @@ class HandlerThreads:
         self._lanes.took(end - begin)
 
     def _failed(self, lane: Lane, error: BaseException) -> None:
-        """An error of ours, round the handler: a failed try, so that its object is not blocked."""
+        """A bug of ours outside the handler is a failed try, so that the object is not blocked."""
         self._shared.in_flight.running.pop(threading.get_ident(), None)
         lane.result = lane.result or fault(error)
         lane.finished_at = time.monotonic()
@@ -353,8 +354,8 @@ class _Escaping:
 
 
 def _once(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> Callable[[], None]:
-    """A function for any thread that cancels a task, once: a second cancel would interrupt what it
-    does at its end."""
+    """A function for any thread that cancels a task once: a second cancel would interrupt the
+    task's cleanup."""
     told: list[bool] = []
 
     def cancel() -> None:
@@ -370,8 +371,9 @@ def _once(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> Ca
 
 
 class _Loop:
-    """A loop with its thread. What ends it (`sys.exit` in a child task, `loop.stop()`) is no end of
-    the others' tasks: it is begun again. If that is not possible, those that wait get an error."""
+    """An event loop with its thread. If a task ends the loop (`sys.exit` in a child task,
+    `loop.stop()`), it is started again, so that other tasks continue; if the loop fails, handler
+    threads that wait get an error."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -404,7 +406,7 @@ class _Loop:
             self.loop.close()
 
     def _fail(self, future: Future[Any]) -> None:
-        with suppress(Exception):  # it has ended
+        with suppress(Exception):  # it is done already
             future.set_exception(
                 MsgworkerError("the event loop of async handlers has failed; see the log")
             )
@@ -421,16 +423,16 @@ class _Loop:
             self.waiting.discard(future)
 
     def close(self) -> None:
-        """Stop it; its thread ends, and coroutines that still run are dropped."""
+        """Stop the loop and its thread; coroutines that still run are dropped."""
         self.closing = True
-        with suppress(RuntimeError):  # closed
+        with suppress(RuntimeError):  # it is closed already
             self.loop.call_soon_threadsafe(self.loop.stop)
 
 
 class LoopThread:
-    """One event loop on one thread, started at the first async handler.
+    """One event loop on one thread, started at the first async handler; called by handler threads.
 
-    pid: the process; a child that returns from a handler here ends.
+    pid: the process; a forked child that returns from a handler is ended.
     """
 
     def __init__(self, pid: int) -> None:
@@ -439,8 +441,9 @@ class LoopThread:
         self._loop: _Loop | None = None
 
     def run(self, coroutine: Any, timeout: float | None, running: Execution) -> Any:
-        """Run a coroutine to its end; after `timeout` it is cancelled and HandlerTimeout raised.
-        It is cancelled too when an operator cancels its message, and at the end of a stop."""
+        """Run a coroutine to its end. After `timeout` seconds it is cancelled and HandlerTimeout
+        raised. It is also cancelled when an operator cancels its message, and at the end of the
+        grace time."""
         value = self._get().run(self._limited(coroutine, timeout, running))
         if isinstance(value, _Escaping):
             raise value.error
@@ -450,7 +453,7 @@ class LoopThread:
         began = asyncio.get_running_loop().time()
         end = _once(asyncio.get_running_loop(), asyncio.current_task())
         running.end_task = end
-        if running.cancel_reason is not None:  # before there was a task
+        if running.cancel_reason is not None:  # cancelled before there was a task
             end()
         try:
             async with asyncio.timeout(timeout) as limit:

@@ -1,9 +1,9 @@
-"""The calls of handlers with spans around them, in the place of the plain ones where tracing is on.
+"""Callers that put spans around handlers; they replace the plain ones if tracing is on.
 
-A span begins when the handler is called and ends when its outcome is known. A try whose handler
-was not called, because its payload is none, has a span too; a message that is released unhandled
-has none. A group has one for each of its calls; they get their outcome when that of the group is
-known, but end when their call has.
+A span begins when the handler is called and ends when its outcome is known. A try that fails before
+its handler is called, as for a bad payload, has a span too; a message that is released unhandled
+has none. A group has a span for each of its calls; it ends with the call, and gets its outcome when
+that of the group is known.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_HANDLED = (Outcome.RELEASED, Outcome.CANCELLED)
 GOOD = (Outcome.DONE, Outcome.LATER, Outcome.RELEASED)
 """The outcomes that are no failures."""
 AGAIN = "again"
-"""In the place of an outcome: it was rolled back, or has none, and the message runs again."""
+"""Instead of an outcome: the call was rolled back or has none, and the message runs again."""
 
 
 @dataclass(slots=True)
@@ -48,9 +48,9 @@ class _Call:
 
 @dataclass(slots=True)
 class _Try:
-    """What a thread is at. rows: those that are handled; span: of the try, once its handler is
-    called; error: what that has raised; called: the messages that it was called for; calls: of a
-    group."""
+    """The try that a thread runs. rows: its messages; span: of the try, once its handler is called;
+    error: what the handler has raised; called: the ids of messages that it was called for; calls:
+    of a group."""
 
     rows: Sequence[Row] = ()
     span: Span | None = None
@@ -60,7 +60,7 @@ class _Try:
 
 
 class _OfThread(threading.local):
-    """Of each handler thread."""
+    """The try of each handler thread."""
 
     now = _Try()
 
@@ -74,7 +74,7 @@ class TracedCaller(Caller):
         self._of_thread = _OfThread()
 
     def begin(self, rows: Sequence[Row]) -> _Try:
-        """This thread handles these rows now."""
+        """Begin a try of these rows in this thread."""
         self._of_thread.now = begun = _Try(rows)
         return begun
 

@@ -142,15 +142,15 @@ def place_of(error: BaseException, home: str | None = None) -> str | None:
 
 
 def _name(step: TracebackType) -> str:
-    """The function of a step; of a comprehension, the function it stands in."""
+    """The function of a step; of a comprehension, the function around it."""
     code = step.tb_frame.f_code
     parts = [part for part in code.co_qualname.split(".") if part not in _INNER]
     return parts[-1] if parts else code.co_name
 
 
 def came_from(error: BaseException, frame: FrameType | None) -> None:
-    """Give an error that was not raised the traceback of one that is raised in this frame, up to
-    our own code."""
+    """Give an error that was not raised a traceback as if it were raised in this frame, without our
+    own frames."""
     if error.__traceback__ is not None:
         return
     steps: TracebackType | None = None
@@ -163,7 +163,7 @@ def came_from(error: BaseException, frame: FrameType | None) -> None:
 def trim(error: BaseException, home: str | None = None) -> None:
     """Take our own frames off the beginning of an error's traceback.
 
-    They are of no use to the reader, and they would make a reference cycle with this error.
+    The reader has no use for them, and they would form a reference cycle with the error.
     """
     with suppress(BaseException):  # its attributes may be of its own making
         steps = _steps(error)
@@ -193,7 +193,7 @@ def trace_of(error: BaseException, home: str | None = None, most: int = MAX_TRAC
 
 
 def where(error: BaseException, home: str | None = None) -> str | None:
-    """The innermost frame of the user's alone, as a traceback has it; None if there is none."""
+    """Only the user's innermost frame, as a traceback shows it; None if there is none."""
     try:
         steps = _steps(error)
         mine = [step for step, m in zip(steps, _mine(steps, home), strict=True) if m]
@@ -270,7 +270,7 @@ def _said(error: BaseException, room: int) -> str:
 
 
 def _members(error: BaseException, home: str | None, room: int) -> str:
-    """The first errors of a group, as deep as there is room."""
+    """The first errors of a group, nested as deep as `room` bytes allow."""
     if not isinstance(error, BaseExceptionGroup) or room < LEAST_ROOM:
         return ""
     lines: list[str] = []
@@ -290,7 +290,7 @@ def _entries(error: BaseException, home: str | None) -> list[str]:
     others: list[TracebackType] = []
     same = 0
     for step, is_mine in zip(steps[mine.index(True) :], mine[mine.index(True) :], strict=True):
-        if step.tb_frame.f_code.co_name in _INNER:  # stands in the line of the frame before
+        if step.tb_frame.f_code.co_name in _INNER:  # the frame before shows its line
             continue
         if not is_mine:
             others.append(step)
