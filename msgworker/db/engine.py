@@ -219,8 +219,8 @@ class Beside(OptionEngine):
 
 def _initialize_once(pool: sa.Pool, other: sa.Pool) -> None:
     """SQLAlchemy initializes a dialect with the first connection of a pool, and others of that pool
-    wait meanwhile. `pool` has the dialect and the events of `other`: let the two wait for each
-    other, so that none uses a dialect which the other is initializing."""
+    wait meanwhile on its mutex. `pool` was made of `other` and has its dialect and its events: give
+    it that mutex too, so that neither uses a dialect which the other is initializing."""
     first: Any = other.dispatch.connect
     second: Any = pool.dispatch.connect
     mutex = getattr(first, "_get_exec_once_mutex", None)  # SQLAlchemy 2.0 has an attribute

@@ -96,7 +96,7 @@ class TopicLimits:
             shared.controls = Controls(shared.controls.paused, by_topic)
 
     def _declare(self, topic: str, limit: Limit) -> Recorded:
-        """Record the limit of a handler, instead of another one."""
+        """Record the limit of a handler; it replaces the one that is recorded."""
         tables, me = self._setup.tables, self._shared.identity.id
         for _ in range(RACES):
             with self._link.transaction() as conn:
