@@ -187,7 +187,7 @@ def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
         conn = connected(engine).execution_options(isolation_level="AUTOCOMMIT")
         try:
             if probe := of(conn).probe:
-                conn.exec_driver_sql(probe)
+                conn.exec_driver_sql(probe).close()
         except BaseException:
             conn.close()
             raise

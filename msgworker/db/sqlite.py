@@ -319,7 +319,7 @@ class SQLite(Database):
                 kind,
             )
         with connecting(engine) as conn:
-            conn.exec_driver_sql(self.set_up_statement)
+            conn.exec_driver_sql(self.set_up_statement).close()
 
     @contextmanager
     def lending(self, conn: sa.Connection) -> Iterator[None]:

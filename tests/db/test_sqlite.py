@@ -36,6 +36,16 @@ def test_what_is_committed_is_on_disk_but_for_an_engine_of_the_user_s(tmp_path: 
         engine.dispose()
 
 
+def test_the_schema_is_made_also_where_a_listener_keeps_each_cursor(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'm.db'}")
+    kept: list[object] = []
+    sa.event.listen(engine, "after_cursor_execute", lambda _c, cursor, *_: kept.append(cursor))
+    App(engine).create_schema()
+    with engine.connect() as conn:
+        assert conn.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    engine.dispose()
+
+
 class Hog:
     """Another writer that takes the lock again right after each commit, and counts its rounds."""
 
