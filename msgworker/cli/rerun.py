@@ -50,6 +50,11 @@ def writes(fn: F) -> F:
     return fn
 
 
+def written(given: dict[str, Any]) -> dict[str, Any]:
+    """Takes the options of `writes` out of `given`, for `carry_out`."""
+    return {name: given.pop(name) for name in ("dry_run", "yes", "actor", "reason")}
+
+
 def long_work(fn: F) -> F:
     """The options of long-running writes."""
     fn = click.option(
@@ -295,13 +300,13 @@ def change(
 ) -> int:
     """Count, ask for confirmation, change, print. word: "discarded". options: of the ops call."""
     chosen = choice_of(given)
-    written = {name: given.pop(name) for name in ("dry_run", "yes", "actor", "reason")}
-    begins = kind != "rerun" and not written["dry_run"] and chosen["operation"] is None
-    if begins and not (written["reason"] or "").strip():
+    how = written(given)
+    begins = kind != "rerun" and not how["dry_run"] and chosen["operation"] is None
+    if begins and not (how["reason"] or "").strip():
         raise Usage("--reason is required; it is kept in the audit")
     app = open_app(ctx, given)
     write = getattr(app.ops, kind)
-    done = carry_out(app, write, question=question, **options, **written, **chosen)
+    done = carry_out(app, write, question=question, **options, **how, **chosen)
     named = len(chosen["ids"] or ())
     why = partial(nothing_of, app, chosen)
     return print_result(done, word=word, verb=kind, json=as_json, named=named, nothing=why)

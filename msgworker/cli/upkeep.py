@@ -21,7 +21,15 @@ from msgworker.cli.output import (
     safe,
     since,
 )
-from msgworker.cli.rerun import carry_out, long_work, operation_of, print_result, rate_of, writes
+from msgworker.cli.rerun import (
+    carry_out,
+    long_work,
+    operation_of,
+    print_result,
+    rate_of,
+    writes,
+    written,
+)
 from msgworker.config import seconds
 from msgworker.ops.results import Repaired
 
@@ -49,10 +57,6 @@ def release(
     nobody: bool,
     older_than: str | None,
     any_age: bool,
-    dry_run: bool,
-    yes: bool,
-    actor: str | None,
-    reason: str | None,
     as_json: bool,
     **given: Any,
 ) -> int:
@@ -70,8 +74,7 @@ def release(
         raise Usage("--force is for an instance; --nobody needs no --force")
     if not nobody and (older_than is not None or any_age):
         raise Usage("--older-than and --any-age go with --nobody")
-    app = open_app(ctx, given)
-    write: dict[str, Any] = {"actor": actor, "reason": reason, "dry_run": dry_run, "yes": yes}
+    how, app = written(given), open_app(ctx, given)
     if nobody:
         done = carry_out(
             app,
@@ -80,12 +83,12 @@ def release(
             always_ask=True,
             older_than=age_or_instant(older_than),
             any_age=any_age,
-            **write,
+            **how,
         )
         if done.matched == 0:
             raise NothingMatched("no message is at 1 without an owner, or none for so long")
         return print_result(done, word="released", verb="release", json=as_json)
-    if force and not dry_run:
+    if force and not how["dry_run"]:
         note("if it is alive, its messages are given back when its lease would have ended; wait")
     assert instance is not None
     done = carry_out(
@@ -95,7 +98,7 @@ def release(
         always_ask=force,
         instance=instance,
         force=force,
-        **write,
+        **how,
     )
     if done.matched == 0:
         raise NothingMatched(_nothing_of(app, instance))
@@ -131,10 +134,6 @@ def purge(
     topic: str | None,
     dead: bool,
     archive_to: str | None,
-    dry_run: bool,
-    yes: bool,
-    actor: str | None,
-    reason: str | None,
     as_json: bool,
     **given: Any,
 ) -> int:
@@ -145,18 +144,15 @@ def purge(
     asked: dict[str, Any] = {"topic": topic, "dead": dead, "archive_to": archive_to}
     if operation is not None and any(asked.values()):
         raise Usage("--operation continues with the original selection; give no other one")
-    app = open_app(ctx, given)
+    how, app = written(given), open_app(ctx, given)
     done = carry_out(
         app,
         app.ops.purge,
         question="Delete {} permanently?" if archive_to is None else "Move {} to the archive?",
-        dry_run=dry_run,
-        yes=yes,
         older_than=age_or_instant(older_than),
         operation=operation,
         rate=rate,
-        actor=actor,
-        reason=reason,
+        **how,
         **asked,
     )
     return print_result(done, word="purged", verb="purge", json=as_json)

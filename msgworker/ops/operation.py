@@ -130,22 +130,31 @@ class Pace:
             self._gate.wait(rest)
 
 
+Work = Callable[[int, list[int], Connection], Step]
+"""What one transaction of an operation of this number does with a part of its messages."""
+
+
 class Bulk:
-    """A running operation: `step` after `step`, then `finish`."""
+    """An operation on messages: `over` some after others, then `end`. It is recorded when it begins
+    with the first. op: one that was interrupted and is continued, None = a new one."""
 
     def __init__(
         self,
         engine: sa.Engine,
         tables: Tables,
-        op: Operation,
+        kind: str,
+        by: Who,
+        asked: dict[str, Any],
+        op: Operation | None = None,
         *,
         rate: float | None = None,
         progress: OnProgress | None = None,
     ) -> None:
         self.engine = engine
         self._tables = tables
+        self._kind, self._by, self._asked = kind, by, asked
+        self._op = op
         self._progress = progress
-        self.op = op
         self.skips = Skips()
         self._worked_seconds = STEP_SECONDS
         database = tables.database
@@ -156,42 +165,55 @@ class Bulk:
             most=database.max_ids, rate=rate, lets_others=database.one_writer, rest=rest
         )
 
-    @classmethod
-    def begun(
-        cls,
-        engine: sa.Engine,
-        tables: Tables,
-        kind: str,
-        by: Who,
-        asked: dict[str, Any],
-        **more: Any,
-    ) -> Bulk:
-        """Record a new operation in the audit."""
-        with writing(engine) as conn:
-            op_id = audit.begin(conn, tables, kind=kind, **by.fields, asked=asked)
-            op = audit.read(conn, tables, op_id)
-        assert op is not None
-        return cls(engine, tables, op, **more)
+    @property
+    def op(self) -> Operation:
+        """What the audit has of it."""
+        return self.begin()
 
-    def over(
+    def begin(self) -> Operation:
+        """Record it, if it is not recorded."""
+        if self._op is None:
+            with writing(self.engine) as conn:
+                asked = {"kind": self._kind, **self._by.fields, "asked": self._asked}
+                op_id = audit.begin(conn, self._tables, **asked)
+                self._op = audit.read(conn, self._tables, op_id)
+            assert self._op is not None
+        return self._op
+
+    @property
+    def last_id(self) -> int | None:
+        """The message behind which it continues; None = it begins."""
+        return None if self._op is None else self._op.last_id
+
+    def over_all(
         self,
-        ids: Sequence[int],
-        work: Callable[[Connection, list[int]], Step],
+        page: Callable[[Connection, int | None], list[int]],
+        work: Work,
         *,
-        keeps_place: bool = True,
+        after: int | None = None,
+        full: int = 1,
     ) -> None:
+        """`over` the messages of each page: those behind a msg_id, lowest first. A page of fewer
+        than `full` is the last."""
+        while True:
+            with connecting(self.engine) as conn:
+                ids = page(conn, after)
+            self.over(ids, work)
+            if len(ids) < full:
+                return
+            after = ids[-1]
+
+    def over(self, ids: Sequence[int], work: Work) -> None:
         """Run `work` on the messages, part by part, each in a step.
 
         A part that the database refuses is halved, down to the one message: it is skipped and
-        named, and the others are not held up. keeps_place: the operation can be continued after
-        the last one of a part.
+        named, and the others are not held up.
         """
         start, most = 0, MOST_SIZE
         while start < len(ids):
             part = list(ids[start : start + min(most, self.pace.size)])
-            last = part[-1] if keeps_place else None
             try:
-                self.step(last, partial(_on, part, work))
+                self.step(part[-1], partial(work, self.op.op_id, part))
             except TooMany:
                 most = len(part) // 2
                 continue
@@ -200,10 +222,14 @@ class Bulk:
                     most = len(part) // 2
                     continue
                 said = reason_of(error) if isinstance(error, DBAPIError) else str(error)
-                skip = Skip(part[0], Why.REFUSED, error=said)
-                self.step(last, lambda conn, skip=skip: Step(1, 0, [skip]))  # type: ignore[misc]
+                self.skip([Skip(part[0], Why.REFUSED, error=said)], part[0])
             start += len(part)
             most = min(2 * most, MOST_SIZE)
+
+    def skip(self, skips: list[Skip], last_id: int | None = None) -> None:
+        """Count messages that are left alone."""
+        if skips:
+            self.step(last_id, lambda conn: Step(len(skips), 0, skips))
 
     def step(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
         """Run `work` and record its counts in one transaction.
@@ -255,17 +281,13 @@ class Bulk:
             done = work(conn)
             # Without the COMMIT, whose duration does not depend on the number of changes.
             self._worked_seconds = time.monotonic() - begun
-            counts = {
-                "matched": done.matched,
-                "changed": done.changed,
-                "skipped": len(done.skips),
-            }
+            counts = {"matched": done.matched, "changed": done.changed, "skipped": len(done.skips)}
             if not audit.advance(conn, self._tables, op, last_id=last_id, **counts):
                 raise MsgworkerError(
                     f"operation {op.op_id} is over, or another process continues it; this step was "
                     "not done. `msgworker audit` shows it"
                 )
-        self.op = replace(
+        self._op = replace(
             op,
             steps=op.steps + 1,
             last_id=last_id,
@@ -299,22 +321,21 @@ class Bulk:
         before = self.op
         if now is None or now.steps != before.steps + 1:
             return None
-        self.op = now
+        self._op = now
         return Step(now.matched - before.matched, now.changed - before.changed)
 
-    def finish(self) -> None:
-        """Record the end of the operation."""
+    def end(self) -> Repaired:
+        """Record its end; returns the counts, including those from before an interruption."""
+        op = self._op
+        if op is None:
+            return Repaired(kind=self._kind)
 
         def send() -> bool:
             with writing(self.engine) as conn:
-                audit.finish(conn, self._tables, self.op.op_id)
+                audit.finish(conn, self._tables, op.op_id)
             return True
 
         self._known(send, nothing, repeatable)
-
-    def result(self) -> Repaired:
-        """The counts so far, including those from before an interruption."""
-        op = self.op
         return Repaired(
             kind=op.kind,
             op_id=op.op_id,
@@ -322,10 +343,6 @@ class Bulk:
             changed=op.changed,
             **self.skips.as_counts | {"skipped": op.skipped},
         )
-
-
-def _on(part: list[int], work: Callable[[Connection, list[int]], Step], conn: Connection) -> Step:
-    return work(conn, part)
 
 
 # --- Shared parts of all writes: the audit tables, dry runs, resuming after an interruption.
@@ -457,16 +474,14 @@ class Writing(Call):
         kind: str,
         by: Who,
         asked: dict[str, Any],
-        op: Operation | None,
+        op: Operation | None = None,
         **pace: Any,
     ) -> Bulk:
-        """The operation, begun or continued; pace: rate and progress."""
-        if op is not None:
-            return Bulk(self._engine, self._tables, op, **pace)
+        """An operation that has yet to begin, or to be continued; pace: rate and progress."""
         kept = {k: v for k, v in asked.items() if v is not None and v is not False}
         if kept.get("ids") is not None:
             kept |= call.kept(kept.pop("ids"))
-        return Bulk.begun(self._engine, self._tables, kind, by, kept, **pace)
+        return Bulk(self._engine, self._tables, kind, by, kept, op, **pace)
 
     def _told(self, kind: str, would: Counted) -> Repaired:
         """The result of a dry run, with the first of the messages."""

@@ -127,47 +127,42 @@ def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
 
 def give_back(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> bool:
     """Give back its rows, with a try counted for each, as after a crash. False if some are left
-    because other transactions have locked them."""
+    because other transactions have locked them: it does not wait for locks, because a suspended
+    process would block it, and with it recovery of the rows that are locked here."""
+    dead_id = held.instance_id
+    text = _text(f"released from instance {dead_id} by {by.actor}", by)
     left: set[int] = set()
+
+    def page(conn: Connection, after: int | None) -> list[int]:
+        return recover.flagged_by(conn, t, dead_id, after=_behind(after))
+
+    def work(op_id: int, part: list[int], conn: Connection) -> Step:
+        locked = change.lock(conn, t, part, words=(State.PROCESSING,), waits=False)
+        mine = done.still_mine(conn, t, part, me=dead_id)
+        busy, free = mine.difference(locked), sorted(mine.intersection(locked))
+        audit.record(conn, t, op_id, free)
+        changed = recover.recover(conn, t, free, dead_id=dead_id, text=text)
+        left.difference_update(part)  # it may be sent again
+        left.update(busy)
+        return Step(len(part) - len(busy), changed)
+
     for pause in AGAIN_AFTER_SECONDS:
         threading.Event().wait(pause)
-        left = _all_free(bulk, t, held, by)
+        left.clear()
+        bulk.over_all(page, work)
         if not left:
             return True
-    leave_alone(bulk, [Skip(i, Why.LOCKED) for i in sorted(left)])
+    bulk.skip([Skip(i, Why.LOCKED) for i in sorted(left)])
     return False
 
 
-def _all_free(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> set[int]:
-    """Give back the rows that are not locked; return the others.
+def _text(done: str, by: Who) -> str:
+    """The last error of a message that was given back."""
+    return f"{done}: {by.reason}"[:1000] if by.reason else done[:1000]
 
-    It does not wait for locks: a suspended process would block this one indefinitely, and with it
-    recovery of the rows that are locked here.
-    """
-    dead_id = held.instance_id
-    why = f": {by.reason}" if by.reason else ""
-    text = f"released from instance {dead_id} by {by.actor}{why}"[:1000]
-    left: set[int] = set()
-    after = recover.FIRST
 
-    def work(conn: Connection, ids: list[int]) -> Step:
-        locked = change.lock(conn, t, ids, words=(State.PROCESSING,), waits=False)
-        mine = done.still_mine(conn, t, ids, me=dead_id)
-        busy = mine.difference(locked)
-        free = sorted(mine.intersection(locked))
-        audit.record(conn, t, bulk.op.op_id, free)
-        changed = recover.recover(conn, t, free, dead_id=dead_id, text=text)
-        left.difference_update(ids)  # it may be sent again
-        left.update(busy)
-        return Step(len(ids) - len(busy), changed)
-
-    while True:
-        with connecting(bulk.engine) as conn:
-            ids = recover.flagged_by(conn, t, dead_id, after=after)
-        if not ids:
-            return left
-        bulk.over(ids, work, keeps_place=False)
-        after = ids[-1]
+def _behind(after: int | None) -> int:
+    return recover.FIRST if after is None else after
 
 
 # ---------------------------------------------------------------- without an owner
@@ -194,15 +189,8 @@ def age_of(t: Tables, older_than: Any, any_age: bool) -> float | datetime | None
     return age
 
 
-def refuse_owners_unknown(engine: sa.Engine, t: Tables) -> None:
-    """Raise MsgworkerError if messages without an owner may belong to a live instance."""
-    if t.has("claimed_by"):
-        return
-    with connecting(engine) as conn:
-        _refuse_living(conn, t)
-
-
 def _refuse_living(conn: Connection, t: Tables) -> None:
+    """Raise MsgworkerError while an instance is alive, whose own any message at 1 may be."""
     from msgworker.queries.instances import Life, instances
 
     lives = [
@@ -217,59 +205,34 @@ def _refuse_living(conn: Connection, t: Tables) -> None:
         )
 
 
-def held_by_nobody(engine: sa.Engine, t: Tables, before: datetime | None) -> list[int]:
-    """The messages at 1 without an owner."""
-    with connecting(engine) as conn:
-        found = recover.foreign(conn, t, before=before, limit=SHOWN)
-    return [msg_id for msg_id, _ in found]
-
-
-def of_unknown_age(engine: sa.Engine, t: Tables, before: datetime | None) -> list[Skip]:
-    """The messages at 1 without an owner that an age cannot choose."""
-    if before is None:
-        return []
-    with connecting(engine) as conn:
-        return [Skip(i, Why.UNDATED) for i in recover.undated(conn, t, limit=SHOWN)]
-
-
-def leave_alone(bulk: Bulk, skips: list[Skip]) -> None:
-    """Count the skipped messages."""
-    if skips:
-        bulk.step(None, lambda conn: Step(len(skips), 0, skips))
-
-
 def give_back_nobodys(
     bulk: Bulk, engine: sa.Engine, t: Tables, before: datetime | None, by: Who
 ) -> None:
     """Give back messages without an owner, with a try counted for each; skip locked ones."""
-    why = f": {by.reason}" if by.reason else ""
-    text = f"released by {by.actor}: it was at 1 without an owner{why}"[:1000]
-    after = recover.FIRST
+    text = _text(f"released by {by.actor}: it was at 1 without an owner", by)
+    seen: dict[int, int] = {}
 
-    def work(conn: Connection, ids: list[int]) -> Step:
-        locked = change.lock(conn, t, ids, words=(State.PROCESSING,), waits=False)
+    def page(conn: Connection, after: int | None) -> list[int]:
+        nonlocal seen
+        seen = dict(recover.foreign(conn, t, after=_behind(after), before=before))
+        return sorted(seen)
+
+    def work(op_id: int, part: list[int], conn: Connection) -> Step:
+        locked = change.lock(conn, t, part, words=(State.PROCESSING,), waits=False)
         # Check again under the lock: one may have ended, or have an owner, since it was read.
-        now = dict(recover.foreign(conn, t, after=ids[0] - 1, before=before, limit=len(seen)))
+        now = dict(recover.foreign(conn, t, after=part[0] - 1, before=before, limit=len(seen)))
         free = [i for i in locked if now.get(i) == seen[i]]
-        if free and not t.has(
-            "claimed_by"
-        ):  # an instance that has just flagged one has a lease by now
-            _refuse_living(conn, t)
-        audit.record(conn, t, bulk.op.op_id, free)
+        if free and not t.has("claimed_by"):
+            _refuse_living(conn, t)  # an instance that has just flagged one has a lease by now
+        audit.record(conn, t, op_id, free)
         changed = 0
         for tries in sorted({seen[i] for i in free}):
             same = [i for i in free if seen[i] == tries]
             changed += recover.recover_foreign(conn, t, same, seen_tries=tries, text=text)
-        skips = [Skip(i, Why.CHANGED if i in locked else Why.LOCKED) for i in ids if i not in free]
-        return Step(len(ids), changed, skips)
+        skips = [Skip(i, Why.CHANGED if i in locked else Why.LOCKED) for i in part if i not in free]
+        return Step(len(part), changed, skips)
 
-    while True:
-        with connecting(engine) as conn:
-            seen = dict(recover.foreign(conn, t, after=after, before=before))
-        if not seen:
-            return
-        bulk.over(sorted(seen), work, keeps_place=False)
-        after = max(seen)
+    bulk.over_all(page, work)
 
 
 def end(engine: sa.Engine, t: Tables, held: HeldMessages, me: str | None, *, drop: bool) -> None:
@@ -313,16 +276,16 @@ class Releases(Writing):
         if held.lease is None and not held.ids:
             return Repaired(kind="release")
         asked = {"instance": instance, "force": force, "lived": held.lives}
-        bulk = self._bulk("release", by, asked, None, progress=progress)
+        bulk = self._bulk("release", by, asked, progress=progress)
+        bulk.begin()  # it is in the audit before the lease is taken over
         try:
             me = take_over(self._engine, t, held)
         except MsgworkerError:  # another process was faster: end the recorded operation
-            bulk.finish()
+            bulk.end()
             raise
         all_free = give_back(bulk, t, held, by)
         end(self._engine, t, held, me, drop=all_free)
-        bulk.finish()
-        return bulk.result()
+        return bulk.end()
 
     def release_nobody(
         self,
@@ -349,10 +312,12 @@ class Releases(Writing):
         t = self._tables
         age = age_of(t, older_than, any_age)
         before = None if age is None else self._before(age)
-        refuse_owners_unknown(self._engine, t)
-        seen = held_by_nobody(self._engine, t, before)
-        undated = of_unknown_age(self._engine, t, before)
-        left = Skips()
+        with connecting(self._engine) as conn:
+            if not t.has("claimed_by"):
+                _refuse_living(conn, t)
+            seen = [msg_id for msg_id, _ in recover.foreign(conn, t, before=before, limit=SHOWN)]
+            lost = [] if before is None else recover.undated(conn, t, limit=SHOWN)
+        undated, left = [Skip(i, Why.UNDATED) for i in lost], Skips()
         left.add(undated)
         if dry_run:
             return self._told("release", Counted(seen, len(seen) + left.count, skips=left))
@@ -360,8 +325,7 @@ class Releases(Writing):
         if not seen:
             return Repaired(kind="release", matched=left.count, **left.as_counts)
         asked = {"nobody": True, "before": None if before is None else before.isoformat()}
-        bulk = self._bulk("release", by, asked, None, progress=progress)
+        bulk = self._bulk("release", by, asked, progress=progress)
         give_back_nobodys(bulk, self._engine, t, before, by)
-        leave_alone(bulk, undated)
-        bulk.finish()
-        return bulk.result()
+        bulk.skip(undated)
+        return bulk.end()

@@ -18,7 +18,7 @@ from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName, Status
 from msgworker.ops import call
 from msgworker.ops.call import Who
-from msgworker.ops.operation import Bulk, Step, TooMany, Writing, check_all
+from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
 from msgworker.ops.results import OnProgress, Repaired, Skip, Why
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection
 from msgworker.store import audit, bounded, cancels, change
@@ -30,8 +30,6 @@ MOST_BEHIND = 10_000
 """Messages of several objects that one transaction reruns; those of one object, all of them."""
 NOT_DONE = (State.FAILED, State.DEAD)
 V = TypeVar("V")
-Work = Callable[[int, Connection, list[int]], Step]
-"""What one transaction of an operation of this number does with a part of a chunk."""
 
 # --- What may be changed, and how: one declaration for each kind of write.
 
@@ -314,22 +312,17 @@ class Repairs(Writing):
         if rate is not None:  # pages that are read ahead must not become stale
             ahead = max(1, int(rate * LOOK_AHEAD_SECONDS))
             choice = replace(choice, chunk_size=min(choice.chunk_size, ahead))
-        begin = partial(self._bulk, kind, by, asked.given, op, rate=rate, progress=how.progress)
-        bulk: Bulk | None = None if op is None else begin()
-        for chunk in choice.chunks(None if op is None else op.last_id):
+        bulk = self._bulk(kind, by, asked.given, op, rate=rate, progress=how.progress)
+        for chunk in choice.chunks(bulk.last_id):
             if asked.with_successors:
                 work = _with_successors(choice, chunk, also_done=asked.also_done)
             else:
                 work = _alone(choice, chunk, by)
-            bulk = bulk or begin()
-            bulk.over(chunk.ids, partial(work, bulk.op.op_id))
-        if bulk is None:
-            return Repaired(kind=kind)
-        bulk.finish()
-        done = bulk.result()
-        if State.PROCESSING not in act.may:
+            bulk.over(chunk.ids, work)
+        done = bulk.end()
+        if done.op_id is None or State.PROCESSING not in act.may:
             return done
-        return replace(done, requested=self._read(audit.running_before, bulk.op.op_id))
+        return replace(done, requested=self._read(audit.running_before, done.op_id))
 
 
 # --- What a transaction does with the messages of a chunk.
@@ -338,7 +331,7 @@ class Repairs(Writing):
 def _alone(choice: Choice, chunk: Chunk, by: Who) -> Work:
     """Change each of them, whatever is behind it."""
 
-    def work(op_id: int, conn: Connection, part: list[int]) -> Step:
+    def work(op_id: int, part: list[int], conn: Connection) -> Step:
         left = [chunk.skips[i] for i in part if i in chunk.skips]
         ids, gone = choice.lock(conn, [i for i in part if i not in chunk.skips])
         late: dict[int, Skip] = {}
@@ -490,7 +483,7 @@ def _with_successors(choice: Choice, chunk: Chunk, *, also_done: bool) -> Work:
     tails = Tails.of(choice, chunk, also_done=also_done)
     with_done = also_done or State.DONE in choice.act.may
 
-    def work(op_id: int, conn: Connection, part: list[int]) -> Step:
+    def work(op_id: int, part: list[int], conn: Connection) -> Step:
         t = choice.tables
         before = audit.touched(conn, t, op_id, part)  # already rerun behind another one
         heads, gone = choice.lock(conn, [i for i in part if i in tails.first and i not in before])

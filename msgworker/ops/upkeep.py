@@ -75,19 +75,18 @@ def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive 
     with connecting(engine) as conn:
         beside = purge.beside(conn, t)
 
-    def work(conn: Connection, part: list[int]) -> Step:
+    def work(op_id: int, part: list[int], conn: Connection) -> Step:
         ids = purge.lock(conn, t, part, **old.options)
-        gone = sorted(set(part) - set(ids))
+        gone = sorted(set(part).difference(ids))
         if ids:
-            _take_away(conn, t, ids, into, beside)
+            kept = len(ids) if into is None else purge.archive(conn, t, into, ids)
+            check_all(len(ids), kept=kept, deleted=purge.delete(conn, t, ids, beside))
         return Step(len(part), len(ids), [Skip(i, Why.CHANGED) for i in gone])
 
-    more = True
-    while more:
-        with connecting(engine) as conn:
-            ids = purge.chunk(conn, t, **old.options, after=bulk.op.last_id, limit=CHUNK)
-        more = len(ids) == CHUNK
-        bulk.over(ids, work)
+    def page(conn: Connection, after: int | None) -> list[int]:
+        return purge.chunk(conn, t, **old.options, after=after, limit=CHUNK)
+
+    bulk.over_all(page, work, after=bulk.last_id, full=CHUNK)
 
 
 def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
@@ -101,14 +100,6 @@ def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
     except DBAPIError as error:
         if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
             raise
-
-
-def _take_away(
-    conn: Connection, t: Tables, ids: list[int], into: Archive | None, beside: list[sa.Table]
-) -> None:
-    kept = len(ids) if into is None else purge.archive(conn, t, into, ids)
-    deleted = purge.delete(conn, t, ids, beside)
-    check_all(len(ids), kept=kept, deleted=deleted)
 
 
 # --- What operators do in upkeep.
@@ -176,10 +167,10 @@ class Upkeep(Writing):
         into = open_archive(self._engine, t, asked["archive_to"])
         pace = call.rate_of(rate)
         bulk = self._bulk("purge", by, asked, op, rate=pace, progress=progress)
+        bulk.begin()
         purge_all(bulk, self._engine, t, old, into)
         forget_history(self._engine, self._tables, self._history_seconds or HISTORY_SECONDS)
-        bulk.finish()
-        return bulk.result()
+        return bulk.end()
 
     def _would_purge(self, old: Old) -> Repaired:
         with self._reading() as (conn, t):
