@@ -448,8 +448,8 @@ MUTANTS = (
     _m(
         "heartbeat stopped before handlers end",
         "instance/instance.py",
-        "        self.fetcher.stop()\n        self.lanes.close()\n",
-        "        self.fetcher.stop()\n        self.heartbeat.stop()\n        self.lanes.close()\n",
+        "        for part in parts:\n            part.ask()\n",
+        "        self.heartbeat.stop()\n        for part in parts:\n            part.ask()\n",
         *_on("test_the_lease_is_kept_while_a_stop_waits_for_a_handler", "sqlite"),
     ),
     _m(

@@ -1,10 +1,9 @@
 """One running instance: its parts, wired, and the order in which they start and stop.
 
-Start: lease, keeper (StopThread), watchdog, heartbeat, housekeeper, the scope's member, settler,
-handlers, fetcher, timer, listener.
-Stop: no new claims; unstarted lanes are released; running handlers get a grace time; everything
-is settled; the lease is dropped last, after the last handler, or left for recovery if one still
-runs.
+Start: the lease, the keeper (StopThread), the watchdog, then `Instance.parts`, in their order.
+Stop: all parts are asked to end, then each is ended, in the reverse order: running handlers get a
+grace time, what has not started is released, and everything is settled. The lease is dropped last,
+after the last handler, or left for recovery if one still runs.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 from msgworker import events
 from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
@@ -58,6 +59,16 @@ CANCEL_SECONDS = 2.0  # the most that a cancelled async handler may take to end
 ROLE_SECONDS = 5.0  # the most that a role may take to end, after the last handler
 
 
+class _Part(NamedTuple):
+    """ask: makes it end, without waiting. end: waits for its end, until the deadline of the stop at
+    most. Both may be called if it was not started. role: its thread, if it is a role."""
+
+    start: Callable[[], object]
+    end: Callable[[], object]
+    ask: Callable[[], object] = lambda: None
+    role: Role | None = None
+
+
 class Instance:
     """The parts of one instance, wired. A Worker starts it; the keeper's thread stops it."""
 
@@ -90,7 +101,7 @@ class Instance:
         self.asked = asked or StopRequest()
         self.keeper = StopThread(shared.stop.requested, self._stop_once)
         self._grace, self._stopped = grace, stopped
-        self._registered = False
+        self._in_time = self._handlers_ended = True
         self._look, self._beat, self._house = (threading.Event() for _ in range(3))
         look_now, housekeep_now = self._look.set, self._house.set
         self.member = None if setup.scope is None else setup.scope.join(self._standing())
@@ -167,9 +178,26 @@ class Instance:
         )
         self.listener = Listener(shared, setup.channel, heard=look_now)
         self.timer = Timer(setup, shared, look_now=look_now) if setup.schedules else None
-        timers = () if self.timer is None else (self.timer,)
-        watched = (self.fetcher, self.heartbeat, self.housekeeper, *timers)
-        self.watchdog = Watchdog(setup, shared, roles=watched, settling=self.settler.links)
+        self.parts = list(self._parts())
+        self.roles = [part.role for part in self.parts if part.role is not None]
+        self.watchdog = Watchdog(setup, shared, roles=self.roles, settling=self.settler.links)
+
+    def _parts(self) -> Iterator[_Part]:
+        """In the order of the start; the stop asks and ends them in the reverse order."""
+        for beat in (self.heartbeat, self.housekeeper):
+            yield _Part(beat.start, partial(self._end, beat), role=beat)
+        if self.member is not None:
+            yield _Part(self.member.start, self._end_member, self.member.leave)
+        settler = self.settler.thread
+        yield _Part(settler.start, self._end_settler, role=settler)
+        if self.setup.channel is not None:
+            one = self.listener
+            yield _Part(one.start, partial(self._end, one), one.stop, one)
+        for claims in (self.timer, self.fetcher):  # as long as it may take: a claim gets its lanes
+            if claims is not None:
+                end = partial(self._wait_for, claims, float("inf"))
+                yield _Part(claims.start, end, claims.stop, claims)
+        yield _Part(self.handlers.start, self._end_handlers, self.lanes.close)
 
     def _callers(self, before_settle: Callable[[Lane], None]) -> tuple[Caller, BatchCaller]:
         """What calls handlers: with spans, if tracing is on."""
@@ -213,32 +241,21 @@ class Instance:
                 self.timer.register()
             self.housekeeper.prepare()
             self.heartbeat.register()
-        self._registered = True
         setup, shared = self.setup, self.shared
         setup.events.emit(events.InstanceStarted(shared.identity.id, len(self.handlers)))
         self.keeper.start()
         self.watchdog.start()
-        self.heartbeat.start()
-        self.housekeeper.start()
-        if self.member is not None:
-            self.member.start()
-        self.settler.thread.start()
-        self.handlers.start()
-        self.fetcher.start()
-        if self.timer is not None:
-            self.timer.start()
-        if self.setup.channel is not None:
-            self.listener.start()
+        for part in self.parts:
+            part.start()
 
     def _undo_start(self) -> None:
-        """Undo a failed start: after the lease was taken, by a stop, which skips what was not
-        started."""
-        if self._registered:
+        """Undo a failed start: after the lease was taken, by a stop."""
+        if self.shared.identity.tenure.registered:
             self.stop(EXIT_GRACE)
             return
-        self.housekeeper.close()
-        if self.timer is not None:
-            self.timer.link.close()
+        for role in self.roles:
+            if role.link is not None:
+                role.link.close()
 
     @property
     def pid(self) -> int:
@@ -248,11 +265,8 @@ class Instance:
     @property
     def is_within(self) -> bool:
         """Whether this thread belongs to the instance, so that its stop may wait for it."""
-        roles = [self.fetcher, self.heartbeat, self.housekeeper, self.watchdog, self.listener]
-        roles += [self.settler.thread]
-        roles += [] if self.timer is None else [self.timer]
         within = self.shared.stop.within or self.keeper.is_current
-        return within or any(role.is_current for role in roles)
+        return within or any(role.is_current for role in (self.watchdog, *self.roles))
 
     def leave(self) -> None:
         """Ask the keeper to stop the instance; returns at once."""
@@ -329,36 +343,23 @@ class Instance:
         ends at the deadline of the whole stop, when the watchdog cuts the connections."""
         self._give_up_at(self._deadline + GIVE_UP_SECONDS)
         self.shared.in_flight.cancel()
-        if self.timer is not None:
-            self.timer.stop()
-        self.fetcher.stop()
-        self.lanes.close()
-        if self.member is not None:
-            self.member.leave()
-        in_time = self._wait_for_handlers()
-        ended = not self.handlers.alive
-        for role in (self.fetcher, self.timer):
-            if role is not None:
-                self._wait_for(role, float("inf"))
-        self.settle_rest()
-        if self.member is not None:
-            self.member.stop(0.0 if self._hurried else min(ROLE_SECONDS, self._rest))
-        beats = (self.housekeeper, self.heartbeat)
-        for one in (self.settler.thread, self.listener, *beats):
-            one.stop()
-            self._wait_for(one, ROLE_SECONDS)
-        for beat in beats:
-            if beat.alive:  # it hangs in a call to the database
-                beat.link.cut()
-                beat.join(min(ROLE_SECONDS, max(HELP_SECONDS, self._rest)))
+        parts = self.parts[::-1]
+        for part in parts:
+            part.ask()
+        for part in parts:
+            part.end()
         self.settle_rest()  # lanes that the housekeeper has queued meanwhile
-        self._leave(ended)
-        return in_time
+        self._leave(self._handlers_ended)
+        return self._in_time
 
     @property
     def _rest(self) -> float:
         """The seconds that the stop may still take."""
         return max(0.0, (self.shared.stop.give_up_at or 0.0) - time.monotonic())
+
+    def _end_handlers(self) -> None:
+        self._in_time = self._wait_for_handlers()
+        self._handlers_ended = not self.handlers.alive
 
     def _wait_for_handlers(self) -> bool:
         """Wait for the handlers; whether all ended within the grace time. Async ones that did not
@@ -391,6 +392,21 @@ class Instance:
             role.join(TICK_SECONDS)
         if self._hurried:
             role.join(HELP_SECONDS)
+
+    def _end(self, role: Role) -> None:
+        role.stop()
+        self._wait_for(role, ROLE_SECONDS)
+        if role.alive and role.link is not None:  # it hangs in a call to the database
+            role.link.cut()
+            role.join(min(ROLE_SECONDS, max(HELP_SECONDS, self._rest)))
+
+    def _end_settler(self) -> None:
+        self.settle_rest()
+        self._end(self.settler.thread)
+
+    def _end_member(self) -> None:
+        if self.member is not None:
+            self.member.stop(0.0 if self._hurried else min(ROLE_SECONDS, self._rest))
 
     def hurry(self) -> None:
         """Make the stop, which has begun or is about to, wait for no handler."""
@@ -474,13 +490,12 @@ class Instance:
 
     def raise_what_people_must_mend(self) -> None:
         """Raise a repeated error that waiting cannot fix."""
-        outages = [self.fetcher.outage, *self.settler.outages]
-        # While the lease is in doubt, those above do not use the database.
-        if not self.shared.identity.trusted():
-            outages.append(self.heartbeat.outage)
-        for outage in outages:
+        for outage in self.shared.away.outages:
             error = outage.error
             if error is None or outage.failures < HOPELESS_FAILURES:
+                continue
+            # While the lease is in doubt, the others do not use the database.
+            if outage is self.heartbeat.outage and self.shared.identity.trusted():
                 continue
             kind = trouble(error)
             if kind is Trouble.REFUSED:

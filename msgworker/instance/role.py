@@ -26,6 +26,7 @@ from msgworker.db import (
 )
 from msgworker.errors import MsgworkerError
 from msgworker.events import Events, OutageBegan, OutageEnded
+from msgworker.instance.connections import Connections
 from msgworker.logs import Said
 
 EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
@@ -82,10 +83,10 @@ class Away:
         """stream: gets an event from the first and the last. instance: returns the id."""
         self._stream = stream or Events()
         self._instance = instance
-        self._since: dict[object, float] = {}
+        self._since: dict[Outage, float] = {}
         self._lock = threading.Lock()
 
-    def begins(self, who: object, name: str, reason: str) -> bool:
+    def begins(self, who: Outage, name: str, reason: str) -> bool:
         """`who` is in an outage now; True if it is the first. name: may not be unique."""
         with self._lock:
             first = not self._since
@@ -94,7 +95,7 @@ class Away:
             self._stream.emit(OutageBegan(self._instance(), name, reason))
         return first
 
-    def ends(self, who: object, name: str, failures: int) -> bool:
+    def ends(self, who: Outage, name: str, failures: int) -> bool:
         """The outage of `who` is over; True if it was the last."""
         with self._lock:
             self._since.pop(who, None)
@@ -102,6 +103,12 @@ class Away:
         if last:
             self._stream.emit(OutageEnded(self._instance(), name, failures))
         return last
+
+    @property
+    def outages(self) -> list[Outage]:
+        """The present outages."""
+        with self._lock:
+            return list(self._since)
 
     @property
     def seconds(self) -> float:
@@ -121,11 +128,11 @@ class Aside(Away):
         self._main = main
         self._logged = False
 
-    def begins(self, who: object, name: str, reason: str) -> bool:
+    def begins(self, who: Outage, name: str, reason: str) -> bool:
         self._logged = super().begins(who, name, reason) and not self._main.seconds
         return self._logged
 
-    def ends(self, who: object, name: str, failures: int) -> bool:
+    def ends(self, who: Outage, name: str, failures: int) -> bool:
         return super().ends(who, name, failures) and self._logged
 
 
@@ -180,7 +187,12 @@ class Outage:
 
 
 class Role:
-    """A thread with start, stop and a loop; a subclass implements one round and its pause."""
+    """A thread with start, stop and a loop; a subclass implements one round and its pause.
+
+    link: its connections; the watchdog cuts them if a round hangs. None = it uses no database.
+    """
+
+    link: Connections | None = None
 
     def __init__(
         self,

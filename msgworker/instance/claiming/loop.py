@@ -18,6 +18,7 @@ from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drain import Drain, DrainEnd, Next, PollPace, Seen
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.search import Look
+from msgworker.instance.connections import Connections
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane, Phase, Reason
@@ -104,6 +105,8 @@ class Fetcher(Role):
     exhausted: the drain is over. undone: how many due messages that it may handle the table had at
     the last count. The fetcher's thread writes both, the thread that waits for it reads them.
     """
+
+    link: Connections
 
     def __init__(
         self,
@@ -449,9 +452,11 @@ DEAF_SECONDS = 3_600.0
 class Listener(Role):
     """Listens on the channel of the message table, on a connection of its own."""
 
+    link: Connections
+
     def __init__(self, shared: Shared, channel: str | None, *, heard: Callable[[], None]) -> None:
         super().__init__("listener", shared.log, Aside(shared.away))
-        self._link = shared.connector.new()
+        self.link = shared.connector.new()
         self._channel = channel
         self._heard = heard
         self._listening = False
@@ -461,11 +466,11 @@ class Listener(Role):
         """Listen for a second; returns 1 if a notification arrived. Through a pooler that shares
         sessions none would arrive: then it stops listening, and the fetcher polls."""
         assert self._channel is not None
-        with self._link.statement() as conn:
+        with self.link.statement() as conn:
             self._is_deaf = shares_sessions(conn)
             heard = not self._is_deaf and self._wait(conn, self._channel)
         if self._is_deaf:
-            self._link.close()
+            self.link.close()
         if heard:
             self._heard()
         return int(heard)
@@ -484,4 +489,4 @@ class Listener(Role):
         self._listening = False
 
     def ended(self) -> None:
-        self._link.close()
+        self.link.close()

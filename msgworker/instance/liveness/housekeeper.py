@@ -140,6 +140,8 @@ class Housekeeper(Role):
     """The housekeeping of one instance: a thread with its own connection. After its end the thread
     that stops the instance calls `leave` or `say_stopped`."""
 
+    link: Connections
+
     def __init__(
         self,
         setup: Setup,

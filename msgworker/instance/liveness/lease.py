@@ -226,6 +226,8 @@ class Heartbeat(Role):
     happened: events for the housekeeper to emit, since their subscribers may be slow.
     """
 
+    link: Connections
+
     def __init__(
         self,
         setup: Setup,

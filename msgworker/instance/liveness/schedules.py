@@ -16,6 +16,7 @@ from msgworker import ticks
 from msgworker.db import Trouble, reason_of, shows_a_row, trouble
 from msgworker.errors import SchemaError
 from msgworker.events import ScheduleFailed, ScheduleFired
+from msgworker.instance.connections import Connections
 from msgworker.instance.role import Aside, Role
 from msgworker.instance.state import Setup, Shared
 from msgworker.schedules import Schedule
@@ -39,6 +40,8 @@ class _Failing:
 
 class Timer(Role):
     """Fires the schedules that the App declares, and writes its declarations at the start."""
+
+    link: Connections
 
     def __init__(self, setup: Setup, shared: Shared, *, look_now: Callable[[], None]) -> None:
         """look_now: makes the fetcher look for messages."""

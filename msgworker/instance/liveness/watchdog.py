@@ -15,13 +15,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import FrameType
-from typing import Protocol
 
 from msgworker.clock import clock
 from msgworker.errors import HandlerStuck
 from msgworker.instance.connections import Connections, frames_now
 from msgworker.instance.observers import facts
-from msgworker.instance.role import Role
+from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.state import Setup, Shared
 from msgworker.logs import Said
@@ -34,17 +33,6 @@ LEAST_SECONDS = 5.0  # a round may take this long on a busy machine
 FRAMES = 6
 
 
-class Watched(Protocol):
-    """A role with a thread and a link."""
-
-    name: str
-    link: Connections
-    busy_since: float | None
-
-    @property
-    def ident(self) -> int | None: ...
-
-
 class Watchdog(Role):
     """Checks the deadlines. Other threads call `wake` when a deadline may have become earlier."""
 
@@ -53,14 +41,14 @@ class Watchdog(Role):
         setup: Setup,
         shared: Shared,
         *,
-        roles: Sequence[Watched],
+        roles: Sequence[Role],
         settling: Sequence[Connections],
     ) -> None:
         """settling: the connections on which outcomes are written."""
-        super().__init__("watchdog", shared.log, shared.away)
+        super().__init__("watchdog", shared.log, Aside(shared.away))
         self._setup = setup
         self._shared = shared
-        self._roles = roles
+        self._roles = [(role, role.link) for role in roles if role.link is not None]
         self._settling = settling
         self._told: dict[Connections, float] = {}
         self._dead_at = 0.0  # when a connection last gave no answer for too long
@@ -70,7 +58,7 @@ class Watchdog(Role):
         self.overtime()
         self.lease_over()
         self._end_of_stop()
-        found = [self._look(r.name, r.busy_since, r.ident, r.link) for r in self._roles]
+        found = [self._look(r.name, r.busy_since, r.ident, link) for r, link in self._roles]
         for link in self._settling:
             found.append(self._look("settle", link.busy_since, link.ident, link))
         self._shared.connector.lent.look(
@@ -130,7 +118,7 @@ class Watchdog(Role):
 
     def _end_of_stop(self) -> None:
         if self._shared.stop.gave_up():
-            for link in (*(role.link for role in self._roles), *self._settling):
+            for link in (*(link for _, link in self._roles), *self._settling):
                 if link.busy_since is not None:
                     link.cut()
 

@@ -21,7 +21,7 @@ from msgworker.counted import plural
 from msgworker.db import kind_of, reason_of, shows_a_row
 from msgworker.instance.connections import Connections
 from msgworker.instance.observers import Ran, Spans
-from msgworker.instance.role import Outage, Role
+from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Result
 from msgworker.instance.running.pool import Lanes
@@ -83,11 +83,6 @@ class Settler:
     def links(self) -> list[Connections]:
         """The connections of all writers."""
         return [writer.link for writer in self.writers]
-
-    @property
-    def outages(self) -> list[Outage]:
-        """The outages of all writers."""
-        return [writer.outage for writer in self.writers]
 
     @property
     def leaving(self) -> int:
@@ -391,7 +386,8 @@ class SettleThread(Role):
     does not raise."""
 
     def __init__(self, shared: Shared, settle: Callable[[], None]) -> None:
-        super().__init__("settler", shared.log, shared.away, leave_for=shared.stop.leave_for)
+        aside = Aside(shared.away)  # the writers log their outages
+        super().__init__("settler", shared.log, aside, leave_for=shared.stop.leave_for)
         self._settle = settle
 
     def asked(self, handler_seconds: float) -> bool:
@@ -408,7 +404,3 @@ class SettleThread(Role):
 
     def pause_seconds(self, did: int) -> float:
         return IDLE_SECONDS
-
-    def answered(self) -> bool:
-        """A round says nothing about the database: the writers log their outages."""
-        return False
