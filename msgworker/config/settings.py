@@ -5,6 +5,7 @@ One file, because it is a table: a row for each setting, in the order of the doc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -33,11 +34,10 @@ Group = Literal["database", "table", "app", "work", "locks", "log", "web"]
 
 
 def _declared(
-    default: Any, kind: Kind, about: str, *, least: float = 0.0, most: float = YEAR_SECONDS
+    default: Any, kind: Kind, about: str, least: float = 0.0, most: float = YEAR_SECONDS
 ) -> Any:
     """A field of `Settings`: what its row in SETTINGS says of it."""
-    row = {"kind": kind, "about": about, "least": least, "most": most}
-    return field(default=default, metadata=row)
+    return field(default=default, metadata={"row": (kind, default, about, least, most)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,33 +49,25 @@ class Settings:
     """
 
     lease_seconds: float = _declared(
-        30.0,
-        "seconds",
-        "how long an instance counts as alive without a heartbeat",
-        least=0.3,
-        most=86_400,
+        30.0, "seconds", "how long an instance counts as alive without a heartbeat", 0.3, 86_400
     )
     """How long an instance counts as alive without a heartbeat (one per third of it)."""
 
     poll_seconds: float = _declared(
-        1.0,
-        "seconds",
-        "the longest pause between two looks at an idle table",
-        least=0.001,
-        most=3_600,
+        1.0, "seconds", "the longest pause between two looks at an idle table", 0.001, 3_600
     )
     """The longest pause between looks at an idle table. While messages are in flight it is 0.25 s
     at most; a message sent by this process or with a notification is looked for at once."""
 
     run_limit: int = _declared(
-        20, "whole", "messages of an object read ahead; more if few are claimed", most=10_000
+        20, "whole", "messages of an object read ahead; more if few are claimed", 0, 10_000
     )
     """How many messages of an object are read ahead behind its head while `lanes_limit` objects are
     claimed; 0 = none. Fewer objects have longer runs, if those are handled to their end within a
     second: all objects together at most run_limit * lanes_limit messages."""
 
     lanes_limit: int = _declared(
-        1000, "whole", "how many objects an instance claims at once, at most", least=1, most=100_000
+        1000, "whole", "how many objects an instance claims at once, at most", 1, 100_000
     )
     """How many objects an instance claims at once, at most, beside those whose outcome is being
     written."""
@@ -84,8 +76,8 @@ class Settings:
         64 * 1024 * 1024,
         "whole",
         "bytes of payloads over 16 KB that handlers hold at once",
-        least=1,
-        most=2**40,
+        1,
+        2**40,
     )
     """Bytes of long payloads (of more than 16 KB) that handlers of an instance hold at once; one
     that is longer is held alone. Shorter ones are read ahead."""
@@ -96,16 +88,13 @@ class Settings:
     """On PostgreSQL, wake up workers of other processes when a message is sent."""
 
     foreign_stale_after: float | None = _declared(
-        None,
-        "seconds",
-        "recover messages of a foreign consumer after this time; unset: never",
-        least=1,
+        None, "seconds", "recover messages of a foreign consumer after this time; unset: never", 1
     )
     """Seconds after which a message that a foreign consumer has flagged is recovered; None = never.
     The risk: a foreign consumer that is only slow is then not excluded."""
 
     backoff_seconds: float = _declared(
-        BACKOFF_SECONDS, "seconds", "the pause after a first failed try; then 5 times it", most=480
+        BACKOFF_SECONDS, "seconds", "the pause after a first failed try; then 5 times it", 0, 480
     )
     """The pause after a first failed try; each further one is five times as long, plus up to a
     quarter at random, so that retries spread, at most 600 s. 0 = none. A handler's own `wait` has
@@ -128,13 +117,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            value, row = getattr(self, one.name), one.metadata
-            if row["kind"] == "flag":
+            value, (kind, default, _, least, most) = getattr(self, one.name), one.metadata["row"]
+            if kind == "flag":
                 if not isinstance(value, bool):
                     raise ConfigError(f"{one.name} must be True or False, got {value!r}")
-            elif value is not None or one.default is not None:
-                check = whole if row["kind"] == "whole" else number
-                check(one.name, value, row["least"], row["most"])
+            elif value is not None or default is not None:
+                check = whole if kind == "whole" else number
+                check(one.name, value, least, most)
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -145,7 +134,7 @@ class Settings:
         return tuple(f.name for f in fields(cls))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One setting: its name in files, its kind and limits, and its default.
 
@@ -155,10 +144,10 @@ class Setting:
     """
 
     name: str
-    kind: Kind
     group: Group
+    kind: Kind
+    default: Any
     about: str
-    default: Any = None
     least: float = 0.0
     most: float = YEAR_SECONDS
     choices: tuple[str, ...] = ()
@@ -192,288 +181,148 @@ class Setting:
         return value
 
 
-SETTINGS: dict[str, Setting] = {
-    s.name: s
-    for s in (
-        Setting(name="url", kind="text", group="database", about="the database, a SQLAlchemy URL"),
-        Setting(
-            name="table",
-            kind="text",
-            group="table",
-            about="the message table, schema.table allowed",
-            default="msgworker_message",
-        ),
-        Setting(
-            name="columns",
-            kind="names",
-            group="table",
-            about="column names of an existing table, role = name, false = no column",
-            default={},
-        ),
-        Setting(
-            name="on_dead",
-            kind="choice",
-            group="table",
-            about="what an object does after a dead message",
-            default="continue",
-            choices=("continue", "block"),
-        ),
-        Setting(
-            name="max_tries",
-            kind="whole",
-            group="table",
-            about="how often a message is tried",
-            default=3,
-            least=1,
-            most=1000,
-        ),
-        Setting(
-            name="later_limit",
-            kind="whole",
-            group="table",
-            about="how often a message may be postponed by RetryLater",
-            default=100,
-            most=1_000_000,
-        ),
-        Setting(
-            name="visibility_delay_seconds",
-            kind="seconds",
-            group="table",
-            about="messages younger than this are not claimed",
-            default=0.0,
-            most=86_400,
-        ),
-        Setting(
-            name="max_payload",
-            kind="whole",
-            group="table",
-            about="the longest payload that is read, in characters (bytes on MariaDB and MySQL)",
-            default=16_000_000,
-            least=1,
-            most=2**31 - 1,
-        ),
-        Setting(
-            name="shards",
-            kind="whole",
-            group="table",
-            about="how many numbers send writes into the column shard; fixed for a table's life",
-            default=64,
-            least=1,
-            most=32_767,
-        ),
-        Setting(
-            name="time_zone",
-            kind="text",
-            group="table",
-            about="the zone of local times in columns without one",
-            default="UTC",
-        ),
-        *(
-            Setting(name=one.name, group="app", default=one.default, **one.metadata)
-            for one in fields(Settings)
-        ),
-        Setting(
-            name="threads",
-            kind="whole",
-            group="work",
-            about="how many handlers run at once in a process",
-            default=4,
-            least=1,
-            most=MAX_THREADS,
-        ),
-        Setting(
-            name="processes",
-            kind="whole",
-            group="work",
-            about="how many processes run and drain start",
-            default=1,
-            least=1,
-            most=MAX_PROCESSES,
-        ),
-        Setting(
-            name="topics",
-            kind="texts",
-            group="work",
-            about="only these topics, of those that have a handler",
-            default=(),
-        ),
-        Setting(
-            name="time_limit",
-            kind="seconds",
-            group="work",
-            about="stop in order after this time; unset: no limit",
-        ),
-        Setting(
-            name="linger",
-            kind="seconds",
-            group="work",
-            about="drain waits this long for messages that become due",
-            default=5.0,
-        ),
-        Setting(
-            name="retry_linger",
-            kind="seconds",
-            group="work",
-            about="drain waits this long for the next try of failed ones; 0 if linger is 0",
-            default=300.0,
-        ),
-        Setting(
-            name="outage_limit",
-            kind="seconds",
-            group="work",
-            about="drain gives up when the database has been unreachable for so long",
-            default=60.0,
-        ),
-        Setting(
-            name="grace",
-            kind="seconds",
-            group="work",
-            about="how long running handlers may continue at a stop",
-            default=30.0,
-            most=86_400,
-        ),
-        Setting(
-            name="metrics_port",
-            kind="whole",
-            group="work",
-            about="serve metrics for Prometheus at this port; unset: none",
-            least=1,
-            most=65_535,
-        ),
-        Setting(
-            name="metrics_host",
-            kind="text",
-            group="work",
-            about="the address at which metrics are served",
-            default="127.0.0.1",
-        ),
-        Setting(
-            name="locks",
-            kind="text",
-            group="locks",
-            about="where locks are kept: database, or the URL of Redis or ZooKeeper",
-            default="database",
-        ),
-        Setting(
-            name="scope",
-            kind="text",
-            group="work",
-            about="where to look: everywhere, instance:TYPE, partitions:SHARDS or segments",
-            default="everywhere",
-        ),
-        Setting(
-            name="segments",
-            kind="layout",
-            group="work",
-            about="of the scope segments: the name of each lock and its shards",
-            default={},
-        ),
-        Setting(
-            name="on_outage",
-            kind="choice",
-            group="work",
-            about="of the scope segments: what to do while the locks cannot be reached",
-            default="stop",
-            choices=("stop", "unscoped"),
-        ),
-        Setting(
-            name="log_level",
-            kind="choice",
-            group="log",
-            about="unset: info for run and drain, warning for all others",
-            choices=("debug", "info", "warning", "error"),
-        ),
-        Setting(
-            name="log_format",
-            kind="choice",
-            group="log",
-            about="how log lines on stderr look",
-            default="text",
-            choices=("text", "json"),
-        ),
-        Setting(
-            name="web_host",
-            kind="text",
-            group="web",
-            about="the address that the dashboard listens on",
-            default="127.0.0.1",
-        ),
-        Setting(
-            name="web_port",
-            kind="whole",
-            group="web",
-            about="the port of the dashboard; 0 = a free one",
-            default=8080,
-            most=65_535,
-        ),
-        Setting(
-            name="web_token_file",
-            kind="text",
-            group="web",
-            about="a file of mode 0600 with a TOKEN, or lines of NAME ROLE TOKEN",
-        ),
-        Setting(
-            name="web_allow_actions",
-            kind="flag",
-            group="web",
-            about="let operators and admins act; else all only look",
-            default=False,
-        ),
-        Setting(
-            name="web_role",
-            kind="choice",
-            group="web",
-            about="the role of those who have none of their own",
-            default="admin",
-            choices=("viewer", "operator", "admin"),
-        ),
-        Setting(
-            name="web_root_path",
-            kind="text",
-            group="web",
-            about="the path below which a proxy serves the dashboard, such as /queue",
-        ),
-        Setting(
-            name="web_allowed_hosts",
-            kind="texts",
-            group="web",
-            about="names, with their port, that browsers know the dashboard by",
-            default=(),
-        ),
-        Setting(
-            name="web_trusted_proxies",
-            kind="texts",
-            group="web",
-            about="addresses of proxies whose X-Forwarded-Host, -Proto and -For are believed",
-            default=(),
-        ),
-        Setting(
-            name="web_trusted_proxy_header",
-            kind="text",
-            group="web",
-            about="the header in which a trusted proxy names the user it has let in",
-        ),
-        Setting(
-            name="web_role_header",
-            kind="text",
-            group="web",
-            about="the header in which it says the role of that user; without it --role is for all",
-        ),
-        Setting(
-            name="web_redact",
-            kind="texts",
-            group="web",
-            about="paths of payloads that are hidden, such as customer.card or **.iban",
-            default=(),
-        ),
-        Setting(
-            name="web_label",
-            kind="text",
-            group="web",
-            about="shown beside the name on every page, such as PROD",
-        ),
-    )
+def _row(
+    group: Group,
+    kind: Kind | tuple[str, ...],
+    default: Any,
+    about: str,
+    least: float = 0.0,
+    most: float = YEAR_SECONDS,
+) -> Callable[[str], Setting]:
+    """A setting of any name. kind: or the choices."""
+    if isinstance(kind, tuple):
+        return lambda name: Setting(name, group, "choice", default, about, choices=kind)
+    return lambda name: Setting(name, group, kind, default, about, least, most)
+
+
+_ROWS = {
+    "url": _row("database", "text", None, "the database, a SQLAlchemy URL"),
+    "table": _row("table", "text", "msgworker_message", "the message table, schema.table allowed"),
+    "columns": _row(
+        "table", "names", {}, "column names of an existing table, role = name, false = no column"
+    ),
+    "on_dead": _row(
+        "table", ("continue", "block"), "continue", "what an object does after a dead message"
+    ),
+    "max_tries": _row("table", "whole", 3, "how often a message is tried", 1, 1000),
+    "later_limit": _row(
+        "table", "whole", 100, "how often a message may be postponed by RetryLater", 0, 1_000_000
+    ),
+    "visibility_delay_seconds": _row(
+        "table", "seconds", 0.0, "messages younger than this are not claimed", 0, 86_400
+    ),
+    "max_payload": _row(
+        "table",
+        "whole",
+        16_000_000,
+        "the longest payload that is read, in characters (bytes on MariaDB and MySQL)",
+        1,
+        2**31 - 1,
+    ),
+    "shards": _row(
+        "table",
+        "whole",
+        64,
+        "how many numbers send writes into the column shard; fixed for a table's life",
+        1,
+        32_767,
+    ),
+    "time_zone": _row("table", "text", "UTC", "the zone of local times in columns without one"),
+    **{one.name: _row("app", *one.metadata["row"]) for one in fields(Settings)},
+    "threads": _row(
+        "work", "whole", 4, "how many handlers run at once in a process", 1, MAX_THREADS
+    ),
+    "processes": _row(
+        "work", "whole", 1, "how many processes run and drain start", 1, MAX_PROCESSES
+    ),
+    "topics": _row("work", "texts", (), "only these topics, of those that have a handler"),
+    "time_limit": _row("work", "seconds", None, "stop in order after this time; unset: no limit"),
+    "linger": _row("work", "seconds", 5.0, "drain waits this long for messages that become due"),
+    "retry_linger": _row(
+        "work",
+        "seconds",
+        300.0,
+        "drain waits this long for the next try of failed ones; 0 if linger is 0",
+    ),
+    "outage_limit": _row(
+        "work", "seconds", 60.0, "drain gives up when the database has been unreachable for so long"
+    ),
+    "grace": _row(
+        "work", "seconds", 30.0, "how long running handlers may continue at a stop", 0, 86_400
+    ),
+    "metrics_port": _row(
+        "work", "whole", None, "serve metrics for Prometheus at this port; unset: none", 1, 65_535
+    ),
+    "metrics_host": _row("work", "text", "127.0.0.1", "the address at which metrics are served"),
+    "locks": _row(
+        "locks",
+        "text",
+        "database",
+        "where locks are kept: database, or the URL of Redis or ZooKeeper",
+    ),
+    "scope": _row(
+        "work",
+        "text",
+        "everywhere",
+        "where to look: everywhere, instance:TYPE, partitions:SHARDS or segments",
+    ),
+    "segments": _row(
+        "work", "layout", {}, "of the scope segments: the name of each lock and its shards"
+    ),
+    "on_outage": _row(
+        "work",
+        ("stop", "unscoped"),
+        "stop",
+        "of the scope segments: what to do while the locks cannot be reached",
+    ),
+    "log_level": _row(
+        "log",
+        ("debug", "info", "warning", "error"),
+        None,
+        "unset: info for run and drain, warning for all others",
+    ),
+    "log_format": _row("log", ("text", "json"), "text", "how log lines on stderr look"),
+    "web_host": _row("web", "text", "127.0.0.1", "the address that the dashboard listens on"),
+    "web_port": _row("web", "whole", 8080, "the port of the dashboard; 0 = a free one", 0, 65_535),
+    "web_token_file": _row(
+        "web", "text", None, "a file of mode 0600 with a TOKEN, or lines of NAME ROLE TOKEN"
+    ),
+    "web_allow_actions": _row(
+        "web", "flag", False, "let operators and admins act; else all only look"
+    ),
+    "web_role": _row(
+        "web",
+        ("viewer", "operator", "admin"),
+        "admin",
+        "the role of those who have none of their own",
+    ),
+    "web_root_path": _row(
+        "web", "text", None, "the path below which a proxy serves the dashboard, such as /queue"
+    ),
+    "web_allowed_hosts": _row(
+        "web", "texts", (), "names, with their port, that browsers know the dashboard by"
+    ),
+    "web_trusted_proxies": _row(
+        "web",
+        "texts",
+        (),
+        "addresses of proxies whose X-Forwarded-Host, -Proto and -For are believed",
+    ),
+    "web_trusted_proxy_header": _row(
+        "web", "text", None, "the header in which a trusted proxy names the user it has let in"
+    ),
+    "web_role_header": _row(
+        "web",
+        "text",
+        None,
+        "the header in which it says the role of that user; without it --role is for all",
+    ),
+    "web_redact": _row(
+        "web", "texts", (), "paths of payloads that are hidden, such as customer.card or **.iban"
+    ),
+    "web_label": _row("web", "text", None, "shown beside the name on every page, such as PROD"),
 }
+SETTINGS = {name: row(name) for name, row in _ROWS.items()}
 """All settings, in the order of the documentation."""
 
 
