@@ -227,6 +227,24 @@ class Outcome(enum.StrEnum):
     CANCELLED = "cancelled"  # by an operator, while it ran: dead
 
 
+def becomes(
+    outcome: Outcome, tries: int, *, max_tries: int, allowed: int | None = None, later: bool = True
+) -> tuple[Outcome, State]:
+    """What is written for a try that ended so, and the state of its message then. tries: failed
+    ones before it. max_tries: those of the table; allowed: those of its handler, None = as many.
+    later: whether it may be postponed once more."""
+    if outcome is Outcome.LATER and not later:
+        outcome = Outcome.FAILED
+    if outcome is Outcome.FAILED:
+        if tries + 1 >= max_tries:
+            return outcome, State.DEAD
+        spent = allowed is not None and tries + 1 >= allowed
+        return (Outcome.SPENT, State.DEAD) if spent else (outcome, State.FAILED)
+    if outcome in (Outcome.LATER, Outcome.RELEASED):
+        return outcome, State.FAILED if tries else State.NEW
+    return outcome, State.DONE if outcome is Outcome.DONE else State.DEAD
+
+
 class Outgoing(NamedTuple):
     """A checked message that is to be sent: its row, as store/send.py takes it, and what happens if
     another one holds its unique key; None = it has no key."""

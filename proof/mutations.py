@@ -371,10 +371,17 @@ MUTANTS = (
         *_on("test_retry_later_is_not_counted", "sqlite"),
     ),
     _m(
+        "the last try of a handler is followed by another",
+        "message.py",
+        "spent = allowed is not None and tries + 1 >= allowed",
+        "spent = allowed is not None and tries >= allowed",
+        "test_what_is_written_for_a_try_and_what_its_message_is_then[failed-1-2-True-spent-dead]",
+    ),
+    _m(
         "bad payload tried again",
         "instance/running/outcome.py",
-        "        return Result(Outcome.DEAD, text, trace=trace, raised=raised)\n",
-        "        return Result(Outcome.FAILED, text, trace=trace, raised=raised)\n",
+        "            return Result(Outcome.DEAD, text, trace=trace, raised=raised)\n",
+        "            return Result(Outcome.FAILED, text, trace=trace, raised=raised)\n",
         *_on("test_a_payload_that_does_not_fit_is_dead_at_once", "sqlite"),
     ),
     _m(
@@ -1320,8 +1327,8 @@ MUTANTS = (
     _m(
         "on_dead at each failed try",
         "instance/settling/writer.py",
-        "dies = outcome is Outcome.FAILED and row.tries + 1 >= tables.spec.max_tries",
-        "dies = outcome is Outcome.FAILED",
+        "state is State.DEAD and outcome",
+        "state in (State.DEAD, State.FAILED) and outcome",
         "test_on_dead_sends_one_message_when_the_tries_are_used_up[sqlite-tries-plain]",
     ),
     _m(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from msgworker.config import Settings
+from msgworker.db import secrets_of
 from msgworker.events import Events
 from msgworker.instance.claiming.scope import Scope
 from msgworker.instance.connections import Connections, FairLock, LentConnections, SpareConnections
@@ -20,6 +21,7 @@ from msgworker.instance.observers import InstanceLog
 from msgworker.instance.role import Away
 from msgworker.instance.running.handler import Registry
 from msgworker.instance.running.in_flight import InFlight, Quiesce
+from msgworker.instance.running.outcome import Backoff, OutcomePolicy
 from msgworker.instance.stop import Stop
 from msgworker.instance.usercode import end_if_forked
 from msgworker.limit import Limit
@@ -165,14 +167,15 @@ class Shared:
     their objects is claimed here. On a table without `claimed_by`, where no other instance can
     recover them, all lanes are kept.
 
-    identity, in_flight, quiesce, away, stop: see their classes for their writers.
+    identity, in_flight, quiesce, away, stop: see their classes for their writers. outcomes: what a
+    handler's return or exception becomes.
     controls: replaced by the housekeeper, read by the fetcher, by handler threads and settling
     threads. peers: replaced by the housekeeper, read by the fetcher.
     """
 
     __slots__ = (
-        *("away", "connector", "controls", "identity", "in_flight", "log", "peers", "quiesce"),
-        "stop",
+        *("away", "connector", "controls", "identity", "in_flight", "log", "outcomes", "peers"),
+        *("quiesce", "stop"),
     )
 
     def __init__(
@@ -189,6 +192,14 @@ class Shared:
         self.quiesce = Quiesce(setup.clock)
         self.away = Away(setup.events, lambda: mine.id)
         self.stop = stop or Stop()
+        spec, has = setup.tables.spec, setup.tables.has
+        self.outcomes = OutcomePolicy(
+            Backoff(setup.settings.backoff_seconds),
+            secrets=secrets_of(setup.engine.url),
+            max_tries=spec.max_tries,
+            later_limit=spec.later_limit if has("later_times") and has("available_at") else 0,
+            stop=self.stop,
+        )
         self.connector = Connector(setup, self.stop.gave_up)
         self.controls = Controls()
         self.peers = Peers()

@@ -31,7 +31,6 @@ from msgworker.errors import (
     LostClaim,
     MsgworkerError,
     PayloadError,
-    RetryLater,
 )
 from msgworker.instance.connections import (
     SAME_CLAIM_RUNS,
@@ -44,16 +43,13 @@ from msgworker.instance.connections import (
 from msgworker.instance.observers import tell_of_limit
 from msgworker.instance.running.context import ITEM_OF, AsItem
 from msgworker.instance.running.in_flight import Execution
+from msgworker.instance.running.outcome import Stopped
 from msgworker.instance.state import Setup, Shared
 from msgworker.instance.usercode import call_user, carried, end_if_forked
 from msgworker.payload import encode
 from msgworker.store import items as store
 
 # --- Whether the items of a fan-out may still start, and whether their records may be written.
-
-
-class Stopped(RetryLater):
-    """The worker stops in the middle of a fan-out, or its lease may be over; no try is counted."""
 
 
 class Fence:

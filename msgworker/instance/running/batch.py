@@ -16,7 +16,7 @@ from msgworker.db import led_elsewhere, reason_of, without
 from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim, PayloadError
 from msgworker.events import FellBack, Started
 from msgworker.instance.connections import TransactionProgress, lent, misled, missed
-from msgworker.instance.running.call import CANCELLED, Caller, NotRead
+from msgworker.instance.running.call import Caller, NotRead
 from msgworker.instance.running.context import BatchContext, Context
 from msgworker.instance.running.gather import Batch, Gathering
 from msgworker.instance.running.handler import Handler
@@ -371,7 +371,7 @@ class BatchCaller:
             except PayloadError as error:
                 if not messages:
                     lane.width = 1
-                    lane.result = self._caller.judge.of_error(error, handler, row)
+                    lane.result = self._caller.outcomes.of_error(error, handler, row)
                     return None
                 break
         lane.width = len(messages)
@@ -424,10 +424,8 @@ class BatchCaller:
     def _raised(self, error: BaseException, batch: Batch, running: Execution) -> None:
         """After an exception: a single message gets its result; otherwise all lanes without a
         result run alone."""
-        judge, handler, error = self._caller.judge, batch.handler, carried(error)
-        if issubclass(type(error), KeyboardInterrupt):  # its own `__class__` may raise
-            judge.interrupted()
-        if running.stopped and issubclass(type(error), CANCELLED):
+        outcomes, handler, error = self._caller.outcomes, batch.handler, carried(error)
+        if outcomes.is_of_a_stop(error, stopped=running.stopped):
             self._end(batch.lanes, RELEASED)
             return
         returned = error.result if type(error) is _NotDone else None
@@ -437,8 +435,10 @@ class BatchCaller:
             return
         if len(left) == 1 and batch.is_single:
             row = left[0].row
-            result = returned or judge.raised(error, handler, row)
-            left[0].result = judge.written(judge.late(result, handler, running, row), handler, row)
+            result = returned or outcomes.raised(error, handler, row)
+            since, until = running.since, running.until
+            result = outcomes.late(result, handler, row, since=since, until=until)
+            left[0].result = outcomes.written(result, handler, row)
             return
         if returned is not None:
             why, raised = returned.error or "", returned.raised
@@ -448,7 +448,7 @@ class BatchCaller:
             why = describe(error, home)
         which = "" if running.called is None else f"message {running.called}: "
         self._tell_of_fall_back(
-            left or batch.lanes, handler, which + without(why, judge.secrets), raised
+            left or batch.lanes, handler, which + without(why, outcomes.secrets), raised
         )
 
     def _tell_of_fall_back(
@@ -492,7 +492,7 @@ class BatchCaller:
         first = lanes[0]
         if len(lanes) == 1 and first.width == 1 and first.result is None:
             lost = LostClaim(first.row.msg_id, first.owner)
-            first.result = self._caller.judge.of_error(lost, handler, first.row)
+            first.result = self._caller.outcomes.of_error(lost, handler, first.row)
 
     # ------------------------------------------------------------ the handler
 
@@ -511,7 +511,7 @@ class BatchCaller:
             value = self._of_handler(handler, running, *arguments)
         finally:
             Part.share_out(context._ended_with(), parts)
-        result = self._caller.judge.returned(value, handler, attempt)
+        result = self._caller.outcomes.returned(value, handler, attempt)
         if result is not DONE:
             raise _NotDone(result)
         failures = context._counted()
@@ -541,7 +541,7 @@ class BatchCaller:
             context = Context(message, owner, 1, running, conn, setup=self._setup)
             arguments = (message, context) if handler.takes_context else (message,)
             value = self._of_handler(handler, running, *arguments)
-            result = self._caller.judge.returned(value, handler, 1)
+            result = self._caller.outcomes.returned(value, handler, 1)
             if result is not DONE:
                 raise _NotDone(result)
             self._caller.flush(context)
@@ -565,8 +565,8 @@ class BatchCaller:
             if place is None:
                 kept.append(part)
                 continue
-            row, judge = Row(*lane.rows[lane.place + place]), self._caller.judge
-            result = judge.of_error(failures[ids[place]], handler, row)
+            row = Row(*lane.rows[lane.place + place])
+            result = self._caller.outcomes.of_error(failures[ids[place]], handler, row)
             if place == 0:
                 lane.result, lane.width, lane.verdict = result, 1, None
             else:

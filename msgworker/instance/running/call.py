@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,11 +21,9 @@ from msgworker.db import (
     reaching,
     read_instant,
     reason_of,
-    secrets_of,
     session_seconds,
     trouble,
     until_known,
-    without,
 )
 from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.events import Started
@@ -39,30 +35,18 @@ from msgworker.instance.connections import (
     misled,
     missed,
 )
-from msgworker.instance.fan_out.executors import Stopped
 from msgworker.instance.fan_out.fan_out import FanOuts
 from msgworker.instance.observers import facts, tell_of_limit
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
-from msgworker.instance.running.outcome import (
-    DONE,
-    Backoff,
-    Result,
-    cancelled,
-    limited,
-    payload_of,
-    result_of_error,
-    result_of_return,
-)
+from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_of
 from msgworker.instance.running.pool import LoopThread
-from msgworker.instance.running.traceback import text_of
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Setup, Shared
-from msgworker.instance.stop import Stop
-from msgworker.instance.usercode import call_user, carried, end_if_forked, free_memory
+from msgworker.instance.usercode import call_user, end_if_forked
 from msgworker.message import DEFAULT_TOPIC, Message, Outcome, Settled, filled, topic_of
-from msgworker.payload import clean, decode, quoted
+from msgworker.payload import decode, quoted
 from msgworker.store import done, recover, schedules
 from msgworker.store import settle as store
 from msgworker.store.rows import Row, with_payload
@@ -180,82 +164,6 @@ class Transacting:
             raise LostClaim(row.msg_id, owner)
 
 
-# --- What a handler's return or exception becomes, by the options of the handler and of the App.
-
-CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
-
-
-class OutcomePolicy:
-    """Turns what a handler returned or raised into a Result; called by handler threads."""
-
-    def __init__(self, setup: Setup, stop: Stop) -> None:
-        self._setup = setup
-        self._stop = stop
-        self._backoff = Backoff(setup.settings.backoff_seconds)
-        self.secrets = secrets_of(setup.engine.url)
-
-    def returned(self, value: Any, handler: Handler, attempt: int) -> Result:
-        return DONE if value is None else result_of_return(value, handler, attempt, self._backoff)
-
-    def raised(
-        self, error: BaseException, handler: Handler, row: Row, running: Execution | None = None
-    ) -> Result:
-        error = carried(error)
-        free_memory(error)
-        kind = type(error)  # its own `__class__` may raise
-        if issubclass(kind, KeyboardInterrupt):
-            self.interrupted()
-        if running is not None and running.stopped and issubclass(kind, CANCELLED):
-            return Result(Outcome.RELEASED)
-        if issubclass(kind, Stopped):
-            return Result(Outcome.RELEASED)
-        return result_of_error(error, handler, row.tries + 1, self._backoff)
-
-    def of_error(self, error: BaseException, handler: Handler, row: Row) -> Result:
-        """What is written for a message that failed with this error."""
-        return self.written(self.raised(error, handler, row), handler, row)
-
-    def interrupted(self) -> None:
-        """Request a stop: a handler got KeyboardInterrupt."""
-        self._stop.requested.set()
-
-    def late(self, result: Result, handler: Handler, running: Execution, row: Row) -> Result:
-        """The result, or a failed try if it came after the timeout."""
-        if result.outcome in (Outcome.DONE, Outcome.FAILED) and running.until is not None:
-            took, raised = time.monotonic() - running.since, result.raised
-            told = isinstance(raised, HandlerTimeout) or (handler.is_async and raised is None)
-            if time.monotonic() > running.until and not told:
-                text = f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
-                if raised is not None:
-                    text += f"; then it raised {type(raised).__name__}: {text_of(raised)}"
-                late = HandlerTimeout(text)
-                late.__cause__ = raised
-                return result_of_error(late, handler, row.tries + 1, self._backoff)
-        return result
-
-    def written(self, result: Result, handler: Handler, row: Row) -> Result:
-        """The result as it is written: RetryLater beyond its limit is a failed try, the tries are
-        limited to those of the handler, and passwords are removed from texts."""
-        if result is DONE:
-            return result
-        if result.outcome is Outcome.LATER and self._worn_out(row):
-            text = clean(f"RetryLater beyond later_limit, or without its columns; {result.error}")
-            result = Result(Outcome.FAILED, text, result.delay_seconds)
-        result = limited(result, handler, row.tries + 1, self._setup.tables.spec.max_tries)
-        if result.error is not None:
-            result.error = without(result.error, self.secrets)
-        if result.trace is not None:
-            result.trace = without(result.trace, self.secrets)
-        return result
-
-    def _worn_out(self, row: Row) -> bool:
-        """Whether RetryLater counts as a failure: beyond `later_limit`, or the table lacks
-        the columns for it."""
-        tables = self._setup.tables
-        keeps = tables.has("later_times") and tables.has("available_at")
-        return not keeps or row.later_times >= tables.spec.later_limit
-
-
 # --- Run the handler of a lane's current message and return its outcome.
 #
 # A plain handler runs with no transaction of ours open. A transactional one runs inside the
@@ -325,7 +233,7 @@ class Caller:
         self._pid = setup.pid
         self._loop = LoopThread(self._pid)
         self.budget = PayloadBudget(setup.settings.payload_budget)
-        self.judge = OutcomePolicy(setup, shared.stop)
+        self.outcomes = shared.outcomes
         self.transacting = Transacting(setup, shared)
         self._told_of_odd_instants = False
         has_ticks = setup.tables.has("scheduled_for")
@@ -374,7 +282,7 @@ class Caller:
         except _Undo as undo:
             result = undo.result
         except BaseException as error:  # the thread survives any exception
-            result = self.judge.raised(error, handler, row, running)
+            result = self.outcomes.raised(error, handler, row, stopped=running.stopped)
         finally:
             by_thread.pop(ident, None)
         if lane.settled is not None:
@@ -382,8 +290,9 @@ class Caller:
         elif in_flight.cancels and (request := in_flight.cancelled(claimed)) is not None:
             result = cancelled(request)
         elif until is not None or result is not DONE:
-            result = self.judge.late(result, handler, running, row)
-            result = self.judge.written(result, handler, row)
+            since, until = running.since, running.until
+            result = self.outcomes.late(result, handler, row, since=since, until=until)
+            result = self.outcomes.written(result, handler, row)
         lane.result = result
 
     def _handle_flawed(self, lane: Lane) -> None:
@@ -483,15 +392,15 @@ class Caller:
         attempt = lane.row.tries + 1
         if not handler.takes_context:
             value = self.call(handler, running, msg)
-            return DONE if value is None else self.judge.returned(value, handler, attempt)
-        fans = FanOuts(self._setup, self._shared, running, self.judge.secrets)
+            return DONE if value is None else self.outcomes.returned(value, handler, attempt)
+        fans = FanOuts(self._setup, self._shared, running, self.outcomes.secrets)
         try:
             context = Context(msg, lane.owner, attempt, running, fans=fans, setup=self._setup)
             try:
                 value = self.call(handler, running, msg, context)
             finally:
                 sent = context._sent()
-            result = self.judge.returned(value, handler, attempt)
+            result = self.outcomes.returned(value, handler, attempt)
             if sent and result is DONE:
                 return Result(Outcome.DONE, sends=tuple(message for _, message in sent))
             return result
@@ -530,7 +439,7 @@ class Caller:
             with lent(conn, stage, "the handler"):
                 arguments = (msg, context) if handler.takes_context else (msg,)
                 value = self.call(handler, running, *arguments)
-                result = self.judge.returned(value, handler, attempt)
+                result = self.outcomes.returned(value, handler, attempt)
                 self.flush(context)
             if result is not DONE:
                 raise _Undo(result)

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import json
 import random
-from concurrent.futures import Future
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from msgworker.config import BACKOFF_SECONDS
-from msgworker.db import lacks_memory
+from msgworker.db import lacks_memory, without
 from msgworker.errors import (
     RETRY_LATER_MAX_SECONDS,
     RETRY_LATER_SECONDS,
     ConfigError,
     HandlerMisuse,
+    HandlerTimeout,
     PayloadError,
     Reject,
     RetryLater,
 )
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.traceback import home_of, place_of, text_of, trace_of, trim, where
-from msgworker.instance.usercode import carried
+from msgworker.instance.stop import Stop
+from msgworker.instance.usercode import carried, free_memory
 from msgworker.logs import logger
-from msgworker.message import LATER, SPENT, Outcome, Outgoing
+from msgworker.message import LATER, SPENT, Outcome, Outgoing, becomes
 from msgworker.payload import clean, decode
 from msgworker.store.cancels import Request
+from msgworker.store.rows import Row
 from msgworker.table import MAX_ERROR
 
 if TYPE_CHECKING:
@@ -120,18 +124,6 @@ def describe(error: BaseException, home: str | None = None) -> str:
     return clean(f"{name}: {text_of(error)}", MAX_ERROR - len(place) - 10) + place
 
 
-def result_of_error(
-    error: BaseException, handler: Handler, attempt: int, backoff: Backoff = DEFAULT_BACKOFF
-) -> Result:
-    """The outcome of an exception of a handler. backoff: the default of the App. Never fails, even
-    if every attribute of the error raises."""
-    error = carried(error)
-    try:
-        return _result_of_error(error, handler, attempt, backoff)
-    except BaseException as odd:
-        return fault(odd, f"a {type(error).__name__} that cannot be described, ")
-
-
 def fault(error: BaseException, where: str = "") -> Result:
     """A failed try, for an error of ours."""
     text = f"{where}{type(error).__name__}: {text_of(error)}"
@@ -139,77 +131,154 @@ def fault(error: BaseException, where: str = "") -> Result:
     return Result(Outcome.FAILED, clean(text, MAX_ERROR), delay)
 
 
-def _result_of_error(
-    error: BaseException, handler: Handler, attempt: int, backoff: Backoff
-) -> Result:
-    home = home_of(handler.fn)
-    if isinstance(error, Reject):  # a subclass may not have called `Reject.__init__`
-        text = clean(f"rejected: {text_of(getattr(error, 'reason', error))}")
-        return Result(Outcome.DEAD, text, trace=where(error, home))
-    if isinstance(error, RetryLater):
-        after = getattr(error, "after_seconds", None)
-        if not isinstance(after, int | float) or not 0 <= after <= RETRY_LATER_MAX_SECONDS:
-            after = RETRY_LATER_SECONDS
-        return Result(Outcome.LATER, clean(f"{LATER}{text_of(error)}"), float(after))
-    trim(error, home)
-    text, trace = describe(error, home), trace_of(error, home)
-    if isinstance(error, PayloadError):
-        raised = error if trace else None  # raised before the handler ran: the text is enough
-        return Result(Outcome.DEAD, text, trace=trace, raised=raised)
-    delay = delay_after(error, handler, attempt, backoff)
-    return Result(Outcome.FAILED, text, delay, trace, error)
+class Stopped(RetryLater):
+    """The worker stops in the middle of a fan-out, or its lease may be over; no try is counted."""
 
 
-def delay_after(
-    error: BaseException, handler: Handler | None, attempt: int, backoff: Backoff
-) -> float:
-    """The seconds from the attempt-th failure (from 1 on) to the next try: as the handler says,
-    else as the App does."""
-    wait = None if handler is None else handler.wait
-    try:
-        delay = backoff(attempt) if wait is None else pause_after(wait, attempt, error)
-        if not 0 <= delay <= MAX_BACKOFF_SECONDS:
-            raise ConfigError(f"back-off of {delay!r} s")
-    except BaseException as odd:
-        if lacks_memory(odd):
-            raise
-        topic = None if handler is None else handler.topic
-        log.exception("the wait strategy of topic %s failed; 60 s instead", topic)
-        delay = ODD_BACKOFF_SECONDS
-    return delay
+CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
 
-def limited(result: Result, handler: Handler, attempt: int, max_tries: int) -> Result:
-    """The same, but limited to the tries that the handler allows, if the table allows more."""
-    most = handler.max_tries
-    if result.outcome is not Outcome.FAILED or most is None or not most <= attempt < max_tries:
-        return result
-    why = SPENT.format(attempt, most)
-    error = clean(result.error or "", MAX_ERROR - len(why)) + why
-    return replace(result, outcome=Outcome.SPENT, error=error)
+class OutcomePolicy:
+    """Turns what a handler returned or raised into the Result that is written, by the options of
+    the handler, the App and the table. Called by handler threads and settling threads.
 
+    later_limit: how often a message may be postponed; 0 if the table lacks the columns for it.
+    """
 
-def result_of_return(
-    value: Any, handler: Handler, attempt: int, backoff: Backoff = DEFAULT_BACKOFF
-) -> Result:
-    """The outcome of a handler's return value."""
-    if value is None:
+    def __init__(
+        self, backoff: Backoff, *, secrets: set[str], max_tries: int, later_limit: int, stop: Stop
+    ) -> None:
+        self._backoff = backoff
+        self.secrets = secrets
+        self._max_tries = max_tries
+        self._later_limit = later_limit
+        self._stop = stop
+
+    def returned(self, value: Any, handler: Handler, attempt: int) -> Result:
+        """The outcome of a handler's return value."""
+        if value is None:
+            return DONE
+        if isinstance(value, Reject | RetryLater):
+            return self._of_error(value, handler, attempt)
+        if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            text = (
+                f"the handler returned a {type(value).__name__} that was never awaited; "
+                "declare it `async def` or run it"
+            )
+            return self._of_error(HandlerMisuse(text), handler, attempt)
+        if isinstance(value, concurrent.futures.Future | asyncio.Future):
+            text = "the handler returned a future; wait for it inside the handler"
+            return self._of_error(HandlerMisuse(text), handler, attempt)
+        _warn_return(handler, value)
         return DONE
-    if isinstance(value, Reject | RetryLater):
-        return result_of_error(value, handler, attempt, backoff)
-    if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
-        if inspect.iscoroutine(value):
-            value.close()
-        error = HandlerMisuse(
-            f"the handler returned a {type(value).__name__} that was never awaited; "
-            "declare it `async def` or run it"
-        )
-        return result_of_error(error, handler, attempt, backoff)
-    if isinstance(value, Future | asyncio.Future):
-        error = HandlerMisuse("the handler returned a future; wait for it inside the handler")
-        return result_of_error(error, handler, attempt, backoff)
-    _warn_return(handler, value)
-    return DONE
+
+    def raised(
+        self, error: BaseException, handler: Handler, row: Row, *, stopped: bool = False
+    ) -> Result:
+        """The outcome of an exception. stopped: the task of the handler was cancelled at a stop."""
+        error = carried(error)
+        free_memory(error)
+        if self.is_of_a_stop(error, stopped=stopped) or issubclass(type(error), Stopped):
+            return Result(Outcome.RELEASED)
+        return self._of_error(error, handler, row.tries + 1)
+
+    def is_of_a_stop(self, error: BaseException, *, stopped: bool) -> bool:
+        """Whether a stop has cancelled the handler. KeyboardInterrupt requests one."""
+        kind = type(error)  # its own `__class__` may raise
+        if issubclass(kind, KeyboardInterrupt):
+            self._stop.requested.set()
+        return stopped and issubclass(kind, CANCELLED)
+
+    def _of_error(self, error: BaseException, handler: Handler, attempt: int) -> Result:
+        """Never fails, even if every attribute of the error raises."""
+        try:
+            return self._judged(error, handler, attempt)
+        except BaseException as odd:
+            return fault(odd, f"a {type(error).__name__} that cannot be described, ")
+
+    def _judged(self, error: BaseException, handler: Handler, attempt: int) -> Result:
+        home = home_of(handler.fn)
+        if isinstance(error, Reject):  # a subclass may not have called `Reject.__init__`
+            text = clean(f"rejected: {text_of(getattr(error, 'reason', error))}")
+            return Result(Outcome.DEAD, text, trace=where(error, home))
+        if isinstance(error, RetryLater):
+            after = getattr(error, "after_seconds", None)
+            if not isinstance(after, int | float) or not 0 <= after <= RETRY_LATER_MAX_SECONDS:
+                after = RETRY_LATER_SECONDS
+            return Result(Outcome.LATER, clean(f"{LATER}{text_of(error)}"), float(after))
+        trim(error, home)
+        text, trace = describe(error, home), trace_of(error, home)
+        if isinstance(error, PayloadError):
+            raised = error if trace else None  # raised before the handler ran: the text is enough
+            return Result(Outcome.DEAD, text, trace=trace, raised=raised)
+        delay = self._delay_after(error, handler, attempt)
+        return Result(Outcome.FAILED, text, delay, trace, error)
+
+    def _delay_after(self, error: BaseException, handler: Handler | None, attempt: int) -> float:
+        """The seconds from the attempt-th failure (from 1 on) to the next try: as the handler says,
+        else as the App does."""
+        wait = None if handler is None else handler.wait
+        try:
+            delay = self._backoff(attempt) if wait is None else pause_after(wait, attempt, error)
+            if not 0 <= delay <= MAX_BACKOFF_SECONDS:
+                raise ConfigError(f"back-off of {delay!r} s")
+        except BaseException as odd:
+            if lacks_memory(odd):
+                raise
+            topic = None if handler is None else handler.topic
+            log.exception("the wait strategy of topic %s failed; 60 s instead", topic)
+            delay = ODD_BACKOFF_SECONDS
+        return delay
+
+    def late(
+        self, result: Result, handler: Handler, row: Row, *, since: float, until: float | None
+    ) -> Result:
+        """The result, or a failed try if it came after the timeout. since, until: of the handler
+        (monotonic)."""
+        if result.outcome in (Outcome.DONE, Outcome.FAILED) and until is not None:
+            took, raised = time.monotonic() - since, result.raised
+            told = isinstance(raised, HandlerTimeout) or (handler.is_async and raised is None)
+            if time.monotonic() > until and not told:
+                text = f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
+                if raised is not None:
+                    text += f"; then it raised {type(raised).__name__}: {text_of(raised)}"
+                late = HandlerTimeout(text)
+                late.__cause__ = raised
+                return self._of_error(late, handler, row.tries + 1)
+        return result
+
+    def written(self, result: Result, handler: Handler | None, row: Row) -> Result:
+        """The result as it is written, see `becomes`; without passwords in its texts."""
+        if result is DONE:
+            return result
+        allowed = None if handler is None else handler.max_tries
+        later = row.later_times < self._later_limit
+        was, most = result.outcome, self._max_tries
+        outcome, _ = becomes(was, row.tries, max_tries=most, allowed=allowed, later=later)
+        error = result.error
+        if was is Outcome.LATER and outcome is not was:
+            error = clean(f"RetryLater beyond later_limit, or without its columns; {error}")
+        if outcome is Outcome.SPENT:
+            why = SPENT.format(row.tries + 1, allowed)
+            error = clean(error or "", MAX_ERROR - len(why)) + why
+        result = replace(result, outcome=outcome, error=error)
+        if result.error is not None:
+            result.error = without(result.error, self.secrets)
+        if result.trace is not None:
+            result.trace = without(result.trace, self.secrets)
+        return result
+
+    def of_error(self, error: BaseException, handler: Handler, row: Row) -> Result:
+        """What is written for a message that failed with this error."""
+        return self.written(self.raised(error, handler, row), handler, row)
+
+    def unsent(self, why: str, error: BaseException, handler: Handler | None, row: Row) -> Result:
+        """What is written for a message that the database refuses to write as done, or with what
+        its handler has sent."""
+        delay = self._delay_after(error, handler, row.tries + 1)
+        return self.written(Result(Outcome.FAILED, clean(why), delay), handler, row)
 
 
 def _warn_return(handler: Handler, value: Any) -> None:

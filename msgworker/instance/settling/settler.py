@@ -27,7 +27,7 @@ from msgworker.instance.running.outcome import DONE, Result
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.writer import Writer
 from msgworker.instance.state import Setup, Shared
-from msgworker.message import Outcome, Settled
+from msgworker.message import Outcome, Settled, State, becomes
 from msgworker.store.rows import Row
 
 GATHER_SECONDS = 0.002
@@ -353,19 +353,20 @@ class Settler:
         error = result.error or ""
         span = self.spans.of([row], [(lane.started_at, lane.ran_seconds)])[0]
         event: events.Event
-        match result.outcome:
-            case Outcome.FAILED if row.tries + 1 < setup.tables.spec.max_tries:
+        most = setup.tables.spec.max_tries
+        match becomes(result.outcome, row.tries, max_tries=most):
+            case Outcome.FAILED, State.FAILED:
                 event = events.Retried(me, row, error, result.delay_seconds, raised, span)
-            case Outcome.FAILED | Outcome.DEAD | Outcome.SPENT:
+            case ((Outcome.FAILED | Outcome.DEAD | Outcome.SPENT), _):
                 event = events.Dead(me, row, error, raised, span)
-            case Outcome.LATER:
+            case Outcome.LATER, _:
                 seconds, asked = result.delay_seconds, row.later_times + 1
                 event = events.Later(me, row, error, seconds, asked, raised, span)
-            case Outcome.CANCELLED:
+            case Outcome.CANCELLED, _:
                 event = events.Cancelled(me, row, error, span)
-            case Outcome.RELEASED:
+            case Outcome.RELEASED, _:
                 event = events.Released(me, row, shared.stop.requested.is_set())
-            case Outcome.DONE:
+            case Outcome.DONE, _:
                 raise AssertionError("a done message has no event of its own")
             case unknown:
                 assert_never(unknown)

@@ -16,9 +16,18 @@ from msgworker.instance.observers import facts
 from msgworker.instance.role import Outage
 from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.running.outcome import DONE, Backoff, Result, delay_after, limited
+from msgworker.instance.running.outcome import DONE, Result
 from msgworker.instance.state import Setup, Shared
-from msgworker.message import UNWRITABLE, Outcome, Outgoing, Settled, Settlement, topic_of
+from msgworker.message import (
+    UNWRITABLE,
+    Outcome,
+    Outgoing,
+    Settled,
+    Settlement,
+    State,
+    becomes,
+    topic_of,
+)
 from msgworker.payload import clean, decode
 from msgworker.producing import outgoing
 from msgworker.store import done
@@ -32,8 +41,6 @@ from msgworker.table import Tables
 #
 # They are sent in the transaction that writes the outcome. If that topic is the message's own, none
 # is sent: otherwise each message about a message would cause another one.
-
-DEAD = (Outcome.DEAD, Outcome.SPENT)
 
 
 def check(registry: Registry, tables: Tables) -> None:
@@ -61,10 +68,10 @@ def follow_ups(
     registry: Registry, tables: Tables, row: Row, outcome: Outcome, error: str | None
 ) -> tuple[Outgoing, ...]:
     """What is sent with this outcome of a message, claimed as `row`."""
-    if outcome is Outcome.DONE:
+    _, state = becomes(outcome, row.tries, max_tries=tables.spec.max_tries)
+    if state is State.DONE:
         return _about(registry, tables, row, error=None)
-    dies = outcome is Outcome.FAILED and row.tries + 1 >= tables.spec.max_tries
-    if outcome in DEAD or dies:
+    if state is State.DEAD and outcome is not Outcome.CANCELLED:
         return _about(registry, tables, row, error=error or "")
     return ()
 
@@ -190,17 +197,6 @@ def told(lane: Lane, setup: Setup) -> tuple[Outgoing, ...]:
         return ()
     result = lane.result or DONE
     return follow_ups(setup.registry, setup.tables, lane.row, result.outcome, result.error)
-
-
-def unsent(setup: Setup, row: Row, why: str, error: Exception) -> Result:
-    """The result of a message that the database refuses to write as done, or with what its handler
-    has sent."""
-    attempt, most = row.tries + 1, setup.tables.spec.max_tries
-    handler, backoff = setup.registry.get(topic_of(row.topic)), setup.settings.backoff_seconds
-    failed = Result(
-        Outcome.FAILED, clean(why), delay_after(error, handler, attempt, Backoff(backoff))
-    )
-    return failed if handler is None else limited(failed, handler, attempt, most)
 
 
 def _may_go_on(lane: Lane, shared: Shared) -> bool:
@@ -399,7 +395,7 @@ class Writer:
             if one.outcome is Outcome.DONE and (kept or not one.sends):
                 why = str(error) if kept else f"it cannot be written as done: {reason_of(error)}"
                 log.error("message %s: %s; its try fails", row.msg_id, why, extra=facts(row))
-                lane.result = unsent(self._setup, row, why, error)
+                lane.result = self._unsent(row, why, error)
                 return self._write_alone(lane, settlement(lane, self._setup, self._shared), me)
             if one.sends:
                 if whole is None and one.error not in (None, UNWRITABLE):
@@ -418,6 +414,10 @@ class Writer:
         fewer = one._replace(error=UNWRITABLE) if one.trace is None else one._replace(trace=None)
         return self._write_alone(lane, fewer, me)
 
+    def _unsent(self, row: Row, why: str, error: Exception) -> Result:
+        handler = self._setup.registry.get(topic_of(row.topic))
+        return self._shared.outcomes.unsent(why, error, handler, row)
+
     def _write_unsent(self, lane: Lane, one: Settlement, me: str, error: Exception) -> Settled:
         """Write an outcome of which the database refuses a message. If the handler has sent some,
         its try fails, since they would be lost; a message of `on_done` or `on_dead` is left out."""
@@ -425,7 +425,7 @@ class Writer:
         why = f"a message that is sent with its outcome was refused: {reason_of(error)}"
         shared.log.error("message %s: %s", row.msg_id, why, extra=facts(row))
         if lane.result is not None and lane.result.sends:
-            lane.result = unsent(setup, row, why, error)
+            lane.result = self._unsent(row, why, error)
             return self._write_alone(lane, settlement(lane, setup, shared), me)
         return self._write_alone(lane, one._replace(sends=()), me)
 
