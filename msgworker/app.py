@@ -773,7 +773,7 @@ class App(Declaring):
 
 def setup_of(app: App, topics: Iterable[str] | None = None) -> Setup:
     """What one instance of an App works on; for `msgworker.testing` and the tests."""
-    return app._setup(app._chosen(topics))
+    return app._setup(app._chosen(topics), chosen=topics is not None)
 
 
 def registry_of(app: App) -> Registry:

@@ -6,38 +6,45 @@
             app.send(conn, "customer.settle", {"month": "2026-10"}, object_id="C-1")
         assert drain(app).done == 1                  # on this thread: breakpoints, coverage, mocks
 
-The fixture `msgworker_db` is available if pytest and msgworker are installed. `drain` works on
-any database; the clock and the fresh database use SQLite.
+The fixture `msgworker_db` is available if pytest and msgworker are installed. It uses an SQLite
+file, or the server of `pytest --msgworker-url`, where each test gets a schema of its own.
 """
 
 from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
+from unittest import mock
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
+from msgworker import db
 from msgworker.app import App, setup_of
 from msgworker.config import Keywords
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.worker import Report, report_of
-from msgworker.table import MessageTable
+from msgworker.table import MessageTable, own
 
 TEXT = "%Y-%m-%d %H:%M:%S.%f"
+DROP_SECONDS = 10
+"""How long the end of a test waits for what another connection still locks."""
 
 
 class Clock:
@@ -87,9 +94,65 @@ class Clock:
         return call
 
 
+class ServerClock(Clock):
+    """The clock of a test database on a server, which cannot be moved: `advance` makes all that is
+    recorded older instead, so back-offs and delays end, and leases expire.
+    """
+
+    def __init__(self, apps: list[App], engine: sa.Engine) -> None:
+        self._apps = apps
+        self._engine = engine
+
+    @property
+    def now(self) -> datetime:
+        """The time of the database, which goes on by itself; UTC."""
+        with db.connecting(self._engine) as conn:
+            return cast(datetime, conn.scalar(sa.select(db.now())))
+
+    def set(self, now: datetime) -> None:
+        """Not on a server: raises ConfigError."""
+        raise ConfigError("the clock of a database server cannot be set; use advance(seconds)")
+
+    def advance(self, by: float | timedelta) -> None:
+        """Make all recorded times of the Apps of this database, except those of the history for
+        charts, older by seconds or a timedelta."""
+        seconds = by.total_seconds() if isinstance(by, timedelta) else float(by)
+        tables: dict[str, sa.Table] = {}
+        for app in self._apps:
+            built = app.tables
+            there = [one for one in own.OWN if one.is_there(built) and one is not own.HISTORY]
+            ours = [one.of(built) for one in there]
+            tables |= {table.fullname: table for table in (built.message, *ours)}
+        with self._engine.begin() as conn:
+            for table in tables.values():
+                if older := _older(conn, table, seconds):
+                    conn.execute(sa.update(table).values(older))
+
+    def attach(self, engine: sa.Engine) -> None:
+        """Not on a server: raises ConfigError."""
+        super().attach(self._engine)
+
+
+def _older(conn: sa.Connection, table: sa.Table, seconds: float) -> dict[str, Any]:
+    """The columns of a table that hold a time, as they are if it was recorded earlier."""
+    database, quote = db.of(conn), conn.dialect.identifier_preparer.quote
+    found: dict[str, Any] = {}
+    for column in table.c:
+        for suffix, units in (("_ms", 1_000), ("_us", 1_000_000)):
+            if column.name in _EPOCHS and column.name.endswith(suffix):
+                found[column.name] = column - int(seconds * units)
+        if isinstance(column.type, sa.DateTime | db.UtcDateTime):
+            moved = database.moved(quote(column.name), repr(-seconds))
+            found[column.name] = sa.literal_column(moved, column.type)
+    return found
+
+
+_EPOCHS = ("since_ms", "expires_ms", "full_us")
+
+
 @dataclass
 class Database:
-    """A fresh, empty SQLite database with a clock of its own."""
+    """A fresh, empty database: an SQLite file with a clock of its own, or a schema on a server."""
 
     url: str
     engine: sa.Engine
@@ -107,7 +170,7 @@ class Database:
         """An App on this database, its schema created.
 
         like: an App whose table, settings and handlers it shares, including handlers registered
-        later. A schema of its table is left out: SQLite has none.
+        later. A schema of its table is left out: the fresh database is one.
         """
         if table is None and like is not None:
             table = like.table
@@ -125,17 +188,91 @@ class Database:
         return made
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where `msgworker_db` makes its databases."""
+    parser.addoption(
+        "--msgworker-url",
+        metavar="URL",
+        help="PostgreSQL, MariaDB or MySQL for the fixture msgworker_db, which makes a schema "
+        "there for each test and drops it; default: an SQLite file",
+    )
+
+
+@pytest.fixture(scope="session")
+def msgworker_url(request: pytest.FixtureRequest) -> str | None:
+    """Where `msgworker_db` makes its databases: that of `--msgworker-url`; None = an SQLite file.
+    Define a fixture of this name in conftest.py to choose otherwise."""
+    found: str | None = request.config.getoption("--msgworker-url")
+    return found
+
+
 @pytest.fixture
-def msgworker_db(tmp_path: Path) -> Iterator[Database]:
+def msgworker_db(tmp_path: Path, msgworker_url: str | None) -> Iterator[Database]:
     """A fresh database: `.app()`, `.engine`, `.url`, `.clock`."""
-    url, clock = f"sqlite:///{tmp_path / 'msgworker.db'}", Clock()
-    engine = sa.create_engine(url, poolclass=sa.QueuePool, connect_args={"timeout": 60})
-    clock.attach(engine)
-    made = Database(url, engine, clock)
-    yield made
-    for app in made._made:
-        app.engine.dispose()
-    engine.dispose()
+    if msgworker_url is None:
+        url, clock = f"sqlite:///{tmp_path / 'msgworker.db'}", Clock()
+        engine = sa.create_engine(url, poolclass=sa.QueuePool, connect_args={"timeout": 60})
+        clock.attach(engine)
+        with _disposed(Database(url, engine, clock)) as made:
+            yield made
+    else:
+        with on_server(msgworker_url) as made:
+            yield made
+
+
+@contextmanager
+def _disposed(made: Database) -> Iterator[Database]:
+    try:
+        yield made
+    finally:
+        for app in made._made:
+            app.engine.dispose()
+        made.engine.dispose()
+
+
+@contextmanager
+def on_server(url: str | sa.URL) -> Iterator[Database]:
+    """A fresh database on a server of PostgreSQL, MariaDB or MySQL: a schema of its own, which is
+    dropped at the end. Nothing else of the server is touched. The login needs the right to create
+    schemas.
+
+    url: with a database that is made for tests. Raises ConfigError, DatabaseUnavailable.
+    """
+    given = db.parse_url(url)
+    name = f"msgworker_test_{uuid.uuid4().hex[:12]}"
+    make, drop, limit, own_url = _schema(given, name)
+    server = sa.create_engine(given, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+    with db.connecting(server) as conn:
+        conn.exec_driver_sql(make)
+    try:
+        engine = sa.create_engine(own_url)
+        apps: list[App] = []
+        shown = own_url.render_as_string(hide_password=False)
+        with _disposed(Database(shown, engine, ServerClock(apps, engine), apps)) as made:
+            yield made
+    finally:
+        with db.connecting(server) as conn:
+            conn.exec_driver_sql(limit)
+            conn.exec_driver_sql(drop)
+
+
+def _schema(url: sa.URL, name: str) -> tuple[str, str, str, sa.URL]:
+    """How a schema is made and dropped, how long that waits, and its own URL."""
+    backend = url.get_backend_name()
+    if backend in ("mysql", "mariadb"):
+        own_url = url.set(database=name)
+        limit = f"SET lock_wait_timeout = {DROP_SECONDS}"
+        return f"CREATE DATABASE {name}", f"DROP DATABASE {name}", limit, own_url
+    if backend == "postgresql" and url.get_driver_name() in ("psycopg", "psycopg2"):
+        before = url.query.get("options", "")
+        options = f"{before if isinstance(before, str) else before[-1]} -csearch_path={name}"
+        own_url = url.update_query_dict({"options": options.strip()})
+        limit = f"SET lock_timeout = '{DROP_SECONDS}s'"
+        return f"CREATE SCHEMA {name}", f"DROP SCHEMA {name} CASCADE", limit, own_url
+    raise ConfigError(
+        "a fresh database on a server is made on PostgreSQL (psycopg or psycopg2), MariaDB and "
+        f"MySQL; got {url.render_as_string()}: give drain() an App on a database made for tests"
+    )
 
 
 # ---------------------------------------------------------------- drain, crash
@@ -157,21 +294,37 @@ class Crashed(BaseException):
     """
 
 
-def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report:
-    """Handle messages on this thread until none is due now; first, send those of schedules that are
-    due by the clock of the database.
+def drain(
+    app: App,
+    *,
+    topics: Iterable[str] | None = None,
+    schedules: bool = False,
+    engines: Iterable[sa.Engine] = (),
+    crash: str | None = None,
+    crash_on: Any = None,
+) -> Report:
+    """Handle messages on this thread until none is due now.
 
     Each failed try is logged as a warning with its traceback: pytest shows it when a test fails.
+    A handler that connects to another database than the App's, perhaps the one of production,
+    gets HandlerMisuse instead of the connection, and so does the caller, once the try is recorded.
+    It can only be seen of an Engine of SQLAlchemy, not of a driver's own connection.
+
+    topics: only these of the registered topics. schedules: first send what the schedules of the App
+    have due, by the clock of the database. engines: of other databases that handlers may use.
 
     crash: "claimed", "handled" or "settled": raise Crashed there, as if the process had died: after
     a claim was committed, after a handler has returned (a transactional one is rolled back), after
     its outcome was committed. crash_on: only at this msg_id; default: at the first message.
+
+    Raises ConfigError, HandlerMisuse.
     """
     dies = _Dies(None if crash is None else _place(crash), crash_on)
+    setup = setup_of(app, topics)
     # No other instance could unblock a message: due messages that cannot be claimed are left at
     # once.
     instance = Instance(
-        setup_of(app),
+        setup if schedules else replace(setup, schedules=()),
         1,
         drain=Drain(linger=0.0, retry_linger=0.0, overdue=0.0),
         label=app.label,
@@ -179,7 +332,52 @@ def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report
         # The outcome of a transactional handler is written inside the handler.
         before_settle=partial(dies.at, At.HANDLED),
     )
-    return _Drain(instance, dies).run()
+    elsewhere = _Elsewhere([app.engine, *engines])
+    with elsewhere.refused():
+        return _Drain(instance, dies, elsewhere).run()
+
+
+class _Elsewhere:
+    """Refuses connections to databases other than those of these engines, on this thread and those
+    that are started meanwhile."""
+
+    def __init__(self, engines: Iterable[sa.Engine]) -> None:
+        self._engines = list(engines)
+        self._others = set(threading.enumerate()) - {threading.current_thread()}
+        self._error: HandlerMisuse | None = None
+
+    @contextmanager
+    def refused(self) -> Iterator[None]:
+        connect = sa.Engine.raw_connection
+
+        def checked(engine: sa.Engine) -> Any:
+            if threading.current_thread() not in self._others:
+                self._check(engine)
+            return connect(engine)
+
+        with mock.patch.object(sa.Engine, "raw_connection", checked):
+            yield
+
+    def _check(self, engine: sa.Engine) -> None:
+        if not any(_same(one, engine) for one in self._engines):
+            self._error = HandlerMisuse(
+                "in a test a handler connects to another database, "
+                f"{engine.url.render_as_string()}, than the one under test: let it use "
+                "ctx.connection, or give it the engine of the test; an engine that it may use "
+                "belongs into drain(app, engines=[...])"
+            )
+            raise self._error
+
+    def tell(self) -> None:
+        """Raise what a handler has got, if any."""
+        if self._error is not None:
+            raise self._error
+
+
+def _same(one: sa.Engine, other: sa.Engine) -> bool:
+    with suppress(ConfigError):  # of a database that msgworker does not know
+        return one.url == other.url or db.same_database(one.url, other.url)
+    return False
 
 
 def _place(name: str) -> At:
@@ -207,9 +405,10 @@ class _Dies:
 class _Drain:
     """One instance whose roles take turns on one thread."""
 
-    def __init__(self, instance: Instance, dies: _Dies) -> None:
+    def __init__(self, instance: Instance, dies: _Dies, elsewhere: _Elsewhere) -> None:
         self._instance = instance
         self._dies = dies
+        self._elsewhere = elsewhere
         self._beat_at = 0.0
         instance.lanes.took(0.0)  # how much is claimed at once is the same however long tests take
 
@@ -274,6 +473,7 @@ class _Drain:
             parts.settler.add(one, one is lanes[-1])
         for one in as_taken:
             self._dies.at(At.SETTLED, one)
+        self._elsewhere.tell()
 
 
 def _copy(lane: Lane) -> Lane:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
-from msgworker import App, ConfigError, Context, Message, MessageTable
-from msgworker.testing import Clock, Crashed, Database, drain
+from msgworker import App, ConfigError, Context, HandlerMisuse, Message, MessageTable
+from msgworker.testing import Clock, Crashed, Database, drain, on_server
 from tests.support.rows import send
+from tests.support.waiting import in_thread
 
 MAX_TRIES = 3
 
@@ -238,3 +240,150 @@ def test_an_app_whose_table_has_a_schema_can_be_tested(msgworker_db):
     assert drain(app).done == 1
     assert done == [sent]
     assert app.table.names()["msg_id"] == "msgID"
+
+
+def test_schedules_are_sent_only_where_a_test_asks_for_it(app: App, msgworker_db: Database) -> None:
+    app.add_handler("t", lambda msg: None)
+    app.every("1h", topic="t")
+    drain(app, schedules=True)  # registers it
+    msgworker_db.clock.advance(3700)
+    assert drain(app).done == 0
+    assert drain(app, schedules=True).done == 1
+
+
+def test_a_drain_of_some_topics_leaves_the_others(app: App) -> None:
+    app.add_handler("t", lambda msg: None)
+    app.add_handler("u", lambda msg: None)
+    send(app, "a", topic="t")
+    send(app, "b", topic="u")
+    assert drain(app, topics="u").done == 1
+    assert [info.topic for info in app.ops.find(status="new")] == ["t"]
+    with pytest.raises(ConfigError, match="no handler for topic v"):
+        drain(app, topics=["v"])
+
+
+def other_engine(tmp_path: Path) -> sa.Engine:
+    """That of a module of the user, in life."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'production.db'}")
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE account (id INTEGER)")
+    return engine
+
+
+def read(engine: sa.Engine) -> None:
+    with engine.connect() as conn:
+        conn.exec_driver_sql("SELECT * FROM account")
+
+
+@pytest.mark.parametrize("way", ["handler", "item", "async"])
+def test_a_handler_that_reaches_another_database_is_refused(
+    app: App, tmp_path: Path, way: str
+) -> None:
+    engine = other_engine(tmp_path)
+    connected: list[object] = []
+    sa.event.listen(engine, "checkout", lambda *_: connected.append(1))
+
+    async def reads(msg: Message) -> None:
+        read(engine)
+
+    def hands_out(msg: Message, ctx: Context) -> None:
+        ctx.fan_out(lambda _: read(engine), [1], threads=2).raise_for_failed()
+
+    handlers = {"handler": lambda msg: read(engine), "item": hands_out, "async": reads}
+    app.add_handler("t", handlers[way])
+    send(app, "a")
+    with pytest.raises(HandlerMisuse, match=r"production\.db, than the one"):
+        drain(app)
+    assert (states(app), connected) == ([("failed", 1)], [])
+    read(engine)  # after the drain it works
+
+
+def test_a_handler_may_reach_what_the_test_allows(app: App, tmp_path: Path) -> None:
+    engine = other_engine(tmp_path)
+    again = sa.create_engine(app.engine.url)
+    app.add_handler("t", lambda msg: (read(engine), again.connect().close()))
+    send(app, "a")
+    assert drain(app, engines=[engine]).done == 1
+    again.dispose()
+
+
+def test_what_another_thread_does_beside_a_drain_is_its_own(app: App, tmp_path: Path) -> None:
+    engine = other_engine(tmp_path)
+    go, over = threading.Event(), threading.Event()
+
+    def beside() -> None:
+        go.wait(20)
+        read(engine)
+        over.set()
+
+    join = in_thread(beside)
+    app.add_handler("t", lambda msg: (go.set(), over.wait(20)))
+    send(app, "a")
+    assert drain(app).done == 1
+    join()
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server_db(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """What msgworker_db gives with --msgworker-url."""
+    url = request.getfixturevalue(request.param).url
+    with on_server(url) as made:
+        yield made
+    engine = sa.create_engine(url)
+    assert not [name for name in sa.inspect(engine).get_schema_names() if "msgworker_test" in name]
+    engine.dispose()
+
+
+def test_a_schema_on_a_server_is_a_fresh_database(server_db: Database) -> None:
+    theirs = App("sqlite:///none.db", table=MessageTable("crm.message"))
+    app = server_db.app(theirs)
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE effect (msg_id INTEGER)")
+
+    @theirs.handler("t", transactional=True)
+    def handle(msg: Message, ctx: Context) -> None:
+        ctx.connection.execute(sa.text("INSERT INTO effect VALUES (:m)"), {"m": msg.msg_id})
+
+    ids = send(app, "a", "b")
+    assert drain(app).done == 2
+    with app.engine.connect() as conn:
+        assert sorted(conn.scalars(sa.text("SELECT msg_id FROM effect"))) == ids
+
+
+def test_time_passes_on_a_server_where_a_test_says_so(server_db: Database) -> None:
+    app, clock = server_db.app(), server_db.clock
+    app.add_handler("t", lambda msg: 1 / 0, wait=wait_fixed(3600))
+    send(app, "a")
+    send(app, "b", delay=10_000)
+    for _ in range(2):
+        assert [drain(app).retried for _ in range(2)] == [1, 0]
+        clock.advance(timedelta(hours=1))
+    assert states(app) == [("failed", 2), ("new", 0)]
+    with pytest.raises(Crashed):
+        drain(app, crash="claimed")
+    drain(app)  # its lease has not ended
+    assert states(app)[0] == ("processing", 2)
+    clock.advance(app.settings.lease_seconds)
+    drain(app)
+    assert states(app) == [("dead", 3), ("new", 0)]
+    assert abs(clock.now - datetime.now(UTC)) < timedelta(minutes=1)
+    with pytest.raises(ConfigError, match="cannot be set"):
+        clock.set(datetime(2030, 1, 1, tzinfo=UTC))
+
+
+def test_the_fixture_uses_the_server_that_pytest_is_given(postgresql: Any, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(msgworker_db):\n"
+        "    assert msgworker_db.app().engine.dialect.name == 'postgresql'\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
+    command += [f"--msgworker-url={postgresql.url}"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert "1 passed" in ran.stdout, ran.stdout
+
+
+def test_a_fresh_database_on_a_server_is_refused_where_none_can_be_made() -> None:
+    for url in ("oracle+oracledb://me:secret@localhost/?service_name=x", "sqlite:///m.db"):
+        with pytest.raises(ConfigError, match="is made on PostgreSQL") as refused, on_server(url):
+            pass
+        assert "secret" not in str(refused.value)

@@ -345,14 +345,14 @@ def test_after_an_outage_it_catches_up_as_declared(msgworker_db, catch_up, count
     seen = []
     app.add_handler("t", lambda msg: seen.append(msg.scheduled_for))
     app.cron("0 * * * *", topic="t", catch_up=catch_up)
-    drain(app)
+    drain(app, schedules=True)
     msgworker_db.clock.set(datetime(2026, 3, 1, 12, 30, tzinfo=UTC))
-    assert drain(app).done == count
+    assert drain(app, schedules=True).done == count
     due = [datetime(2026, 3, 1, hour, tzinfo=UTC) for hour in (10, 11, 12)]
     assert seen == due[len(due) - count :]
-    assert drain(app).done == 0
+    assert drain(app, schedules=True).done == 0
     msgworker_db.clock.set(datetime(2026, 3, 1, 13, 0, 30, tzinfo=UTC))
-    assert drain(app).done == 1  # on time, for all of them
+    assert drain(app, schedules=True).done == 1  # on time, for all of them
 
 
 @pytest.mark.parametrize("catch_up", pure.CATCH_UP)
@@ -364,10 +364,10 @@ def test_no_tick_is_sent_twice_when_the_clock_of_the_database_is_put_back(
     app = msgworker_db.app()
     app.add_handler("t", lambda msg: None)
     app.every("10m", topic="t", catch_up=catch_up)
-    drain(app)
+    drain(app, schedules=True)
     for minutes in (10, 10, -60, 10, 10, 30, 10, 10, 10):  # it is 10:40 at the end
         clock.advance(minutes * 60)
-        drain(app)
+        drain(app, schedules=True)
     ticks = ticks_of(app)
     assert ticks == sorted(set(ticks))
     assert [tick.strftime("%H:%M") for tick in ticks] == ["10:10", "10:20", "10:30", "10:40"]
@@ -393,9 +393,9 @@ def test_put_forward_by_an_hour_it_sends_what_catch_up_says(msgworker_db):
     app.add_handler("t", lambda msg: None)
     for catch_up in pure.CATCH_UP:
         app.every("10m", topic="t", name=catch_up, object_id=catch_up, catch_up=catch_up)
-    drain(app)
+    drain(app, schedules=True)
     clock.advance(3600)
-    drain(app)
+    drain(app, schedules=True)
     assert sorted(Table(app).column("object_id")) == ["all"] * 6 + ["last", "none", "one"]
 
 
