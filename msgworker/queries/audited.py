@@ -69,22 +69,12 @@ def entries(
     """The latest operations on this table before the op_id `after`, or those that changed one
     message; newest first."""
     c, a = OPERATION.of(t).c, AUDIT.of(t).c
-    columns: list[Any] = [
-        c.op_id,
-        c.kind,
-        c.actor,
-        c.reason,
-        c.op_filter,
-        c.started_at,
-        c.finished_at,
-        c.matched,
-        c.changed,
-        c.skipped,
-    ]
+    columns: list[Any] = [c.op_id, c.kind, c.actor, c.reason, c.op_filter, c.started_at]
+    columns += [c.finished_at, c.matched, c.changed, c.skipped]
     query = sa.select(*columns)
     if msg_id is not None:
         more = [a.msg_id, a.changed_at, a.was_status, a.was_tries, a.was_claimed_by, a.was_error]
-        query = sa.select(*columns, *more).join(AUDIT.of(t), a.op_id == c.op_id)
+        query = query.add_columns(*more).join(AUDIT.of(t), a.op_id == c.op_id)
         query = query.where(a.msg_id == msg_id)
     wanted = {c.kind: kind, c.actor: actor}
     query = query.where(*(column == value for column, value in wanted.items() if value is not None))

@@ -99,8 +99,7 @@ def failures(
     """The groups, largest first, behind the cursor `after`; `complete` is False if only the newest
     messages were read. topic, since: of failures of this topic, and since this instant."""
     groups: dict[str, _Group] = {}
-    params: dict[str, Any] = {"mw_table": t.message.name, "newest": newest}
-    params |= {"topic": topic, "since": since}
+    params: dict[str, Any] = {"newest": newest, "topic": topic, "since": since}
     asked = (topic is not None, since is not None)
     grouped = t.built(("failures", asked), lambda: _grouped(t, *asked, bare=False))
     read = 0
@@ -126,25 +125,11 @@ def failures(
     following = None
     if len(ranked) > limit:
         following = cursor_text([chosen[-1][1].count, chosen[-1][0]])
-    all_read = read < newest if asked == (False, False) else _failed_rows(conn, t, newest) < newest
-    return Found(
-        rows,
-        complete=all_read and following is None,
-        next_after=following,
-        looked_at=read,
-    )
-
-
-def _failed_rows(conn: Connection, t: Tables, newest: int) -> int:
-    """How many failed rows there are, counted up to `newest`."""
-
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        query = t.hinted(sa.select(c.msg_id), t.message, "failed").where(t.failed_rows(c))
-        rows = bindparam("newest", type_=sa.Integer())
-        return sa.select(sa.func.count()).select_from(query.limit(rows).subquery("q"))
-
-    return int(conn.scalar(t.built("failed_rows", build), {"newest": newest}) or 0)
+    all_read = read < newest
+    if asked != (False, False):  # what is not wanted was not counted
+        all_read = bounded.failed(t, t.cols()).end(conn, t, rows=newest, newest=True) is None
+    complete = all_read and following is None
+    return Found(rows, complete=complete, next_after=following, looked_at=read)
 
 
 def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Failures:
@@ -167,31 +152,24 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
 def _failed(t: Tables) -> sa.Subquery:
     """The newest failed rows: i, t (topic), l (tries left), p (fingerprint), at, w (if a message
     waits behind the row: the first one of their object), e (error)."""
-    source = t.message.alias("f")
-    c = t.cols(source)
+    c = t.cols()
     null: Any = sa.null()
     x = t.failed_try.alias("x").c
-    table = bindparam("mw_table", type_=sa.String())
-    last_try = (
-        sa.select(x.fingerprint)
-        .where(x.table_name == table, x.msg_id == c.msg_id)
-        .order_by(x.try_no.desc())
-        .limit(sa.literal_column("1"))
-    )
-    last_at = sa.select(sa.func.max(x.ended_at)).where(x.table_name == table, x.msg_id == c.msg_id)
+    tried = (x.table_name == t.message.name, x.msg_id == c.msg_id)
+    last_at = sa.select(sa.func.max(x.ended_at)).where(*tried)
     columns = (
         c.msg_id.label("i"),
         (null if c.topic is None else bytewise(beginning(c.topic))).label("t"),
         sa.case((in_state(t, c, State.FAILED), 1), else_=0).label("l"),
-        last_try.scalar_subquery().label("p"),
+        tries.last_fingerprint(t, c.msg_id).label("p"),
         last_at.scalar_subquery().label("at"),
         _waited_for(t, c).label("w"),
         (null if c.last_error is None else beginning(c.last_error)).label("e"),
         (null if c.finished_at is None else real_instant(c.finished_at)).label("f"),
     )
-    query = t.hinted(sa.select(*columns), source, "failed").where(t.failed_rows(c))
     rows = bindparam("newest", type_=sa.Integer())
-    return query.order_by(t.failed_key(c).desc()).limit(rows).subquery("q")
+    walk = bounded.failed(t, c)
+    return walk.query(t, columns, (), end=None, limit=rows, newest=True).subquery("q")
 
 
 def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:

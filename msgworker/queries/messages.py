@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -100,29 +100,7 @@ class MessageInfo:
     trace_id: str | None = None
 
 
-_ROLES = (
-    "msg_id",
-    "object_id",
-    "topic",
-    "status",
-    "error_try_times",
-    "payload",
-    "available_at",
-    "claimed_by",
-    "claimed_at",
-    "crash_times",
-    "last_error",
-    "created_at",
-    "finished_at",
-    "later_times",
-    "priority",
-    "unique_key",
-    "unique_kept",
-    "scheduled_for",
-    "headers",
-)
-
-
+_ROLES = (*(one.name for one in fields(MessageInfo) if one.name in ROLES), "headers")
 _WHOLE_ONLY = ("payload", "headers")
 """What is read of one message, not of those of a list."""
 _TEXTS = tuple(name for name, role in ROLES.items() if role.holds in ("text", "key"))

@@ -30,7 +30,7 @@ from msgworker.store.bounded import (
     cursor_place,
     cursor_text,
 )
-from msgworker.store.tries import fingerprint
+from msgworker.store.tries import fingerprint, last_fingerprint
 from msgworker.table import Cols, Tables
 
 GROUP_WALK = 5_000
@@ -199,15 +199,7 @@ def _group(
     """The failed messages of a group: by the last try, without one by the last error."""
     at = None if after is None else cursor_place(after, int)[0]
     c = t.cols()
-    walk = Walk("failed", (t.failed_rows(c),), t.failed_key(c)).behind(at, newest=newest)
-    x = t.failed_try.alias("x").c
-    last_try = (
-        sa.select(x.fingerprint)
-        .where(x.table_name == t.message.name, x.msg_id == c.msg_id)
-        .order_by(x.try_no.desc())
-        .limit(sa.literal_column("1"))
-        .scalar_subquery()
-    )
+    walk, last_try = bounded.failed(t, c).behind(at, newest=newest), last_fingerprint(t, c.msg_id)
     last = walk.end(conn, t, rows=GROUP_WALK, newest=newest)
     error: Any = sa.null() if c.last_error is None else beginning(c.last_error)
     columns = (c.msg_id.label("i"), last_try.label("p"), error.label("e"))

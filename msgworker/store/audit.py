@@ -182,26 +182,19 @@ def with_key(conn: Connection, t: Tables, key: str) -> Operation | None:
 def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     """An operation on this table, None if there is none of this id."""
     c = OPERATION.of(t).c
-    columns = (
-        c.op_id,
-        c.kind,
-        c.actor,
-        c.reason,
-        c.op_filter,
-        c.started_at,
-        c.finished_at,
-        c.last_id,
-        c.steps,
-        c.matched,
-        c.changed,
-        c.skipped,
-    )
-    query = sa.select(*columns).where(c.op_id == op_id, c.table_name == t.spec.bare_name)
-    row = conn.execute(query).first()
+    query = sa.select(*(c[name] for name in _READ)).where(c.op_id == op_id)
+    row = conn.execute(query.where(c.table_name == t.spec.bare_name)).first()
     if row is None:
         return None
-    asked, source, request = filter_of(row[4])
-    return Operation(*row[:4], asked, *row[5:], source=source, request=request)
+    values: dict[str, Any] = dict(zip(_READ, row, strict=True))
+    asked, source, request = filter_of(values.pop("op_filter"))
+    return Operation(**values, filter=asked, source=source, request=request)
+
+
+_READ: tuple[str, ...] = (
+    *("op_id", "kind", "actor", "reason", "op_filter", "started_at", "finished_at"),
+    *("last_id", "steps", "matched", "changed", "skipped"),
+)
 
 
 def filter_of(text: str | None) -> tuple[dict[str, Any], str | None, str | None]:

@@ -23,7 +23,7 @@ from msgworker.errors import ConfigError
 from msgworker.message import State, Status, ends_at
 from msgworker.payload import is_text
 from msgworker.store.cancels import CANCELLED
-from msgworker.store.recover import running_rows
+from msgworker.store.recover import of_running
 from msgworker.store.tries import fingerprint
 from msgworker.table import Cols, Tables, lit
 
@@ -302,11 +302,8 @@ def first_open(conn: Connection, t: Tables) -> tuple[int, bool] | None:
 
 def running(t: Tables) -> sa.Subquery:
     """The ids of all running rows, as a subquery with the column `i`: few, whatever the table."""
-    parts = []
-    for source, c, index, where in running_rows(t):
-        parts.append(t.hinted(sa.select(c.msg_id.label("i")), source, index).where(where))
-    found = parts[0] if len(parts) == 1 else sa.union_all(*parts)
-    return found.subquery("rids")
+    found: sa.Subquery = of_running(t, lambda c: [c.msg_id.label("i")]).subquery("rids")
+    return found
 
 
 def same_object(t: Tables, c: Cols, object_id: Any) -> ColumnElement[bool]:

@@ -226,8 +226,7 @@ def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: st
     if t.database.arrays:
         return _flag_arrays(conn, t, candidates, me, loud=False)
     won: list[Row] = []
-    for start in range(0, len(candidates), t.database.max_ids):
-        part = candidates[start : start + t.database.max_ids]
+    for part in t.parts(candidates):
         won += _flag_locked(conn, t, part, me, loud=False)
     return won
 

@@ -48,17 +48,15 @@ def look(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int
     """
     wanted = sorted(ids)
     if t.database.row_locks:
-        for part in _parts(t, wanted):
+        for part in t.parts(wanted):
             conn.execute(locking(t), {"mw_ids": part}).all()
     return still_mine(conn, t, wanted, me=me)
 
 
 def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
     """Those of `ids` that are flagged by us."""
-    wanted = list(ids)
     found: set[int] = set()
-    for start in range(0, len(wanted), t.database.max_ids):
-        part = wanted[start : start + t.database.max_ids]
+    for part in t.parts(list(ids)):
         found |= set(conn.scalars(mine_among(t), {"mw_ids": part, "mw_me": me}))
     return found
 
@@ -86,17 +84,17 @@ def write_done(
     nexts = [s.next_id for s in plain if s.next_id is not None]
     if t.database.row_locks:
         ids = sorted({s.msg_id for s in plain} | {s.msg_id for s in others} | set(nexts))
-        for part in _parts(t, ids):
+        for part in t.parts(ids):
             conn.execute(locking(t), {"mw_ids": part}).all()
     written = 0
     for seen, same in _by_tries(t, plain):
         params: dict[str, Any] = {"mw_me": me} | ({} if seen is None else {"mw_tries": seen})
-        for part in _parts(t, same):
+        for part in t.parts(same):
             written += finish(conn, t, params | {"mw_ids": part}, seen is not None)
     if written != len(plain):
         raise FlagMissing
     moved = 0
-    for part in _parts(t, nexts):
+    for part in t.parts(nexts):
         moved += changed(conn, t, "advance", advance(t), {"mw_ids": part, "mw_me": me})
     flagged = moved_on(conn, t, nexts, moved, me=me)
     return {s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain}
@@ -111,11 +109,6 @@ def _by_tries(t: Tables, batch: Sequence[Settlement]) -> list[tuple[int | None, 
     for s in batch:
         groups.setdefault(s.tries, []).append(s.msg_id)
     return list(groups.items())
-
-
-def _parts(t: Tables, ids: Sequence[int]) -> Iterable[Sequence[int]]:
-    size = t.database.max_ids
-    return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
 def locking(t: Tables) -> Select[Any]:

@@ -20,7 +20,7 @@ from msgworker import db
 from msgworker.db import fetch, now, now_ms
 from msgworker.limit import MOST_STARTS, Limit
 from msgworker.message import DEFAULT_TOPIC, topic_of
-from msgworker.store.recover import running_rows
+from msgworker.store.recover import of_running
 from msgworker.table import LIMIT, Cols, Tables
 
 
@@ -186,14 +186,10 @@ def all_holders(conn: Connection, t: Tables) -> dict[str, Counter[str | None]]:
 
 def _held(t: Tables, asked: Callable[[Cols], ColumnElement[bool]] | None = None) -> Any:
     """Topic and owner of each message at 1."""
-    parts = []
-    for source, c, index, where in running_rows(t):
-        owner: ColumnElement[Any] = sa.null()
-        if c.claimed_by is not None:
-            owner = db.beginning(c.claimed_by)
+
+    def columns(c: Cols) -> list[ColumnElement[Any]]:
         assert c.topic is not None
-        part = t.hinted(
-            sa.select(db.beginning(c.topic).label("a"), owner.label("b")), source, index
-        )
-        parts.append(part.where(where, *([] if asked is None else [asked(c)])))
-    return sa.union_all(*parts) if len(parts) > 1 else parts[0]
+        owner: Any = sa.null() if c.claimed_by is None else db.beginning(c.claimed_by)
+        return [db.beginning(c.topic).label("a"), owner.label("b")]
+
+    return of_running(t, columns, lambda c: [] if asked is None else [asked(c)])

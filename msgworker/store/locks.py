@@ -291,9 +291,7 @@ def flags(conn: Connection, t: Tables) -> dict[str, int]:
 def flags_of(conn: Connection, t: Tables, objects: Collection[Any]) -> dict[Any, str]:
     """The flag of the first unfinished message of each object that has one."""
     found: dict[Any, str] = {}
-    wanted = list(objects)
-    for start in range(0, len(wanted), t.database.max_ids):
-        part = wanted[start : start + t.database.max_ids]
+    for part in t.parts(list(objects)):
         c = t.cols()
         flag: Any = c.instance_type
         columns: tuple[Any, ...] = (c.object_id, flag)
@@ -326,9 +324,8 @@ def take_back(conn: Connection, t: Tables, flag: str, *, limit: int = BATCH) -> 
 
 def _write(conn: Connection, t: Tables, ids: Sequence[int], seen: Any, flag: Any) -> int:
     count = 0
-    for start in range(0, len(ids), t.database.max_ids):
+    for part in t.parts(ids):
         c = t.cols()
-        part = list(ids[start : start + t.database.max_ids])
         now: Any = c.instance_type
         was = now.is_(None) if seen is None else now == seen
         change = sa.update(t.message).where(t.among(c.msg_id), t.claimable(c), was)

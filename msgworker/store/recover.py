@@ -43,17 +43,12 @@ def flagged_by(
     if not t.has("claimed_by"):
         return []
 
-    who = _who(instance_id)
-
     def build() -> Any:
-        parts = []
-        for source, c, index, where in running_rows(t):
-            assert c.claimed_by is not None
-            behind = _unordered(c)
-            part = t.hinted(sa.select(behind.label("i")), source, index)
-            low = behind > bindparam("after", type_=sa.BigInteger())  # whatever the column is
-            parts.append(part.where(where, c.claimed_by == who, low))
-        return _first(sa.union_all(*parts) if len(parts) > 1 else parts[0])
+        who = _who(instance_id)
+        rows = of_running(
+            t, lambda c: [_unordered(c).label("i")], lambda c: [_owner(c) == who, _behind(c)]
+        )
+        return _first(rows)
 
     params = {"mw_me": instance_id, "rows": limit, "after": after}
     return list(conn.scalars(t.built(("flagged_by", type(instance_id)), build), params))
@@ -65,13 +60,8 @@ def owners(conn: Connection, t: Tables) -> list[Owner]:
         return []
 
     def build() -> Any:
-        parts = []
-        for source, c, index, where in running_rows(t):
-            assert c.claimed_by is not None
-            part = t.hinted(sa.select(c.claimed_by.label("o")), source, index)
-            parts.append(part.where(where, c.claimed_by.is_not(None)))
-        found = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
-        return sa.select(found.c.o).distinct()
+        owned = of_running(t, lambda c: [_owner(c).label("o")], lambda c: [_owner(c).is_not(None)])
+        return sa.select(owned.subquery("f").c.o).distinct()
 
     return [row[0] for row in fetch(conn, t.built("owners", build), {})]
 
@@ -252,18 +242,16 @@ class _Ages(enum.Enum):
 
 
 def _foreign(t: Tables, ages: _Ages) -> Any:
-    parts = []
-    for source, c, index, where in running_rows(t):
-        behind = _unordered(c)
-        part = t.hinted(sa.select(behind.label("i"), t.tries(c).label("n")), source, index)
-        part = part.where(where, *_of_nobody(c))
-        part = part.where(behind > bindparam("after", type_=sa.BigInteger()))
+    def where(c: Cols) -> list[ColumnElement[bool]]:
+        found = [*_of_nobody(c), _behind(c)]
         if ages is _Ages.UNTIL:
-            part = part.where(flagged_at(c) <= bindparam("before", type_=UtcDateTime()))
+            found.append(flagged_at(c) <= bindparam("before", type_=UtcDateTime()))
         if ages is _Ages.UNKNOWN:
-            part = part.where(flagged_at(c).is_(None))
-        parts.append(part)
-    rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
+            found.append(flagged_at(c).is_(None))
+        return found
+
+    rows = of_running(t, lambda c: [_unordered(c).label("i"), t.tries(c).label("n")], where)
+    rows = rows.subquery("f")
     limited = bindparam("rows", type_=sa.Integer())
     return sa.select(rows.c.i, rows.c.n).order_by(rows.c.i).limit(limited)
 
@@ -356,6 +344,28 @@ def running_rows(
     sources = (t.message.alias("a"), t.message.alias("b"))
     looks = t.running_rows(*map(t.cols, sources))
     return [(source, *look) for source, look in zip(sources, looks, strict=False)]
+
+
+def of_running(
+    t: Tables,
+    columns: Callable[[Cols], Sequence[ColumnElement[Any]]],
+    where: Callable[[Cols], Sequence[ColumnElement[bool]]] = lambda _: (),
+) -> Any:
+    """A SELECT of running rows, by their index."""
+    parts = [
+        t.hinted(sa.select(*columns(c)), source, index).where(runs, *where(c))
+        for source, c, index, runs in running_rows(t)
+    ]
+    return sa.union_all(*parts) if len(parts) > 1 else parts[0]
+
+
+def _owner(c: Cols) -> ColumnElement[Any]:
+    assert c.claimed_by is not None
+    return c.claimed_by
+
+
+def _behind(c: Cols) -> ColumnElement[bool]:
+    return _unordered(c) > bindparam("after", type_=sa.BigInteger())  # whatever the column is
 
 
 def _unordered(c: Cols) -> ColumnElement[Any]:

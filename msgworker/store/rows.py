@@ -277,9 +277,8 @@ def _unlike(conn: Connection, t: Tables, wanted: Mapping[int, Wanted]) -> list[i
         columns = [value.label(f"k{i}") for i, value in enumerate(values)]
         return sa.select(*columns).where(t.among(c.msg_id))
 
-    statement, ids, kept = t.built("written", build), list(wanted), list[int]()
-    for start in range(0, len(ids), t.database.max_ids):
-        part = ids[start : start + t.database.max_ids]
+    statement, kept = t.built("written", build), list[int]()
+    for part in t.parts(list(wanted)):
         for msg_id, status, tries, times, owned, waits in fetch(conn, statement, {"mw_ids": part}):
             want = wanted[msg_id]
             is_out = status != Status.PROCESSING if want.status is None else status == want.status

@@ -387,9 +387,8 @@ def _changed(
 
 def _parts(t: Tables, ids: Sequence[int]) -> Iterable[dict[str, Any]]:
     """The parameter for so many ids as one statement may have."""
-    size = t.database.max_ids
-    parts = (ids[start : start + size] for start in range(0, len(ids), size))
-    return ({"mw_ids": array_text(part) if t.database.arrays else part} for part in parts)
+    arrays = t.database.arrays
+    return ({"mw_ids": array_text(part) if arrays else part} for part in t.parts(ids))
 
 
 def _among(t: Tables, c: Cols) -> ColumnElement[bool]:

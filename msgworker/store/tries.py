@@ -6,7 +6,7 @@ import enum
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -136,8 +136,7 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
     instance: the owner of the messages. The oldest ones beyond KEPT per message are deleted.
     """
     found: dict[int, tuple[datetime | None, int]] = {}
-    for start in range(0, len(failures), t.database.max_ids):
-        ids = [f.msg_id for f in failures[start : start + t.database.max_ids]]
+    for ids in t.parts([f.msg_id for f in failures]):
         params = {"mw_ids": ids, "mw_table": t.message.name}
         for msg_id, started_at, last in conn.execute(_last_tries(t), params).all():
             found[msg_id] = (started_at, last or 0)
@@ -188,16 +187,11 @@ def of(
         )
 
     found: defaultdict[int, list[Try]] = defaultdict(list)
-    for part in _parts(t, ids):
+    for part in t.parts(ids):
         params = {"mw_table": t.message.name, "mw_ids": part}
         for row in conn.execute(t.built(("tries_of", traces), build), params):
             found[row[0]].append(Try(*row[1:]))
     return dict(found)
-
-
-def _parts(t: Tables, ids: Sequence[int]) -> Iterable[list[int]]:
-    size = t.database.max_ids
-    return (list(ids[start : start + size]) for start in range(0, len(ids), size))
 
 
 def last_try(t: Tables, msg_id: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -206,6 +200,13 @@ def last_try(t: Tables, msg_id: ColumnElement[Any]) -> ColumnElement[Any]:
     table = bindparam("mw_table", type_=sa.String())
     last = sa.select(sa.func.max(c.try_no)).where(c.table_name == table, c.msg_id == msg_id)
     return last.scalar_subquery()
+
+
+def last_fingerprint(t: Tables, msg_id: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The fingerprint of a message's last try, NULL if none is kept."""
+    c = t.failed_try.alias("x").c
+    last = sa.select(c.fingerprint).where(c.table_name == t.message.name, c.msg_id == msg_id)
+    return last.order_by(c.try_no.desc()).limit(sa.literal_column("1")).scalar_subquery()
 
 
 def _last_tries(t: Tables) -> sa.Select[Any]:
