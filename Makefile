@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# The requirements of a dependency group of pyproject.toml.
-GROUP = $(shell $(PYTHON) -m proof.matrix.bounds $(1))
 # Many tests wait for something: two processes more than there are cores, six at most.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6)))
 # A test process that crashes ends the run: with groups xdist would wait for its tests without end.
@@ -14,11 +12,12 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 # recursion depth mismatch") if the garbage collector logs an error of a lost connection meanwhile.
 # A run that does not end is interrupted, as by Ctrl-C: what failed until then is shown.
 LIMIT = 40m
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SERVERS = postgresql mariadb postgresql-18 mariadb-11.8 mysql-9.7
 OF_A_VERSION = tests/contract tests/store tests/upgrade tests/coordination tests/cli tests/test_alembic.py tests/test_ddl.py proof/crash
 RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests proof; PYTHONNODEBUGRANGES=1 timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo demo-web quick lint test dist release test-long test-variants matrix check format ddl keywords docs bench bench-peers performance torture model mutants clean
+.PHONY: help demo demo-web quick lint test dist release proof check format ddl keywords docs bench bench-peers performance torture model clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -29,19 +28,20 @@ $(VENV)/.made:
 	touch $@
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(PIP) -e .
 	touch $@
 
 $(VENV)/.web: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[web]'
+	$(PIP) -e '.[web]'
 	touch $@ $(VENV)/.run
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[postgresql,mysql,oracle,redis,zookeeper]' $(call GROUP,dev)
+	$(PIP) 'pip>=25.1'  # which reads groups
+	$(PIP) -e '.[postgresql,mysql,oracle,redis,zookeeper]' --group dev
 	touch $@ $(VENV)/.run
 
-$(VENV)/.variants: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . $(call GROUP,variants)
+$(VENV)/.proof: $(VENV)/.dev
+	$(PIP) -e . --group proof
 	touch $@
 
 demo: $(VENV)/.run  ## real purchases through embedded SQLite: several processes, failures, one killed
@@ -51,19 +51,11 @@ demo-web: $(VENV)/.web  ## the same, then its table in the dashboard until Ctrl-
 	$(BIN)/msgworker demo --web
 
 test: $(VENV)/.dev  ## the quick suite, on SQLite, PostgreSQL, MariaDB, Redis and ZooKeeper (it starts servers)
-	$(RUN_TESTS) -m "not long" $(PYTEST_ARGS)
+	$(RUN_TESTS) -m "not long or today" $(PYTEST_ARGS)
 
-test-long: LIMIT = 5h
-test-long: $(VENV)/.dev  ## everything: all tests on all databases, the long runs too
-	$(RUN_TESTS) $(PYTEST_ARGS)
-	$(if $(PYTEST_ARGS),,$(MAKE) test-variants matrix)
-
-test-variants: LIMIT = 1h
-test-variants: $(VENV)/.variants  ## the contract suite with psycopg2 and over partitions; its quick tests with mysqlclient, through PgBouncer, on Galera
-	for variant in psycopg2 partitions; do \
-	  export MSGWORKER_TEST_VARIANT=$$variant; $(RUN_TESTS) tests/contract || exit 1; done
-	for variant in mysqldb pgbouncer-transaction pgbouncer-session galera; do \
-	  export MSGWORKER_TEST_VARIANT=$$variant; $(RUN_TESTS) tests/contract -m "not long" || exit 1; done
+proof: $(VENV)/.proof  ## the laboratory, all of it, two hours; goes on where it was stopped (PROOF_ARGS="fuzz", --again)
+	$(BIN)/python -m tests.debian 3.14 3.13t
+	$(BIN)/python -m proof $(PROOF_ARGS)
 
 test-matrix: LIMIT = 2h
 test-matrix: $(VENV)/.dev  ## contract, statements, upgrade, crashes and a short torture on each version of the servers (SERVERS="mysql-9.7", RECORD=1)
@@ -73,9 +65,6 @@ test-matrix: $(VENV)/.dev  ## contract, statements, upgrade, crashes and a short
 
 servers: $(VENV)/.dev  ## start servers on free ports, say where, keep them until Ctrl-C (SERVERS="postgresql-18 mysql-9.7")
 	$(BIN)/python -m tests.servers $(SERVERS)
-
-matrix: $(VENV)/.dev  ## the contract suite with other versions, down to the oldest (MATRIX_ARGS="python-3.14", --list, --speed)
-	timeout --foreground -k 60 4h $(BIN)/python -m proof.matrix $(MATRIX_ARGS)
 
 quick: $(VENV)/.dev  ## the inner loop: lint, types, and the unit tests on SQLite; half a minute, no server
 	$(MAKE) --no-print-directory lint
@@ -105,7 +94,8 @@ keywords: $(VENV)/.dev  ## write the keywords of App anew from its settings
 	mkdir -p build && $(BIN)/python -m tests.keywords > build/keywords.py && mv build/keywords.py msgworker/config/keywords.py
 
 $(VENV)/.docs: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . $(call GROUP,docs)
+	$(PIP) 'pip>=25.1'
+	$(PIP) -e . --group docs
 	touch $@
 
 docs: $(VENV)/.docs  ## build the site into build/docs; a broken link is an error
@@ -129,9 +119,6 @@ torture: $(VENV)/.dev  ## 60 s of kill -9, pauses, lost sessions, restarts and l
 model:  ## check the models of the protocol with Spin, capped at 4 GB (MODEL_ARGS="--quick")
 	$(PYTHON) -m proof.model $(MODEL_ARGS)
 
-mutants: $(VENV)/.dev  ## break the code on purpose, one place at a time: the tests must notice each
-	$(BIN)/python -m tests.servers -- $(BIN)/python -m proof.mutants $(MUTANTS_ARGS)
-
 dist: $(VENV)/.dev  ## build the wheel and the source distribution, and check them
 	rm -rf dist
 	$(BIN)/python -m build
@@ -145,5 +132,5 @@ release: $(VENV)/.dev  ## write the version VERSION=X.Y.Z and cut the changelog;
 	$(BIN)/python -m msgworker.web.api > docs/reference/openapi.json
 
 clean:  ## remove what was built
-	rm -rf $(VENV) .peers .matrix build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .nox .peers .proof .matrix build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

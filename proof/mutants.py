@@ -1,36 +1,54 @@
-"""Break the code on purpose, one place at a time: `python -m proof.mutants [--list] [NAME ...]`.
+"""Break the code on purpose, one place at a time: a named test must turn red.
 
-Each mutant is one exact replacement in a copy of the project; the few tests that must notice it run
-there. A survivor is a missing test. NAME* is all whose name begins so: "S4 *" for a rule of
-SECURITY.md. Ends with 1 if one survives, with 2 if the script itself fails: a text that is not
-found exactly once, tests that fail without the mutant, a package that is not the copy.
-proof/simulation/plants.py does the same to the simulation, with bugs of several lines.
+mutants.txt has one or two for each promise and each rule of SECURITY.md, written by hand:
+
+    # a promise
+    = name | file, under msgworker/
+    - what is there, as it stands in the file, exactly once
+    + what comes into its place; nothing: it is taken out
+    ! a test that must notice, with its parameters
+
+Beside them cosmic-ray makes some of the modules that decide without a database or a thread, as
+many as are asked for, drawn under a seed. proof/test_mutants.py runs both, each mutant in a copy of
+the project; proof/simulation/plants.py does the same to the simulation, with bugs of several lines.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from proof.mutations import MUTANTS, Mutant
-from proof.protections import PROTECTIONS
-from tests.names import node_of
+from tests.names import ROOT, node_of
 
-ROOT = Path(__file__).parent.parent
 COPIED = ("msgworker", "tests", "proof", "samples", "ddl", "bench", "docs")
 FILES = ("conftest.py", "pyproject.toml", "Makefile", "LICENSE")
 SECONDS = 300
-ALL = (*MUTANTS, *PROTECTIONS)
-PASSED, FAILED_TESTS = 0, 1
+PASSED, FAILED = 0, 1
+ON_SQLITE = ("-m", "not long", "-k", "not postgresql and not mariadb and not oracle")
+DECIDING = {
+    "message.py": "tests/test_message.py",
+    "ticks.py": "tests/test_ticks.py",
+    "limit.py": "tests/test_limit.py",
+    "instance/claiming/capacity.py": "tests/instance",
+    "instance/claiming/choice.py": "tests/instance",
+    "instance/claiming/drain.py": "tests/instance",
+    "instance/running/outcome.py": "tests/contract/test_outcomes.py tests/instance",
+    "table/tables.py": "tests/store/test_claim.py tests/store/test_settle.py",
+}
+"""Modules of which mutants are made, and the tests that judge them."""
+KINDS = re.compile(
+    r"core/(AddNot|NumberReplacer|ZeroIterationForLoop|Replace(AndWithOr|OrWithAnd|TrueWithFalse"
+    r"|FalseWithTrue|BinaryOperator_(Add_Sub|Sub_Add|Mul_Div)"
+    r"|ComparisonOperator_(Eq_NotEq|NotEq_Eq|Is_IsNot|IsNot_Is|Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt)))$"
+)
 
 WITNESS = '''
 """Loaded by pytest: the package under test must be the copy beside this file."""
@@ -44,30 +62,69 @@ if found != here:
 
 
 class Unsound(Exception):
-    """The script, not a mutant, is wrong."""
+    """The list, not the code or a test, is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of one mutant."""
+class Mutant:
+    """One replacement in a file under msgworker/; `tests` as pytest takes them."""
 
-    mutant: Mutant
-    caught: bool
-    seconds: float
-    by: str
+    name: str
+    part: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def text(self) -> str:
+        """Of its file; raises Unsound unless it applies exactly once."""
+        path = ROOT / "msgworker" / self.file
+        text = path.read_text()
+        times = text.count(self.old)
+        if times != 1:
+            raise Unsound(f"{self.name}: its text stands {times} times in {self.file}, not once")
+        changed = text.replace(self.old, self.new)
+        if path.suffix == ".py":
+            compile(changed, str(path), "exec")
+        return changed
 
 
-def mutated(mutant: Mutant, root: Path = ROOT) -> str:
-    """The text of the mutant's file; raises Unsound unless it applies exactly once."""
-    path = root / "msgworker" / mutant.file
-    text = path.read_text()
-    times = text.count(mutant.old)
-    if times != 1:
-        raise Unsound(f"{mutant.name}: its text stands {times} times in {mutant.file}, not once")
-    changed = text.replace(mutant.old, mutant.new)
-    if path.suffix == ".py":
-        compile(changed, str(path), "exec")
-    return changed
+def read(text: str) -> Iterator[Mutant]:
+    """The mutants of a list."""
+    part = ""
+    for block in re.split(r"\n\n+", text.strip()):
+        lines = block.splitlines()
+        if lines[0].startswith("# "):
+            part = lines[0][2:]
+            continue
+        name, _, file = lines[0].removeprefix("= ").partition(" | ")
+        given = {mark: [line[2:] for line in lines if line[:1] == mark] for mark in "-+!"}
+        old, new = "\n".join(given["-"]), "\n".join(given["+"])
+        yield Mutant(name, part, file, old, new, tuple(given["!"]))
+
+
+MUTANTS = tuple(read(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")))
+
+
+def generated(file: str, count: int, seed: int) -> Iterator[Mutant]:
+    """So many that cosmic-ray makes of a module."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    text = (ROOT / "msgworker" / file).read_text()
+    nodes = list(ast_nodes(get_ast(text)))
+    places = [
+        (name, place)
+        for name in sorted(filter(KINDS.match, operator_names()))
+        for place in range(sum(len([*get_operator(name)().mutation_positions(n)]) for n in nodes))
+    ]
+    for name, place in random.Random(f"{file}-{seed}").sample(places, min(count, len(places))):
+        made = mutate_code(text, get_operator(name)(), place)
+        old, new = text.splitlines(), made.splitlines()
+        line = next(n for n, two in enumerate(zip(old, new, strict=False)) if two[0] != two[1])
+        told = f"{file}:{line + 1} {name.removeprefix('core/')}: {new[line].strip()}"
+        yield Mutant(told, "generated", file, text, made, (*DECIDING[file].split(), *ON_SQLITE))
 
 
 def copy_to(folder: Path) -> None:
@@ -80,96 +137,38 @@ def copy_to(folder: Path) -> None:
     (folder / "mutant_witness.py").write_text(WITNESS)
 
 
-def run_tests(folder: Path, tests: Iterable[str]) -> tuple[int, str]:
-    """pytest in the copy, up to the first failure: exit code and output."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "mutant_witness", "--tb=line"]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            [*command, "--timeout=120", *map(node_of, tests)],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return FAILED_TESTS, f"FAILED - not through within {SECONDS} s"
+def run(
+    tests: Sequence[str], changed: Mutant | None = None, *more: str, seconds: float = SECONDS
+) -> tuple[int, str]:
+    """pytest in a copy, with the mutant if there is one: its exit code and output."""
+    with tempfile.TemporaryDirectory(prefix="msgworker-mutant-") as name:
+        folder = Path(name).resolve()
+        copy_to(folder)
+        if changed is not None:
+            (folder / "msgworker" / changed.file).write_text(changed.text())
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "mutant_witness", "--tb=line", *more]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+        try:
+            done = subprocess.run(
+                [*command, "--timeout=120", *tests],
+                cwd=folder,
+                env={**kept, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=seconds,
+            )
+        except subprocess.TimeoutExpired:
+            return FAILED, f"FAILED - not through within {seconds:g} s"
     return done.returncode, done.stdout + done.stderr
 
 
-def judge(mutant: Mutant) -> Verdict:
-    """Run one mutant in a copy of its own."""
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="msgworker-mutant-") as name:
-        folder = Path(name).resolve()
-        copy_to(folder)
-        (folder / "msgworker" / mutant.file).write_text(mutated(mutant))
-        code, output = run_tests(folder, mutant.tests)
-    if code not in (PASSED, FAILED_TESTS):
+def caught(mutant: Mutant) -> bool:
+    """Whether its tests turn red; raises Unsound where they do not run."""
+    tests = mutant.tests if mutant.part == "generated" else [*map(node_of, mutant.tests)]
+    code, output = run(tests, mutant, "-x")
+    if code not in (PASSED, FAILED):
         raise Unsound(f"{mutant.name}: pytest ended with {code}: {output.strip()[-800:]}")
-    marks = ("FAILED ", "ERROR tests", "ERROR proof")
-    failed = [line for line in output.splitlines() if line.startswith(marks)]
-    by = failed[0].split(" ")[1] if failed else ""
-    return Verdict(mutant, code == FAILED_TESTS, time.monotonic() - begun, by)
-
-
-def baseline(mutants: Sequence[Mutant]) -> None:
-    """Without a mutant all these tests pass, none is skipped; else raises Unsound."""
-    with tempfile.TemporaryDirectory(prefix="msgworker-mutant-") as name:
-        folder = Path(name).resolve()
-        copy_to(folder)
-        tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
-        code, output = run_tests(folder, tests)
-    if code != PASSED:
-        raise Unsound(f"without a mutant the tests fail: {output.strip()[-800:]}")
-    if " skipped" in output:
-        raise Unsound("tests were skipped; is a database server missing? python -m tests.servers")
-
-
-def named(names: Sequence[str]) -> tuple[list[Mutant], set[str]]:
-    """The mutants of these names, all without; and the names that are none."""
-    chosen, unknown = set(), set()
-    for name in names:
-        most = name.removesuffix("*")
-        found = [m for m in ALL if m.name == name or (most != name and m.name.startswith(most))]
-        chosen |= {m.name for m in found}
-        unknown |= set() if found else {name}
-    return [m for m in ALL if not names or m.name in chosen], unknown
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m proof.mutants", description=__doc__)
-    parser.add_argument("names", nargs="*", help="of mutants, or NAME*; all without")
-    parser.add_argument("--list", action="store_true", help="only name them")
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass")
-    chosen = parser.parse_args(arguments)
-    mutants, unknown = named(chosen.names)
-    if unknown:
-        parser.error(f"no such mutant: {', '.join(sorted(unknown))}")
-    if chosen.list:
-        print("\n".join(f"{m.name:42} {m.file}" for m in mutants))
-        return 0
-    survivors = 0
-    try:
-        for mutant in mutants:
-            mutated(mutant)
-        if not chosen.no_baseline:
-            baseline(mutants)
-        with ThreadPoolExecutor(chosen.jobs) as pool:
-            for verdict in pool.map(judge, mutants):
-                survivors += not verdict.caught
-                word = "caught  " if verdict.caught else "SURVIVED"
-                name, seconds = verdict.mutant.name, verdict.seconds
-                print(f"{word} {name:42} {seconds:5.1f} s  {verdict.by}", flush=True)
-    except Unsound as problem:
-        print(f"unsound: {problem}", file=sys.stderr)
-        return 2
-    print(f"{survivors} of {len(mutants)} survived" if survivors else f"{len(mutants)} caught")
-    return int(survivors > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    if code == PASSED and " skipped" in output and " passed" not in output:
+        raise Unsound(f"{mutant.name}: its tests were skipped: {output.strip()[-800:]}")
+    return code == FAILED

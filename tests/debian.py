@@ -193,3 +193,20 @@ def built(version: str, home: Path) -> Path:
     shutil.rmtree(source)
     (home / "made").touch()
     return program
+
+
+def main(versions: Sequence[str]) -> int:
+    """Have these Pythons where noxfile.py looks for them: `python -m tests.debian 3.14 3.13t`."""
+    for version in versions:
+        if shutil.which(f"python{version}"):
+            continue
+        have = built if version.endswith("t") else unpacked
+        try:
+            print(f"{version}: {have(version, HOME / f'python{version}')}", flush=True)
+        except CannotHave as reason:
+            print(f"{version}: NOT THERE: {reason}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,5 @@
 """Where each test stands. No two tests share a name, so tests are named without their files: in
-proof/mutations.py and docs/project/promises.md."""
+proof/mutants.txt and docs/project/promises.md."""
 
 from __future__ import annotations
 

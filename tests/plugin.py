@@ -25,7 +25,7 @@ from proof.oracle.schema import NotOurs, emptied
 from tests import requirements, tools, variants
 from tests.compiled import share_compiled
 from tests.engines import plain_engine
-from tests.quick import long_ones
+from tests.quick import has_time, long_ones, todays
 from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
 from tests.servers import VARIABLES, CannotHave, Fleet, session
@@ -96,12 +96,19 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what a database lacks; mark as long what tests/quick.py leaves to the long suite; leave
+    """Skip what a database lacks; mark as long what tests/quick.py leaves to the laboratory; leave
     what runs on this variant."""
     requirements.mark(items)
     for item in long_ones(items):
         item.add_marker(pytest.mark.long)
     variants.only(items)
+    todays(items)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Today's slice of the long tests ends with its time."""
+    if not has_time(item):
+        pytest.skip("the time of today's slice is over")
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make test-long`.
+"""What `make test` leaves to `make proof`, and what of that the CI takes each day.
 
 A test of several databases is quick on one of them, each test on another; only what decides between
 databases, and the crash tests, are quick on all (ON_ALL). A mark at the test says otherwise:
@@ -13,7 +13,9 @@ Each promise keeps its main test in `make test`.
 
 from __future__ import annotations
 
+import os
 import re
+import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -27,12 +29,19 @@ from tests import variants
 ON_ALL = ("proof/crash/", "tests/bench/", "tests/store/")
 """Folders whose tests are quick on all databases."""
 DATABASES = ("sqlite", "postgresql", "mariadb")
+SLICE = "MSGWORKER_TEST_SLICE"
+"""The number of a day: `-m "not long or today"` then takes one of SLICES parts of the long tests,
+too, after all others; each process begins none of them once it has had SLICE_SECONDS for them."""
+SLICES = 45
+SLICE_SECONDS = 120.0
+SLICE_TEST_SECONDS = 300
+"""A test that may take so long by its mark is in no slice."""
 ON_EACH_VERSION = ("test_torture_breaks_no_rule",)
 """Quick on the server whose version is tested, whichever that is."""
 
 
 def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Those of the collected tests that are left to `make test-long`."""
+    """Those of the collected tests that are left to `make proof`."""
     twins: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
         file = item.nodeid.split("::")[0]
@@ -62,6 +71,31 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         if variants.name() in variants.VERSIONS:
             quick = variants.VARIANTS[variants.name()].server
         yield from (item for name, item in found.items() if name != quick)
+
+
+def todays(items: list[pytest.Item]) -> None:
+    """Mark today's slice of the long tests, and put it behind all others."""
+    if os.environ.get(SLICE):
+        day = int(os.environ[SLICE]) % SLICES
+        for item in items:
+            limit = item.get_closest_marker("timeout")
+            long = item.get_closest_marker("long") and not (
+                limit and limit.args[0] >= SLICE_TEST_SECONDS
+            )
+            if long and zlib.crc32(item.nodeid.encode()) % SLICES == day:
+                item.add_marker(pytest.mark.today)
+        items.sort(key=lambda item: item.get_closest_marker("today") is not None)
+
+
+_begun: list[float] = []
+
+
+def has_time(item: pytest.Item) -> bool:
+    """Whether a test may begin: of today's slice as long as there are seconds left."""
+    if item.get_closest_marker("today") is None:
+        return True
+    _begun.append(time.monotonic())
+    return _begun[-1] - _begun[0] < SLICE_SECONDS
 
 
 def _id(given: Any) -> str:
