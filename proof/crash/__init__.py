@@ -41,6 +41,6 @@ F36  fork after the engine was used            SPM test_hostile: forked_child
 
 `torture` does most of it at once (test_torture for a few seconds), to plain and to transactional
 handlers, batches and groups, with chains, unique keys, limits, cancels and schedules; or less at
-once, and more of that (scenarios.py): large batches, limits, ticks; or it scales a fleet with
-shared-out shards under load (rolling.py), and measures how long they rest.
+once, and more of that (scenarios.py): large batches, limits, ticks. test_rolling scales a fleet
+with shared-out shards under load.
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from proof.crash.fleet import Trial
+from proof.crash import torture
+from proof.crash.fleet import Trial, Verdict
 from tests.plugin import NAMES, Database, _fresh
 from tests.servers import CannotHave, Fleet
 from tests.support.proxy import Proxy
@@ -38,6 +40,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("ahead"):
             item.add_marker(pytest.mark.xdist_group("ahead"))
+
+
+@contextlib.contextmanager
+def tortured(
+    name: str, folder: Path, processes: int, seconds: float, *, least: int = 0, **options: Any
+) -> Iterator[tuple[torture.Torture, Verdict]]:
+    """A torture that broke no rule and left nothing, under a seed that is printed. least: faults
+    without which it goes on; options: of `torture.running`."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    with contextlib.ExitStack() as stack:
+        try:
+            run = stack.enter_context(torture.running(name, folder, processes, seed, **options))
+        except CannotHave as reason:
+            pytest.skip(str(reason))
+        if least:
+            run.faults_after, run.least_faults = 1.0, least
+        verdict = run.run(seconds)
+        said = torture.report(run, verdict)
+        print(said)
+        assert not verdict.violations, said
+        assert not (run.scenario.finishes and torture.left(verdict)), said
+        yield run, verdict
 
 
 class Ahead:

@@ -1,22 +1,14 @@
 """A fleet that shares out shards is scaled under load: 3 members, 4, 2, one of these killed.
 
-    python -m proof.crash.torture --scenario scale --database postgresql [--plot FILE.svg]
-    python -m proof.crash.torture --scenario handover --database postgresql
-
 Judged by the checker of the crash tests (order, nothing beside another, nothing lost), and by the
-number of shards that changed hands, which must be the least that the change takes. `handover`
-measures instead how long the shards of a member that died, or left in order, are not looked at.
+number of shards that changed hands, which must be the least that the change takes.
 """
 
 from __future__ import annotations
 
-import itertools
 import random
-import signal
-import statistics
 import threading
 import time
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,13 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Partitions
-from proof.crash import plot
 from proof.crash.consumer import table_of
 from proof.crash.fleet import Consumer, Trial, Verdict
 from proof.crash.scenarios import load
-from proof.history import Kind
 from tests.support.waiting import until
 
 SHARDS = 64
@@ -40,10 +29,6 @@ OBJECTS = 400
 WORK_SECONDS = 0.4  # at most: what bounds a member are its threads, not the machine
 THREADS = 4
 BACKLOG = 300
-ROUNDS = 5
-HANDOVER_TTL = 3.0
-HANDOVER_SHARDS = 16
-LEAVE_SECONDS = 1.0
 
 
 def least_moves(owners: Mapping[int, str], members: Sequence[str], shards: int) -> int:
@@ -93,7 +78,6 @@ class Rolling:
         self.over = threading.Event()
         self.locks = DatabaseLocks(self.trial.app.engine)
         self.scope = Partitions(self.locks, self.shards)
-        self.begun = self.ended = 0.0
 
     def run(self) -> Verdict:
         """All stages, then peace, then the verdict."""
@@ -102,7 +86,6 @@ class Rolling:
         try:
             self.lives = [self.spawn() for _ in range(3)]
             self.rest()
-            self.begun = time.monotonic()
             self.trial.pauses(self.stage)
             with self._change("one joins", 4):
                 self.lives.append(self.spawn().ready())
@@ -111,7 +94,6 @@ class Rolling:
                     assert self.lives.pop(0).stop() == 0
             with self._change("one is killed", 1):
                 self.lives.pop(0).kill()
-            self.ended = time.monotonic()
         finally:
             self.over.set()
             producer.join()
@@ -172,12 +154,6 @@ class Rolling:
         texts = (one.err.read_text(errors="replace") for one in self.trial.consumers)
         return [line for text in texts for line in text.splitlines() if " lost: the" in line]
 
-    def per_second(self, verdict: Verdict, every: float = 1.0) -> list[float]:
-        """Handlers that ended well, per second, in each span of so many seconds."""
-        ends = [e.at for e in verdict.events if e.kind == Kind.ENDED and e.detail == "returned"]
-        spans = Counter(int((at - self.begun) // every) for at in ends if at >= self.begun)
-        return [spans[i] / every for i in range(int((self.ended - self.begun) / every))]
-
 
 @contextmanager
 def rolling(url: str, folder: Path, *, ttl: float = TTL, **options: Any) -> Iterator[Rolling]:
@@ -187,83 +163,3 @@ def rolling(url: str, folder: Path, *, ttl: float = TTL, **options: Any) -> Iter
         yield Rolling(trial, **options)
     finally:
         trial.close()
-
-
-# ---------------------------------------------------------------- hand-overs
-
-
-def handover(url: str, folder: Path, how: str, rounds: int = ROUNDS) -> list[float]:
-    """Seconds from the death of a member, or from its SIGTERM, until a message of each of its
-    shards, sent then, is handled; the longest of its shards, each time."""
-    found = []
-    with rolling(url, folder, shards=HANDOVER_SHARDS, ttl=HANDOVER_TTL) as fleet:
-        trial = fleet.trial
-        fleet.lives = [fleet.spawn().ready() for _ in range(2)]
-        for _ in range(rounds):
-            fleet.rest()
-            every = [_object_of(n, fleet.shards) for n in range(fleet.shards)]
-            for _ in range(2):  # whoever stays has worked before
-                trial.send_many([(one, "plain", {}) for one in every * 2])
-                trial.finish()
-            trial.pauses(random.uniform(0, HANDOVER_TTL / 3))
-            victim, *fleet.lives = fleet.lives
-            orphans = [n for n, owner in fleet.view()[1].items() if pid_of(owner) == victim.pid]
-            if how == "kill":
-                victim.kill()
-                gone_at = time.monotonic()
-            else:
-                gone_at = time.monotonic()
-                victim.send(signal.SIGTERM)
-            sent = trial.send_many([(_object_of(n, fleet.shards), "plain", {}) for n in orphans])
-            until(
-                lambda s=sent: all(trial.seen(n, Kind.STARTED) for n in s),
-                "all its shards work again",
-            )
-            starts = [trial.seen(n, Kind.STARTED)[0].at for n in sent]
-            found.append(max(starts) - gone_at)
-            victim.wait()
-            fleet.lives.append(fleet.spawn().ready())
-        trial.stop_all()
-        fleet.locks.close()
-        with trial.reader.connect() as conn:  # the next one begins with an empty table
-            conn.exec_driver_sql("DELETE FROM msgworker_message")
-    return found
-
-
-def _object_of(shard: int, shards: int) -> str:
-    kept = MessageTable().shards
-    names = (f"s{shard}-{i}" for i in itertools.count())
-    return next(one for one in names if zlib.crc32(one.encode()) % kept % shards == shard)
-
-
-def hand_over(name: str, url: str, folder: Path) -> int:
-    """1 if one took longer than it may."""
-    code = 0
-    for how, limit in (("kill", HANDOVER_TTL * 4 / 3), ("leave", LEAVE_SECONDS)):
-        took = handover(url, folder, how)
-        print(
-            f"{name} {how}: {statistics.median(took):.2f} s, at most {max(took):.2f} s; "
-            f"allowed {limit:.2f} s (ttl {HANDOVER_TTL:g} s)",
-            flush=True,
-        )
-        code |= max(took) > limit
-    return code
-
-
-def scale(name: str, url: str, folder: Path, picture: Path | None = None) -> int:
-    """1 if a rule is broken, or a change took more moves than it must. picture: an SVG to write."""
-    with rolling(url, folder) as fleet:
-        verdict = fleet.run()
-        speed = fleet.per_second(verdict)
-        lost = fleet.lost
-    print(f"{name}: {len(verdict.rows)} messages, {len(verdict.violations)} violations")
-    print(*map(str, verdict.violations[:10]), *fleet.changes, sep="\n")
-    for line in lost:
-        print(f"a member that lives lost its lease: {line}")
-    if picture is not None:
-        marks = [(c.at - fleet.begun, f"{c.what}: {c.moves} moves") for c in fleet.changes]
-        title = f"Messages per second, {fleet.shards} shards, {THREADS} threads each, {name}"
-        picture.write_text(plot.svg(speed, [(0.0, "3 members"), *marks], title))
-        print(f"written: {picture}")
-    too_many = [one for one in fleet.changes if one.moves > one.least]
-    return 1 if verdict.violations or (too_many and not lost) else 0

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from proof.crash import torture
+from proof.crash.conftest import tortured
 from proof.crash.consumer import LIMITED, METERED, SCHEDULES, TICK
 from proof.crash.fleet import assert_clean
 from proof.crash.scenarios import SCENARIOS
 from proof.history import Kind
 from proof.judge import ON_DONE, SENT_BY
 from tests.plugin import NAMES, Database
-from tests.servers import CannotHave
 from tests.support.cutting import Cutter
 
 SECONDS = 7.0
@@ -30,36 +30,22 @@ LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("oracle-mariadb"
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", [*NAMES, *LONG])
 def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    try:
-        with torture.running(name, tmp_path, PROCESSES, seed, scenario=ALL) as run:
-            run.least_faults = 1
-            verdict = run.run(SECONDS)
-    except CannotHave as reason:
-        pytest.skip(str(reason))
-    assert not verdict.violations, torture.report(run, verdict)
-    assert not torture.left(verdict)
-    assert len(verdict.rows) > 100
-    assert torture.behind(run) > 0
-    assert all(run.features.of(topic) for topic in (SENT_BY, ON_DONE, LIMITED, METERED))
-    assert run.trial.keyed or name == "partitions"
-    assert run.trial.cancels
-    assert run.score.kills + run.score.orderly > 0
-    assert run.score.crashes > 0 or name == "sqlite"
+    with tortured(name, tmp_path, PROCESSES, SECONDS, least=1, scenario=ALL) as (run, verdict):
+        assert len(verdict.rows) > 100
+        assert torture.behind(run) > 0
+        assert all(run.features.of(topic) for topic in (SENT_BY, ON_DONE, LIMITED, METERED))
+        assert run.trial.keyed or name == "partitions"
+        assert run.trial.cancels
+        assert run.score.kills + run.score.orderly > 0
+        assert run.score.crashes > 0 or name == "sqlite"
 
 
 @pytest.mark.quick("sqlite-limits|postgresql-ticks")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ["batches", "limits", "ticks"])
 def test_kills_alone_break_no_rule(name: str, database: Database, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    scenario = replace(SCENARIOS[name], kill=0.7, lease=2.0)
-    with torture.running(name, tmp_path, 2, seed, scenario=scenario, url=database.url) as run:
-        run.faults_after, run.least_faults = 1.0, 2
-        verdict = run.run(3.0)
-        assert not verdict.violations, torture.report(run, verdict)
+    options = {"scenario": replace(SCENARIOS[name], kill=0.7, lease=2.0), "url": database.url}
+    with tortured(name, tmp_path, 2, 3.0, least=2, **options) as (run, verdict):
         assert run.score.kills > 1
         if name == "batches":
             assert torture.behind(run) > 10
@@ -74,18 +60,13 @@ def test_kills_alone_break_no_rule(name: str, database: Database, tmp_path: Path
 def test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order(
     database: Database, tmp_path: Path
 ) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     few = database.name == "sqlite"
     workers = {"all_topics": False, "workers": 2 if few else 4}
-    scenario = replace(SCENARIOS["comings"], consumer=workers)
-    where = database.name, tmp_path, 3 if few else 4, seed
-    with torture.running(*where, scenario=scenario, url=database.url) as run:
-        run.faults_after, run.least_faults = 1.0, 2
-        verdict = run.run(20.0)
+    options = {"scenario": replace(SCENARIOS["comings"], consumer=workers), "url": database.url}
+    where = database.name, tmp_path, 3 if few else 4
+    with tortured(*where, 20.0, least=2, **options) as (run, verdict):
         assert {consumer.wait() for consumer in run.trial.consumers} == {0}
         assert_clean(run.trial, verdict)
-        assert not torture.left(verdict)
         assert run.score.orderly > 1
         assert len(verdict.rows) > 100
         logs = [one.err.read_text() for one in run.trial.consumers]

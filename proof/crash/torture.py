@@ -11,8 +11,7 @@ Without --database: PostgreSQL, MariaDB and SQLite, one after the other, each se
 `--database oracle-mariadb`: the stand-in of Oracle (docs/project/oracle.md).
 `--database partitions`: PostgreSQL with eight partitions of the message table.
 
-`--scenario NAME`: another one of scenarios.py, which has less in it, and more of that; or `scale`,
-`handover` (rolling.py): a fleet that shares out shards grows and shrinks.
+`--scenario NAME`: another one of scenarios.py, which has less in it, and more of that.
 
 Exit code 0: no rule broken, every message done or dead. The seed is printed first; faults come at
 moments that the machine decides, so a seed repeats the plan, not the run.
@@ -40,7 +39,7 @@ from msgworker import MessageTable
 from msgworker.schema import additions
 from msgworker.table.tables import takes_keys
 from proof import pairs, pooled
-from proof.crash import points, rolling
+from proof.crash import points
 from proof.crash.batch_witness import BEHIND
 from proof.crash.consumer import (
     LIMITED,
@@ -84,7 +83,6 @@ PROCESSES = {
 CLUSTERS = ("galera", "mysql-group", "mysql-group-single")
 DEFAULT = ("postgresql", "mariadb", "sqlite")
 FAULTS_AFTER_SECONDS = 3.0
-FLEETS: dict[str, Callable[..., int]] = {"scale": rolling.scale, "handover": rolling.hand_over}
 PEACE_SECONDS = 180.0
 
 
@@ -599,8 +597,7 @@ def main() -> int:
         "--database", choices=list(PROCESSES), action="append", help="default: all but Oracle's"
     )
     parser.add_argument("--processes", type=int, help="default: 8, and 4 on SQLite")
-    parser.add_argument("--scenario", choices=[*SCENARIOS, *FLEETS], help="default: everything")
-    parser.add_argument("--plot", type=Path, help="of `scale`: write its picture here")
+    parser.add_argument("--scenario", choices=list(SCENARIOS), help="default: everything")
     parser.add_argument("--scope", choices=["partitions", "segments"], default="")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--keep", type=Path, help="leave the history and the logs in this folder")
@@ -624,10 +621,6 @@ def torture(name: str, options: argparse.Namespace) -> int:
         folder = folder / f"{name}-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            if scenario in FLEETS:
-                _, url, _ = stack.enter_context(database(name, folder))
-                more = {"picture": options.plot} if scenario == "scale" else {}
-                return FLEETS[scenario](name, url, folder, **more)
             made = running(name, folder, processes, seed, options.scope, SCENARIOS[scenario])
             run = stack.enter_context(made)
         except servers.CannotHave as reason:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import re
 import threading
 import time
@@ -20,13 +19,13 @@ from msgworker.db import Trouble, open_engine, refuse_standby, trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.connections import Connections
 from proof import pairs
-from proof.crash import torture
+from proof.crash.conftest import tortured
 from proof.crash.scenarios import SCENARIOS
 from proof.failover import conftest as fixtures
 from proof.failover.work import app_of, mended, rows, send, working
 from proof.pairs.postgresql import PostgreSQLPair
 from tests.engines import plain_engine
-from tests.servers import CannotHave, PgBouncer, running
+from tests.servers import PgBouncer, running
 from tests.support.doctor import needed
 from tests.support.waiting import until
 
@@ -286,17 +285,9 @@ def test_hosts_of_a_url_lead_to_the_promoted_server(postgresql: PostgreSQLPair) 
 
 
 def test_what_an_asynchronous_standby_lacked_is_named_and_runs_again(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     scenario = replace(SCENARIOS["losses"], crash=6.0)
-    try:
-        with torture.running(pairs.LOSSY, tmp_path, 3, seed, scenario=scenario) as run:
-            verdict = run.run(35.0)
-    except CannotHave as reason:
-        pytest.skip(str(reason))
-    told = torture.report(run, verdict)
-    print(told)
-    assert not verdict.violations, told
+    with tortured(pairs.LOSSY, tmp_path, 3, 35.0, scenario=scenario) as (run, _):
+        pass
     assert run.epochs is not None
     last, losses = run.epochs.done[-1].last.lines, run.epochs.losses
     assert all(line.is_over for line in last.values())
@@ -311,14 +302,6 @@ def test_what_an_asynchronous_standby_lacked_is_named_and_runs_again(tmp_path: P
 
 @pytest.mark.parametrize("name", pairs.LOSSLESS)
 def test_nothing_is_lost_where_a_commit_waits_for_the_standby(name: str, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    try:
-        with torture.running(name, tmp_path, 4, seed, scenario=OFTEN) as run:
-            verdict = run.run(30.0)
-    except CannotHave as reason:
-        pytest.skip(str(reason))
-    assert not verdict.violations, torture.report(run, verdict)
-    assert not torture.left(verdict)
-    assert run.score.crashes
-    assert len(verdict.rows) > 100
+    with tortured(name, tmp_path, 4, 30.0, scenario=OFTEN) as (run, verdict):
+        assert run.score.crashes
+        assert len(verdict.rows) > 100

@@ -13,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
+from sqlalchemy.exc import IntegrityError
 
 from msgworker import ticks
 from msgworker.instance.claiming.choice import HeadChooser
@@ -22,22 +23,32 @@ from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.search import Look, Search
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.running import batch
 from msgworker.instance.running.in_flight import InFlight, Lane, Phase, Quiesce
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.settling.writer import Writer, settlement
-from msgworker.instance.state import Shared
+from msgworker.instance.state import Controls, Shared
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store import claim, done, lease, recover, rows, schedules, settle
+from msgworker.store import (
+    cancels,
+    change,
+    claim,
+    done,
+    lease,
+    limits,
+    recover,
+    rows,
+    schedules,
+    send,
+    settle,
+)
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Bare, Row
-from msgworker.table import Cols, Tables
+from msgworker.store.settle import OutOfDate, Share
+from msgworker.table import Cols, Tables, tables
 from proof.judge import Rule
-from proof.simulation.batch_plants import counts_ignored, half_is_committed
-from proof.simulation.cancel_plants import kept_by_a_rerun
 from proof.simulation.configs import CONFIGS
-from proof.simulation.key_plants import free_between_tries, held_by_the_dead
-from proof.simulation.limit_plants import counted_before, free_of_charge, runs_go_on
 from proof.simulation.process import RUN_LIMIT
 from proof.simulation.schedule import Config, Report, search_seeds, world_for
 
@@ -103,15 +114,6 @@ def no_fence() -> AbstractContextManager[None]:
     return replaced(Tables, "mine", mine)
 
 
-def no_status_in_fence() -> AbstractContextManager[None]:
-    """A settle, and a recovery, takes any row, whoever has it."""
-
-    def mine(self: Tables, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
-        return sa.or_(sa.true(), owner(c) == me)
-
-    return replaced(Tables, "mine", mine)
-
-
 def earlier_running() -> AbstractContextManager[None]:
     """The seed's question: is an earlier message running (instead of unfinished)."""
 
@@ -119,15 +121,6 @@ def earlier_running() -> AbstractContextManager[None]:
         other = self.cols(self.message.alias("e"))
         same = sa.and_(other.object_id == of.object_id, other.msg_id < of.msg_id)
         return sa.exists(sa.select(other.msg_id).where(same, self.running(other)))
-
-    return replaced(Tables, "earlier_unfinished", earlier)
-
-
-def earlier_ignored() -> AbstractContextManager[None]:
-    """A claim does not ask whether the message is the head."""
-
-    def earlier(_: Tables, __: Cols) -> ColumnElement[bool]:
-        return sa.false()
 
     return replaced(Tables, "earlier_unfinished", earlier)
 
@@ -314,15 +307,6 @@ def nothing_held() -> AbstractContextManager[None]:
     return replaced(InFlight, "held", lambda self: (set(), set()))
 
 
-def rows_held() -> AbstractContextManager[None]:
-    """Hand: leaves alone only the very messages whose settle is not answered."""
-
-    def held(self: InFlight) -> Any:
-        return set(), {lane.row.msg_id for lane in list(self.lanes)}
-
-    return replaced(InFlight, "held", held)
-
-
 def unasked() -> AbstractContextManager[None]:
     """Lanes: without owners what is carried over starts without being asked for."""
 
@@ -416,24 +400,6 @@ def in_both() -> AbstractContextManager[None]:
     return patches
 
 
-def lost_by_one_is_written() -> AbstractContextManager[None]:
-    """Writer: what a spare one has lost it takes for written."""
-    write = Writer.write
-
-    def hopeful(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
-        became = write(self, lanes, me)
-        if not self._spare:
-            return became
-        wanted = {
-            i: settlement(lane, self._setup, self._shared).next_id for i, lane in lanes.items()
-        }
-        hoped = {i: Settled.WENT_ON if ahead else Settled.ENDED for i, ahead in wanted.items()}
-        found = {i: became.get(i, Settled.LOST) for i in lanes}
-        return {i: hoped[i] if fate is Settled.LOST else fate for i, fate in found.items()}
-
-    return replaced(Writer, "write", hopeful)
-
-
 def always_trusted() -> AbstractContextManager[None]:
     """Identity: believes in a lease that is over."""
     return replaced(Identity, "trusted", lambda self: True)
@@ -461,11 +427,6 @@ def ends_at_once() -> AbstractContextManager[None]:
         return Next.OVER if look.complete else Next.AGAIN
 
     return replaced(DrainEnd, "saw_nothing", saw_nothing)
-
-
-def asks_nothing() -> AbstractContextManager[None]:
-    """DrainEnd: does not wait for what is to come."""
-    return replaced(DrainEnd, "waits", lambda self, due_in, lease_ends_in=None: Next.OVER)
 
 
 def waits_for_no_lease() -> AbstractContextManager[None]:
@@ -501,6 +462,118 @@ def sends_by_itself() -> AbstractContextManager[None]:
     return replaced(Writer, "write_once", write_once)
 
 
+# --- batches ---
+
+
+def counts_ignored() -> AbstractContextManager[None]:
+    """A head that is gone, or a follower, is not noticed."""
+    changed = settle._changed
+
+    def all_changed(conn: Connection, t: Tables, statement: Any, ids: Any, params: Any) -> int:
+        changed(conn, t, statement, ids, params)
+        return len(ids)
+
+    return replaced(settle, "_changed", all_changed)
+
+
+def half_is_committed() -> AbstractContextManager[None]:
+    """The lanes that are still ours are committed, with the writes for the others."""
+    settle_batch = settle.settle_batch
+
+    def each(conn: Connection, t: Tables, shares: Sequence[Share], **how: Any) -> set[int]:
+        flagged: set[int] = set()
+        for share in shares:
+            try:
+                with conn.begin_nested():
+                    flagged |= settle_batch(conn, t, [share], **how)
+            except (OutOfDate, IntegrityError):
+                pass
+        return flagged
+
+    return replaced(batch.store, "settle_batch", each)
+
+
+# --- cancels, keys and limits ---
+
+
+@contextmanager
+def kept_by_a_rerun() -> Iterator[None]:
+    """A rerun leaves the request for the run before it."""
+    rerun, drop = change.rerun, cancels.drop
+    within: list[bool] = []
+
+    def kept(conn: Any, t: Any, ids: Any) -> int:
+        return 0 if within else drop(conn, t, ids)
+
+    def rerunning(*args: Any, **how: Any) -> int:
+        within.append(True)
+        try:
+            return rerun(*args, **how)
+        finally:
+            within.pop()
+
+    with replaced(cancels, "drop", kept), replaced(change, "rerun", rerunning):
+        yield
+
+
+def free_between_tries() -> AbstractContextManager[None]:
+    """A message that has failed does not hold its key until its next try."""
+
+    def counts(c: Cols) -> ColumnElement[bool]:
+        assert c.unique_key is not None
+        running_or_new = c.status.in_([sa.literal_column("0"), sa.literal_column("1")])
+        return sa.and_(c.unique_key.is_not(None), running_or_new)
+
+    patches = ExitStack()
+    patches.enter_context(replaced(tables, "counts", counts))
+    patches.enter_context(replaced(send, "counts", counts))
+    return patches
+
+
+def held_by_the_dead() -> AbstractContextManager[None]:
+    """What ends a message does not say when."""
+    values = Tables.values
+
+    def endless(self: Tables, **roles: Any) -> dict[str, Any]:
+        return values(self, **{k: v for k, v in roles.items() if k != "finished_at"})
+
+    return replaced(Tables, "values", endless)
+
+
+def counted_before() -> AbstractContextManager[None]:
+    """What is free is counted in a transaction of its own, before that of the flags."""
+
+    def flag_limited(
+        self: Claimer, topic: str, candidates: list[Candidate], me: str
+    ) -> tuple[list[Row], list[Candidate]]:
+        tables, rows = self._setup.tables, list[Row]()
+        with self._link.transaction() as conn:
+            free = limits.lock(conn, tables, topic)
+        some = [] if free is None else candidates[: free.starts]
+        if free is not None and some:
+            with self._link.transaction() as conn:
+                rows, _ = claim.flag_apart(conn, tables, some, me=me)
+                limits.take(conn, tables, topic, free, len(rows))
+        self._limit_poller.tried(topic, free, len(rows))
+        return rows, some
+
+    return replaced(Claimer, "_flag_limited", flag_limited)
+
+
+def runs_go_on() -> AbstractContextManager[None]:
+    """A message of a limited topic gets the flag of the one in front of it."""
+
+    def init(self: Controls) -> None:
+        object.__setattr__(self, "apart", self.paused)
+
+    return replaced(Controls, "__post_init__", init)
+
+
+def free_of_charge() -> AbstractContextManager[None]:
+    """A start takes no token."""
+    return replaced(limits, "take", lambda conn, t, topic, free, count: None)
+
+
 # --- schedules ---
 
 
@@ -533,11 +606,8 @@ PLANTS = {
     plant.name: plant
     for plant in (
         _plant("guard index dropped", "guard", "I1", guard=False),
-        _plant("guard dropped, claim looks", "foreign", "I1", guard=False),
         _plant("settle without claimed_by", "crashes", "I5", patch=no_fence),
-        _plant("settle without any check", "crashes", "I5", patch=no_status_in_fence),
         _plant("earlier running", "ops", "I2", patch=earlier_running),
-        _plant("any message instead of the head", "ops", "I2", patch=earlier_ignored),
         _plant("any status claimed", "plain", "FINAL I4", patch=seen_and_status_ignored),
         _plant("recover whoever holds it", "zombies", "I1 I4 I5", patch=recover_anybody, rare=True),
         _plant("crash counts no try", "crashes", "I4", patch=crash_is_no_try),
@@ -550,23 +620,14 @@ PLANTS = {
         _plant("stop without a sweep", "stops", "I8", patch=no_look_at_the_stop),
         _plant("sweep beside a claim", "stops", "I4 I8", patch=sweep_beside_a_claim),
         _plant("claim before the answer", "answers", "I1 I4", patch=nothing_held, rare=True),
-        _plant("only the settled row waits", "answers", "I1 I4", patch=rows_held, rare=True),
         _plant("beside a quarantined", "quarantine", "I10", patch=never_quiet),
         _plant("handler ahead of the flag", "plain", "I4", patch=ahead_of_the_flag),
         _plant("one answer for a batch", "plain", "I3 I4", patch=one_answer_for_all),
         _plant("unanswered is written", "unknown", "I1 I4", patch=unanswered_is_written),
         _plant("one lane in two settles", "plain", "I1 I3 I4 I5", patch=in_both),
-        _plant(
-            "lost by the second is written",
-            "clock",
-            "I1 I4",
-            patch=lost_by_one_is_written,
-            rare=True,
-        ),
         _plant("no lease is ever lost", "zombies", "I1", patch=always_trusted),
         _plant("lost ids are ours", "zombies", "I1 I5", patch=nobody_else, rare=True),
         _plant("drain ends at once", "drains", "I3", patch=ends_at_once),
-        _plant("drain asks nothing", "drains", "I3", patch=asks_nothing),
         _plant("drain waits for no lease", "drains", "I3", patch=waits_for_no_lease),
         _plant("due follower hides head", "ops", "I3", patch=due_first),
         _plant("without owners all forgotten", "unowned", "I3", patch=forgets_all),
