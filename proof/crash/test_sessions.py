@@ -22,6 +22,7 @@ from tests.support.waiting import until
 
 MESSAGES = 1200
 CUT_EVERY_SECONDS = 0.1
+MOST_CUTS = 100
 
 
 def messages(count: int, chance: random.Random) -> list[Load]:
@@ -33,13 +34,23 @@ def messages(count: int, chance: random.Random) -> list[Load]:
 
 
 def two_drains_at_work(trial: Trial, count: int, chance: random.Random) -> None:
-    """Two drains that have both begun, and some `count` messages before them: a database that is
-    away at the start is an error, by design."""
+    """Two drains that have both begun, and messages before them: a database that is away at the
+    start is an error, by design."""
+    before = count  # since the last messages were sent
 
     def begun() -> bool:
-        if trial.unfinished() < count:  # or the first drain ends before the second begins
+        """On a busy machine the first drain may have handled all before the second begins, and
+        both before more are sent: then another one is begun."""
+        nonlocal before
+        left = trial.unfinished()
+        if left < count // 2:
             trial.send_many(messages(count // 2, chance))
-        return {drain.pid for drain in trial.consumers} <= trial.pids_seen()
+            before = left + count // 2
+        elif not any(drain.running for drain in trial.consumers):
+            trial.spawn(drain=True, threads=4)
+        else:
+            return left < before and {drain.pid for drain in trial.consumers} <= trial.pids_seen()
+        return False
 
     trial.send_many(messages(count, chance))
     for _ in range(2):
@@ -48,9 +59,9 @@ def two_drains_at_work(trial: Trial, count: int, chance: random.Random) -> None:
 
 
 def drained_once(trial: Trial) -> Verdict:
-    """Both drains end by themselves; each message was started once and counted no try."""
+    """All drains end by themselves; each message was started once and counted no try."""
     drains = list(trial.consumers)
-    assert [drain.wait(120) for drain in drains] == [0, 0], [d.complaints for d in drains]
+    assert {drain.wait(120) for drain in drains} == {0}, [d.complaints for d in drains]
     verdict = trial.judge(orderly=True)
     assert_clean(trial, verdict)
     assert {(row.status, row.error_try_times) for row in verdict.rows.values()} == {(2, 0)}
@@ -69,7 +80,9 @@ def test_ended_sessions_lose_nothing_and_count_no_try(served: Database, tmp_path
     try:
         two_drains_at_work(trial, MESSAGES, chance)
         with Cutter(served.url, CUT_EVERY_SECONDS, chance).cutting() as cutter:
-            until(lambda: trial.unfinished() == 0, "all is done", seconds=120)
+            # Not without end: on a busy machine a session may live too short to do anything.
+            until(lambda: trial.unfinished() == 0 or cutter.count > MOST_CUTS, "all is done or cut")
+        until(lambda: trial.unfinished() == 0, "all is done", seconds=120)
         assert cutter.count > 5
         drained_once(trial)
     finally:
