@@ -352,8 +352,6 @@ def test_any_short_text_is_judged_like_a_long_one(text: str) -> None:
         alike(text)
 
 
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
-
 
 @given(
     st.recursive(

@@ -55,6 +55,7 @@ from proof.crash.fleet import EXACT, Consumer, Trial, Verdict
 from proof.crash.probe import SILENCE_SECONDS, Probe
 from proof.crash.scenarios import OBJECTS, SCENARIOS, Scenario
 from proof.failover.epochs import Epochs
+from proof.galera.group import Group
 from proof.history import Kind, Outage, Row
 from proof.judge import CHAIN, starts_in_windows
 from proof.oracle import standins
@@ -481,7 +482,7 @@ def cluster(name: str) -> Iterator[tuple[str, str, AnyCluster]]:
     """The same on three nodes; the URLs name all of them."""
     made: AnyCluster = servers.Galera()
     if name != "galera":
-        made = servers.Group(single=name.endswith("single"))
+        made = Group(single=name.endswith("single"))
     try:
         made.start()
         made.nodes[0].query("CREATE DATABASE torture")

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 from starlette.routing import Match, Mount, Route
 
-from bench import large, pages
+from bench import large
 from bench.requests import paths, requests
 from msgworker import App
 from msgworker.web.application import routes
@@ -59,25 +59,6 @@ def test_each_page_and_each_read_of_the_api_is_measured(filled):
     made = filled.web(actions=True, role="admin")
     asked = {name for path in paths(filled, made.site) for name in _names(path.partition("?")[0])}
     assert _wanted() - asked == set()
-
-
-def test_a_measure_of_some_reads(filled, capsys, monkeypatch):
-    monkeypatch.setattr(pages, "LIMIT_MS", 1e6)
-    assert pages.measure(filled, "GET /act/", 1) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 11
-    monkeypatch.setattr(pages, "LIMIT_MS", 0.1)
-    assert pages.measure(filled, "GET /act/release?", 1) == 1
-    assert capsys.readouterr().out.count("over the limit") == 2
-
-
-@pytest.mark.long
-def test_all_that_is_measured_is_answered(filled):
-    for name, read in [*pages.reads(filled), *requests(filled)]:
-        try:
-            read()
-        except Exception as error:
-            error.add_note(name)
-            raise
 
 
 def test_each_request_reads_the_database_anew(filled):

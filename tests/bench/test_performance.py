@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
-from bench import aims, parts
+from bench import aims, parts, scale
 from bench.parts import NotKept, Run
 from bench.performance import BEGIN, DOCS, END, PAGE, main, numbered, write
-from bench.plot import Point, svg
+from bench.plot import Point
 from bench.report import Line
+from bench.scale_costs import Fleet
 
 POINTS = {"postgresql": [Point(1_000, [900.0, 1_100.0, 1_000.0]), Point(10_000, [2_000.0])]}
 
@@ -20,10 +20,6 @@ POINTS = {"postgresql": [Point(1_000, [900.0, 1_100.0, 1_000.0]), Point(10_000, 
 def line(scenario: str = "B1", label: str = "unordered", **values: object) -> Line:
     values = {"rates": [10.0, 30.0, 20.0], **values}
     return Line("postgresql", scenario, label, **values)  # type: ignore[arg-type]
-
-
-def peer(name: str, work: str, **values: object) -> Line:
-    return line("B2", f"{name}: {work}", **values)
 
 
 @pytest.fixture
@@ -38,11 +34,6 @@ def test_a_line_of_the_page_has_its_run_the_median_and_the_extremes():
     assert headings[0], row[0] == ("run", "2")
     assert row[headings.index("messages/s (min-max)")] == "20 (10-30)"
     assert len(headings) == len(row)
-
-
-def test_lines_of_several_runs_are_shown_by_scenario():
-    _, *rows = numbered([[line("B10"), line("B2")], [line("B1")]])
-    assert [row[2].split()[0] for row in rows] == ["B1", "B2", "B10"]
 
 
 def test_a_failure_is_in_the_table_without_folders_of_this_machine(docs):
@@ -70,28 +61,11 @@ def test_only_what_is_between_the_marks_is_written_anew(docs):
     assert (docs / PAGE).read_text() == text
 
 
-def test_a_page_without_marks_is_refused(tmp_path):
-    (tmp_path / PAGE).write_text("# Head\n")
-    with pytest.raises(ValueError, match="lacks the marks"):
-        write(tmp_path, [Run()])
-
-
-def test_the_page_of_the_project_has_the_marks():
-    text = (DOCS / PAGE).read_text()
-    assert 0 < text.index(BEGIN) < text.index(END)
-
-
 def test_the_page_of_the_project_is_that_of_the_runs_kept(tmp_path):
     (tmp_path / PAGE).write_text((DOCS / PAGE).read_text())
     write(tmp_path, parts.load(DOCS / "performance.json"))
     for name in (PAGE, "speed-backlog.svg", "speed-processes.svg"):
         assert (tmp_path / name).read_text() == (DOCS / name).read_text()
-
-
-def test_faults_of_msgworker_count_and_those_of_a_peer_do_not():
-    ours = peer("msgworker", "1,000 objects", order_faults=1)
-    other = peer("queue 1.0", "1,000 objects", order_faults=5)
-    assert Run(scenarios=[line(overlaps=2)], peers=[ours, other]).faults == 3
 
 
 def test_a_scenario_measured_anew_leaves_the_older_run_and_the_others_stay():
@@ -101,11 +75,6 @@ def test_a_scenario_measured_anew_leaves_the_older_run_and_the_others_stay():
     assert labels == [[("B1", "unordered")], [("B4", "of another size")]]
 
 
-def test_a_run_of_which_nothing_is_left_is_gone():
-    kept = parts.add([Run("1", scenarios=[line()])], Run("2", scenarios=[line()]))
-    assert [run.began for run in kept] == ["2"]
-
-
 def test_a_database_that_is_not_there_takes_nothing_from_what_is_kept():
     absent = line(label="", rates=[], not_run="no server")
     kept = parts.add([Run("1", scenarios=[line()])], Run("2", scenarios=[absent]))
@@ -113,29 +82,6 @@ def test_a_database_that_is_not_there_takes_nothing_from_what_is_kept():
     failed = line(label="", rates=[], not_run="it broke", missing=1)
     kept = parts.add(kept, Run("3", scenarios=[failed]))
     assert [run.began for run in kept] == ["3"]
-
-
-def test_a_queue_measured_anew_replaces_its_own_work_of_any_version():
-    older = Run("1", peers=[peer(n, "objects") for n in ("msgworker", "a 1.0", "b 1.0")])
-    newest = Run("2", peers=[peer(n, "objects") for n in ("msgworker", "a 1.1")])
-    kept = parts.add([older], newest)
-    assert [[one.label for one in run.peers] for run in kept] == [
-        ["msgworker: objects", "b 1.0: objects"],
-        ["msgworker: objects", "a 1.1: objects"],
-    ]
-    last = Run("3", peers=[peer(n, "objects") for n in ("msgworker", "b 1.0")])
-    assert [run.began for run in parts.add(kept, last)] == ["2", "3"]
-
-
-def test_a_point_of_a_curve_measured_anew_replaces_that_point():
-    newest = Run("2", backlog={"postgresql": [Point(10_000, [5.0]), Point(100_000, [6.0])]})
-    kept = parts.add([Run("1", backlog=POINTS)], newest)
-    joined = parts.joined(run.backlog for run in kept)
-    assert [(p.x, list(p.rates)[-1]) for p in joined["postgresql"]] == [
-        (1_000, 1_000.0),
-        (10_000, 5.0),
-        (100_000, 6.0),
-    ]
 
 
 def test_what_is_saved_is_loaded_as_it_was(tmp_path):
@@ -156,12 +102,6 @@ def test_a_file_that_holds_no_runs_is_refused_before_anything_is_measured(tmp_pa
         main(["--keep", str(path), "--docs", str(tmp_path), "--page"])
     assert "holds no runs" in capsys.readouterr().err
     assert path.read_text() == text
-
-
-def test_a_part_without_a_file_for_the_rest_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        main(["--scenarios", "B1"])
-    assert "give --keep FILE" in capsys.readouterr().err
 
 
 def test_a_part_is_measured_with_its_facts_and_the_page_written_from_all(docs):
@@ -218,22 +158,5 @@ def test_every_aim_finds_its_line_among_the_scenarios():
         assert len({(drain.label, drain.processes) for drain in fitting}) == 1, aim
 
 
-def test_a_chart_is_a_picture_with_a_line_for_each_series():
-    chart = svg({**POINTS, "a < b": [Point(1_000, [50.0])]}, "t & u", "rows")
-    root = ElementTree.fromstring(chart)
-    texts = [element.text for element in root.iter() if element.text]
-    assert {"postgresql", "a < b", "t & u", "1,000", "10,000"} <= set(texts)
-    assert sum(element.tag.endswith("polyline") for element in root.iter()) == 2
-
-
-@pytest.mark.parametrize("series", [{}, {"x": []}, {"x": [Point(1, [])]}], ids=str)
-def test_a_chart_of_nothing_is_a_picture_too(series):
-    root = ElementTree.fromstring(svg(series, "t", "x"))
-    assert "not measured" in {element.text for element in root.iter()}
-
-
-def test_a_higher_rate_is_drawn_higher():
-    root = ElementTree.fromstring(svg(POINTS, "t", "x"))
-    circles = [element for element in root.iter() if element.tag.endswith("circle")]
-    first, second = (float(circle.attrib["cy"]) for circle in circles)
-    assert second < first
+def test_the_loads_in_the_docs_are_those_that_the_script_computes():
+    assert scale.loads(Fleet()) in (DOCS / "scaling.md").read_text()

@@ -39,7 +39,7 @@ from msgworker.coordination.partitions import Member
 from msgworker.instance.claiming.scope import InstanceView
 from msgworker.table import tables_for
 from msgworker.testing import Clock
-from tests.support.machines import LONG_RUNS, forget_locks, run
+from proof.machines.machines import LONG_RUNS, forget_locks, run
 
 RUNS = 200
 STEPS = 20

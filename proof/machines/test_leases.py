@@ -25,7 +25,7 @@ from msgworker.coordination import DatabaseLocks, Lease
 from msgworker.coordination import database as database_module
 from msgworker.coordination import lease as lease_module
 from msgworker.testing import Clock
-from tests.support.machines import LONG_RUNS, forget_locks, run
+from proof.machines.machines import LONG_RUNS, forget_locks, run
 
 RUNS = 200
 TTLS = (1.0, 3.0)

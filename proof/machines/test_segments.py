@@ -35,7 +35,7 @@ from msgworker.store import claim, shards_by_age
 from msgworker.store.shards import Place
 from msgworker.table import Slice
 from msgworker.testing import Clock
-from tests.support.machines import LONG_RUNS, forget_locks, run
+from proof.machines.machines import LONG_RUNS, forget_locks, run
 
 RUNS = 100
 STEPS = 20
