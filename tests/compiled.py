@@ -13,6 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.util import LRUCache
 
+from tests.engines import remember
+
 KEPT = 4000
 """Statements."""
 OF_ONE_DATABASE = {"default_schema_name"}
@@ -29,6 +31,7 @@ def share_compiled() -> None:
     def create_engine(*args: Any, **options: Any) -> sa.Engine:
         engine = make(*args, **options)
         engine.update_execution_options(compiled_cache=_shared)
+        remember(engine)
         return engine
 
     sa.create_engine = create_engine

@@ -1,11 +1,50 @@
-"""Engines of the tests' own, which know nothing of msgworker."""
+"""Engines of the tests' own, which know nothing of msgworker; and the end of all that a test has
+made, those of its Apps, too."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
+
+_made: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+_open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""What pools keep of the connections that are open."""
+
+
+def remember(engine: sa.Engine) -> None:
+    """It ends with the test, unless it is to `outlive` it."""
+    _made.add(engine)
+
+
+def outlive(*engines: sa.Engine) -> None:
+    """These are used by later tests, too; none named: all that there are."""
+    _made.difference_update(engines or list(_made))
+
+
+def dispose_all() -> None:
+    """Close the connections of each engine that the test has made, but for those in use."""
+    for engine in list(_made):
+        engine.dispose()
+    _made.clear()
+
+
+def left_in_use() -> list[str]:
+    """The connections that were taken of a pool and not given back; what only the garbage collector
+    would still find is given back, and named."""
+    records = [record for ref in _open.valuerefs() if (record := ref()) is not None]
+    found = [repr(one.dbapi_connection) for one in records if one.fairy_ref is not None]
+    if found:
+        gc.collect()
+    return found
+
+
+@sa.event.listens_for(sa.Pool, "connect")
+def _opened(_: Any, record: Any) -> None:
+    _open[id(record)] = record
 
 
 def plain_engine(url: str | sa.URL, **options: Any) -> sa.Engine:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from proof.oracle.ready import ReadyOverMariaDB, collated
 from proof.oracle.schema import NotOurs, emptied
 from tests import requirements, tools, variants
 from tests.compiled import share_compiled
-from tests.engines import plain_engine
+from tests.engines import dispose_all, left_in_use, outlive, plain_engine
 from tests.quick import has_time, long_ones, todays
 from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
@@ -62,6 +62,25 @@ def pytest_configure(config: pytest.Config) -> None:
         variants.offer(_shared[0])
         _shared[0].offer()
         _not_tested.update(_shared[0].missing)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+    made = yield
+    if fixturedef.scope != "function":
+        outlive()
+    return made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """The engines of a test end with it. A connection that it leaves in use is a fault: whoever
+    comes later would find what becomes of it in its log."""
+    done = yield
+    dispose_all()
+    left = left_in_use()
+    assert not left, f"connections are left in use: {left}"
+    return done
 
 
 class NamesFailures:
@@ -148,20 +167,11 @@ class Database:
     url: str
     ready: bool = False
     stand_in: str | None = None
-    _engines: list[sa.Engine] = field(default_factory=list)
 
     def engine(self) -> sa.Engine:
-        """A plain engine of its own, disposed of at the end of the test."""
-        options: dict[str, Any] = {}
-        if self.stand_in:
-            options["connect_args"] = {"program": standins.TESTS}
-        engine = plain_engine(self.url, **options)
-        self._engines.append(engine)
-        return engine
-
-    def dispose(self) -> None:
-        for engine in self._engines:
-            engine.dispose()
+        """A plain engine of its own."""
+        options = {"connect_args": {"program": standins.TESTS}} if self.stand_in else {}
+        return plain_engine(self.url, **options)
 
 
 @pytest.fixture(scope="session")
@@ -261,7 +271,9 @@ def _administrator(base: sa.URL) -> sa.Engine:
     """Its connection is kept: making one costs more than most of what is done on it."""
     if base.get_backend_name() == "postgresql" and not base.database:
         base = base.set(database="postgres")
-    return plain_engine(base, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
+    engine = plain_engine(base, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
+    outlive(engine)
+    return engine
 
 
 @pytest.fixture
@@ -309,9 +321,7 @@ def _ready(
     if name == "sqlite":
         path = folder / f"test{next(_number)}.db"
         ReadyFile(scratch, effects=effects).copy_to(path)
-        made = Database(name, f"sqlite:///{path}", ready=True)
-        yield made
-        made.dispose()
+        yield Database(name, f"sqlite:///{path}", ready=True)
         return
     server = standins.server_of(name)
     stand_in = name if name in standins.NAMES else None
@@ -324,11 +334,10 @@ def _ready(
         kept.make(url)
     known = "oracle" if stand_in else name
     reached = variants.way_to(kept.app_url(url), fleet)
-    made = Database(known, standins.text(reached), ready=True, stand_in=stand_in)
     try:
-        yield made
+        yield Database(known, standins.text(reached), ready=True, stand_in=stand_in)
     finally:
-        made.dispose()
+        dispose_all()
         if not kept.give_back(url):
             _remove(make_url(fleet.url(server)), str(url.database))
 
@@ -356,7 +365,7 @@ def _fresh(name: str, fleet: Fleet, folder: Path) -> Iterator[Database]:
     try:
         yield made
     finally:
-        made.dispose()
+        dispose_all()
         if label is not None:
             _remove(make_url(fleet.url(standins.server_of(name))), label)
 

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
-from tests.engines import plain_engine
+from tests.engines import outlive, plain_engine
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -139,6 +139,7 @@ class Ready:
         """Make the tables in an empty database."""
         create(self.app_url(url), effects=self._effects)
         self._engines[url] = plain_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+        outlive(self._engines[url])
         with self._engines[url].connect() as conn:
             self._schemas[url] = self._seen(conn)
             self._rows = self._rows or rows_of(conn)

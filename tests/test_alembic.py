@@ -342,7 +342,6 @@ def test_a_revision_waits_for_a_table_in_use_without_holding_up_others(postgresq
     upgraded()
     app = App(postgresql.url)
     assert app.upgrade_schema(dry_run=True).steps == ()
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize(

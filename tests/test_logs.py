@@ -63,7 +63,6 @@ def test_a_failed_try_is_told_without_line_ends_of_others(sqlite: Any, log: io.S
     app.drain(linger=0)
     assert_unforged(log, times=5)
     assert "Traceback (most recent call last):\n  File " in log.getvalue()
-    app.engine.dispose()
 
 
 def test_the_log_of_the_library_shows_no_password_of_a_url(sqlite: Any, log: io.StringIO):
@@ -82,7 +81,6 @@ def test_the_log_of_the_library_shows_no_password_of_a_url(sqlite: Any, log: io.
     assert "Traceback" in log.getvalue()
     shown = [line for line in log.getvalue().split("\n") if 'raise OSError("' not in line]
     assert "hunter2" not in "\n".join(shown)
-    app.engine.dispose()
 
 
 def test_a_topic_without_a_handler_is_told_on_one_line(sqlite: Any, log: io.StringIO):
@@ -92,7 +90,6 @@ def test_a_topic_without_a_handler_is_told_on_one_line(sqlite: Any, log: io.Stri
     send(app, "x", topic=FORGED)
     app.drain(linger=0)
     assert_unforged(log)
-    app.engine.dispose()
 
 
 def test_what_the_database_says_of_a_row_is_told_on_one_line(sqlite: Any, log: io.StringIO):
@@ -109,7 +106,6 @@ def test_what_the_database_says_of_a_row_is_told_on_one_line(sqlite: Any, log: i
         )
     app.drain(linger=0, time_limit=1)
     assert_unforged(log)
-    app.engine.dispose()
 
 
 def test_the_log_of_a_handler_has_the_facts_escaped_and_its_text_as_it_is(
@@ -125,7 +121,6 @@ def test_the_log_of_a_handler_has_the_facts_escaped_and_its_text_as_it_is(
     send(app, FORGED)
     app.drain(linger=0)
     assert "two\nlines t a\\r\\nCRITICAL forged" in log.getvalue()
-    app.engine.dispose()
 
 
 def test_a_traceback_keeps_its_form():
@@ -167,4 +162,3 @@ def test_a_row_that_a_check_refuses_is_not_shown(postgresql: Any, log: io.String
     told = log.getvalue()
     assert "violates check constraint" in told
     assert "secret-4711" not in told
-    app.engine.dispose()

@@ -295,7 +295,6 @@ def test_the_example_of_the_page_runs(
     assert made["app"].ops.show(sent.msg_id).payload == stored
     assert made["app"].drain(linger=0).done == 1
     assert capsys.readouterr().out == "13.10\n"
-    made["app"].engine.dispose()
 
 
 def test_the_first_five_faults_of_a_payload_are_named_with_their_places():
@@ -350,7 +349,6 @@ def test_a_short_payload_is_judged_like_a_long_one(text: str) -> None:
 def test_any_short_text_is_judged_like_a_long_one(text: str) -> None:
     if text:  # an empty text is None, spaces are no JSON
         alike(text)
-
 
 
 @given(

@@ -104,7 +104,6 @@ def test_a_child_reads_the_tables_while_a_thread_of_its_parent_reads_them(sqlite
     with Held(read):
         assert child_ends(lambda: app.tables.names["msg_id"])
         assert child_ends(app.wake)
-    app.engine.dispose()
 
 
 def test_a_child_sends_while_a_thread_of_its_parent_does():

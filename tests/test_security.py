@@ -156,8 +156,6 @@ def test_an_error_of_the_database_shows_no_parameters(
     with pytest.raises(Exception, match="no") as error:
         send(app, "K7", topic="K7")
     assert "K7" not in str(error.value)
-    app.engine.dispose()
-    theirs.dispose()
 
 
 # ---------------------------------------------------------------- locks

@@ -96,4 +96,3 @@ def test_effects_that_are_wrong_by_a_cent_are_seen(tmp_path):
     with engine.begin() as conn:
         conn.exec_driver_sql(f"UPDATE {EFFECTS} SET cents = cents + 1 WHERE number = 1")
     assert wrong(engine, bought) == 1
-    engine.dispose()

@@ -72,11 +72,9 @@ def crm(cli: Cli, folder: Path, scratch: Path) -> Cli:
 
 
 @pytest.fixture
-def app(crm: Cli, folder: Path) -> Iterator[App]:
+def app(crm: Cli, folder: Path) -> App:
     """Another client of the table that crm.py works on."""
-    app = App(f"sqlite:///{folder / 'crm.db'}")
-    yield app
-    app.engine.dispose()
+    return App(f"sqlite:///{folder / 'crm.db'}")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ from tests.support.waiting import until
 
 
 @pytest.fixture
-def app(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+def app(folder: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     url = f"sqlite:///{folder / 'crm.db'}"
     monkeypatch.setenv("MSGWORKER_URL", url)
     made = App(url)
     made.create_schema()
-    yield made
-    made.engine.dispose()
+    return made
 
 
 @pytest.fixture

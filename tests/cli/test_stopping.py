@@ -49,13 +49,12 @@ def reads(msg):
 
 
 @pytest.fixture
-def app(folder: Path, database: Any) -> Iterator[App]:
+def app(folder: Path, database: Any) -> App:
     """Another client of the table that service.py works on."""
     (folder / "service.py").write_text(SERVICE)
     app = App(database.url)
     app.create_schema()
-    yield app
-    app.engine.dispose()
+    return app
 
 
 @pytest.fixture

@@ -151,7 +151,6 @@ def test_one_refusal_names_the_mend_of_every_column(postgresql):
     run(postgresql, *mends.split("; "))
     app.create_schema()
     assert needed(app) == []
-    app.engine.dispose()
 
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type")
@@ -168,7 +167,6 @@ def test_an_empty_table_of_odd_types_is_refused_until_it_is_mended(postgresql, o
             for statement in fault.mend:
                 conn.exec_driver_sql(statement)
     app.create_schema()
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize("listed", ["SET('a', 'b')", "ENUM('a', 'b')"])
@@ -205,7 +203,6 @@ def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, case)
     run(mariadb, *mends.split("; "))
     app.create_schema()
     assert needed(app) == []
-    app.engine.dispose()
 
 
 HOLDERS = {
@@ -244,7 +241,6 @@ def test_no_statement_is_printed_that_deletes_what_a_table_keeps(mariadb):
     assert ". To fix it: " not in str(refused.value)
     mends = [statement for one in app.ops.doctor() for statement in one.mend]
     assert not [one for one in mends if "VERSIONING" in one or "MODIFY" in one]
-    app.engine.dispose()
 
 
 @pytest.mark.requires("keys_of_odd_types", of="msg_id")
@@ -256,7 +252,6 @@ def test_what_doctor_prints_runs_also_where_a_type_has_no_mend(mariadb, role):
     told = needed(app)
     assert any(f"{role} ({role}) is of another type" in one.text for one in told)
     run(mariadb, *(statement for one in told for statement in one.mend))
-    app.engine.dispose()
 
 
 def test_an_id_longer_than_an_index_holds_is_refused(mariadb):
@@ -273,7 +268,6 @@ def test_a_column_of_a_type_that_nobody_knows_is_refused(mariadb):
         app.create_schema()
     for words in ("error_try_times (error_try_times) is of another type", "claimed_by is of"):
         assert words in str(refused.value)
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize(
@@ -296,7 +290,6 @@ def test_a_column_that_nothing_converts_is_refused_with_a_way_out(mariadb, odd):
     assert f"column {role}" in str(refused.value)
     assert "create the table again" in str(refused.value)
     assert "MODIFY" not in str(refused.value)
-    app.engine.dispose()
 
 
 def test_where_nothing_makes_a_generated_column_plain_another_one_can_be_named(mariadb):
@@ -308,7 +301,6 @@ def test_where_nothing_makes_a_generated_column_plain_another_one_can_be_named(m
     assert "ADD COLUMN claimed_by_2 VARCHAR(64)" in str(refused.value)
     assert "MODIFY" not in str(refused.value)
     assert "status (status) is generated: it cannot be written. a column" in str(refused.value)
-    app.engine.dispose()
 
 
 @pytest.mark.requires("column_types")
@@ -329,7 +321,6 @@ def test_a_boolean_status_is_refused_by_create_schema_too(make_app, postgresql):
     with pytest.raises(SchemaError, match=r"column status \(status\) is BOOLEAN"):
         app.create_schema()
     assert any("status (status) is BOOLEAN" in one.text for one in needed(app))
-    app.engine.dispose()
 
 
 def test_an_id_that_is_padded_is_refused(postgresql):
@@ -337,7 +328,6 @@ def test_an_id_that_is_padded_is_refused(postgresql):
     app = App(postgresql.url, table=TABLE)
     with pytest.raises(SchemaError, match=r"claimed_by is CHAR.*what is read is not what was"):
         app.create_schema()
-    app.engine.dispose()
 
 
 CHECKS = [
@@ -372,7 +362,6 @@ def test_a_check_that_an_update_fails_for_and_a_query_warns_of_is_found(mariadb,
     app = App(mariadb.url, table=TABLE)
     with pytest.raises(SchemaError, match=r"CHECK tb_rule.*does not take"):
         app.create_schema()
-    app.engine.dispose()
 
 
 @pytest.mark.requires("column_types")
@@ -406,7 +395,6 @@ def test_a_check_is_found_where_no_statement_drops_it(make_app, sqlite, check):
     app = App(sqlite.url, table=TABLE)
     with pytest.raises(SchemaError, match=r"does not take .*create the table again"):
         app.create_schema()
-    app.engine.dispose()
 
 
 @pytest.mark.quick("sqlite-status|mariadb-length|postgresql-length")
@@ -456,7 +444,6 @@ def test_where_no_column_can_be_changed_another_one_can_be_named(sqlite, role, k
     put(sqlite, "a", "a", "b")
     listen(app)
     assert app.drain(linger=1).done == 3
-    app.engine.dispose()
 
 
 STRICT = {
@@ -482,7 +469,6 @@ def test_a_strict_table_must_take_our_texts(sqlite, odd):
     for role in odd:
         with pytest.raises(SchemaError, match=f"column {role} is .*ADD COLUMN {role}_2 TEXT"):
             app.create_schema()
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize("kind", ["DATE", "DATETIME", "BOOLEAN", "DECIMAL(10, 2)"])
@@ -499,7 +485,6 @@ def test_a_payload_is_read_as_it_stands_there_whatever_its_type_says(sqlite, kin
     assert app.drain(linger=0).done == 3
     assert found == [1, {"n": 2}, [3]]
     assert app.ops.show(2).payload == '{"n": 2}'
-    app.engine.dispose()
 
 
 @pytest.mark.requires("column_types")

@@ -334,7 +334,6 @@ def test_a_handler_may_change_the_folder_the_locale_and_start_threads(
     assert not list((tmp_path / "elsewhere").iterdir())
     assert len(refused) == 5
     assert signal.getsignal(signal.SIGTERM) is kept
-    app.engine.dispose()
 
 
 def test_a_handler_that_closes_stdout_and_shuts_logging_down_costs_nothing(sqlite_app, monkeypatch):

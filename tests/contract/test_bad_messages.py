@@ -136,4 +136,3 @@ def test_a_connection_to_another_database_is_refused(sqlite_app, postgresql, tmp
         sqlite_app.send(conn, "t")
     same.dispose()
     assert (len(sqlite_app.ops.find()), len(other.ops.find())) == (1, 0)
-    other.engine.dispose()

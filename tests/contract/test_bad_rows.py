@@ -170,7 +170,6 @@ def test_a_message_that_cannot_be_read_is_dead_at_once_and_its_object_goes_on_by
     info = app.ops.show(1)
     assert info.last_error == r'the row cannot be read: payload holds "\xffA", which is not UTF-8'
     assert [one.error for one in info.tries] == [info.last_error]
-    app.engine.dispose()
 
 
 def test_a_value_in_an_error_is_clipped_and_on_one_line(sqlite, taken):
@@ -225,7 +224,6 @@ def test_rows_of_an_owner_that_is_no_text_are_recovered(sqlite, taken):
     report = drain(app, taken)
     assert (report.done, report.left) == (4, 0)
     assert_all_others_ran(taken, good)
-    app.engine.dispose()
 
 
 def test_a_topic_that_is_no_text_stops_no_look(sqlite, taken):
@@ -242,7 +240,6 @@ def test_a_topic_that_is_no_text_stops_no_look(sqlite, taken):
     assert found["show"].odd["topic"]
     assert [one.topics for one in found["failures"]] == [(r"b'\xfe'",)]
     assert report.left_by == {"no handler": 1}
-    app.engine.dispose()
 
 
 @pytest.mark.requires("column_types")
@@ -295,7 +292,6 @@ def test_an_id_that_is_no_whole_number_stops_nobody(postgresql, taken):
     assert report.failed == 2
     assert {i: app.ops.show(i).status for i in (7, 8)} == {7: DEAD, 8: DEAD}
     app.ops.counts(), app.ops.lanes(), app.ops.find(), app.ops.doctor()
-    app.engine.dispose()
 
 
 @pytest.mark.long
@@ -401,7 +397,6 @@ def test_an_instant_that_a_column_of_theirs_cannot_hold_is_refused_at_the_call(m
         app.send(conn, "t", at=datetime(2038, 1, 17, tzinfo=UTC))
         app.send(conn, "t", at=datetime(1970, 1, 3, tzinfo=UTC))
     assert len(app.ops.find()) == 2
-    app.engine.dispose()
 
 
 def test_a_column_of_days_takes_no_instant(database):
@@ -422,7 +417,6 @@ def test_a_column_of_days_takes_no_instant(database):
         with app.engine.begin() as conn, pytest.raises(ConfigError, match="is DATE and holds no"):
             app.send(conn, "t", **options)
     assert app.ops.find() == []
-    app.engine.dispose()
 
 
 def test_the_last_instant_of_all_is_kept_and_waited_for(app, taken):
@@ -458,4 +452,3 @@ def test_ops_take_dead_rows_whose_counter_or_error_is_odd(sqlite, taken):
     report = drain(app, taken)
     assert [m.msg_id for m in taken] == [1]
     assert report.left == 0
-    app.engine.dispose()

@@ -57,7 +57,6 @@ def test_the_server_s_default_isolation_level_is_not_ours(postgresql):
     app = App(postgresql.url)
     with app.engine.connect() as conn:
         assert conn.scalar(sa.text("SHOW transaction_isolation")) == "read committed"
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres, MDY"])
@@ -148,7 +147,6 @@ def test_settings_of_a_server_that_cut_sessions_or_answers_do_no_harm(mariadb, s
     send(app, *(f"o{i}" for i in range(5)))
     assert app.drain(linger=0).done == 5
     assert len(app.ops.find()) == 5
-    app.engine.dispose()
 
 
 def test_a_worker_and_looks_go_on_when_the_type_of_a_column_has_changed(postgresql):
@@ -177,7 +175,6 @@ def test_a_worker_and_looks_go_on_when_the_type_of_a_column_has_changed(postgres
             except sa.exc.DBAPIError:
                 failed += 1
     assert failed <= 1  # one for each session at most
-    app.engine.dispose()
 
 
 def test_an_error_that_is_caught_at_its_statement_ends_its_session_too(postgresql):
@@ -199,4 +196,3 @@ def test_an_error_that_is_caught_at_its_statement_ends_its_session_too(postgresq
                         conn.exec_driver_sql(statement)
         assert pids[0] == pids[1] != pids[2]
     link.close()
-    app.engine.dispose()

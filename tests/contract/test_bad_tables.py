@@ -72,7 +72,6 @@ def test_a_table_with_partitions_of_another_kind(postgresql, key, partitions):
     assert told.severity is Severity.NEEDED
     needs = [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
     assert not [sql for one in needs for sql in one.mend if "parts" in sql]  # it cannot be mended
-    app.engine.dispose()
 
 
 def test_a_table_that_has_become_partitioned_is_refused_at_the_start(postgresql):
@@ -87,8 +86,6 @@ def test_a_table_that_has_become_partitioned_is_refused_at_the_start(postgresql)
     again = App(postgresql.url)
     with pytest.raises(SchemaError, match=r"has partitions.*`msgworker ddl`"):
         _ = again.tables
-    again.engine.dispose()
-    app.engine.dispose()
 
 
 def test_all_missing_columns_are_named_at_once(database, make_app):
@@ -156,7 +153,6 @@ def test_an_unsigned_status_is_refused(mariadb):
     app = App(mariadb.url, table=SEED)
     with pytest.raises(SchemaError, match="-1"):
         _ = app.tables
-    app.engine.dispose()
 
 
 def test_a_table_without_transactions_is_refused(mariadb):
@@ -169,7 +165,6 @@ def test_a_table_without_transactions_is_refused(mariadb):
     for act in (app.create_schema, lambda: app.tables):
         with pytest.raises(SchemaError, match="MyISAM"):
             act()
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize("kind", ["SMALLINT", "INTEGER", "BIGINT", "NUMERIC(19)"])

@@ -124,7 +124,6 @@ def test_cancel_refuses(sqlite, given):
     with pytest.raises(ConfigError):
         app.ops.cancel(**given)
     assert Table(app).statuses == [0]
-    app.engine.dispose()
 
 
 def test_a_cancelled_follower_is_not_started_by_the_lane_that_read_it(app, table):

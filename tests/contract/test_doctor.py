@@ -191,7 +191,6 @@ def test_what_a_foreign_key_changes_is_not_stored(mariadb, acts, kind):
     app.add_handler(None, lambda msg: None)
     send(app, "a")
     assert app.drain(linger=0).done == 1
-    app.engine.dispose()
 
 
 THEIRS = (
@@ -222,8 +221,6 @@ def test_two_rules_add_their_columns_at_once(mariadb, monkeypatch):
     assert len(made) == len(set(made))
     again = [*one.create_schema(), *other.create_schema()]
     assert {name.partition(" ")[0] for name in again} == {"rule"}  # that is all that changes
-    for app in (one, other):
-        app.engine.dispose()
 
 
 GENERATED = ("mw_open_object", "mw_running_object", "mw_failed", "mw_urgent", "mw_unique")
@@ -627,7 +624,6 @@ def test_a_sequence_that_is_behind_or_begins_again_is_warned_of(postgresql):
     run(app, *cycles.mend, *behind.mend)
     assert send(app, "c") == [3]
     assert [one.severity for one in numbers(app)] == [Severity.FINE]
-    app.engine.dispose()
 
 
 def test_ids_that_come_to_their_end_are_warned_of(app, table):
@@ -674,7 +670,6 @@ def test_a_sequence_that_was_left_behind_is_told_and_mended(postgresql, case, ca
     assert send(app, "c") == [8]
     run(app, *told.mend)
     assert send(app, "c") == [9]
-    app.engine.dispose()
 
 
 @pytest.mark.requires("sequences")
@@ -689,7 +684,6 @@ def test_a_sequence_of_mariadb_that_was_left_behind_is_told_and_mended(mariadb):
     run(app, *told.mend, *told.mend)
     assert [one.severity for one in numbers(app)] == [Severity.FINE]
     assert send(app, "c")[0] > 70000
-    app.engine.dispose()
 
 
 def test_the_sequence_of_operations_is_looked_at_too(postgresql):
@@ -703,4 +697,3 @@ def test_the_sequence_of_operations_is_looked_at_too(postgresql):
     assert told.severity is Severity.NEEDED
     run(app, *told.mend)
     app.ops.resume("t", actor="me", reason="again")
-    app.engine.dispose()

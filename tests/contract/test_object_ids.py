@@ -93,9 +93,7 @@ def made(request: pytest.FixtureRequest) -> Any:
         apps[-1].create_schema()
         return apps[-1], database
 
-    yield make
-    for app in apps:
-        app.engine.dispose()
+    return make
 
 
 def put(database: Any, *ids: str) -> None:
@@ -183,7 +181,6 @@ def test_a_collation_of_which_nothing_is_known_is_refused_with_its_mend(postgres
     put(postgresql, "a", "A")
     app.add_handler(None, lambda msg: None)
     assert app.drain(linger=0).done == 2
-    app.engine.dispose()
 
 
 def test_ids_of_bytes_are_refused_by_name(mariadb):
@@ -191,7 +188,6 @@ def test_ids_of_bytes_are_refused_by_name(mariadb):
     app = App(mariadb.url, table=TABLE)
     with pytest.raises(SchemaError, match=r"object_id \(object_id\) is BINARY\(16\)"):
         app.create_schema()
-    app.engine.dispose()
 
 
 KEY = "VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin GENERATED ALWAYS AS"
@@ -228,7 +224,6 @@ def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
     app.add_handler(None, lambda msg: 1 / (msg.msg_id - 1), wait=wait_fixed(3600))
     report = app.drain(threads=2, linger=0)
     assert (report.done, report.retried) == (1, 1)
-    app.engine.dispose()
 
 
 @pytest.mark.requires("fractions")
@@ -318,7 +313,6 @@ def test_foreign_collations_keep_exclusion_and_order(mariadb, collation):
     insert(mariadb, "objectID", "'a'", "'a'", "'b'", "NULL", "'a'")
     assert app.drain(linger=1, threads=2).done == 5
     assert [i for i in ids if i in (1, 2, 5)] == [1, 1, 2, 2, 5, 5]
-    app.engine.dispose()
 
 
 def test_a_long_text_is_no_object_where_the_guard_is_an_index_on_an_expression(mariadb):
@@ -330,4 +324,3 @@ def test_a_long_text_is_no_object_where_the_guard_is_an_index_on_an_expression(m
         app.create_schema()
     run(mariadb, str(told.value).partition("To fix it: ")[2])
     app.create_schema()
-    app.engine.dispose()

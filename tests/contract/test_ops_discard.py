@@ -105,4 +105,3 @@ def test_discard_refuses(sqlite, given):
     with pytest.raises(ConfigError):
         app.ops.discard(**given)
     assert Table(app).statuses == [0]
-    app.engine.dispose()

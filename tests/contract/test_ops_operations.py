@@ -77,7 +77,6 @@ def test_without_the_tables_of_ops_messages_are_handled_and_writes_refused(app, 
         "msgworker_cancel",
     }
     assert other.ops.rerun([1], force=True) == 1
-    other.engine.dispose()
 
 
 def test_an_interrupted_rerun_goes_on_without_counting_twice(app, table):

@@ -181,7 +181,6 @@ def test_a_place_is_of_the_unfinished_messages_of_the_object(app, monkeypatch):
     monkeypatch.setattr("msgworker.queries.lanes.MOST", 1)
     other = App(app.engine.url)  # with statements that are not built yet
     assert other.ops.place(ids[1]).behind == Capped(1, more=True)
-    other.engine.dispose()
 
 
 def test_the_overview_counts_up_to_a_limit_and_names_every_topic(app, monkeypatch):

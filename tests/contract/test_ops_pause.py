@@ -77,4 +77,3 @@ def test_pause_refuses_what_is_no_topic(sqlite, topic):
         app.ops.pause(topic)
     with pytest.raises(ConfigError):
         app.ops.resume(topic)
-    app.engine.dispose()

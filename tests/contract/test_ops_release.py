@@ -148,7 +148,6 @@ def test_release_refuses_what_is_no_instance(sqlite, name):
     app.create_schema()
     with pytest.raises(ConfigError):
         app.ops.release(name)
-    app.engine.dispose()
 
 
 @pytest.mark.long

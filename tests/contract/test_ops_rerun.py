@@ -85,7 +85,6 @@ def test_ids_that_are_none(sqlite, ids):
         with pytest.raises(ConfigError):
             act(ids, reason="why")
     assert app.ops.rerun([-5, 0, 2**63 - 1]).skipped == 3
-    app.engine.dispose()
 
 
 def test_calls_need_one_connection(app, make_app, table, monkeypatch):
@@ -163,7 +162,6 @@ def test_rerun_refuses(sqlite, given):
     with pytest.raises(ConfigError):
         app.ops.rerun(**given)
     assert Table(app).statuses == [-1]
-    app.engine.dispose()
 
 
 def test_a_table_with_the_four_columns_only(make_app):
@@ -275,7 +273,6 @@ def test_a_slow_rerun_looks_only_a_little_ahead(sqlite, monkeypatch):
     monkeypatch.setattr(bounded, "chunk", watched)
     assert app.ops.rerun(rate=2) == 1
     assert limits == [40]
-    app.engine.dispose()
 
 
 def test_messages_without_object_have_no_order(app, table):
@@ -510,7 +507,6 @@ def test_a_rerun_of_one_message_does_not_read_all_that_are_done_behind_it(
         assert app.ops.rerun([dead], **how).changed >= 1
         took.append(steps[0])
     assert took[1] < 3 * took[0]
-    engine.dispose()
 
 
 def test_a_rerun_with_successors_takes_any_number_of_messages_in_order(app, table):

@@ -223,7 +223,6 @@ def test_schedules_of_the_configuration_are_declared(tmp_path):
     assert (prices.spec, prices.object_id, prices.origin) == ("every 5m", None, "msgworker.toml")
     app.add_configured(load(environ={}, folder=tmp_path))  # as the command line does
     assert len(app.schedules) == 2
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,6 @@ def test_sizes_of_a_locked_table_end_at_the_deadline(postgresql):
         with pytest.raises(TookTooLong):
             app.ops.within(0.2).sizes()
     assert app.ops.within(10).sizes().total_bytes is not None
-    app.engine.dispose()
 
 
 def test_sizes_are_asked_for_in_oracle_s_words():

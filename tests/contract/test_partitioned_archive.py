@@ -61,7 +61,6 @@ def test_a_month_of_the_archive_is_dropped_on_postgresql(postgresql: Any, sql: A
         query = "SELECT msg_id FROM old_messages_2026_10 ORDER BY 1"
         assert list(conn.scalars(sa.text(query))) == octobers
     _run(app, drop)
-    app.engine.dispose()
 
 
 def test_a_month_of_the_archive_is_dropped_on_mariadb(mariadb: Any, sql: Any) -> None:
@@ -74,7 +73,6 @@ def test_a_month_of_the_archive_is_dropped_on_mariadb(mariadb: Any, sql: Any) ->
     assert app.ops.purge("1s", archive_to="old_messages") == 2
     _run(app, drop)
     assert _archived(app) == [first, november]
-    app.engine.dispose()
 
 
 def test_a_month_without_a_partition_loses_nothing_on_mariadb(mariadb: Any, sql: Any) -> None:
@@ -92,4 +90,3 @@ def test_a_month_without_a_partition_loses_nothing_on_mariadb(mariadb: Any, sql:
     _run(app, another)
     assert app.ops.purge("1s", archive_to="old_messages") == 1
     assert Table(app).rows("msg_id") == []
-    app.engine.dispose()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,10 +40,8 @@ def made(database: Any, script: str | None = None, **options: Any) -> App:
 
 
 @pytest.fixture
-def divided(postgresql: Any) -> Iterator[App]:
-    app = made(postgresql)
-    yield app
-    app.engine.dispose()
+def divided(postgresql: Any) -> App:
+    return made(postgresql)
 
 
 def about_partitions(app: App) -> list[Finding]:
@@ -270,7 +267,6 @@ def test_a_table_of_other_names_that_was_there_already(postgresql):
     app.add_handler("t", lambda msg: None)
     send(app, *(f"o{n}" for n in range(10)))
     assert app.drain(linger=0).done == 10
-    app.engine.dispose()
 
 
 def test_alembic_s_hook_keeps_the_partitions(divided):

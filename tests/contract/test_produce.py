@@ -240,8 +240,6 @@ def test_the_first_send_does_not_wait_without_end_for_a_lock_of_its_own_transact
             other.send(conn, "t")
     with other.engine.begin() as conn:
         other.send(conn, "t")
-    for one in (app, other):
-        one.engine.dispose()
 
 
 def test_sessions_that_we_open_have_a_name(postgresql):
@@ -253,7 +251,6 @@ def test_sessions_that_we_open_have_a_name(postgresql):
     app = App(named)
     with app.engine.connect() as conn:
         assert conn.scalar(sa.text("SHOW application_name")) == "crm"
-    app.engine.dispose()
 
 
 def test_the_log_of_sqlite_is_cut_back(sqlite_app):

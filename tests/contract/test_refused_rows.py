@@ -107,7 +107,6 @@ def test_a_row_that_the_commit_refuses_is_passed_over_and_holds_up_no_other(
     assert len(told) == 1, told
     assert f"message {bad[0]}" in told[0]
     assert "not this one" in told[0]
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "at the commit"])
@@ -130,7 +129,6 @@ def test_a_follower_that_the_database_refuses_does_not_undo_the_outcome_before_i
     assert (report.done, report.left, report.refused) == (6, 2, 1)
     assert app.ops.show(first).status == "done"
     assert "its outcome is not written" not in caplog.text
-    app.engine.dispose()
 
 
 def test_a_check_that_refuses_one_row_costs_only_that_row(app, database, taken, caplog):
@@ -231,7 +229,6 @@ def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):
         worker.start()
         until(lambda: app.ops.explain(bad).reason == "refused", "it is told", seconds=90)
         assert "twice" in app.ops.explain(bad).text
-    app.engine.dispose()
 
 
 def test_what_was_refused_and_has_been_mended_is_forgotten():

@@ -110,7 +110,6 @@ def test_an_unfinished_index_is_dropped_only_while_it_is_unfinished(postgresql):
     assert needed(app) == []
     run(app, told.mend[0])  # once more: it is good by now
     assert needed(app) == []
-    app.engine.dispose()
 
 
 def test_the_repair_of_two_running_rows_leaves_those_that_have_ended(
@@ -150,7 +149,6 @@ def test_words_of_an_enum_are_not_turned_into_their_places(mariadb):
     assert "PENDING (1)" in str(error.value)
     assert "To fix it" not in str(error.value)
     assert [one.mend for one in needed(app) if one.check == "types"] == [()]
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize("value", ["'0.5'", "'x'", "'3'", "NULL"])
@@ -165,7 +163,6 @@ def test_a_status_that_a_repair_would_change_has_none(mariadb, value):
     assert told.detail == "status of the rows, as before: 0 (1), 2 (1)"
     run(app, *told.mend)
     assert statuses(app, "tb") == {0: 1, 2: 1}
-    app.engine.dispose()
 
 
 def test_a_repair_cuts_no_id(postgresql):
@@ -178,4 +175,3 @@ def test_a_repair_cuts_no_id(postgresql):
     app = App(postgresql.url, table=TABLE)
     (told,) = [one for one in needed(app) if one.check == "types"]
     assert (told.mend, "longer than 190 characters" in told.text) == ((), True)
-    app.engine.dispose()

@@ -94,7 +94,6 @@ def test_a_schema_whose_index_names_another_table_has_is_refused(sqlite):
         conn.exec_driver_sql("ALTER TABLE msgworker_message RENAME TO old")
     with pytest.raises(SchemaError, match="msgworker_message_guard already exists"):
         app.create_schema()
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize("rules", [{"max_tries": 5}, {"on_dead": "block"}, {"max_tries": 2}])

@@ -50,4 +50,3 @@ def test_a_text_in_bytes_is_counted_in_bytes(mariadb):
         with pytest.raises(ConfigError, match="object_id is 2147483648"):
             app.send(conn, "default", "x", object_id=2**31)
     assert Table(app).rows("object_id") == [(2**31 - 1,)]
-    app.engine.dispose()

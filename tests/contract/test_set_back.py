@@ -106,7 +106,6 @@ def test_a_trigger_after_the_update_of_the_row_is_noticed_too(postgresql):
     report = app.drain(linger=0, retry_linger=30, time_limit=60)
     assert (report.done, report.failed, report.left) == (2, 1, 0)
     assert NO_ERROR in (app.ops.show(bad).last_error or "")
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize(

@@ -24,20 +24,6 @@ STAYS_NULL = {
 }
 
 
-@pytest.fixture
-def open_app() -> Iterator[Callable[..., App]]:
-    """Opens Apps on one database, where a test is about no other."""
-    opened: list[App] = []
-
-    def make(url: Any, **options: Any) -> App:
-        opened.append(App(url, **options))
-        return opened[-1]
-
-    yield make
-    for one in opened:
-        one.engine.dispose()
-
-
 def refused(app: App, words: str, *acts: Callable[[], Any]) -> None:
     """create_schema, these acts and doctor say so."""
     for act in (app.create_schema, *acts):
@@ -67,9 +53,9 @@ def test_a_table_whose_ids_stay_null_is_refused(database, make_app):
         run(database, "DROP TABLE tb_cus_msg")
 
 
-def test_a_start_refuses_a_table_whose_ids_have_come_to_stay_null(sqlite, open_app):
+def test_a_start_refuses_a_table_whose_ids_have_come_to_stay_null(sqlite):
     foreign_table(sqlite)
-    open_app(sqlite.url, table=SEED).create_schema()
+    App(sqlite.url, table=SEED).create_schema()
     run(
         sqlite,
         "CREATE TABLE was AS SELECT * FROM tb_cus_msg",
@@ -78,19 +64,19 @@ def test_a_start_refuses_a_table_whose_ids_have_come_to_stay_null(sqlite, open_a
         'status INTEGER DEFAULT 0, "errorTryTimes" INTEGER DEFAULT 0)',
         'CREATE UNIQUE INDEX tb_cus_msg_guard ON tb_cus_msg ("objectID") WHERE status = 1',
     )
-    app = open_app(sqlite.url, table=SEED)
+    app = App(sqlite.url, table=SEED)
     app.add_handler(None, lambda msg: None)
     refused(app, "gets no id", lambda: app.drain(linger=0))
 
 
-def test_ids_that_a_trigger_gives_are_ids(sqlite, open_app):
+def test_ids_that_a_trigger_gives_are_ids(sqlite):
     foreign_table(sqlite, msgID="BIGINT PRIMARY KEY")
     run(
         sqlite,
         "CREATE TRIGGER number AFTER INSERT ON tb_cus_msg WHEN NEW.msgID IS NULL BEGIN "
         "UPDATE tb_cus_msg SET msgID = rowid + 100 WHERE rowid = NEW.rowid; END",
     )
-    app = open_app(sqlite.url, table=SEED)
+    app = App(sqlite.url, table=SEED)
     app.create_schema()
     app.add_handler(None, lambda msg: None)
     insert(sqlite, "objectID", "'a'")
@@ -116,28 +102,28 @@ def test_a_trial_leaves_no_row_and_uses_up_no_id(database, make_app, app, table)
 
 
 @pytest.mark.parametrize("child", [False, True])
-def test_tables_that_inherit_are_refused(postgresql, open_app, child):
+def test_tables_that_inherit_are_refused(postgresql, child):
     make_table(postgresql)
     run(postgresql, "CREATE TABLE tb_2026 () INHERITS (tb)")
-    app = open_app(postgresql.url, table=MessageTable("tb_2026" if child else "tb"))
+    app = App(postgresql.url, table=MessageTable("tb_2026" if child else "tb"))
     refused(app, "is a part of another table" if child else "has tables that inherit from it")
     assert [sql for one in needed(app) for sql in one.mend if " tb" in sql] == []
 
 
-def test_a_table_that_has_come_to_be_inherited_is_refused_at_the_start(postgresql, open_app):
+def test_a_table_that_has_come_to_be_inherited_is_refused_at_the_start(postgresql):
     make_table(postgresql)
-    open_app(postgresql.url, table=TABLE).create_schema()
+    App(postgresql.url, table=TABLE).create_schema()
     run(postgresql, "CREATE TABLE tb_2026 () INHERITS (tb)")
-    app = open_app(postgresql.url, table=TABLE)
+    app = App(postgresql.url, table=TABLE)
     app.add_handler(None, lambda msg: None)
     with pytest.raises(SchemaError, match="inherit"):
         app.drain(linger=0)
 
 
 @pytest.fixture
-def role(postgresql: Any, open_app: Callable[..., App]) -> Iterator[str]:
+def role(postgresql: Any) -> Iterator[str]:
     """A login with all rights on the tables, and no way past row-level security."""
-    app = open_app(postgresql.url)
+    app = App(postgresql.url)
     app.create_schema()
     name = f"mw_rls_{uuid.uuid4().hex[:10]}"
     run(
@@ -171,12 +157,12 @@ POLICIES = {
 
 
 @pytest.mark.parametrize("case", POLICIES)
-def test_policies_that_let_no_message_run_are_told_at_once(postgresql, role, open_app, case):
-    app = open_app(postgresql.url)
+def test_policies_that_let_no_message_run_are_told_at_once(postgresql, role, case):
+    app = App(postgresql.url)
     policies, words = POLICIES[case]
     run(app, *(f"CREATE POLICY p{n} ON msgworker_message {p}" for n, p in enumerate(policies)))
     send(app, "a")
-    worker = open_app(sa.make_url(postgresql.url).set(username=role))
+    worker = App(sa.make_url(postgresql.url).set(username=role))
     worker.add_handler("t", lambda msg: None)
     with pytest.raises(SchemaError, match="cannot be used") as error:
         worker.drain(linger=0)
@@ -184,10 +170,10 @@ def test_policies_that_let_no_message_run_are_told_at_once(postgresql, role, ope
     assert words in " ".join(one.text for one in needed(worker))
 
 
-def test_policies_that_hide_some_messages_are_warned_of(postgresql, role, open_app, caplog):
-    app = open_app(postgresql.url)
+def test_policies_that_hide_some_messages_are_warned_of(postgresql, role, caplog):
+    app = App(postgresql.url)
     run(app, "CREATE POLICY mine ON msgworker_message USING (topic <> 'secret')")
-    worker = open_app(sa.make_url(postgresql.url).set(username=role))
+    worker = App(sa.make_url(postgresql.url).set(username=role))
     worker.add_handler(None, lambda msg: None)
     send(app, "a")
     assert worker.drain(linger=0).done == 1
@@ -203,10 +189,10 @@ def publish(postgresql: Any) -> Iterator[Callable[[], None]]:
     run(postgresql, "DROP PUBLICATION all_of_it")
 
 
-def test_a_publication_that_refuses_updates_is_found(postgresql, publish, open_app):
+def test_a_publication_that_refuses_updates_is_found(postgresql, publish):
     make_table(postgresql)
     run(postgresql, "ALTER TABLE tb DROP CONSTRAINT tb_pkey, ADD UNIQUE (msg_id)")
-    app = open_app(postgresql.url, table=TABLE)
+    app = App(postgresql.url, table=TABLE)
     app.create_schema()
     assert needed(app) == []
     publish()
@@ -219,12 +205,10 @@ def test_a_publication_that_refuses_updates_is_found(postgresql, publish, open_a
     assert needed(app) == []
 
 
-def test_a_publication_takes_updates_of_partitions_once_they_are_mended(
-    postgresql, publish, open_app
-):
+def test_a_publication_takes_updates_of_partitions_once_they_are_mended(postgresql, publish):
     run(postgresql, ddl(MessageTable(), "postgresql", partitions=2))
     publish()
-    app = open_app(postgresql.url)
+    app = App(postgresql.url)
     (told,) = needed(app)
     assert len(told.mend) == 2
     run(postgresql, *told.mend)
@@ -277,12 +261,12 @@ IDS_OF_MARIADB = {
 @pytest.mark.requires("sequences", of="a sequence")
 @pytest.mark.requires("ids_of_triggers", of="trigger$")
 @pytest.mark.parametrize("case", IDS_OF_MARIADB)
-def test_send_returns_the_id_that_was_given(mariadb, open_app, case):
+def test_send_returns_the_id_that_was_given(mariadb, case):
     kind, statement = IDS_OF_MARIADB[case]
     if "numbers" in kind:
         run(mariadb, "CREATE SEQUENCE numbers")
     make_table(mariadb, msg_id=kind)
-    app = open_app(mariadb.url, table=TABLE)
+    app = App(mariadb.url, table=TABLE)
     app.create_schema()
     run(mariadb, statement)
     ids = send(app, "a", "b")
@@ -291,28 +275,26 @@ def test_send_returns_the_id_that_was_given(mariadb, open_app, case):
 
 
 @pytest.mark.parametrize(("kind", "words"), [("(-1, 0, 1, 2)", ""), ("(0, 1, 2)", "failed (-1)")])
-def test_a_status_of_a_domain_is_taken_if_it_takes_what_is_written(
-    postgresql, open_app, kind, words
-):
+def test_a_status_of_a_domain_is_taken_if_it_takes_what_is_written(postgresql, kind, words):
     run(postgresql, f"CREATE DOMAIN state AS smallint CHECK (VALUE IN {kind})")
     make_table(postgresql, status="state DEFAULT 0")
-    app = open_app(postgresql.url, table=TABLE)
+    app = App(postgresql.url, table=TABLE)
     if words:
         with pytest.raises(SchemaError, match="is of a domain") as error:
             app.create_schema()
         assert words in str(error.value)
         (told,) = [one for one in needed(app) if one.check == "types"]
         run(app, *told.mend)
-    app = open_app(postgresql.url, table=TABLE)
+    app = App(postgresql.url, table=TABLE)
     app.create_schema()
     app.add_handler(None, lambda msg: None)
     send(app, "a")
     assert app.drain(linger=0).done == 1
 
 
-def test_a_status_of_one_byte_is_taken(mariadb, open_app):
+def test_a_status_of_one_byte_is_taken(mariadb):
     make_table(mariadb, status="TINYINT(1) NOT NULL DEFAULT 0")
-    app = open_app(mariadb.url, table=TABLE)
+    app = App(mariadb.url, table=TABLE)
     app.create_schema()
     app.add_handler(None, lambda msg: None)
     send(app, "a")
@@ -369,11 +351,11 @@ SEEN_WHOLE = "CREATE POLICY whole ON msgworker_message USING (true)"
 
 
 def test_row_level_security_switched_on_since_the_tables_were_read_ends_no_drain_with_0(
-    postgresql, role, open_app
+    postgresql, role
 ):
-    app = open_app(postgresql.url)
+    app = App(postgresql.url)
     run(app, SEEN_WHOLE)
-    worker = open_app(sa.make_url(postgresql.url).set(username=role))
+    worker = App(sa.make_url(postgresql.url).set(username=role))
     worker.add_handler("t", lambda msg: None)
     send(app, "a")
     assert worker.drain(linger=0).done == 1
@@ -385,10 +367,10 @@ def test_row_level_security_switched_on_since_the_tables_were_read_ends_no_drain
     assert worker.drain(linger=0).done == 1
 
 
-def test_row_level_security_switched_on_during_a_drain_is_told(postgresql, role, open_app):
-    app = open_app(postgresql.url)
+def test_row_level_security_switched_on_during_a_drain_is_told(postgresql, role):
+    app = App(postgresql.url)
     run(app, "ALTER TABLE msgworker_message DISABLE ROW LEVEL SECURITY")
-    worker = open_app(sa.make_url(postgresql.url).set(username=role))
+    worker = App(sa.make_url(postgresql.url).set(username=role))
     first, _ = send(app, "a", "b")
 
     @worker.handler("t")
@@ -406,10 +388,10 @@ def test_row_level_security_switched_on_during_a_drain_is_told(postgresql, role,
 
 
 @pytest.mark.parametrize("table", ["msgworker_lease", "msgworker_item", "msgworker_pause"])
-def test_row_level_security_of_our_own_tables_is_told(postgresql, role, open_app, table):
-    app = open_app(postgresql.url)
+def test_row_level_security_of_our_own_tables_is_told(postgresql, role, table):
+    app = App(postgresql.url)
     run(app, SEEN_WHOLE, f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
-    worker = open_app(sa.make_url(postgresql.url).set(username=role))
+    worker = App(sa.make_url(postgresql.url).set(username=role))
     worker.add_handler("t", lambda msg: None)
     words = f"row-level security of table {table} is on for this login: no policy lets it see a row"
     if table == "msgworker_pause":  # instances run without it

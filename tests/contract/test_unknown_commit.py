@@ -77,7 +77,6 @@ def test_a_commit_that_is_still_under_way_is_waited_for(postgresql: Database, pr
     with near.connect() as conn:
         assert list(conn.scalars(sa.text("SELECT msg_id FROM effect ORDER BY msg_id"))) == ids
     assert set(Table(app).statuses) == {2}
-    app.engine.dispose()
 
 
 @pytest.mark.requires("statements_end_with_their_client", of="during")
@@ -104,4 +103,3 @@ def test_an_outcome_that_is_all_of_its_transaction_is_looked_up(
     again = [sorted([*ids, one]) for one in ids]
     assert started in {"before": again, "during": [ids, *again], "after": [ids]}[side]
     assert set(Table(app).statuses) == {2}
-    app.engine.dispose()

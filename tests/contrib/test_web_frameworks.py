@@ -31,7 +31,6 @@ def crm(database: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     spec.loader.exec_module(module)
     yield module
     module.Base.metadata.drop_all(module.queue.engine)
-    module.queue.engine.dispose()
 
 
 @pytest.mark.filterwarnings("ignore:Using `httpx` with")  # its test client asks for httpx2

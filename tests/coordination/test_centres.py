@@ -369,7 +369,6 @@ def test_a_database_without_the_table_says_how_to_make_it(sqlite):
     assert locks.create_schema() == []
     assert locks.acquire("x", "me", 30)
     locks.close()
-    locks.engine.dispose()
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,6 @@ def test_a_missing_table_is_told_before_the_block(sqlite):
     with pytest.raises(SchemaError, match="msgworker_lock"):
         hold(locks, "x", wait=10).__enter__()
     locks.close()
-    locks.engine.dispose()
 
 
 def test_a_pool_that_is_used_up_keeps_nobody_from_renewing(near):
@@ -303,4 +302,3 @@ def test_a_pool_that_is_used_up_keeps_nobody_from_renewing(near):
         first = lease.deadline
         until(lambda: lease.deadline > first, "it is renewed")
     locks.close()
-    engine.dispose()

@@ -283,4 +283,3 @@ def test_engines_beside_each_other_wait_while_one_initializes_their_dialect(
     go.set()
     ends()
     assert initialized()
-    engine.dispose()

@@ -30,7 +30,6 @@ def test_the_first_host_that_answers_is_used(mariadb: Any) -> None:
     with app.engine.begin() as conn:
         app.send(conn, "t", {})
     assert app.worker(threads=1).drain().done == len(ran) == 1
-    app.engine.dispose()
 
 
 def test_no_host_that_answers_is_an_outage() -> None:

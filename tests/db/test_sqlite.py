@@ -43,7 +43,6 @@ def test_the_schema_is_made_also_where_a_listener_keeps_each_cursor(tmp_path: Pa
     App(engine).create_schema()
     with engine.connect() as conn:
         assert conn.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-    engine.dispose()
 
 
 class Hog:
@@ -105,7 +104,6 @@ def test_lock_that_is_held_too_long_is_an_error(
     with app.engine.begin() as conn:  # and the connection is good for use again
         app.send(conn, "any", None)
     holder.close()
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
@@ -127,7 +125,6 @@ def test_an_instance_leaves_a_file_that_is_deleted_or_replaced_under_it(
         (tmp_path / "backup.db").replace(tmp_path / "crm.db")
     with pytest.raises(DatabaseUnavailable, match=r"crm.db was deleted or replaced"):
         running()
-    app.engine.dispose()
 
 
 def test_a_deleted_file_is_told_even_when_another_error_is_met_first(tmp_path: Path) -> None:
@@ -139,7 +136,6 @@ def test_a_deleted_file_is_told_even_when_another_error_is_met_first(tmp_path: P
         app.send(conn, "t")
     with pytest.raises(DatabaseUnavailable, match=r"crm.db was deleted or replaced"):
         app.worker(threads=1).run()
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize("within", ["handler", "items"])
@@ -171,4 +167,3 @@ def test_a_second_transaction_within_the_one_that_may_write_is_refused_at_once(
     assert time.monotonic() - begun < 30
     (dead,) = (info for info in app.ops.find() if info.topic == "t")
     assert "would wait for itself: write with ctx.connection" in dead.last_error
-    app.engine.dispose()

@@ -39,7 +39,6 @@ def test_a_server_that_stays_the_same_is_used_as_ever(database: Any) -> None:
     assert succession is succession_of(engine.execution_options(isolation_level="AUTOCOMMIT"))
     for link in links:
         link.close()
-    engine.dispose()
 
 
 def test_a_server_that_may_not_tell_is_used_as_ever(postgresql: Any) -> None:

@@ -30,19 +30,14 @@ class Shards(Scope):
 
 
 @pytest.fixture
-def make_app(database: Any) -> Iterator[MakeApp]:
-    """Apps on the test's database; their connections are given back at the end."""
-    made: list[App] = []
+def make_app(database: Any) -> MakeApp:
+    """Apps on the test's database."""
 
     def make(url: Any = None, **options: Any) -> App:
         options = {"backoff_seconds": 1, "table": MessageTable(**SLICED), **options}
-        app = App(url or database.url, **options)
-        made.append(app)
-        return app
+        return App(url or database.url, **options)
 
-    yield make
-    for app in made:
-        app.engine.dispose()
+    return make
 
 
 @pytest.fixture

@@ -62,9 +62,7 @@ def make(tmp_path, template):
             made.append(apps[name])
         return Databases(apps, homes=homes)
 
-    yield make_them
-    for app in made:
-        app.engine.dispose()
+    return make_them
 
 
 def send_all(databases, objects=OBJECTS):

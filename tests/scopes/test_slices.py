@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -389,7 +389,7 @@ def test_a_drain_of_a_slice_sends_as_many_statements_whatever_waits_in_others(cr
 
 
 @pytest.fixture
-def lite(tmp_path) -> Iterator[Callable[..., App]]:
+def lite(tmp_path) -> Callable[..., App]:
     """Apps on files of their own, whose table has 8 shards."""
     made: list[App] = []
 
@@ -399,9 +399,7 @@ def lite(tmp_path) -> Iterator[Callable[..., App]]:
         made[-1].create_schema()
         return made[-1]
 
-    yield make
-    for app in made:
-        app.engine.dispose()
+    return make
 
 
 def shown(app: App, search: SliceSearch, *shards: int, **options: Any) -> list[int]:
@@ -528,4 +526,3 @@ def test_an_id_that_is_no_number_stops_no_look_by_age(tmp_path):
             conn.exec_driver_sql(f"INSERT INTO own (msg_id, s) VALUES ({msg_id}, 0)")
     search = search_of(app)
     assert [shown(app, search, 0, want=30) for _ in range(2)] == [list(range(1, 21))] * 2
-    app.engine.dispose()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,18 +14,13 @@ MakeApp = Callable[..., App]
 
 
 @pytest.fixture
-def make_app(database: Any) -> Iterator[MakeApp]:
-    """Apps on the test's database; their connections are given back at the end."""
-    made: list[App] = []
+def make_app(database: Any) -> MakeApp:
+    """Apps on the test's database."""
 
     def make(url_or_engine: Any = None, **options: Any) -> App:
-        app = App(url_or_engine or database.url, **{"backoff_seconds": 1, **options})
-        made.append(app)
-        return app
+        return App(url_or_engine or database.url, **{"backoff_seconds": 1, **options})
 
-    yield make
-    for app in made:
-        app.engine.dispose()
+    return make
 
 
 @pytest.fixture
@@ -52,9 +47,8 @@ def table(app: App) -> Table:
 
 
 @pytest.fixture
-def sqlite_app(sqlite: Any) -> Iterator[App]:
+def sqlite_app(sqlite: Any) -> App:
     """An App on SQLite, for what is the same everywhere."""
     app = App(sqlite.url)
     app.create_schema()
-    yield app
-    app.engine.dispose()
+    return app

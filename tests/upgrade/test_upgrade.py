@@ -278,7 +278,6 @@ def test_an_index_whose_creation_was_interrupted_is_made_anew(
         assert plan.steps[0].statements[0].startswith(("ALTER", "DO", "CREATE", "SET"))
         assert of(conn).invalid_indexes(conn, table) == set()
         assert "msgworker_message_guard" in of(conn).index_names(conn, table)
-    app.engine.dispose()
 
 
 def test_a_table_in_use_is_waited_for_without_holding_up_others(postgresql: Any) -> None:
@@ -297,4 +296,3 @@ def test_a_table_in_use_is_waited_for_without_holding_up_others(postgresql: Any)
     upgrading.join(60)
     assert not upgrading.is_alive()
     assert app.upgrade_schema().steps == ()
-    app.engine.dispose()

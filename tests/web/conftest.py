@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,15 +51,13 @@ def ann(sqlite_app: App, visit: Callable[..., browsing.Browser]) -> browsing.Bro
 
 
 @pytest.fixture
-def scratch_app(tmp_path: Path) -> Iterator[Callable[[], App]]:
+def scratch_app(tmp_path: Path) -> Callable[[], App]:
     """Apps on SQLite, each with its own tables."""
-    made: list[App] = []
+    number = itertools.count()
 
     def make() -> App:
-        made.append(App(f"sqlite:///{tmp_path}/web{len(made)}.db"))
-        made[-1].create_schema()
-        return made[-1]
+        app = App(f"sqlite:///{tmp_path}/web{next(number)}.db")
+        app.create_schema()
+        return app
 
-    yield make
-    for one in made:
-        one.engine.dispose()
+    return make

@@ -38,7 +38,6 @@ def hanging(postgresql: Any, proxy: Proxy) -> Iterator[Any]:
     yield served
     proxy.cut()
     served.site.close()
-    app.engine.dispose()
 
 
 def ask_at_once(served: Any, count: int = 12) -> list[int]:

@@ -208,7 +208,6 @@ def test_a_table_of_other_names_is_shown(sqlite: Any, visit: Any) -> None:
     ann = visit(app)
     assert _ids(ann.get("/messages")) == [found]
     assert "3 of 3 failed" in ann.get(f"/messages/{found}").main
-    app.engine.dispose()
 
 
 # ---------------------------------------------------------------- without a page

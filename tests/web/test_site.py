@@ -66,7 +66,6 @@ def test_the_password_of_the_database_is_on_no_page(tmp_path: Path) -> None:
     for path in ("/", "/system", "/readyz", "/nothing"):
         assert "hunter2canary" not in client.get(path).text
     assert client.get("/").status_code == 503
-    app.engine.dispose()
 
 
 def test_the_system_page_names_each_setting_with_its_origin(sqlite_app: App) -> None:
@@ -221,7 +220,6 @@ def test_ready_needs_the_tables_and_alive_does_not(sqlite: Any) -> None:
     client = browse(app)
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
-    app.engine.dispose()
 
 
 @pytest.mark.parametrize(("least", "status"), [(NEWEST, 200), (NEWEST + 1, 503)])

@@ -100,7 +100,6 @@ def test_where_dead_messages_block_lanes_are_told(tmp_path: Any, visit: Any) -> 
     page = visit(app).get("/")
     assert any("hold up their objects" in text for text in _told(page))
     assert "/lanes" in page.links
-    app.engine.dispose()
 
 
 def test_reads_that_the_database_did_not_answer_are_told(
