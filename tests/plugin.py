@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -360,12 +360,15 @@ def mariadb(servers: Fleet, tmp_path: Path) -> Iterator[Database]:
     yield from _fresh("mariadb", servers, tmp_path)
 
 
-def _fresh(name: str, fleet: Fleet, folder: Path) -> Iterator[Database]:
+def _fresh(
+    name: str, fleet: Fleet, folder: Path, end: Callable[[], None] = dispose_all
+) -> Iterator[Database]:
+    """end: what ends the connections to it."""
     made, label = make_database(name, fleet, folder)
     try:
         yield made
     finally:
-        dispose_all()
+        end()
         if label is not None:
             _remove(make_url(fleet.url(standins.server_of(name))), label)
 

@@ -21,6 +21,7 @@ import pytest
 
 from proof.crash import torture
 from proof.crash.fleet import Trial, Verdict
+from tests import engines
 from tests.plugin import NAMES, Database, _fresh
 from tests.servers import CannotHave, Fleet
 from tests.support.proxy import Proxy
@@ -76,6 +77,7 @@ class Ahead:
         for name in {_name_of(item) for item in chosen} - {"sqlite"}:
             with contextlib.suppress(CannotHave):  # each test will say so
                 servers.url(name)
+        engines.watched = not chosen
         self._outcomes = {item.nodeid: self._pool.submit(self._try, item) for item in chosen}
 
     def outcome(self, item: pytest.Item) -> Future[None]:
@@ -83,6 +85,7 @@ class Ahead:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        engines.watched = True
 
     def _try(self, item: pytest.Function) -> None:
         marker = item.get_closest_marker("ahead")
@@ -90,7 +93,8 @@ class Ahead:
         folder = self._folder / f"{abs(hash(item.nodeid)):x}"
         folder.mkdir()
         facts = {k: v for k, v in item.callspec.params.items() if k != "trial"}
-        with contextlib.contextmanager(_fresh)(_name_of(item), self._servers, folder) as database:
+        fresh = contextlib.contextmanager(_fresh)
+        with fresh(_name_of(item), self._servers, folder, end=lambda: None) as database:
             url, proxy = database.url, None
             if marker.kwargs.get("proxied"):
                 proxy = Proxy.before(url)
