@@ -105,11 +105,15 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep what pytest compiles of the tests, also where Python is told to write no bytecode: each
-    process would do it anew, for longer than it imports all of them."""
+    process would do it anew, for longer than it imports all of them. What is made meanwhile is
+    there for good: the garbage collector need not look at these million objects, now or later."""
     told, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
+        gc.enable()
         sys.dont_write_bytecode = told
 
 
@@ -128,13 +132,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Today's slice of the long tests ends with its time."""
     if not has_time(item):
         pytest.skip("the time of today's slice is over")
-
-
-def pytest_collection_finish() -> None:
-    """Some million objects are there for good: the garbage collector need not look at them again,
-    which is what it would do for a twentieth of the time."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -17,11 +17,10 @@ from msgworker.web.api import document as openapi
 from tests.api.conftest import TOKENS, dashboard_of
 from tests.support.ops import DONE, FAILED, NEW, put
 
-schemathesis = pytest.importorskip("schemathesis")
-
 
 def found_in(app: App, examples: int) -> list[str]:
     """What it finds in so many valid and so many invalid requests of each operation."""
+    schemathesis = pytest.importorskip("schemathesis")
     from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
     put(app, ("a", NEW), ("a", FAILED), ("b", DONE))
