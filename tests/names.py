@@ -1,5 +1,5 @@
-"""Where each test stands. No two tests share a name, so tests are named without their files: in
-proof/mutants.txt and docs/project/promises.md."""
+"""Where each test stands, and the source as Python reads it. No two tests share a name, so they
+are named without their files: in proof/mutants.txt and docs/project/promises.md."""
 
 from __future__ import annotations
 
@@ -24,11 +24,22 @@ def homes() -> dict[str, tuple[str, ...]]:
     return {name: tuple(files) for name, files in found.items()}
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All of a file, as `ast.walk` finds it; tests that ask share a process (group "sources")."""
+    return tuple(ast.walk(tree_of(path)))
+
+
 def marked(mark: str) -> set[str]:
     """The tests at which this mark of pytest stands."""
     found = set()
     for path in {ROOT / file for files in homes().values() for file in files}:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path) if f"mark.{mark}" in path.read_text() else ():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
                 ast.unparse(one).partition("(")[0] == f"pytest.mark.{mark}"
                 for one in node.decorator_list

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.coordination import RedisLocks, redis
 from msgworker.db import beside
+from tests.names import nodes_of, tree_of
 from tests.support.rows import send
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.xdist_group("sources")
 def sources() -> dict[str, ast.Module]:
     """Each file of the package, and what stands in it."""
     return {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
+        path.relative_to(ROOT).as_posix(): tree_of(path)
         for path in sorted((ROOT / "msgworker").rglob("*.py"))
     }
 
@@ -39,8 +40,8 @@ def calls() -> list[tuple[str, str, ast.Call]]:
 
 
 def _calls() -> Iterator[tuple[str, str, ast.Call]]:
-    for name, tree in sources().items():
-        for node in ast.walk(tree):
+    for name in sources():
+        for node in nodes_of(ROOT / name):
             if isinstance(node, ast.Call):
                 yield name, ast.unparse(node.func), node
 
@@ -113,8 +114,8 @@ DDL = ("msgworker/db/", "msgworker/schema/", "msgworker/doctor/")
 def test_only_statements_about_tables_are_texts_that_are_put_together() -> None:
     """What B608 of bandit looks for; all other SQL is of Table and Column objects."""
     found = []
-    for name, tree in sources().items():
-        for node in ast.walk(tree):
+    for name in sources():
+        for node in nodes_of(ROOT / name):
             if isinstance(node, ast.JoinedStr) and not name.startswith(DDL):
                 text = "".join(
                     str(one.value) if isinstance(one, ast.Constant) else "x" for one in node.values

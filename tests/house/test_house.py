@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 import msgworker
-from tests.names import TREES, homes
+from tests.names import TREES, homes, nodes_of, tree_of
 from tests.quick import ON_ALL
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "msgworker"
 FILES = sorted(PACKAGE.rglob("*.py"))
+pytestmark = pytest.mark.xdist_group("sources")
 SQL = {"store", "schema", "queries", "doctor", "table", "db", "demo", "testing"}
 
 
@@ -58,8 +59,7 @@ PYTHONS |= {"_value_"}
 
 
 def test_the_insides_of_a_library_are_named_and_bounded() -> None:
-    trees = [ast.parse(path.read_text()) for path in FILES]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+    nodes = [node for path in FILES for node in nodes_of(path)]
     ours = {node.attr for node in nodes if isinstance(node, ast.Attribute) and stored(node)}
     ours |= {node.id for node in nodes if isinstance(node, ast.Name) and stored(node)}
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -125,7 +125,7 @@ def test_db_is_entered_by_its_door_and_has_no_rings() -> None:
     """Outside, names come from `msgworker.db`; inside, from the module that owns them."""
     door, inside = "msgworker.db", {}
     for path in FILES:
-        nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
+        nodes = [node for node in nodes_of(path) if isinstance(node, ast.ImportFrom)]
         asked = {n.module for n in nodes if (n.module or "").startswith(door)}
         if part_of(path) != "db":
             assert asked <= {door}, path
@@ -153,23 +153,25 @@ NAMED_TO_USERS = {
 """Places outside of db/, by file: in each of them a user reads the name."""
 
 
-def places_of_names(tree: ast.AST) -> Iterator[str]:
+def places_of_names(path: Path) -> Iterator[str]:
     """Names and texts that name a database, or ask an engine for the name of its; without what is
     only said of the code, in comments and docstrings."""
+    nodes = nodes_of(path)
     said = {
         id(body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(body := getattr(node, "body", None), list)
         and body
         and isinstance(body[0], ast.Expr)
-    } | {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    } | {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
             yield from [node.value] if A_DATABASE.search(node.value) else []
         elif isinstance(node, ast.Attribute):
-            text = ast.unparse(node)
-            yield from [text] if A_DATABASE.search(node.attr) else []
-            yield from [text] if text.endswith(("dialect.name", "database.name")) else []
+            if A_DATABASE.search(node.attr):
+                yield ast.unparse(node)
+            if node.attr == "name" and ast.unparse(node.value).endswith(("dialect", "database")):
+                yield ast.unparse(node)
         elif isinstance(node, ast.Name) and A_DATABASE.search(node.id):
             yield node.id
 
@@ -178,7 +180,7 @@ def test_only_db_names_a_database() -> None:
     found = {}
     for path in FILES:
         if part_of(path) not in ("db", "demo", "testing", "contrib"):
-            named = list(places_of_names(ast.parse(path.read_text())))
+            named = list(places_of_names(path))
             found |= {path.relative_to(PACKAGE).as_posix(): len(named)} if named else {}
     assert found == NAMED_TO_USERS
 
@@ -201,7 +203,7 @@ def test_every_logger_of_ours_escapes_what_others_wrote() -> None:
     for path in FILES:
         if part_of(path) in ("logs", "demo"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func)
@@ -217,7 +219,7 @@ def test_a_folder_lists_what_is_in_it_in_the_order_of_a_message_s_life(folder: s
     home = PACKAGE / folder
     groups = [path for path in home.iterdir() if (path / "__init__.py").exists()]
     for package in [home, *groups]:
-        text = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+        text = ast.get_docstring(tree_of(package / "__init__.py")) or ""
         if package is home:
             listed = re.findall(r"^(\w+) {2,}", text, re.M)
         else:
@@ -233,7 +235,7 @@ def test_no_module_is_named_after_nothing() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [p for p in FILES if p.read_text() and not ast.get_docstring(ast.parse(p.read_text()))]
+    silent = [p for p in FILES if p.read_text() and not ast.get_docstring(tree_of(p))]
     assert silent == []
 
 
@@ -293,7 +295,10 @@ def test_links_in_the_documents_lead_somewhere() -> None:
 
 OF_TESTS = sorted(path for tree in TREES for path in (ROOT / tree).rglob("*.py"))
 TESTS = {path: path.read_text() for path in OF_TESTS}
-PLANTING = ("tests/coordination/", "proof/crash/", "tests/scopes/", "proof/simulation/")
+PLANTING = (
+    *("tests/coordination/", "tests/scopes/"),
+    *("proof/crash/", "proof/machines/", "proof/simulation/"),
+)
 """Where tests put a fault in the place of a method, or look at what a lock centre keeps."""
 
 
@@ -301,7 +306,7 @@ def test_no_test_sleeps_for_more_than_a_second() -> None:
     """It waits for what it wants to see (`until`); how long a handler takes is its own affair."""
     found = []
     for path, text in TESTS.items():
-        tree = ast.parse(text) if "time.sleep(" in text else ast.Module([], [])
+        tree = tree_of(path) if "time.sleep(" in text else ast.Module([], [])
         constants = {
             ast.unparse(node.targets[0]): node.value.value
             for node in tree.body
@@ -318,11 +323,12 @@ def test_no_test_sleeps_for_more_than_a_second() -> None:
     assert found == []
 
 
-def private_parts(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
+def private_parts(path: Path) -> Iterator[tuple[str, str, int]]:
     """What is asked for a private attribute, also by setattr; the attribute; the line."""
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute):
-            yield ast.unparse(node.value), node.attr, node.lineno
+            if node.attr.startswith("_"):
+                yield ast.unparse(node.value), node.attr, node.lineno
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("attr"):
             whom, what, *_ = [*node.args, None, None]
             if isinstance(what, ast.Constant) and isinstance(what.value, str):
@@ -334,9 +340,10 @@ def test_no_test_reaches_into_what_is_private() -> None:
     # Of named tuples, of os and of sys.
     own = {"_replace", "_make", "_asdict", "_fields", "_exit", "_current_frames"}
     found = []
-    for path, text in TESTS.items():
+    asking = re.compile(r"(?<!\bself)(?<!\bcls)(?<!super\(\))\._[a-z]|attr\(")
+    for path in [one for one, text in TESTS.items() if asking.search(text)]:
         name = path.relative_to(ROOT).as_posix()
-        for whom, what, line in private_parts(ast.parse(text)):
+        for whom, what, line in private_parts(path):
             if not re.match(r"_[a-z]", what) or what in own or whom in ("self", "cls", "super()"):
                 continue
             ours = whom.split(".")[-1] in ("app", "worker", "instance")
@@ -393,7 +400,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         named[".".join(parts).removesuffix(".__init__")] = path
     asked: dict[str, set[str]] = {}
     for name, path in named.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("msgworker"):
                 for alias in node.names:
                     whole = f"{node.module}.{alias.name}"
@@ -407,7 +414,7 @@ def test_a_long_file_says_why_at_its_top() -> None:
     found = []
     for path in FILES:
         text = path.read_text()
-        told = "One file, because" in (ast.get_docstring(ast.parse(text)) or "")
+        told = "One file, because" in (ast.get_docstring(tree_of(path)) or "")
         if len(text.splitlines()) > 600 and not told:
             found.append(f"{path.relative_to(ROOT)}: {len(text.splitlines())}")
     assert found == []
