@@ -4,6 +4,7 @@ made, those of its Apps, too."""
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from typing import Any
 
@@ -18,8 +19,9 @@ watched = True
 
 
 def remember(engine: sa.Engine) -> None:
-    """It ends with the test, unless it is to `outlive` it."""
-    _made.add(engine)
+    """It ends with the test, unless it is to `outlive` it, or is of a trial beside the tests."""
+    if threading.current_thread() is threading.main_thread():
+        _made.add(engine)
 
 
 def outlive(*engines: sa.Engine) -> None:

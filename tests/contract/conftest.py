@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from msgworker import App, Message
-from msgworker.app import setup_of
 from msgworker.instance.instance import Instance
 from tests.support.batches import calls  # noqa: F401 - a fixture
-from tests.support.rounds import register
+from tests.support.rounds import by_hand
 from tests.support.rule import Crm
 
 
@@ -25,13 +24,8 @@ def ran() -> list[int]:
 def one(app: App, ran: list[int]) -> Iterator[Instance]:
     """An instance that holds its lease; no thread of it runs."""
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
-    made = Instance(setup_of(app), 1)
-    register(made)
-    made.lanes.took(0.0)  # more is claimed at once than there are threads
-    yield made
-    made.settler.close()
-    for role in (made.fetcher, made.heartbeat, made.housekeeper):
-        role.link.close()
+    with by_hand(app) as made:
+        yield made
 
 
 @pytest.fixture

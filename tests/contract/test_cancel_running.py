@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, BatchContext, Context, Message, MessageTable, RetryLater
-from msgworker.app import setup_of
 from msgworker.events import Cancelled
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Cancel, InFlight
@@ -21,7 +21,7 @@ from msgworker.store import cancels, change, lease
 from msgworker.store.cancels import Request
 from msgworker.store.rows import READ_AHEAD, Row
 from tests.support.ops import requested, why
-from tests.support.rounds import beat, register
+from tests.support.rounds import beat, by_hand
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 
@@ -31,21 +31,8 @@ GONE = "cancelled: wrong file (by anna)"
 @pytest.fixture
 def made_of() -> Iterator[Callable[[App], Instance]]:
     """Makes instances whose rounds are called by hand; no thread of them runs."""
-    there: list[Instance] = []
-
-    def make(app: App) -> Instance:
-        one = Instance(setup_of(app), 1)
-        register(one)
-        one.lanes.took(0.0)
-        there.append(one)
-        return one
-
-    yield make
-    for one in there:
-        one.settler.close()
-        one.caller.close()
-        for role in (one.fetcher, one.heartbeat, one.housekeeper):
-            role.link.close()
+    with ExitStack() as there:
+        yield lambda app: there.enter_context(by_hand(app))
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
-from msgworker.app import setup_of
 from msgworker.instance.claiming import choice, search
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
@@ -24,7 +22,7 @@ from msgworker.store import candidates, claim, limits
 from msgworker.store.limits import Recorded
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE
-from tests.support.rounds import beat, register
+from tests.support.rounds import beat, by_hand
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 
@@ -48,21 +46,6 @@ def recorded(app: App) -> dict[str, Recorded]:
 
 def at_one(table: Table) -> int:
     return table.statuses.count(1)
-
-
-@contextmanager
-def instance(app: App, threads: int = 8) -> Iterator[Instance]:
-    """One whose rounds are called by hand; no thread of it runs."""
-    made = Instance(setup_of(app), threads)
-    register(made)
-    made.lanes.took(0.0)  # more is claimed at once than there are threads
-    try:
-        yield made
-    finally:
-        made.settler.close()
-        made.caller.close()
-        for role in (made.fetcher, made.heartbeat, made.housekeeper):
-            role.link.close()
 
 
 def claim_all(one: Instance) -> int:
@@ -89,7 +72,7 @@ def end_one(one: Instance, outcome: Outcome = Outcome.DONE) -> None:
 def test_no_more_are_flagged_than_may_run_and_the_others_lose_nothing(app, table):
     limited(app, max_running=2)
     send(app, *range(6))
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         assert claim_all(one) == 2
         assert at_one(table) == 2
         assert set(table.column("error_try_times")) == {0}
@@ -102,7 +85,7 @@ def test_no_more_are_flagged_than_may_run_and_the_others_lose_nothing(app, table
 def test_an_instance_claims_as_many_as_it_has_threads_for(app, table):
     limited(app, max_running=50)
     send(app, *range(20))
-    with instance(app, threads=3) as one:
+    with by_hand(app, 3) as one:
         assert claim_all(one) == 3
 
 
@@ -111,7 +94,7 @@ def test_permits_are_shared_by_all_instances(app, make_app, table):
     limited(app, max_running=3)
     limited(other, max_running=3)
     send(app, *range(10))
-    with instance(app, threads=2) as one, instance(other) as two:
+    with by_hand(app, 2) as one, by_hand(other, 8) as two:
         assert claim_all(one) == 2
         assert claim_all(two) == 1
         end_one(one)
@@ -150,7 +133,7 @@ def test_the_permits_of_a_dead_instance_come_back_with_its_messages(app, table):
     ids = send(app, *range(4))
     for msg_id in ids[:2]:
         dead_holds(app, table, f"dead-{msg_id}", msg_id=msg_id)
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         assert claim_all(one) == 0  # dead, but its rows are not given back yet
         beat(one)
         assert claim_all(one) == 2
@@ -161,7 +144,7 @@ def test_a_message_of_a_foreign_consumer_counts(app, table):
     limited(app, max_running=1)
     ids = send(app, "a", "b")
     edit(app, ids[0], status=1)
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         assert claim_all(one) == 0
 
 
@@ -175,7 +158,7 @@ def test_a_message_behind_another_needs_a_permit_of_its_own(app, table):
     send(app, "a", topic="free")
     edit(app, taken, status=1, claimed_by="other-1")
     registered(app, "other-1")
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         assert claim_all(one) == 1
         (lane,) = one.shared.in_flight.lanes
         assert len(lane.rows) == 1
@@ -190,7 +173,7 @@ def test_a_message_behind_another_needs_a_permit_of_its_own(app, table):
 def test_a_limit_that_comes_while_a_run_waits_holds_for_its_messages(app, table):
     limited(app)
     send(app, "a", "a", "b")
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         claim_all(one)
         assert at_one(table) == 2
         record(app, "t", Limit(max_running=1))
@@ -205,7 +188,7 @@ def test_messages_that_wait_for_a_permit_do_not_hold_up_other_topics(app, table)
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(None, i) for i in range(1500)])
     free = send(app, *(f"f{i}" for i in range(20)), topic="free")
-    with instance(app, threads=1) as one:
+    with by_hand(app, 1) as one:
         for _ in range(5):
             claim_all(one)
         won = {lane.row.msg_id for lane in one.shared.in_flight.lanes}
@@ -218,7 +201,7 @@ def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatc
     limited(app, "free")
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(None, i) for i in range(600)])
-    with instance(app, threads=1) as one:
+    with by_hand(app, 1) as one:
         for _ in range(5):  # a slow look ends before the newest row
             one.fetcher.run_once()
         marks: list[int] = []
@@ -314,7 +297,7 @@ def test_one_look_that_took_long_keeps_no_other_topic_waiting(app, table, monkey
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(None, i) for i in range(600)])
     clock = Stalled(monkeypatch)
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         one.fetcher.run_once()
         edit(app, first, status=0)
         clock.seconds += 60
@@ -406,14 +389,14 @@ def test_tokens_are_shared_by_all_instances(app, make_app):
     for each in (app, other):
         limited(each, rate="1/h", burst=3)
     send(app, *range(5))
-    with instance(app, threads=2) as one, instance(other) as two:
+    with by_hand(app, 2) as one, by_hand(other, 8) as two:
         assert claim_all(one) == 2
         assert claim_all(two) == 1
 
 
 def test_tokens_that_are_not_used_are_not_taken(app):
     limited(app, rate="1/h", burst=3)
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         claim_all(one)
         send(app, *range(5))
         assert claim_all(one) == 3
@@ -430,7 +413,7 @@ def test_tokens_of_heads_that_others_have_claimed_are_not_taken(app, monkeypatch
     monkeypatch.setattr(claim, "flag", flag)
     limited(app, rate="1/h", burst=3)
     send(app, *range(5))
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         assert claim_all(one) == 3
     assert calls[0] == 3
 
@@ -471,9 +454,9 @@ def test_the_newest_declaration_counts_and_is_said(app, make_app, caplog):
     other = make_app()
     limited(other, max_running=5)
     send(app, *range(9))
-    with caplog.at_level(logging.INFO, logger="msgworker"), instance(app) as one:
+    with caplog.at_level(logging.INFO, logger="msgworker"), by_hand(app, 8) as one:
         assert recorded(app)["t"].limit == Limit(max_running=2)
-        with instance(other) as two:
+        with by_hand(other, 8) as two:
             assert "limit changed from max_running=2" in caplog.text
             beat(one)
             assert "max_running=5 was declared by" in caplog.text
@@ -489,9 +472,9 @@ def test_a_smaller_limit_counts_for_who_started_before(app, make_app, table):
     other = make_app()
     limited(other, max_running=1)
     send(app, *range(9))
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         assert claim_all(one) == 4
-        with instance(other):
+        with by_hand(other, 8):
             for left in (3, 2, 1, 0):
                 end_one(one)
                 held = claim_all(one)  # even before it has read it
@@ -502,7 +485,7 @@ def test_an_instance_obeys_limits_that_its_code_does_not_declare(app, table, cap
     limited(app)
     record(app, "t", Limit(max_running=1))
     send(app, *range(4))
-    with caplog.at_level(logging.INFO, logger="msgworker"), instance(app) as one:
+    with caplog.at_level(logging.INFO, logger="msgworker"), by_hand(app, 8) as one:
         assert claim_all(one) == 1
         beat(one)
     assert caplog.text.count("is limited to max_running=1 (declared by other)") == 1
@@ -510,7 +493,7 @@ def test_an_instance_obeys_limits_that_its_code_does_not_declare(app, table, cap
 
 def test_a_limit_that_was_removed_is_declared_again_by_who_has_it(app):
     limited(app, max_running=1)
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         with app.engine.begin() as conn:
             assert limits.remove(conn, app.tables, "t")
         beat(one)
@@ -524,7 +507,7 @@ def test_a_limit_of_another_table_is_another_one(app, make_app):
     limited(other, max_running=1)
     send(app, "a")
     send(other, "a")
-    with instance(app) as one, instance(other) as two:
+    with by_hand(app, 8) as one, by_hand(other, 8) as two:
         assert (claim_all(one), claim_all(two)) == (1, 1)
 
 
@@ -535,7 +518,7 @@ def test_a_limit_in_one_database_is_another_one_in_the_next(tmp_path):
             app.create_schema()
             limited(app, max_running=most, rate="1/h", burst=3)
             send(app, *range(5))
-        with instance(apps[0]) as one, instance(apps[1]) as two:
+        with by_hand(apps[0], 8) as one, by_hand(apps[1], 8) as two:
             assert (claim_all(one), claim_all(two)) == (1, 2)
             end_one(one)
             assert (claim_all(one), claim_all(two)) == (1, 2)
@@ -562,7 +545,7 @@ def test_a_record_that_is_locked_holds_up_neither_us_nor_other_topics(app, table
     limited(app, "free")
     send(app, "a")
     send(app, "b", topic="free")
-    with instance(app) as one:
+    with by_hand(app, 8) as one:
         with app.engine.begin() as conn:
             assert limits.lock(conn, app.tables, "t") is not None
             assert claim_all(one) == 1

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import App, Worker
-from msgworker.app import setup_of
 from msgworker.db import DATABASES
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
@@ -22,7 +21,7 @@ from msgworker.instance.settling import settler
 from msgworker.instance.settling.writer import Writer
 from msgworker.message import Settled
 from tests.support.leases import leases
-from tests.support.rounds import fetch, register, renewed_before
+from tests.support.rounds import by_hand, fetch, renewed_before
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
 from tests.variants import database_name
@@ -128,14 +127,9 @@ def three(make_app: Any) -> Iterator[Instance]:
     app = make_app(lanes_limit=3)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    made = Instance(setup_of(app), 1)
-    register(made)
-    made.lanes.took(0.0)
     send(app, *"abcdefgh", *"abcdefgh")
-    yield made
-    made.settler.close()
-    for role in (made.fetcher, made.heartbeat, made.housekeeper):
-        role.link.close()
+    with by_hand(app) as made:
+        yield made
 
 
 def settled_with_a_claim(one: Instance) -> list[int]:

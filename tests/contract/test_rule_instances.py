@@ -23,7 +23,7 @@ from msgworker.schema import rule
 from msgworker.schema.rule import Answer, Rule
 from msgworker.store import lease
 from tests.support.leases import leases
-from tests.support.rounds import beat, declared_dead, doubted, fetch, register
+from tests.support.rounds import beat, close, declared_dead, doubted, fetch, register
 from tests.support.rows import Table, send
 from tests.support.rule import FIVE, THREE, Crm, bare, drain, expire, recorded, rows, write
 from tests.support.waiting import in_thread, until
@@ -94,12 +94,6 @@ def test_a_change_that_is_cut_off_has_changed_nothing(crm):
 
 def instance(app: App) -> Instance:
     return Instance(setup_of(app), 1)
-
-
-def close(made: Instance) -> None:
-    made.settler.close()
-    for role in (made.fetcher, made.heartbeat, made.housekeeper):
-        role.link.close()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
 from msgworker.message import Outcome
 from tests.support.leases import leases
-from tests.support.rounds import beat, fetch, register
+from tests.support.rounds import beat, by_hand, fetch, register
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, seed_table
 from tests.support.waiting import until
@@ -42,20 +43,8 @@ def idle(seed_app: App) -> App:
 @pytest.fixture
 def make_one(idle: App) -> Iterator[Callable[[], Instance]]:
     """Instances that hold their leases; no thread of theirs runs."""
-    made: list[Instance] = []
-
-    def make() -> Instance:
-        one = Instance(setup_of(idle), 1)
-        register(one)
-        one.lanes.took(0.0)  # more is claimed at once than there are threads
-        made.append(one)
-        return one
-
-    yield make
-    for one in made:
-        one.settler.close()
-        for role in (one.fetcher, one.heartbeat, one.housekeeper):
-            role.link.close()
+    with ExitStack() as made:
+        yield lambda: made.enter_context(by_hand(idle))
 
 
 def end_lease(app: App, name: str | None) -> None:

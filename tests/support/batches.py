@@ -12,11 +12,10 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, BatchContext, Context, Message
-from msgworker.app import setup_of
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from tests.ready import EFFECTS
-from tests.support.rounds import register
+from tests.support.rounds import by_hand
 
 
 @dataclass
@@ -79,19 +78,13 @@ def calls(effects_table: None, app: App) -> Calls:
 @contextmanager
 def claimed(app: App) -> Iterator[tuple[Instance, list[Lane]]]:
     """An instance with one thread's work left to the test, and the lanes that it has claimed."""
-    made = Instance(setup_of(app), 1)
-    register(made)
-    made.lanes.took(0.0)
-    try:
-        made.fetcher.run_once()
-        yield made, list(made.lanes.ready)
-    finally:
-        made.settler.flush_waiting()
-        made.settler.give_back(made.lanes.take_back())
-        made.settler.close()
-        made.caller.close()
-        for role in (made.fetcher, made.heartbeat, made.housekeeper):
-            role.link.close()
+    with by_hand(app) as made:
+        try:
+            made.fetcher.run_once()
+            yield made, list(made.lanes.ready)
+        finally:
+            made.settler.flush_waiting()
+            made.settler.give_back(made.lanes.take_back())
 
 
 def work_off(one: Instance) -> None:

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
+from msgworker import App
+from msgworker.app import setup_of
 from msgworker.clock import clock
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness.identity import Identity
+
+
+@contextmanager
+def by_hand(app: App, threads: int = 1) -> Iterator[Instance]:
+    """One that holds its lease; no thread of it runs."""
+    made = Instance(setup_of(app), threads)
+    register(made)
+    made.lanes.took(0.0)  # more is claimed at once than there are threads
+    try:
+        yield made
+    finally:
+        close(made)
+
+
+def close(one: Instance) -> None:
+    one.settler.close()
+    one.caller.close()
+    for role in (one.fetcher, one.heartbeat, one.housekeeper):
+        role.link.close()
 
 
 def register(one: Instance) -> None:
