@@ -107,7 +107,7 @@ SQL = re.compile(
 )
 
 
-DDL = ("msgworker/db/", "msgworker/schema/", "msgworker/doctor/")
+DDL = ("msgworker/db/", "msgworker/schema/", "msgworker/doctor/", "msgworker/testing.py")
 """Where statements about tables are written, from names that were quoted; most only to be shown."""
 
 

@@ -193,7 +193,8 @@ def test_a_database_that_is_away_is_503_for_every_write(app: App, hurried: Any) 
     client = client_of(hurried)
     assert client.get("/messages").status_code == 200
 
-    def refused(*_: Any) -> None:
+    def refused(conn: Any) -> None:
+        conn.close()
         raise sa.exc.OperationalError("connect", {}, ConnectionRefusedError("no server"))
 
     event.listen(app.engine, "engine_connect", refused)
