@@ -57,6 +57,7 @@ def found_in(app: App, examples: int) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_schemathesis_finds_nothing(sqlite_app):
     assert found_in(sqlite_app, 2) == []
 

@@ -34,7 +34,7 @@ def leave(app: App, folder: Path) -> None:
         app.send(conn, "settle", object_id="free")
 
 
-@pytest.mark.quick("2")
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_work_that_nobody_does_is_said_given_back_and_done(
     app: App, cli: Cli, folder: Path, start: Callable[..., Program], processes: int
@@ -90,7 +90,7 @@ def test_a_retry_within_the_retry_linger_is_waited_for(
     (folder / "crm.py").write_text((folder / "crm.py").read_text() + soon)
     with app.engine.begin() as conn:
         app.send(conn, "fails", object_id="X")
-    child = start("drain", "crm:app", "--linger", 0, "--retry-linger", "30s", "--processes", 2)
+    child = start("drain", "crm:app", "--linger", 0, "--retry-linger", "30s")
     out, _ = child.communicate(timeout=60)
     assert out.startswith("done=0 failed=1 retried=2 released=0 left=0 in ")
     assert child.returncode == 1

@@ -168,6 +168,7 @@ def documented(port: int, token: Path) -> str:
     return job.replace("8080", str(port)).replace("/etc/prometheus/msgworker.token", str(token))
 
 
+@pytest.mark.long
 def test_prometheus_itself_scrapes_the_dashboard(
     app: App, start: Callable[..., Program], tmp_path: Path
 ) -> None:

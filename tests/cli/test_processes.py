@@ -57,6 +57,7 @@ def test_second_signal_stops_at_once(app: App, start: Callable[..., Program]) ->
     assert all(gone(pid) for pid in pids)
 
 
+@pytest.mark.long
 def test_children_stop_in_order_when_the_parent_is_killed(
     app: App, start: Callable[..., Program]
 ) -> None:
@@ -122,6 +123,7 @@ def test_drain_sums_what_was_done(app: App, start: Callable[..., Program], proce
     assert (report["done"], report["failed"], report["left"]) == (200, 3, 0)
 
 
+@pytest.mark.long
 def test_drain_prints_one_line_for_people(app: App, start: Callable[..., Program]) -> None:
     fill(app, 5)
     child = start("drain", "crm:app", "--linger", "0")
@@ -154,7 +156,7 @@ def test_only_the_topics_that_were_asked_for(app: App, start: Callable[..., Prog
 
 def test_log_as_json_is_one_object_per_line(app: App, start: Callable[..., Program]) -> None:
     fill(app, 2, reject="two\nlines \x1b[2J")
-    child = start("drain", "crm:app", "--linger", 0, "--log-format", "json", "--processes", 2)
+    child = start("drain", "crm:app", "--linger", 0, "--log-format", "json")
     _, log = child.communicate(timeout=60)
     events = [json.loads(line) for line in log.splitlines()]
     dead = [e for e in events if e.get("msg_id") == 1 and e["level"] == "warning"]
@@ -190,6 +192,7 @@ def in_a_terminal(folder: Path, *args: str, answer: str = "", **env: str) -> tup
     return child.wait(timeout=60), screen.decode()
 
 
+@pytest.mark.long
 def test_terminal_gets_colours_and_a_status_line(app: App, folder: Path) -> None:
     fill(app, 200, sleep=0.05)
     code, screen = in_a_terminal(
@@ -203,7 +206,7 @@ def test_terminal_gets_colours_and_a_status_line(app: App, folder: Path) -> None
     assert "\x1b" not in plain
 
 
-@pytest.mark.quick("^y|x04")
+@pytest.mark.quick("^y")
 @pytest.mark.parametrize(
     ("answer", "done", "exit_code", "said"),
     [

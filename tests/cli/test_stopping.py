@@ -130,7 +130,7 @@ def test_one_stop_of_a_whole_group_is_one_stop_by_whatever_way_it_comes(
     assert len(leases(app)) == 0
 
 
-@pytest.mark.quick("2-15")
+@pytest.mark.quick("1-15")
 @SQLITE
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", [1, 2])
@@ -261,6 +261,7 @@ def test_a_stop_at_once_ends_within_seconds_while_the_database_does_not_answer(
     assert "the stop takes too long" in log
 
 
+@pytest.mark.long
 @SQLITE
 def test_a_stop_while_children_import_the_app_ends_them_and_the_program_with_0(
     app: App, start: Start, folder: Path

@@ -60,7 +60,7 @@ CLOSED = ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"]
 FULL = ["> /dev/full", "2> /dev/full", "> /dev/full 2>&1"]
 
 
-@pytest.mark.quick("^<&- >|full")
+@pytest.mark.quick("^<&- >|2>&1")
 @pytest.mark.parametrize("streams", CLOSED + FULL)
 def test_a_drain_does_its_work_whatever_its_streams_are(crm: Cli, folder: Path, streams: str):
     for _ in range(3):
@@ -90,6 +90,7 @@ def test_several_processes_do_their_work_whatever_their_streams_are(
         assert "done=3" in done.stdout
 
 
+@pytest.mark.quick("full")
 @pytest.mark.parametrize("streams", ["2>&-", "2> /dev/full"])
 def test_a_run_says_once_on_stdout_that_its_log_is_lost(crm: Cli, folder: Path, streams: str):
     crm("send", "settle", "--app", "crm:app")
@@ -108,6 +109,7 @@ def test_a_run_says_once_on_stdout_that_its_log_is_lost(crm: Cli, folder: Path, 
     assert said.count("\n") == 1
 
 
+@pytest.mark.long
 def test_json_on_stdout_stays_json_where_the_log_is_lost(crm: Cli, folder: Path):
     crm("send", "settle", "--app", "crm:app")
     done = shell("msgworker drain crm:app --json 2>&-", folder)
@@ -115,6 +117,7 @@ def test_json_on_stdout_stays_json_where_the_log_is_lost(crm: Cli, folder: Path)
     assert "cannot be written" not in done.stdout
 
 
+@pytest.mark.quick("full")
 @pytest.mark.parametrize("streams", [">&-", "> /dev/full"])
 def test_a_handler_that_prints_does_not_fail_for_it(crm: Cli, folder: Path, streams: str):
     (folder / "prints.py").write_text(PRINTS)
@@ -123,7 +126,7 @@ def test_a_handler_that_prints_does_not_fail_for_it(crm: Cli, folder: Path, stre
     assert (done.returncode, statuses(folder)) == (0, [2]), done
 
 
-@pytest.mark.quick("show|status")
+@pytest.mark.quick("show")
 @pytest.mark.parametrize(
     ("command", "streams"),
     [
@@ -143,6 +146,7 @@ def test_a_command_whose_output_is_lost_says_so_and_ends_with_74(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.quick("<")
 @pytest.mark.parametrize("streams", ["2>&-", "2> /dev/full", "<&-"])
 def test_a_look_needs_nothing_but_stdout(crm: Cli, folder: Path, streams: str):
     crm("send", "settle", "--app", "crm:app")
@@ -156,6 +160,7 @@ def test_a_write_whose_output_is_lost_is_done_and_ends_with_74(crm: Cli, folder:
     assert (done.returncode, statuses(folder)) == (74, [0]), done
 
 
+@pytest.mark.long
 def test_a_question_that_nobody_can_answer_is_refused_where_stdin_is_closed(crm: Cli, folder: Path):
     for _ in range(12):
         crm("send", "settle", "--app", "crm:app")

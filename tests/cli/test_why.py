@@ -319,14 +319,25 @@ def test_doctor_on_a_database_that_is_away(cli: Cli) -> None:
 # ---------------------------------------------------------------- a real terminal
 
 
-def on_terminal(folder: Path, width: int, *args: str) -> str:
-    """What the program writes to a terminal of so many columns."""
+IN_TURN = """
+import contextlib, sys
+from msgworker.cli import main
+
+for line in sys.argv[1:]:
+    with contextlib.suppress(SystemExit):
+        main(line.split(), prog_name="msgworker")
+    print("=" * 9, flush=True)
+"""
+
+
+def on_terminal(folder: Path, width: int, *commands: str) -> list[str]:
+    """What the program writes to a terminal of so many columns; one process for all commands."""
     leader, follower = pty.openpty()
     env = environment(COLUMNS=str(width), LINES="24", NO_COLOR="1", TERM="xterm")
-    command = [sys.executable, "-m", "msgworker", *args]
     child = subprocess.Popen(
-        command, cwd=folder, env=env, stdout=follower, stderr=follower, stdin=follower
-    )
+        [sys.executable, "-c", IN_TURN, *(f"{one} {' '.join(AT)}" for one in commands)],
+        cwd=folder, env=env, stdout=follower, stderr=follower, stdin=follower,
+    )  # fmt: skip
     os.close(follower)
     out = b""
     while True:
@@ -339,14 +350,15 @@ def on_terminal(folder: Path, width: int, *args: str) -> str:
         out += part
     child.wait()
     os.close(leader)
-    return out.decode().replace("\r\n", "\n")
+    found = out.decode().replace("\r\n", "\n").split(f"{'=' * 9}\n")
+    assert len(found) == len(commands) + 1, found[-1]
+    return found[:-1]
 
 
 @pytest.mark.quick("80")
 @pytest.mark.parametrize("width", [80, 160])
-@pytest.mark.parametrize("command", LOOKS)
 def test_tables_fit_a_terminal_and_let_no_escape_through(
-    crm: Cli, folder: Path, width: int, command: str
+    crm: Cli, folder: Path, width: int
 ) -> None:
     sent(crm, "C-1", "C-2", "C-3", "C-3")
     sql(
@@ -355,19 +367,12 @@ def test_tables_fit_a_terminal_and_let_no_escape_through(
         f" last_error = 'E: {EVIL} {'long ' * 60}', claimed_by = '{EVIL}', claimed_at = created_at,"
         " error_try_times = 1, status = CASE msg_id WHEN 1 THEN -1 WHEN 2 THEN 1 ELSE 0 END",
     )
-    text = on_terminal(folder, width, *command.split(), *AT)
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert ("\\x1b" in text) is (command not in OF_NO_ROW), text
-    assert all(wcswidth(line) <= width for line in text.split("\n")), text
-
-
-def test_explain_lets_no_escape_through(crm: Cli, folder: Path) -> None:
-    sent(crm, "C-1", "C-1")
-    sql(folder, f"UPDATE msgworker_message SET object_id = '{EVIL}', last_error = '{EVIL}'")
-    text = on_terminal(folder, 80, "explain", "2", *AT)
-    assert "\x1b" not in text
-    assert "\\x1b" in text
+    commands = (*LOOKS, "explain 2")
+    for command, text in zip(commands, on_terminal(folder, width, *commands), strict=True):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert ("\\x1b" in text) is (command not in OF_NO_ROW), text
+        assert all(wcswidth(line) <= width for line in text.split("\n")), text
 
 
 def test_no_look_fails_on_a_table_of_odd_rows(crm: Cli, folder: Path) -> None:
