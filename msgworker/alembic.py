@@ -16,8 +16,7 @@ import sqlalchemy as sa
 
 from msgworker.db import DATABASES, NAMES, database_of
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.schema import create
-from msgworker.schema import upgrade as store
+from msgworker.schema import apply, known
 from msgworker.schema.difference import IN_ORDER
 from msgworker.table import (
     DEFAULT_NAME,
@@ -96,8 +95,8 @@ def upgrade(op: Any, table: MessageTable | None = None, *, message_table: bool =
         conn = op.get_bind()
         database = database_of(conn.engine)
         spec = table or MessageTable()
-        spec = create.rule_there(conn, spec, database).to(spec)
-        store.run(
+        spec = known.rule_there(conn, spec, database).to(spec)
+        apply.upgrade(
             *(conn.engine, spec, database),
             message_table=message_table,
             on_step=lambda step: made.append(step.makes),

@@ -49,8 +49,8 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from msgworker.instance.state import Setup
     from msgworker.instance.worker import Report, Worker
     from msgworker.ops import Ops
+    from msgworker.schema.apply import Plan, Step
     from msgworker.schema.known import KnownTables
-    from msgworker.schema.upgrade import Plan, Step
     from msgworker.web.application import Dashboard
     from msgworker.web.sessions import RoleName
 from msgworker.producing import (

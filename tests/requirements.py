@@ -64,6 +64,7 @@ class Requirements:
     jsonb: Lacks | None = None
     nested_schemas: Lacks | None = None
     """A database has several schemas, to which SQLAlchemy can translate."""
+    partial_indexes: Lacks | None = None
     index_by_age: Lacks | None = None
     """Open rows are looked for by age (`Database.oldest_index`)."""
     looks_by_object: Lacks | None = skipped("rows are looked for by age there")
@@ -152,6 +153,7 @@ class PostgreSQL(Requirements):
 
 
 class MariaDB(Requirements):
+    partial_indexes = skipped("no index has a WHERE there")
     jsonb = skipped("no such type there")
     nested_schemas = skipped("a schema is a database there")
     index_by_age = skipped("rows are looked for by object there")
@@ -173,6 +175,7 @@ class MySQL(MariaDB):
 
 
 class Oracle(Requirements):
+    partial_indexes = skipped("no index has a WHERE there")
     share_locks = skipped("no shared row locks there")
     nested_schemas = skipped("a schema is a login there")
 

@@ -18,7 +18,7 @@ from msgworker import App, MessageTable, queries
 from msgworker.db import DATABASES, NAMES
 from msgworker.queries import charts
 from msgworker.queries import counts as overview
-from msgworker.schema import additions
+from msgworker.schema import apply
 from msgworker.table import ROLES, tables_for
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
@@ -42,7 +42,7 @@ def statements(script: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ddl_files_are_in_step(name):
-    expected = additions.ddl(MessageTable(), name)
+    expected = apply.ddl(MessageTable(), name)
     path = DDL / f"{name}.sql"
     assert path.read_text(encoding="utf-8") == expected, (
         f"{path.name} is out of date; write it again with `msgworker ddl --dialect {name}`"
@@ -53,11 +53,11 @@ HOOKED = """
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateColumn, CreateTable
 from msgworker import MessageTable
-from msgworker.schema import additions
-before = [additions.ddl(MessageTable(), name) for name in ("mysql", "postgresql")]
+from msgworker.schema import apply
+before = [apply.ddl(MessageTable(), name) for name in ("mysql", "postgresql")]
 assert not any("_compiler_dispatcher" in vars(kind) for kind in (CreateColumn, CreateTable))
 compiles(CreateColumn)(compiles(CreateTable)(lambda *_, **__: "the program's"))
-assert before == [additions.ddl(MessageTable(), name) for name in ("mysql", "postgresql")]
+assert before == [apply.ddl(MessageTable(), name) for name in ("mysql", "postgresql")]
 """
 
 
@@ -83,7 +83,7 @@ def test_the_statements_of_an_instance_are_in_step(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_ddl_takes_other_names(name):
     spec = MessageTable("crm.work_item", msg_id="nr", object_id="customer", payload=None)
-    text = additions.ddl(spec, name)
+    text = apply.ddl(spec, name)
     assert "crm.work_item" in text
     (made,) = [one for one in statements(text) if one.startswith("CREATE TABLE crm.work_item ")]
     assert "customer" in made
@@ -94,7 +94,7 @@ def test_ddl_takes_other_names(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_ddl_has_short_names_only(name):
     spec = MessageTable("a_table_with_a_name_of_forty_characters_")
-    for sql in statements(additions.ddl(spec, name)):
+    for sql in statements(apply.ddl(spec, name)):
         match = re.match(r"CREATE (?:UNIQUE )?INDEX (\S+)", sql)
         if match:
             assert len(match[1]) <= 30
@@ -175,7 +175,7 @@ MYSQL_REFUSES = {
 def test_an_added_created_at_leaves_the_rows_that_are_there_without_a_value(name, set_default):
     message = tables_for(MessageTable("t"), DATABASES[name]).message
     sql = DATABASES[name].offline_dialect()
-    add, *rest = additions.add_with_default_for_new(sql, message, message.c.created_at)
+    add, *rest = apply.add_with_default_for_new(sql, message, message.c.created_at)
     assert "created_at" in add
     assert "DEFAULT" not in add
     assert "NOT NULL" not in add
@@ -188,7 +188,7 @@ def test_other_schemas_are_asked_for_in_oracle_s_words():
 
 
 def test_mysql_s_script_has_nothing_that_mysql_refuses():
-    script = additions.ddl(MessageTable(), "mysql")
+    script = apply.ddl(MessageTable(), "mysql")
     for sql in statements(script):
         for pattern, why in MYSQL_REFUSES.items():
             assert not re.search(pattern, sql), f"{why}: {sql}"
@@ -258,7 +258,7 @@ def test_the_lint_takes_what_is_good(sql):
 
 
 def test_oracle_s_script_is_clean():
-    script = statements(additions.ddl(MessageTable(), "oracle"))
+    script = statements(apply.ddl(MessageTable(), "oracle"))
     assert len(script) >= 6
     assert {sql: lint(sql) for sql in script if lint(sql)} == {}
 

@@ -31,8 +31,8 @@ from msgworker.counted import plural
 from msgworker.db import DATABASES, MOST_PARTITIONS, NAMES, masked, of
 from msgworker.doctor import Finding, Severity
 from msgworker.errors import SchemaError
-from msgworker.schema import additions
-from msgworker.schema.upgrade import Plan, Step
+from msgworker.schema import apply
+from msgworker.schema.apply import Plan, Step
 from msgworker.table import NEWEST
 
 # --- `init-db` and `ddl`: create the tables, or print the script that creates them.
@@ -81,7 +81,7 @@ def ddl(ctx: click.Context, /, dialect: str, partitions: int | None, **given: An
     ref = app_ref_of(given)
     conf = configure(ctx, given)
     table = table_from(conf) if ref is None else import_app(ref, ctx).table
-    click.echo(additions.ddl(table, dialect, partitions or 0), nl=False)
+    click.echo(apply.ddl(table, dialect, partitions or 0), nl=False)
 
 
 # --- `db`: upgrade the tables of an earlier version, or show their version.

@@ -27,7 +27,7 @@ from msgworker.coordination.lease import Lease, LockCentre, check_name, check_pr
 from msgworker.db import Trouble, reason_of, trouble
 from msgworker.errors import LocksUnavailable, MsgworkerError, SchemaError
 from msgworker.instance.connections import Connections
-from msgworker.schema import create
+from msgworker.schema import apply
 from msgworker.store import locks
 from msgworker.table import DEFAULT_NAME, LOCK, MessageTable, Tables, tables_for
 
@@ -89,7 +89,7 @@ class DatabaseLocks(LockCentre):
         """Create the table of locks and its index if they are missing; the names of what was
         created. Idempotent. Raises DatabaseUnavailable, SchemaError."""
         with db.reaching(self.engine):
-            return create.create_locks(self.engine, self._tables)
+            return apply.create_locks(self.engine, self._tables)
 
     # ------------------------------------------------------------ what a lock centre does
 

@@ -31,7 +31,7 @@ from msgworker.errors import (
 )
 from msgworker.logs import logger
 from msgworker.queries import instances
-from msgworker.schema import additions
+from msgworker.schema import apply
 from msgworker.store import locks as store
 from msgworker.store.locks import Undealt
 from msgworker.table import MessageTable, Tables
@@ -138,7 +138,7 @@ class Dealer:
     def _tables(self) -> Tables:
         t = self._app.tables
         if not t.has("instance_type"):
-            add = additions.adding_column(self._app.engine, self._app.table, "instance_type")
+            add = apply.adding_column(self._app.engine, self._app.table, "instance_type")
             raise SchemaError(f"a Dealer needs a column in table {t.spec.name}. Add it: {add}")
         return t
 

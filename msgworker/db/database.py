@@ -159,6 +159,17 @@ class IdSource:
     step: int = 1
 
 
+class LiveIndex(NamedTuple):
+    """An index in the catalogue. columns: None for an expression. finished: its creation was not
+    interrupted, on any partition. where: its predicate; None = it has none, or the database has no
+    such indexes."""
+
+    unique: bool
+    columns: tuple[str | None, ...]
+    finished: bool = True
+    where: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSetting:
     """A setting of the server that a promise needs. good: the right values, in lower case. stops:
@@ -569,6 +580,10 @@ class Database:
         """The option of an Index with a WHERE."""
         return {f"{self.name}_where": where}
 
+    def predicate_of(self, index: sa.Index) -> Any:
+        """Its WHERE, of an Index of ours; None = it has none."""
+        return index.dialect_options[self.name]["where"] if self.partial_indexes else None
+
     # --- DDL. `sql` is SQLAlchemy's dialect of the connection, or of `offline_dialect`; `table` is
     # the quoted name; [] or () = there is no such statement.
 
@@ -737,32 +752,18 @@ class Database:
         """How the catalogue has a name."""
         return name
 
-    def index_names(
+    def indexes_of(
         self, conn: sa.Connection, table: sa.Table, inspector: Inspector | None = None
-    ) -> set[str]:
-        """The lower-case names of a table's indexes, those on expressions included. inspector: one
-        that may know them already."""
+    ) -> dict[str, LiveIndex]:
+        """The indexes of a table that is there, those on expressions included, by their lower-case
+        names. inspector: one that may know them already."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "skipped ... reflection of expression-based index"
             found = (inspector or sa.inspect(conn)).get_indexes(table.name, schema=table.schema)
-        return {str(index["name"]).lower() for index in found}
-
-    def index_is_unique(self, conn: sa.Connection, table: sa.Table, index: str) -> bool | None:
-        """Whether an index is unique; None if the database does not report it."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # indexes on expressions
-            found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
-        named = (bool(i["unique"]) for i in found if str(i["name"]).lower() == index.lower())
-        return next(named, None)
-
-    def is_enforced(self, conn: sa.Connection, table: sa.Table, index: str) -> bool:
-        """Whether a unique index is there, finished and unique, as far as the database says."""
-        there = index.lower() in self.index_names(conn, table)
-        return there and self.index_is_unique(conn, table, index) is not False
-
-    def invalid_indexes(self, conn: sa.Connection, table: sa.Table) -> set[str]:
-        """Indexes whose creation was interrupted: they exist but are not valid."""
-        return set()
+        return {
+            str(one["name"]).lower(): LiveIndex(bool(one["unique"]), tuple(one["column_names"]))
+            for one in found
+        }
 
     def index_parts(self, conn: sa.Connection, table: sa.Table, index: str) -> set[str]:
         """The name of an index, and of its parts if it is over partitions: plans name those."""

@@ -30,6 +30,7 @@ from msgworker.db.database import (
     WHOLE,
     Database,
     IdSource,
+    LiveIndex,
     ServerSetting,
     Trouble,
     default_of,
@@ -380,31 +381,19 @@ class PostgreSQL(Database):
         " FROM pg_class c WHERE c.oid = to_regclass(:table) AND c.relkind IN ('r', 'p')"
     )
 
-    def index_names(
+    def indexes_of(
         self, conn: sa.Connection, table: sa.Table, inspector: Inspector | None = None
-    ) -> set[str]:
+    ) -> dict[str, LiveIndex]:
         query = (  # much less than the inspector's queries
-            "SELECT lower(c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
-            " WHERE i.indrelid = to_regclass(:table)"
+            "SELECT lower(c.relname), indisunique, ARRAY(SELECT attname::text"
+            " FROM unnest(indkey) WITH ORDINALITY AS k (number, place) LEFT JOIN pg_attribute"
+            " ON attrelid = indrelid AND attnum = number WHERE place <= indnkeyatts"
+            " ORDER BY place), indisvalid AND indisready, pg_get_expr(indpred, indrelid)"
+            " FROM pg_index JOIN pg_class c ON c.oid = indexrelid"
+            " WHERE indrelid = to_regclass(:table)"
         )
-        return set(conn.scalars(sa.text(query), {"table": quoted(table)}))
-
-    def is_enforced(self, conn: sa.Connection, table: sa.Table, index: str) -> bool:
-        query = (  # also finished, on all partitions
-            "SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE indisunique"
-            " AND indisvalid AND indisready AND i.indrelid = to_regclass(:table)"
-            " AND relname = :index"
-        )
-        known = {"table": quoted(table), "index": index}
-        return conn.execute(sa.text(query), known).first() is not None
-
-    def invalid_indexes(self, conn: sa.Connection, table: sa.Table) -> set[str]:
-        query = (
-            "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
-            " WHERE i.indrelid = to_regclass(:table) AND NOT (i.indisvalid AND i.indisready)"
-        )
-        found = conn.scalars(sa.text(query), {"table": quoted(table)})
-        return {str(name).lower() for name in found}
+        found = conn.execute(sa.text(query), {"table": quoted(table)})
+        return {str(name): LiveIndex(unique, tuple(on), *rest) for name, unique, on, *rest in found}
 
     def index_parts(self, conn: sa.Connection, table: sa.Table, index: str) -> set[str]:
         query = (

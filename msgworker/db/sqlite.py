@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.connections import attempt, connecting, is_ours_alone
-from msgworker.db.database import Database, Described, ServerSetting, Trouble, default_of
+from msgworker.db.database import Database, Described, LiveIndex, ServerSetting, Trouble, default_of
 from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.logs import logger
 
@@ -182,22 +184,22 @@ class SQLite(Database):
 
     file_size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 
-    def index_names(
+    def indexes_of(
         self, conn: sa.Connection, table: sa.Table, inspector: Inspector | None = None
-    ) -> set[str]:
+    ) -> dict[str, LiveIndex]:
         query = (  # the inspector leaves out indexes on expressions
-            "SELECT lower(name) FROM sqlite_master"
-            " WHERE type = 'index' AND lower(tbl_name) = lower(:table)"
+            "SELECT lower(i.name), coalesce(sql, 'UNIQUE ON'), json_group_array(x.name)"
+            " FROM sqlite_master i, pragma_index_xinfo(i.name) x"
+            " WHERE type = 'index' AND lower(tbl_name) = lower(:table) AND x.key = 1"
+            " GROUP BY i.name"
         )
-        return set(conn.scalars(sa.text(query), {"table": table.name}))
-
-    def index_is_unique(self, conn: sa.Connection, table: sa.Table, index: str) -> bool | None:
-        query = (
-            "SELECT sql FROM sqlite_master WHERE type = 'index' AND lower(name) = lower(:name)"
-            " AND lower(tbl_name) = lower(:table)"
-        )
-        text = conn.scalar(sa.text(query), {"name": index, "table": table.name})
-        return None if text is None else "UNIQUE" in str(text).upper().split(" ON ")[0]
+        made = {}
+        for name, text, columns in conn.execute(sa.text(query), {"table": table.name}):
+            where = _WHERE.search(text)
+            unique = "UNIQUE" in re.split(r"\bON\b", text, maxsplit=1, flags=re.I)[0].upper()
+            on = tuple(json.loads(columns))
+            made[str(name)] = LiveIndex(unique, on, where=None if where is None else where[1])
+        return made
 
     # --- A live table.
 
@@ -344,6 +346,8 @@ _TROUBLES = (
     ("no such table", Trouble.REFUSED),
     ("no such column", Trouble.REFUSED),
 )
+_WHERE = re.compile(r"\)\s*WHERE\b(.*)", re.I | re.S)
+"""In a CREATE INDEX."""
 _STEPS = 1_000
 """The time is looked at after so many steps of SQLite's virtual machine."""
 

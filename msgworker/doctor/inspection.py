@@ -16,7 +16,9 @@ from msgworker import db
 from msgworker.db import CreateTable, Database
 from msgworker.errors import SchemaError
 from msgworker.schedules import Schedule
-from msgworker.schema import additions, create, describe, difference, requirements
+from msgworker.schema import apply, describe, known, requirements
+from msgworker.schema.describe import Live
+from msgworker.schema.difference import Difference, Fault, difference, ordered_indexes, read
 from msgworker.schema.rule import Rule
 from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
 
@@ -51,6 +53,12 @@ def advised(check: str, text: str, *mend: str, detail: str | None = None) -> Fin
     return Finding(check, Severity.ADVISED, text, mend, detail)
 
 
+def found_by(fault: Fault) -> Finding:
+    """A violated requirement as a finding."""
+    made = needed if fault.needed else advised
+    return made(fault.check, fault.text, *fault.mend, detail=fault.detail)
+
+
 def fine(check: str, text: str, *, detail: str | None = None) -> Finding:
     return Finding(check, Severity.FINE, text, (), detail)
 
@@ -81,7 +89,7 @@ class Patient:
     ideal: Tables
     least: Tables
     live: Tables | None
-    as_is: requirements.Live | None = None
+    as_is: Live | None = None
     asked: Rule | None = None
     no_rule: str | None = None
     declared: Sequence[Schedule] | None = None
@@ -119,8 +127,7 @@ class Patient:
 
     def sql(self, statement: Any) -> str:
         """DDL as text, in one line per statement."""
-        text = str(statement.compile(dialect=self.conn.dialect))
-        return " ".join(text.split())
+        return apply.one_line(self.conn.dialect, str(statement.compile(dialect=self.conn.dialect)))
 
     def written(self, change: Any) -> str:
         """An UPDATE as text, with its values."""
@@ -129,11 +136,13 @@ class Patient:
 
     def create(self, table: sa.Table) -> list[str]:
         """The statements that create one of our tables with its indexes."""
-        made = [CreateIndex(index) for index in difference.ordered_indexes(table)]
+        made = [CreateIndex(index) for index in ordered_indexes(table)]
         return [self.sql(statement) for statement in (CreateTable(table), *made)]
 
     def add(self, table: sa.Table, *columns: sa.Column[Any]) -> str:
-        return " ".join(additions.add_columns(self.conn.dialect, table, columns).split())
+        return apply.one_line(
+            self.conn.dialect, apply.add_columns(self.conn.dialect, table, columns)
+        )
 
     def add_role(self, role: str) -> list[str]:
         """The statements that add the column of a role to the message table."""
@@ -142,8 +151,12 @@ class Patient:
         if role != "created_at":
             return [self.add(table, column)]
         # Rows that are there keep NULL: with the default they would all look as young as this.
-        made = additions.add_with_default_for_new(self.conn.dialect, table, column)
-        return [" ".join(statement.split()) for statement in made]
+        made = apply.add_with_default_for_new(self.conn.dialect, table, column)
+        return [apply.one_line(self.conn.dialect, statement) for statement in made]
+
+    def lacks(self, table: sa.Table) -> Difference:
+        """What one of our tables, or the message table, lacks."""
+        return difference(table, describe.look(self.inspector, table), self.database)
 
 
 def meet(
@@ -155,31 +168,30 @@ def meet(
 ) -> Patient:
     """Look at the live table; raises SchemaError only if its schema cannot be looked at."""
     inspector = sa.inspect(conn)
-    name = describe.live_name(inspector, spec)
-    if name is None:
+    live = describe.find(inspector, spec)
+    if live is None:
         ideal = tables_for(spec, database)
         return Patient(engine, conn, inspector, database, spec, False, {}, ideal, ideal, None)
-    database = describe.for_table(inspector, spec, name, database)
-    spec = describe.named(spec, name)
+    spec, database = live, describe.for_table(inspector, live, database)
     no_rule = None
     try:
-        spec = create.known_rule(engine, spec, database).to(spec)
+        spec = known.known_rule(engine, spec, database).to(spec)
     except SchemaError as error:
         no_rule = str(error)
-    described = inspector.get_columns(name, schema=spec.schema)
-    kinds = {str(c["name"]): c["type"] for c in described}
-    columns = {str(c["name"]).lower(): c for c in described}
+    described = inspector.get_columns(spec.bare_name, schema=spec.schema)
+    kinds, columns = describe.kinds_of(described), describe.by_name(described)
     lacking = [n for role, n in spec.names().items() if n.lower() not in columns]
     ideal = _with(spec, database, kinds, lacking)
     must = {spec.names()[role] for role in describe.asked_for(spec)}
     least = _with(spec, database, kinds, [n for n in lacking if n in must])
-    live = None
-    as_is = requirements.read(conn, inspector, spec, database, described)
-    there = not any(spec.names()[role] in lacking for role in REQUIRED)
-    if there and not requirements.only_anew(as_is):
-        found = db.of(conn).index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
-        live = tables_for(spec, database, kinds, frozenset(found))
-    shape = (columns, ideal, least, live, as_is)
+    usable = None
+    as_is = read(conn, inspector, spec, database, described)
+    lacks = any(spec.names()[role] in lacking for role in REQUIRED)
+    if not lacks and not requirements.only_anew(as_is):
+        there = describe.look(inspector, describe.bare(spec), described)
+        sound = difference(least.message, there, database).sound(there.indexes)
+        usable = tables_for(spec, database, kinds, sound)
+    shape = (columns, ideal, least, usable, as_is)
     return Patient(engine, conn, inspector, database, spec, True, *shape, asked, no_rule)
 
 

@@ -15,8 +15,8 @@ from msgworker.errors import ConfigError
 from msgworker.queries import instances as scopes
 from msgworker.queries.instances import InstanceInfo, instances
 from msgworker.schedules import Schedule
-from msgworker.schema import difference
 from msgworker.schema import rule as rules
+from msgworker.schema.difference import is_generated, ordered_indexes
 from msgworker.schema.rule import Rule
 from msgworker.store import schedules as store
 from msgworker.store import shards
@@ -51,10 +51,8 @@ def rule(p: Patient) -> list[Finding]:
 
 
 def _has_leases(p: Patient, t: Tables) -> bool:
-    if not db.is_there(p.inspector, t.lease):
-        return False
-    found = p.inspector.get_columns(t.lease.name, schema=t.lease.schema)
-    return {c.name for c in t.lease.c} <= {str(c["name"]).lower() for c in found}
+    lacks = p.lacks(t.lease)
+    return bool(lacks.exists) and not lacks.columns
 
 
 def _can_count(t: Tables) -> bool:
@@ -75,11 +73,11 @@ def _left_by(p: Patient, t: Tables, other: Rule) -> Finding:
     kinds = {str(c["name"]): c["type"] for c in p.columns.values()}
     theirs = tables_for(other.to(p.spec), p.database, kinds)
     ours = {str(index.name) for index in t.message.indexes}
-    names = [str(index.name) for index in difference.ordered_indexes(theirs.message)]
+    names = [str(index.name) for index in ordered_indexes(theirs.message)]
     old = [name for name in names if name not in ours and name in (t.indexes or ())]
     table = p.table_name(t.message)
     mend = [p.database.drop_index(p.conn.dialect, name, t.message) for name in old]
-    made = [c.name for c in theirs.message.c if difference.is_generated(c)]
+    made = [c.name for c in theirs.message.c if is_generated(c)]
     mend += [
         f"ALTER TABLE {table} DROP COLUMN {p.conn.dialect.identifier_preparer.quote(name)}"
         for name in made

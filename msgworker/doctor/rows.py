@@ -19,7 +19,9 @@ from msgworker.message import State, Status
 from msgworker.queries import remaining
 from msgworker.queries.instances import instances, live
 from msgworker.queries.verdict import Asked, Facts, Verdict, Waits, World, verdict
-from msgworker.schema import create, describe, requirements
+from msgworker.schema import requirements
+from msgworker.schema.apply import has_unknown_status
+from msgworker.schema.difference import mistyped
 from msgworker.store import bounded
 from msgworker.store.recover import flagged_at, giving_back
 from msgworker.store.settle import back_to
@@ -144,7 +146,7 @@ class _Seen:
 def odd(p: Patient) -> list[Finding]:
     """Unknown statuses; and, where no guard is, objects with two running rows."""
     t = p.live
-    if t is None or p.as_is is None or requirements.mistyped(p.as_is):
+    if t is None or p.as_is is None or mistyped(p.as_is):
         return []
     guarded = t.indexes is not None and t.guard_name in t.indexes
     seen = _walk(p, t, guarded)
@@ -166,7 +168,7 @@ def odd(p: Patient) -> list[Finding]:
 def fractions(p: Patient) -> list[Finding]:
     """Open messages whose id is no whole number, where the column takes such."""
     t = p.live
-    if t is None or p.as_is is None or requirements.mistyped(p.as_is):
+    if t is None or p.as_is is None or mistyped(p.as_is):
         return []
     c = t.cols()
     if not isinstance(c.msg_id.type, WholeId):
@@ -187,7 +189,7 @@ def fractions(p: Patient) -> list[Finding]:
 def numbers(p: Patient) -> list[Finding]:
     """Whether new messages get higher ids than those that are there: that is their order."""
     t = p.live
-    if t is None or p.as_is is None or requirements.mistyped(p.as_is):
+    if t is None or p.as_is is None or mistyped(p.as_is):
         return []
     found: list[Finding] = []
     for table in (t.message, OPERATION.of(t)):
@@ -200,7 +202,7 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
     (key,) = table.primary_key.columns
     try:
         source = db.id_source(p.conn, table, key.name)
-        highest = describe.highest_id(p.conn, key)
+        highest = requirements.highest_id(p.conn, key)
     except DBAPIError as error:
         if table is t.message or is_overtime(error):
             raise
@@ -223,7 +225,7 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
     if source.step < 0:
         text = f"the sequence {source.name} counts down: new messages run before those that wait"
         yield needed("numbers", text)
-    elif highest is not None and (text := describe.behind(source, highest)):
+    elif highest is not None and (text := requirements.behind(source, highest)):
         yield needed("numbers", text, *p.database.advance_ids(*on, highest))
 
 
@@ -257,7 +259,7 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
     c = t.cols()
     fine_ones = [Status.NEW, Status.DONE, Status.FAILED]
     fine_ones += [Status.PROCESSING] if guarded else []
-    strange = create.has_unknown_status(c, known=fine_ones)
+    strange = has_unknown_status(c, known=fine_ones)
     none: sa.ColumnElement[Any] = sa.null()
     owner = none if guarded or c.claimed_by is None else c.claimed_by
     # As the guard compares them.
@@ -306,7 +308,7 @@ def _unknown(p: Patient, t: Tables, seen: _Seen) -> Finding:
     if all(type(value) in (int, str) for value in known):  # no more than what was seen
         which += [status.in_([sa.literal(value) for value in known])] if known else []
     else:
-        which = [create.has_unknown_status(t.cols())]
+        which = [has_unknown_status(t.cols())]
     dead = t.values(status=lit(Status.FAILED), error_try_times=_number(t.spec.max_tries))
     return needed("rows", text, p.written(sa.update(t.message).where(sa.or_(*which)).values(dead)))
 

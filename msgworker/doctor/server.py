@@ -23,7 +23,7 @@ from msgworker.db import (
     trouble,
 )
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
-from msgworker.schema import requirements
+from msgworker.schema.requirements import of_own_policies
 from msgworker.store import bounded, candidates
 from msgworker.table import INSTANTS, Need, Tables, own_tables
 
@@ -50,7 +50,7 @@ def rights(p: Patient) -> list[Finding]:
         beside = own_tables(p.ideal, Need.OPS, Need.FEATURE)
         for tables, is_run in ((runs, True), (beside, False)):
             policies = db.policies_of(conn, tables)
-            for fault in requirements.of_own_policies(policies):
+            for fault in of_own_policies(policies):
                 told = needed if fault.needed and is_run else advised
                 found.append(told("rights", fault.text))
     return found or [fine("rights", f"{whom or 'this process'} may read and write all it needs to")]
@@ -67,9 +67,8 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
     beside = own_tables(p.ideal, Need.OPS, Need.FEATURE)
     for table in (*runs, *beside):
         is_needed = table in runs
-        there_is = db.is_there(p.inspector, table)
-        first = next(iter(table.c))
-        if there_is is False or (there_is and not _has(p, table, first.name)):
+        lacks, first = p.lacks(table), next(iter(table.c))
+        if lacks.exists is False or first in lacks.columns:
             continue
         yield table, "SELECT", sa.select(first).where(NEVER), is_needed
         yield table, "INSERT", _copy(table, [first.name]), is_needed
@@ -104,11 +103,6 @@ def _headers(p: Patient, conn: Connection, whom: str | None) -> Iterator[Finding
             text = f"tracing is on, and this login may not {right} {message.name}.{headers}: "
             mend = f"GRANT {right} ({quote(headers)}) ON {p.table_name(message)} TO {whom}"
             yield needed("rights", f"{text}{what} is refused: {reason}", *([mend] if whom else []))
-
-
-def _has(p: Patient, table: sa.Table, column: str) -> bool:
-    there = p.inspector.get_columns(table.name, schema=table.schema)
-    return column in {str(c["name"]).lower() for c in there}
 
 
 def _copy(table: sa.Table, names: list[str]) -> Any:

@@ -10,12 +10,11 @@ from sqlalchemy.schema import CreateIndex
 
 from msgworker import db
 from msgworker.counted import plural
-from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
+from msgworker.doctor.inspection import Finding, Patient, advised, fine, found_by, needed
 from msgworker.errors import SchemaError
-from msgworker.schema import describe, upgrade
-from msgworker.schema import difference as schema
-from msgworker.schema import requirements as store
-from msgworker.schema.trial import trial
+from msgworker.schema import apply, describe
+from msgworker.schema import requirements as schema
+from msgworker.schema.difference import is_generated, ordered_indexes, suffix
 from msgworker.table import (
     ADDED,
     NEWEST,
@@ -41,7 +40,7 @@ def version(p: Patient) -> list[Finding]:
     if not p.exists or p.live is None:
         return []
     try:
-        plan = upgrade.plan(p.conn, p.spec, p.database, inspector=p.inspector)
+        plan = apply.plan(p.conn, p.spec, p.database, inspector=p.inspector)
     except SchemaError as error:
         return [needed("version", str(error))] if "version" in str(error) else []
     if plan.found < NEWEST:
@@ -78,7 +77,7 @@ def tables(p: Patient) -> list[Finding]:
     for own in OWN:
         table = own.of(p.ideal)
         make, cost = (advised, f": {own.without}") if own.without else (needed, "")
-        lacks = schema.difference(p.inspector, table)
+        lacks = p.lacks(table)
         if lacks.exists is False and own.need is not Need.OPTIONAL:
             found.append(make("tables", f"table {table.name} is missing{cost}", *p.create(table)))
         if lacks.required:
@@ -88,6 +87,9 @@ def tables(p: Patient) -> list[Finding]:
         for column in lacks.later:
             text = f"table {table.name} has no column {column.name}: {column.info[ADDED]}"
             found.append(advised("tables", text, p.add(table, column)))
+        for column, text in lacks.odd:
+            change = p.database.alter_type(p.conn.dialect, p.table_name(table), column)
+            found.append(make("types", text, *change))
     return found
 
 
@@ -141,40 +143,31 @@ def missing_columns(p: Patient) -> list[Finding]:
 
 def requirements(p: Patient) -> list[Finding]:
     """What messages need in order to be neither lost nor stranded; also asked at every start."""
-    faults = [] if p.as_is is None else store.faults(p.as_is)
-    return [
-        (needed if f.needed else advised)(f.check, f.text, *f.mend, detail=f.detail) for f in faults
-    ]
+    return [] if p.as_is is None else [found_by(fault) for fault in schema.faults(p.as_is)]
 
 
 def tried(p: Patient) -> list[Finding]:
     """A message is sent, claimed, settled and purged, and all of it is rolled back."""
-    if p.live is None or p.as_is is None or store.needed(p.as_is):
+    if p.live is None or p.as_is is None or schema.needed(p.as_is):
         return []  # what is reported already would come again, in words of the database
     with p.another() as conn:
-        faults = trial(conn, p.live, p.as_is)
-    made = [(needed if f.needed else advised)(f.check, f.text, *f.mend) for f in faults]
-    return made or [fine("trial", "a message can be sent, claimed, settled and purged: tried")]
+        found = [found_by(fault) for fault in schema.trial(conn, p.live, p.as_is)]
+    return found or [fine("trial", "a message can be sent, claimed, settled and purged: tried")]
 
 
 def key(p: Patient) -> list[Finding]:
     """msg_id is unique: rows are updated by it."""
-    if not p.has("msg_id") or p.live is None or p.database.partitioned:
+    if p.as_is is None or p.live is None or p.database.partitioned:
         return []
-    name = str(p.column("msg_id")["name"])
-    if describe.is_unique(p.inspector, p.ideal.message.name, p.spec.schema, name):
+    ids = p.as_is.columns.get("msg_id")
+    if ids is None or describe.is_unique(p.inspector, p.spec, ids.name):
         return []
-    if p.as_is is None:
-        return []
-    fault = store.not_unique(p.conn, p.as_is)
-    return [needed(fault.check, fault.text, *fault.mend)]
+    return [found_by(schema.not_unique(p.conn, p.as_is))]
 
 
 def unfilled(p: Patient) -> list[Finding]:
     """Columns that `send` leaves out although they need a value."""
-    if p.live is None:
-        return []
-    names = describe.unfilled(p.live.names, list(p.columns.values()))
+    names = None if p.live is None or p.as_is is None else describe.unfilled(p.as_is)
     if not names:
         return []
     text = (
@@ -237,7 +230,7 @@ def columns(p: Patient) -> list[Finding]:
     """Hidden columns that the indexes are on."""
     if p.live is None or _takes_none(p):  # they are on columns that are not there, or cannot be
         return []
-    lacking = schema.difference(p.inspector, p.least.message, p.columns.values()).hidden
+    lacking = p.lacks(p.least.message).hidden
     if not lacking:
         return []
     names = ", ".join(column.name for column in lacking)
@@ -249,7 +242,7 @@ def not_stored(p: Patient) -> list[Finding]:
     """Hidden columns that are VIRTUAL but should be stored."""
     if not p.database.stored_columns:
         return []
-    ours = [c for c in p.least.message.c if schema.is_generated(c)]
+    ours = [c for c in p.least.message.c if is_generated(c)]
     found = [c for c in ours if _is_virtual(p.columns.get(c.name))]
     if not found:
         return []
@@ -270,10 +263,10 @@ def _copies(p: Patient) -> str | None:
 def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
     """One statement, so that the guard is never away."""
     table = p.least.message
-    there = p.database.index_names(p.conn, table)
+    there = p.database.indexes_of(p.conn, table, p.inspector)
     on_them = [
         index
-        for index in schema.ordered_indexes(table)
+        for index in ordered_indexes(table)
         if str(index.name).lower() in there and any(c.name in index.columns for c in columns)
     ]
     quote = p.conn.dialect.identifier_preparer.quote
@@ -294,7 +287,7 @@ def other_collation(p: Patient) -> list[Finding]:
         c["name"]: c["type"] for name, c in p.columns.items() if not name.startswith(OWN_PREFIX)
     }
     least = replace(p, least=tables_for(p.spec, p.database, kinds))
-    ours = [c for c in least.least.message.c if schema.is_generated(c) and c.name in p.columns]
+    ours = [c for c in least.least.message.c if is_generated(c) and c.name in p.columns]
     text = (
         f"ids are told apart by {p.live.key_collation} here, while the database takes more of them "
         "for one: such objects (upper and lower case, say) run side by side"
@@ -302,38 +295,27 @@ def other_collation(p: Patient) -> list[Finding]:
     return [advised("columns", text, _make_stored(least, ours), detail=_copies(p))]
 
 
-def missing_indexes(p: Patient) -> list[Finding]:
-    """Every index of ours, on every table of ours that is there."""
+def indexes(p: Patient) -> list[Finding]:
+    """Every index of ours, on every table of ours that is there; the guard must guard."""
     if p.live is None:  # what they are on is not there
         return []
-    found = []
+    found: list[Finding] = []
     for table in (p.least.message, *own_tables(p.least)):
         if table is p.least.message and _takes_none(p):
             continue
-        if not db.is_there(p.inspector, table):
-            continue
-        for index, is_unfinished in schema.missing_indexes(p.conn, table).items():
-            if not is_unfinished:  # see `guard`
-                of = schema.suffix(index)
-                text = f"index {index.name} is missing: {WHY[of]}"
-                make = advised if of in (*SLICES.values(), URGENT, UNIQUE, KEY) else needed
-                found.append(make("indexes", text, p.sql(CreateIndex(index))))
+        lacks = p.lacks(table)
+        for index in lacks.indexes:
+            of = suffix(index)
+            text = f"index {index.name} is missing: {WHY[of]}"
+            make = advised if of in (*SLICES.values(), URGENT, UNIQUE, KEY) else needed
+            found.append(make("indexes", text, p.sql(CreateIndex(index))))
+        for index in lacks.unfinished:
+            text = f"index {index.name} was not finished: it promises nothing"
+            drop = p.database.drop_unfinished(p.conn.dialect, table, str(index.name))
+            found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))
+        for index, why in lacks.other:
+            drop = p.database.drop_index(p.conn.dialect, str(index.name), table)
+            text = f"index {index.name} {why}: {WHY[suffix(index)]}"
+            make = needed if suffix(index) == "guard" else advised
+            found.append(make("indexes", text, drop, p.sql(CreateIndex(index))))
     return found or [fine("indexes", "all indexes are there")]
-
-
-def guard(p: Patient) -> list[Finding]:
-    """A guard that is there must guard."""
-    table, name = p.least.message, p.least.guard_name
-    index = next(i for i in table.indexes if i.name == name)
-    broken = p.database.invalid_indexes(p.conn, table)
-    found = []
-    ours = {str(i.name).lower(): i for i in table.indexes}
-    for bad in sorted(broken & set(ours)):
-        text = f"index {bad} was not finished: it promises nothing"
-        drop = p.database.drop_unfinished(p.conn.dialect, table, str(ours[bad].name))
-        found.append(needed("indexes", text, drop, p.sql(CreateIndex(ours[bad]))))
-    if p.database.index_is_unique(p.conn, table, name) is False:
-        drop = p.database.drop_index(p.conn.dialect, name, table)
-        text = f"the guard index {name} is not unique: {WHY['guard']}"
-        found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))
-    return found

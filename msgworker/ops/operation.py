@@ -435,9 +435,9 @@ class Writing(Call):
         """Raise SchemaError if the tables of ops are missing."""
         if not self._tables.missing:
             return
-        from msgworker.schema import create
+        from msgworker.schema import known
 
-        missing = create.missing_tables(self._engine, self._tables)
+        missing = known.missing_tables(self._engine, self._tables)
         needed = missing - {CANCEL.name, LIMIT.name, HISTORY.name}  # only for who uses them
         if needed:
             raise SchemaError(

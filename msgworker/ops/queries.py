@@ -59,11 +59,11 @@ class Looks(Call):
     def probe(self) -> bool:
         """Whether the database answers, the tables are there, and code of this version may work on
         them now; True, or raises DatabaseUnavailable or SchemaError."""
-        from msgworker.schema import rule, versions
+        from msgworker.schema import rule
 
         with self._reading() as (conn, t):
             rule.read(conn, t)
-            versions.check(conn, t)
+            rule.check_version(conn, t)
         return True
 
     def unfinished(self) -> int:

@@ -269,9 +269,9 @@ class Repairs(Writing):
         how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
         asked = Selection(call.ids_of(ids), *filters)
         if not CANCEL.is_there(self._tables):  # it may have been created since
-            from msgworker.schema import create
+            from msgworker.schema import known
 
-            missing = create.missing_tables(self._engine, self._tables)
+            missing = known.missing_tables(self._engine, self._tables)
             self._found = replace(self._tables, missing=missing)
         return self._write("cancel", lambda _: _CANCEL, asked, how)
 

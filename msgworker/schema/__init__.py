@@ -1,13 +1,9 @@
-"""Create, check and upgrade the tables; the rule that is recorded with them.
+"""Create, check and upgrade the tables; what is recorded with them.
 
-create       create the tables
-difference   what a table lacks
-additions    one table, column or index; the script of all
-upgrade      the tables of an earlier version
-describe     the live table
-versions     the version of the schema, as recorded
-requirements  what a table must be like
-trial        a message's life, tried and rolled back
-known        the tables of an App as it last read them
-rule         max_tries and on_dead, as recorded
+describe      the live tables
+difference    what they lack, and what of them is otherwise than it should be
+requirements  what else the message table must be like; a message's life, tried and rolled back
+rule          what is recorded: max_tries and on_dead, and the version of the schema
+apply         create the tables, upgrade those of an earlier version; the script of all
+known         the tables of an App as it last read them; what a start refuses
 """

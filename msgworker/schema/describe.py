@@ -1,4 +1,5 @@
-"""The live table: its name, columns and storage."""
+"""The live tables: what the catalogue says of them, and of the message table all that decides
+whether it can be used; `difference` and `requirements` judge it."""
 
 from __future__ import annotations
 
@@ -7,41 +8,95 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, Inspector
+from sqlalchemy import Connection, Inspector
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import NullType
 
 from msgworker import db
-from msgworker.db import (
-    Database,
-    connecting,
-    reason_of,
-)
+from msgworker.db import Database, Instants, LiveIndex, reason_of
 from msgworker.errors import SchemaError
+from msgworker.message import UNWRITABLE
 from msgworker.table import (
     DEFAULT_NAME,
+    LEAST_HEADERS,
+    MAX_ERROR,
+    MAX_HEADERS,
+    MAX_OBJECT_ID,
+    MAX_TOPIC,
     NAMED_ONLY,
     REQUIRED,
     ROLES,
     MessageTable,
+    Tables,
+    live_names,
 )
 
-
-def is_primary(inspector: Inspector, live: str, schema: str | None, column: str) -> bool:
-    """Whether a column is the primary key."""
-    key = inspector.get_pk_constraint(live, schema=schema).get("constrained_columns", [])
-    return list(key) == [column]
+# --- Any table.
 
 
-def is_unique(inspector: Inspector, live: str, schema: str | None, column: str) -> bool:
-    """Whether a column is the primary key, or has a unique constraint or index of its own."""
-    if is_primary(inspector, live, schema, column):
+@dataclass(frozen=True, slots=True)
+class LiveTable:
+    """A table in the catalogue. exists: None = this login may not see it. columns: as SQLAlchemy
+    describes them, and indexes; both by lower-case name."""
+
+    exists: bool | None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    indexes: Mapping[str, LiveIndex] = field(default_factory=dict)
+
+
+def look(
+    inspector: Inspector, table: sa.Table, described: Iterable[Any] | None = None
+) -> LiveTable:
+    """A table of this name as it is. described: its columns, if they are known."""
+    exists = True if described is not None else db.is_there(inspector, table)
+    if not exists:
+        return LiveTable(exists)
+    if described is None:
+        described = inspector.get_columns(table.name, schema=table.schema)
+    conn = on(inspector)
+    indexes = db.of(conn).indexes_of(conn, table, inspector)
+    return LiveTable(True, by_name(described), indexes)
+
+
+def on(inspector: Inspector) -> Connection:
+    """The connection that it reads on."""
+    assert isinstance(inspector.bind, Connection)
+    return inspector.bind
+
+
+def by_name(described: Iterable[Any]) -> dict[str, Any]:
+    """What SQLAlchemy describes, by its lower-case name."""
+    return {str(one["name"]).lower(): one for one in described}
+
+
+def kinds_of(described: Iterable[Any]) -> dict[str, Any]:
+    """The types of columns, by name."""
+    return {str(one["name"]): one["type"] for one in described}
+
+
+def bare(spec: MessageTable) -> sa.Table:
+    """The message table without its columns."""
+    return sa.Table(spec.bare_name, sa.MetaData(), schema=spec.schema)
+
+
+def is_primary(inspector: Inspector, spec: MessageTable, column: str) -> bool:
+    """Whether a column is the primary key of the message table."""
+    key = inspector.get_pk_constraint(spec.bare_name, schema=spec.schema)
+    return list(key.get("constrained_columns", [])) == [column]
+
+
+def is_unique(inspector: Inspector, spec: MessageTable, column: str) -> bool:
+    """Whether it is that, or has a unique constraint or index of its own."""
+    if is_primary(inspector, spec, column):
         return True
+    at: dict[str, Any] = {"table_name": spec.bare_name, "schema": spec.schema}
     with _unwarned():
-        found: list[Any] = [*inspector.get_unique_constraints(live, schema=schema)]
-        found += [i for i in inspector.get_indexes(live, schema=schema) if i["unique"]]
+        found: list[Any] = [*inspector.get_unique_constraints(**at)]
+        found += [i for i in inspector.get_indexes(**at) if i["unique"]]
     return any(list(one["column_names"]) == [column] for one in found)
 
 
@@ -54,18 +109,7 @@ def _unwarned() -> Iterator[None]:
         yield
 
 
-def storage_problem(
-    conn: Connection, inspector: Inspector, spec: MessageTable, live: str
-) -> list[str]:
-    """What is wrong with the storage engine of the message table, and the statement that fixes it;
-    [] = nothing."""
-    storage = db.of(conn).weak_storage(inspector, live, spec.schema)
-    if not storage:
-        return []
-    table = sa.Table(live, sa.MetaData(), schema=spec.schema)
-    name = conn.dialect.identifier_preparer.format_table(table)
-    mend = db.of(conn).strong_storage(name)
-    return [f"its storage engine {storage} has no transactions. To fix it: {mend}"]
+# --- The message table: which one it is, and what it lacks of what its MessageTable names.
 
 
 def check_names(spec: MessageTable, database: Database) -> None:
@@ -75,8 +119,9 @@ def check_names(spec: MessageTable, database: Database) -> None:
             raise SchemaError(f"the name {name} is longer than the {most}")
 
 
-def live_name(inspector: Inspector, spec: MessageTable) -> str | None:
-    """The live name of the table: exact, or the only one that differs by case."""
+def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
+    """The same under the live name of its table: exact, or the only one that differs by case; None
+    if it is not there."""
     try:
         names = db.names_there(inspector, spec.schema)
     except DBAPIError as error:
@@ -85,25 +130,22 @@ def live_name(inspector: Inspector, spec: MessageTable) -> str | None:
         text = f"schema {spec.schema} cannot be looked at: {reason_of(error)}"
         raise SchemaError(text) from error
     if spec.bare_name in names:
-        return spec.bare_name
-    same = [name for name in names if name.lower() == spec.bare_name.lower()]
-    return same[0] if len(same) == 1 else None
-
-
-def named(spec: MessageTable, live: str) -> MessageTable:
-    if live == spec.bare_name:
         return spec
-    return spec.replace(name=f"{spec.schema}.{live}" if spec.schema else live)
-
-
-def live_columns(engine: Engine, spec: MessageTable, live: str | None) -> dict[str, Any] | None:
-    if live is None:
+    same = [name for name in names if name.lower() == spec.bare_name.lower()]
+    if len(same) != 1:
         return None
-    with connecting(engine) as conn:
-        inspector = sa.inspect(conn)
-        kinds = {str(c["name"]): c["type"] for c in inspector.get_columns(live, schema=spec.schema)}
-    require_columns(spec, kinds)
-    return kinds
+    return spec.replace(name=f"{spec.schema}.{same[0]}" if spec.schema else same[0])
+
+
+def weak_storage(inspector: Inspector, spec: MessageTable) -> list[str]:
+    """What is wrong with the storage engine of the message table, and the statement that fixes it;
+    [] = nothing."""
+    conn = on(inspector)
+    storage = db.of(conn).weak_storage(inspector, spec.bare_name, spec.schema)
+    if not storage:
+        return []
+    mend = db.of(conn).strong_storage(conn.dialect.identifier_preparer.format_table(bare(spec)))
+    return [f"its storage engine {storage} has no transactions. To fix it: {mend}"]
 
 
 def require_columns(spec: MessageTable, kinds: dict[str, Any]) -> None:
@@ -126,18 +168,16 @@ def unnamed(spec: MessageTable, lacking: Sequence[str], there: Iterable[str]) ->
     )
 
 
-def for_table(inspector: Inspector, spec: MessageTable, live: str, database: Database) -> Database:
+def for_table(inspector: Inspector, spec: MessageTable, database: Database) -> Database:
     """What the database can do on this table: columns that are computed from one that a foreign key
     changes cannot be stored; indexes over partitions can be unique for objects only."""
-    table = sa.Table(live, sa.MetaData(), schema=spec.schema)
-    assert isinstance(inspector.bind, sa.Connection)
-    database = database.having(partitioned=database.has_partitions(inspector.bind, table))
+    database = database.having(partitioned=database.has_partitions(on(inspector), bare(spec)))
     if not database.stored_columns:
         return database
     names = spec.names()
     bases = {names[role].lower() for role in COMPUTED_FROM if role in names}
     with _unwarned():
-        keys = inspector.get_foreign_keys(live, schema=spec.schema)
+        keys = inspector.get_foreign_keys(spec.bare_name, schema=spec.schema)
     for key in keys:
         options = {act: str(does).upper() for act, does in key.get("options", {}).items()}
         changes = options.get("onupdate") in CHANGING or options.get("ondelete") in CHANGING[1:]
@@ -148,43 +188,6 @@ def for_table(inspector: Inspector, spec: MessageTable, live: str, database: Dat
 
 COMPUTED_FROM = ("object_id", "status", "error_try_times", "unique_key")
 CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
-
-
-def unfilled(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...]:
-    """Columns without a default that our INSERT does not fill. names: role -> column name."""
-    ours = {names[role] for role in FILLED if role in names}
-    return tuple(
-        str(c["name"])
-        for c in columns
-        if c["name"] not in ours
-        and not c["nullable"]
-        and c.get("default") is None
-        and not c.get("computed")
-        and not c.get("identity")
-        and c.get("autoincrement") is not True
-    )
-
-
-FILLED = tuple(name for name, role in ROLES.items() if role.filled)
-
-
-def says(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...]:
-    """Which of status and error_try_times an INSERT must name: those whose default is not 0."""
-    default = {str(c["name"]): str(c.get("default")) for c in columns}
-    roles = ("status", "error_try_times")
-    return tuple(r for r in roles if not IS_ZERO.fullmatch(default.get(names.get(r, ""), "")))
-
-
-IS_ZERO = re.compile(r"[\s('\"]*0[\s)'\"]*(::[\w\s]+)?\)?\s*")
-"""A default as databases write it: 0, (0), '0'::smallint."""
-
-
-def says_priority(names: Mapping[str, str], columns: Sequence[Any]) -> bool:
-    """Whether an INSERT must name the priority: its column takes no NULL and has no default."""
-    name = names.get("priority")
-    return any(
-        c["name"] == name and not c["nullable"] and c.get("default") is None for c in columns
-    )
 
 
 def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
@@ -232,19 +235,356 @@ def asked_for(spec: MessageTable) -> set[str]:
     }
 
 
-def highest_id(conn: Connection, key: sa.Column[Any]) -> int | None:
-    """The highest id of the rows of a table."""
-    found = conn.scalar(sa.select(sa.func.max(key)))
-    return found if isinstance(found, int) else None
+# --- The message table: its columns, CHECKs, triggers and policies.
 
 
-def behind(source: db.IdSource, highest: int) -> str:
-    """What is wrong where a sequence gives ids that rows have already, or lower ones; "" if
-    nothing."""
-    if source.next is None or source.next > highest:
-        return ""
-    stands = f"stands at {source.next - source.step}" if source.used else "has given no id yet"
-    return (
-        f"the sequence {source.name} {stands}, but there are ids up to {highest}: new messages "
-        "run before those, or cannot be sent"
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the catalogue describes it. default: as the database writes it.
+    counts: the database counts it up. cuts: texts that are too long are cut. changes: whenever its
+    row is updated. always: the database refuses a value of it in an INSERT. domain: of which it is;
+    `kind` is then the type under it. refuses: the names of `rows_written` that the domain does not
+    take."""
+
+    name: str
+    kind: Any
+    nullable: bool = True
+    default: str | None = None
+    generated: bool = False
+    counts: bool = False
+    cuts: bool = False
+    changes: bool = False
+    always: bool = False
+    domain: Any = None
+    refuses: tuple[str, ...] = ()
+
+    @property
+    def must_be_given(self) -> bool:
+        """Whether an INSERT must name it: it needs a value, and the database has none for it."""
+        has_one = self.default is not None or self.generated or self.counts
+        return not (self.nullable or has_one)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A CHECK that refuses some of the rows in `rows_written`, by their names."""
+
+    name: str
+    text: str
+    refuses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The live message table. name: as SQL writes it. columns: by role; all: by name, as given.
+
+    fold: how ids that differ may be one to the database, see `db.fold_of`. checks: those that
+    refuse what we write; rules: name and text of all. triggers: name and when, of all, and of
+    rules of PostgreSQL. layouts: those of the table that take no index of ours, by `LAYOUTS`.
+    partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
+    object, which takes them; None = it is not. strict: its columns hold to their types, on a
+    database where they need not. error_codec: see `db.codec_of`. policies: row-level security
+    decides which rows this login sees and changes: the names of the policies, and what they let it
+    do; None = it does not. tried: what a change of the type would do to the values of a role's
+    column, see `DryRun`. charsets: of the columns that do not take all of Unicode.
+    """
+
+    spec: MessageTable
+    database: Database
+    sql: sa.Dialect
+    name: str
+    columns: dict[str, Column]
+    all: dict[str, Column] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    rules: tuple[tuple[str, str], ...] = ()
+    triggers: tuple[tuple[str, str], ...] = ()
+    fold: str | None = None
+    layouts: tuple[str, ...] = ()
+    partitions: dict[str, int] | None = None
+    strict: bool = False
+    error_codec: str = ""
+    policies: tuple[str, str] | None = None
+    tried: dict[str, DryRun] = field(default_factory=dict)
+    charsets: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """Of a change of a column's type, on the rows that are there. loses: why some values would not
+    be what they were; "" if all stay. holds: what they are, with counts."""
+
+    loses: str = ""
+    holds: str = ""
+
+
+def read(
+    conn: Connection,
+    inspector: Inspector,
+    spec: MessageTable,
+    database: Database,
+    described: Sequence[Any] | None = None,
+) -> Live:
+    """The live message table, which must be there under the name in `spec`. described: what
+    `inspector.get_columns` gave."""
+    if described is None:
+        described = inspector.get_columns(spec.bare_name, schema=spec.schema)
+    every = {str(c["name"]): _column(c) for c in described}
+    names, table = live_names(spec, every), bare(spec)
+    ids, guard = names.get("object_id", ""), spec.index_name("guard")
+    rules = db.rules_of(conn, table, object_id=ids, guard=guard)
+    changed: dict[str, dict[str, Any]] = {
+        name: {"kind": kind, "cuts": True} for name, kind in db.cutting(database, rules).items()
+    }
+    for kind, known in (("changes", "changes"), ("rowid", "counts")):
+        changed |= {rule.name: {known: True} for rule in rules if rule.kind == kind}
+    every |= {n: replace(every[n], **facts) for n, facts in changed.items() if n in every}
+    every |= dict(_of_domains(conn, spec, {role: every[name] for role, name in names.items()}))
+    columns = {role: every[name] for role, name in names.items()}
+    layouts = [rule.text for rule in rules if rule.kind == "layout"]
+    if spec.bare_name in inspector.get_view_names(schema=spec.schema):
+        layouts.append("view")
+    parts = {rule.name: int(rule.text) for rule in rules if rule.kind == "part"}
+    room = _error_room(database, columns)
+    return Live(
+        spec=spec,
+        database=database,
+        sql=conn.dialect,
+        name=conn.dialect.identifier_preparer.format_table(table),
+        columns=columns,
+        all=every,
+        checks=tuple(_refusing(conn, spec, columns, rules, room)),
+        rules=tuple((rule.name, rule.text) for rule in rules if rule.kind == "check"),
+        triggers=_triggers_of(rules),
+        fold=db.fold_of(database, rules),
+        layouts=tuple(text for text in layouts if text not in ("hash", "strict")),
+        partitions=parts if "hash" in layouts else None,
+        strict="strict" in layouts,
+        error_codec=db.codec_of(database, rules, names.get("last_error", "")),
+        policies=_policies_of(rules),
+        charsets={rule.name: rule.text for rule in rules if rule.kind == "charset"},
     )
+
+
+def _column(described: Any) -> Column:
+    default, kind = described.get("default"), described["type"]
+    domain = kind if kind.__visit_name__ == "DOMAIN" else None
+    return Column(
+        name=str(described["name"]),
+        kind=db.exact(kind) if domain is not None else kind,
+        domain=domain,
+        nullable=bool(described["nullable"]),
+        default=None if default is None else str(default),
+        generated=bool(
+            described.get("computed") or (described.get("identity") or {}).get("always")
+        ),
+        counts=described.get("autoincrement") is True or bool(described.get("identity")),
+        always=bool((described.get("identity") or {}).get("always")),
+    )
+
+
+def _of_domains(
+    conn: Connection, spec: MessageTable, columns: dict[str, Column]
+) -> Iterator[tuple[str, Column]]:
+    """The columns of a domain, with what it refuses: tried, value by value."""
+    written = rows_written(spec)
+    for role, column in columns.items():
+        if column.domain is not None:
+            values = {row: roles[role] for row, roles in written.items() if role in roles}
+            refuses = db.refused_by_domain(conn, column.domain, values)
+            yield column.name, replace(column, refuses=tuple(refuses))
+
+
+def _refusing(
+    conn: Connection,
+    spec: MessageTable,
+    columns: dict[str, Column],
+    rules: Sequence[db.Rule],
+    room: int,
+) -> Iterator[Check]:
+    """The CHECKs that refuse what we write, as the database judges them."""
+    written = {
+        row: {columns[role].name: value for role, value in values.items() if role in columns}
+        for row, values in rows_written(spec, room).items()
+    }
+    names = {name.lower() for name in written["done"]}
+    for rule in rules:
+        if rule.kind == "check" and any(name in rule.text.lower() for name in names):
+            refuses = db.refused_by(conn, rule.text, written)
+            if refuses:
+                order = [row for row in written if row in refuses]
+                yield Check(rule.name, " ".join(rule.text.split())[:200], tuple(order))
+
+
+AN_ID = f"{'host':o<30}-4194304-0123456789abcdef"
+"""The longest id of an instance."""
+ROWS = {
+    "claimed": "a message that is claimed (status 1)",
+    "done": "one that is done (2)",
+    "failed": "one that has failed (-1)",
+    "dead": "one that is dead (-1, with all tries)",
+    "released": "one that is given back (0)",
+}
+
+
+def rows_written(spec: MessageTable, room: int = MAX_ERROR) -> dict[str, dict[str, Any]]:
+    """What we write, by role: name of the row -> role -> number, text, None or SQL expression.
+
+    room: how many characters of an error are kept. The error is the one that is written where
+    another one is refused.
+    """
+    now: Any = db.now()  # as it is written: with fractions of a second
+    flag = {"claimed_by": AN_ID, "claimed_at": now, "available_at": None}
+    free = {"claimed_by": None, "claimed_at": now, "available_at": None}
+    clean = {"error_try_times": 0, "crash_times": 0, "later_times": 0, "finished_at": None}
+    clean |= {"last_error": None}
+    bad = clean | {"last_error": UNWRITABLE[:room]}
+    return {
+        "claimed": clean | flag | {"status": 1},
+        "done": clean | free | {"status": 2, "finished_at": now},
+        "failed": bad | free | {"status": -1, "error_try_times": 1, "available_at": now},
+        "dead": bad | free | {"status": -1, "error_try_times": spec.max_tries, "finished_at": now},
+        "released": clean | free | {"status": 0},
+    }
+
+
+# --- What of that statements have to know.
+
+
+def facts(live: Live, *, traced: bool) -> dict[str, Any]:
+    """The fields of Tables that say it. traced: headers are read and written."""
+    ids, priority = live.columns.get("msg_id"), live.columns.get("priority")
+    return {
+        "unfilled": unfilled(live),
+        "says_priority": priority is not None and priority.must_be_given,
+        "says": says(live),
+        "error_room": error_room(live),
+        "error_codec": live.error_codec,
+        "header_room": header_room(live) if traced else 0,
+        "instants": instants(live),
+        "fold": live.fold,
+        "doubtful": is_doubtful(live),
+        "counts_ids": ids is not None and ids.counts,
+        "rooms": rooms(live),
+        **hooks(live),
+    }
+
+
+def error_room(live: Live) -> int:
+    """How many characters of an error are kept."""
+    return _error_room(live.database, live.columns)
+
+
+def _error_room(database: Database, columns: dict[str, Column]) -> int:
+    column = columns.get("last_error")
+    room = None if column is None else db.text_room(column.kind)
+    return MAX_ERROR if room is None or database.loose_types else min(MAX_ERROR, room)
+
+
+def rooms(live: Live) -> tuple[db.Room, ...]:
+    """Of what a producer sends, the columns that take less than that: some databases cut it off,
+    without an error."""
+    ours = {"topic": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "payload": live.spec.max_payload}
+    found = []
+    for role, most in ours.items():
+        column = live.columns.get(role)
+        if column is None or column.generated:
+            continue
+        charset = live.charsets.get(column.name, "")
+        room = db.room_of(live.database, role, column.kind, charset)
+        whole = room is not None and not room.unit
+        in_bytes = room is not None and room.unit == "bytes"
+        if room is not None and (whole or room.most < (4 * most if in_bytes else most)):
+            found.append(room)
+    return tuple(found)
+
+
+def header_room(live: Live) -> int:
+    """How many characters of headers are kept; 0 = none, there is no column for them."""
+    column = live.columns.get("headers")
+    if column is None or column.generated or header_problem(live, column):
+        return 0
+    room = db.text_room(column.kind)
+    return MAX_HEADERS if room is None or live.database.loose_types else min(MAX_HEADERS, room)
+
+
+def header_problem(live: Live, column: Column) -> str:
+    kind = column.kind
+    if has_none(live, kind) or isinstance(kind, sa.JSON):
+        return ""
+    if not db.takes_any_text(kind):
+        return f"is {said(kind)}, but must be a text"
+    room = db.text_room(kind)
+    if live.database.loose_types or room is None or room >= LEAST_HEADERS:
+        return ""
+    return f"takes {room} characters, {LEAST_HEADERS} are needed"
+
+
+def has_none(live: Live, kind: Any) -> bool:
+    """Whether a column has no type, as only those may that take every value."""
+    return live.database.loose_types and isinstance(kind, NullType)
+
+
+def said(kind: Any) -> str:
+    return "of another type" if isinstance(kind, NullType) else str(kind)
+
+
+def is_doubtful(live: Live) -> bool:
+    """Whether only a trial shows if messages get ids, and are seen and changed by this login."""
+    ids = live.columns.get("msg_id")
+    unnumbered = ids is not None and ids.nullable and ids.default is None and not ids.counts
+    return unnumbered or live.policies is not None
+
+
+def hooks(live: Live) -> dict[str, Any]:
+    """What the database does with rows by itself, as fields of Tables."""
+    return _hooks(live.triggers, live.policies)
+
+
+def hooks_now(conn: Connection, t: Tables) -> dict[str, Any]:
+    """The same, as it is now."""
+    rules = db.hooks_of(conn, t.message)
+    return _hooks(_triggers_of(rules), _policies_of(rules))
+
+
+def _hooks(triggers: Iterable[tuple[str, str]], policies: tuple[str, str] | None) -> dict[str, Any]:
+    def on(event: str) -> str:
+        return ", ".join(sorted({name for name, when in triggers if event in when.upper()}))
+
+    return {"on_update": on("UPDATE"), "on_delete": on("DELETE"), "policies": policies}
+
+
+def _triggers_of(rules: Iterable[db.Rule]) -> tuple[tuple[str, str], ...]:
+    return tuple((r.name, " ".join(r.text.split())) for r in rules if r.kind == "trigger")
+
+
+def _policies_of(rules: Iterable[db.Rule]) -> tuple[str, str] | None:
+    return next(((r.name, r.text) for r in rules if r.kind == "policy"), None)
+
+
+def instants(live: Live) -> Instants:
+    """What `available_at` holds."""
+    column = live.columns.get("available_at")
+    if column is None or live.database.loose_types:
+        return Instants()
+    return db.instants_of(column.kind, live.sql)
+
+
+def unfilled(live: Live) -> tuple[str, ...]:
+    """Columns that need a value and get one neither by our INSERT nor by the database."""
+    ours = {live.columns[role].name for role in FILLED if role in live.columns}
+    return tuple(c.name for n, c in live.all.items() if n not in ours and c.must_be_given)
+
+
+FILLED = tuple(name for name, role in ROLES.items() if role.filled)
+
+
+def says(live: Live) -> tuple[str, ...]:
+    """Which of status and error_try_times an INSERT must name: those whose default is not 0."""
+    columns = {role: live.columns.get(role) for role in ("status", "error_try_times")}
+    return tuple(
+        r for r, c in columns.items() if c is None or not IS_ZERO.fullmatch(str(c.default))
+    )
+
+
+IS_ZERO = re.compile(r"[\s('\"]*0[\s)'\"]*(::[\w\s]+)?\)?\s*")
+"""A default as databases write it: 0, (0), '0'::smallint."""

@@ -1,86 +1,173 @@
-"""The difference between a table of ours as it should be and as it is: `create` makes what is
-missing, `upgrade` makes it while others work, `doctor` prints it, and no start is without it."""
+"""The difference between the tables as they should be and as they are: which tables, columns and
+indexes are missing, and which are of another kind. `create` and `upgrade` make what is missing,
+`doctor` prints all of it with the statements that fix it, and a start refuses what it cannot work
+with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Inspector
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql import visitors
+from sqlalchemy.types import NullType
 
 from msgworker import db
-from msgworker.table import ADDED, SLICES
+from msgworker.db import Database, LiveIndex, UtcDateTime
+from msgworker.message import ends_at
+from msgworker.schema import describe
+from msgworker.schema.describe import Column, DryRun, Live, LiveTable, has_none, said
+from msgworker.table import (
+    ADDED,
+    INSTANTS,
+    LONGEST_ID,
+    MAX_ERROR,
+    NUMBERS,
+    OWN,
+    OWN_PREFIX,
+    REQUIRED,
+    ROLES,
+    SLICES,
+    MessageTable,
+    Tables,
+    tables_for,
+)
+
+# --- Tables, their columns and their indexes.
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """exists: None = this login may not see the table; what it lacks is unknown where it is not
-    seen. columns: those that are missing, in the order of the table."""
+    seen. columns: those that are missing, in the order of the table. odd: those that do not take
+    what we write, and why; only of our own tables: see `faults` for the message table. indexes:
+    those that are missing, the guard first. unfinished: those whose creation was interrupted.
+    other: those that are no such index, and why."""
 
     exists: bool | None
     columns: tuple[sa.Column[Any], ...] = ()
+    odd: tuple[tuple[sa.Column[Any], str], ...] = ()
+    indexes: tuple[sa.Index, ...] = ()
+    unfinished: tuple[sa.Index, ...] = ()
+    other: tuple[tuple[sa.Index, str], ...] = ()
 
     @property
     def hidden(self) -> list[sa.Column[Any]]:
-        """Generated columns, which indexes are on."""
+        """Missing columns that are generated, which indexes are on."""
         return [column for column in self.columns if is_generated(column)]
 
-    @property
-    def plain(self) -> list[sa.Column[Any]]:
-        """The others."""
-        return [column for column in self.columns if not is_generated(column)]
+    def sound(self, indexes: Iterable[str]) -> frozenset[str]:
+        """Of the names of indexes those that are what they should be; none of theirs is named in a
+        query but these."""
+        return frozenset(indexes) - {str(index.name).lower() for index, _ in self.other}
 
     @property
     def required(self) -> list[sa.Column[Any]]:
-        """Columns without which no instance works."""
+        """Missing columns without which no instance works."""
         return [column for column in self.columns if ADDED not in column.info]
 
     @property
     def later(self) -> list[sa.Column[Any]]:
-        """Columns that a later version has added: instances work without them."""
+        """Missing columns that a later version has added: instances work without them."""
         return [column for column in self.columns if ADDED in column.info]
 
 
-def difference(
-    inspector: Inspector, table: sa.Table, there: Iterable[Any] | None = None
-) -> Difference:
-    """Of a table and its columns. there: its columns, if they are known."""
-    if there is None:
-        exists = db.is_there(inspector, table)
-        if not exists:
-            return Difference(exists)
-        there = inspector.get_columns(table.name, schema=table.schema)
-    names = {str(column["name"]).lower() for column in there}
-    return Difference(True, tuple(c for c in table.c if c.name.lower() not in names))
+def difference(wanted: sa.Table, live: LiveTable, database: Database) -> Difference:
+    """What a table lacks, and what of it is otherwise than it should be."""
+    if not live.exists:
+        return Difference(live.exists)
+    there = [(c, live.columns.get(c.name.lower())) for c in wanted.c]
+    ours = [pair for pair in there if wanted.name in OWN_NAMES]
+    odd = ((c, _odd(database, c, found)) for c, found in ours if found is not None)
+    indexes = [(i, live.indexes.get(str(i.name).lower())) for i in ordered_indexes(wanted)]
+    found = [(i, one) for i, one in indexes if one is not None]
+    return Difference(
+        True,
+        columns=tuple(c for c, found in there if found is None),
+        odd=tuple((c, why) for c, why in odd if why),
+        indexes=tuple(i for i, one in indexes if one is None),
+        unfinished=tuple(i for i, one in found if not one.finished),
+        other=tuple(
+            (i, why) for i, one in found if one.finished and (why := _other(database, i, one))
+        ),
+    )
 
 
-def missing_indexes(conn: Connection, table: sa.Table) -> dict[sa.Index, bool]:
-    """The indexes that a table which is there lacks, the guard first, and of each whether there is
-    one of its name whose creation was interrupted."""
-    database = db.of(conn)
-    there, unfinished = database.index_names(conn, table), database.invalid_indexes(conn, table)
-    return {
-        index: str(index.name).lower() in unfinished
-        for index in ordered_indexes(table)
-        if str(index.name).lower() not in there - unfinished
-    }
+def of_guard(t: Tables, indexes: Mapping[str, LiveIndex]) -> str:
+    """Why no index of these keeps two messages of an object from running at once; "" if the guard
+    does."""
+    live = indexes.get(t.guard_name.lower())
+    if live is None or not live.finished:
+        return "is missing" if live is None else "was not finished"
+    return _other(t.database, next(i for i in t.message.indexes if i.name == t.guard_name), live)
 
 
+def _odd(database: Database, column: sa.Column[Any], live: Mapping[str, Any]) -> str:
+    """Why a column of one of our tables does not take what we write; "" if it does."""
+    kind, ours = db.exact(live["type"]), column.type
+    name = f"column {column.name} of table {column.table.name}"
+    if column.nullable and not live["nullable"]:
+        return f"{name} must take NULL"
+    if database.loose_types or isinstance(kind, NullType):
+        return ""
+    length = _length(ours)
+    if isinstance(ours, UtcDateTime):
+        fits, what = isinstance(kind, sa.DateTime | sa.TIMESTAMP), "an instant"
+    elif isinstance(ours, sa.Integer):
+        fits, what = _counts(kind), "a whole number"
+    else:
+        room = db.text_room(kind)
+        fits = db.takes_any_text(kind) and (room is None or room >= (length or 0))
+        what = "a text" if length is None else f"a text of {length} characters"
+    return "" if fits else f"{name} is {said(kind)}, but must be {what}"
+
+
+def _length(kind: Any) -> int | None:
+    """The most characters of a text of ours."""
+    found: int | None = getattr(kind, "length", None)
+    return found or getattr(getattr(kind, "impl", None), "length", None)
+
+
+def _counts(kind: Any) -> bool:
+    whole = isinstance(kind, sa.Integer | sa.Numeric)
+    return whole and not isinstance(kind, sa.Boolean | sa.Float)
+
+
+def _other(database: Database, index: sa.Index, live: LiveIndex) -> str:
+    """Why an index of this name is not this one; "" if it is, as far as can be said: each database
+    writes expressions in its own way."""
+    if index.unique and not live.unique:
+        return "is not unique"
+    keys = [getattr(key, "name", None) for key in index.expressions]
+    same = len(keys) == len(live.columns)
+    pairs = list(zip(keys, live.columns, strict=True)) if same else []
+    if (not same and None not in (*keys, *live.columns)) or any(
+        a and b and a.lower() != b.lower() for a, b in pairs
+    ):
+        return f"is on {', '.join(name or 'an expression' for name in live.columns)}"
+    where = database.predicate_of(index)
+    if where is None:
+        return "" if live.where is None else f"has only rows where {live.where.strip()}"
+    if live.where is None:
+        return "has all rows"
+    words = [one.name for one in visitors.iterate(where) if isinstance(one, sa.ColumnClause)]
+    numbers = re.findall(r"(?<![\w.])-?\d+", live.where)
+    there = live.where.lower()
+    if all(w in numbers if w.lstrip("-").isdigit() else w.lower() in there for w in words):
+        return ""
+    return f"has only rows where {live.where.strip()}"
+
+
+OWN_NAMES = frozenset(own.name for own in OWN)
 IN_ORDER = (
-    "guard",
-    "id",
-    "object",
-    "oldest",
-    "due",
-    "failed",
-    "urgent",
-    "unique",
+    *("guard", "id", "object", "oldest", "due", "failed", "urgent", "unique"),
     *SLICES.values(),
-    "group",
-    "owner",
-    "key",
+    *("group", "owner", "key"),
 )
 """The suffixes of indexes."""
 
@@ -98,3 +185,414 @@ def suffix(index: sa.Index) -> str:
 def is_generated(column: sa.Column[Any]) -> bool:
     """Whether a column is one of our hidden, generated ones, which exist only for indexes."""
     return bool(column.info.get(db.HIDDEN))
+
+
+# --- The columns of the message table: each must take what is written, and give it back.
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A violated requirement (needed) or recommendation. mend: statements that fix it, in order;
+    () = nothing to run. role: of the column whose type it is. detail: what the rows hold that the
+    statements change."""
+
+    check: str
+    needed: bool
+    text: str
+    mend: tuple[str, ...] = ()
+    role: str = ""
+    detail: str | None = None
+
+
+def told(found: Sequence[Fault]) -> str:
+    """Faults as the end of the text of a SchemaError, with the statements that fix them."""
+    mends = list(dict.fromkeys(statement for fault in found for statement in fault.mend))
+    text = "; ".join(fault.text for fault in found)
+    return f"{text}. To fix it: {'; '.join(mends)}" if mends else text
+
+
+WRITTEN_TEXTS = tuple(
+    name for name, role in ROLES.items() if role.holds == "text" and not role.may_be_generated
+)
+"""Those that instances write."""
+EMPTIED = tuple(name for name, role in ROLES.items() if role.emptied)
+BINARIES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
+INSTANT_TEXT = 26
+"""Characters of an instant as text."""
+REMAKE = "a column cannot be changed there: create the table again"
+
+
+def of_columns(live: Live) -> list[Fault]:
+    """What is otherwise than it must or should be."""
+    kept = {role: c for role, c in live.columns.items() if not _stays_generated(live, role, c)}
+    as_written = replace(live, columns=kept)  # nothing else of the others can be changed
+    return [*_generated(live), *(fault for judge in JUDGES for fault in judge(as_written))]
+
+
+def _there(live: Live, roles: Iterable[str]) -> Iterator[tuple[str, Column]]:
+    return ((role, live.columns[role]) for role in roles if role in live.columns)
+
+
+def _stays_generated(live: Live, role: str, column: Column) -> bool:
+    written = column.generated and not ROLES[role].may_be_generated
+    return written and not live.database.drop_generated(live.sql, live.name, column.name)
+
+
+def read(
+    conn: Connection,
+    inspector: Inspector,
+    spec: MessageTable,
+    database: Database,
+    described: Sequence[Any] | None = None,
+) -> Live:
+    """`describe.read`, and what changes of types would do; nothing of that is asked of a table that
+    is in order."""
+    live = describe.read(conn, inspector, spec, database, described)
+    roles = [f.role for f in of_columns(live) if f.check == "types" and f.mend and f.role]
+    return replace(live, tried={role: _dry_run(conn, live, role) for role in roles})
+
+
+def _numbers(live: Live) -> Iterator[Fault]:
+    for role, column in _there(live, NUMBERS):
+        if problem := number_problem(live, role, column):
+            yield _typed(live, role, column, problem)
+
+
+def mistyped(live: Live) -> list[Fault]:
+    """Why the statements cannot even be run: the columns that must be there hold no numbers."""
+    return [fault for fault in _numbers(live) if fault.role in REQUIRED]
+
+
+def number_problem(live: Live, role: str, column: Column) -> str:
+    """Why a column cannot hold the numbers of its role; "" if it can."""
+    name, kind = column.name, column.kind
+    if has_none(live, kind):
+        return ""
+    if not _counts(kind):
+        return f"column {name} ({role}) is {said(kind)}, but must be a whole number"
+    if role == "status" and getattr(kind, "unsigned", False):
+        return f"column {name} (status) is {kind}, but must take -1 (failed)"
+    if live.database.loose_types:
+        return ""
+    scale = getattr(kind, "scale", None) or 0
+    if role == "msg_id" and scale > 0:
+        return f"column {name} (msg_id) is {kind}: an id with a fraction is never run"
+    if role == "priority" and scale > 0:
+        return f"column {name} (priority) is {kind}, but must be a whole number"
+    spec = live.spec
+    tries = ends_at(spec.max_tries, "block")
+    most = {"status": 2, "error_try_times": tries, "crash_times": tries}
+    most["later_times"] = spec.later_limit
+    precision = getattr(kind, "precision", None)
+    room = db.number_room(kind)
+    if precision is not None and not isinstance(kind, sa.Integer):
+        room = 10 ** max(0, precision - scale) - 1
+    if room is not None and most.get(role, 0) > room:
+        return f"column {name} ({role}) is {kind}, but must hold {most[role]}"
+    return ""
+
+
+def _topics(live: Live) -> Iterator[Fault]:
+    for role, column in _there(live, ("topic",)):
+        if not (live.database.loose_types or isinstance(column.kind, sa.String)):
+            text = f"column {column.name} (topic) is {said(column.kind)}, but must be a text"
+            yield _typed(live, role, column, text)
+
+
+def _objects(live: Live) -> Iterator[Fault]:
+    """The guard is an index on an expression of the object where no column is made for it."""
+    for role, column in _there(live, ("object_id",)):
+        if live.database.guard_case == "function" and db.is_lob(column.kind):
+            text = (
+                f"column {column.name} (object_id) is {said(column.kind)}, of which there is no "
+                "index that keeps two messages of an object from running at once"
+            )
+            yield _typed(live, role, column, text)
+
+
+def _payloads(live: Live) -> Iterator[Fault]:
+    for role, column in _there(live, ("payload",)):
+        if not (live.database.loose_types or db.holds_json(column.kind)):
+            kind = said(column.kind)
+            kind += " ZEROFILL" if getattr(column.kind, "zerofill", False) else ""
+            text = f"column {column.name} (payload) is {kind}, but must hold JSON as a text"
+            yield _typed(live, role, column, text)
+
+
+def _headers(live: Live) -> Iterator[Fault]:
+    """Messages are handled without them."""
+    for role, column in _there(live, ("headers",)):
+        if problem := describe.header_problem(live, column):
+            text = f"column {column.name} (headers) {problem}: traces of producers are not kept"
+            yield _typed(live, role, column, text, is_needed=False)
+
+
+def _cut(live: Live) -> Iterator[Fault]:
+    """What is sent is not what is stored."""
+    for role, column in _there(live, ("object_id", "topic", "payload")):
+        if column.cuts:
+            yield _typed(live, role, column, f"column {column.name} ({role}) cuts long texts")
+
+
+def _keys(live: Live) -> Iterator[Fault]:
+    """Most messages have no unique key; others send theirs as a text."""
+    column = live.columns.get("unique_key")
+    if column is None or has_none(live, column.kind):
+        return
+    name, padded = column.name, live.database.pads_chars and isinstance(column.kind, sa.CHAR)
+    if not db.takes_any_text(column.kind) or padded:
+        text = f"column {name} (unique_key) is {said(column.kind)}, but must be a text"
+        yield _typed(live, "unique_key", column, text, is_needed=not live.database.loose_types)
+    elif not column.nullable or column.default not in (None, "NULL"):
+        has = "takes no NULL" if not column.nullable else f"has the default {column.default}"
+        text = f"column {name} (unique_key) {has}, but messages without a key need NULL"
+        mend = live.database.drop_not_null(live.sql, live.name, name, column.kind)
+        yield Fault("types", True, text, tuple(mend), "unique_key")
+
+
+def _texts(live: Live) -> Iterator[Fault]:
+    for role, column in _there(live, WRITTEN_TEXTS):
+        if has_none(live, column.kind):
+            continue
+        room, is_id = db.text_room(column.kind), role == "claimed_by"
+        problem = ""
+        if not db.takes_any_text(column.kind):
+            problem, is_needed = (
+                f"is {said(column.kind)}, but must be a text",
+                not live.database.loose_types or _takes_no_text(live, column.kind),
+            )
+        elif is_id and live.database.pads_chars and isinstance(column.kind, sa.CHAR):
+            problem, is_needed = f"is {column.kind}: what is read is not what was written", True
+        elif room is not None and room < (LONGEST_ID if is_id else MAX_ERROR):
+            least = LONGEST_ID if is_id else MAX_ERROR
+            problem = f"takes {room} characters, {least} are needed"
+            problem += "" if is_id else " for whole texts: they are cut"
+            is_needed = is_id and not live.database.loose_types
+        if problem:
+            text = f"column {column.name} {problem}"
+            yield _typed(live, role, column, text, is_needed=is_needed)
+
+
+def _instants(live: Live) -> Iterator[Fault]:
+    for role, column in _there(live, INSTANTS):
+        if has_none(live, column.kind):
+            continue
+        name, kind = column.name, column.kind
+        problem, is_needed = "", True
+        if isinstance(kind, sa.DateTime | sa.TIMESTAMP | UtcDateTime):
+            if live.database.zone_is_lost(kind):
+                zone = live.spec.time_zone
+                problem = f"column {name} has no time zone: it is read as the time of {zone}"
+                is_needed = False
+        elif live.database.loose_types:
+            is_needed = not ROLES[role].best_effort and _takes_no_text(live, kind)
+            if not isinstance(kind, sa.String):
+                problem = f"column {name} is {kind}: instants are kept as texts here"
+        elif not (live.database.texts_as_instants and _holds_an_instant(live, role, kind)):
+            problem = f"column {name} is {said(kind)}, but must be an instant"
+        if problem:
+            yield _typed(live, role, column, problem, is_needed=is_needed)
+
+
+def _takes_no_text(live: Live, kind: Any) -> bool:
+    return live.strict and isinstance(kind, sa.Integer | sa.Float | sa.LargeBinary)
+
+
+def _holds_an_instant(live: Live, role: str, kind: Any) -> bool:
+    room = db.text_room(kind)
+    if role == "available_at":  # it is in an index
+        most = live.database.key_room(kind)
+        too_long = most is not None and (room is None or room > most)
+        return (
+            isinstance(kind, sa.VARCHAR | sa.CHAR) and not too_long and (room or 0) >= INSTANT_TEXT
+        )
+    return isinstance(kind, sa.String) and (room is None or room >= INSTANT_TEXT)
+
+
+def _ids(live: Live) -> Iterator[Fault]:
+    """Ids that the database compares as equal must be equal for us."""
+    column = live.columns.get("object_id")
+    if column is None:
+        return
+    if live.fold == "unknown":
+        text = f"column {column.name} (object_id) has a collation by which msgworker cannot compare"
+        yield _typed(live, "object_id", column, text)
+    if live.database.case_index == "column" and isinstance(column.kind, BINARIES):
+        text = f"column {column.name} (object_id) is {column.kind}, but must be a text or a number"
+        yield Fault("types", True, text)
+    if not live.database.loose_types and isinstance(column.kind, sa.JSON | sa.ARRAY | NullType):
+        kind = said(column.kind)
+        text = f"column {column.name} (object_id) is {kind}, but must be a text or a number"
+        yield _typed(live, "object_id", column, text)
+    if column.changes:
+        text = f"column {column.name} (object_id) changes whenever its row is updated"
+        mend = live.database.drop_not_null(live.sql, live.name, column.name, column.kind)
+        yield Fault("columns", True, text, tuple(mend))
+    room = live.database.key_room(column.kind)
+    length = getattr(column.kind, "length", None)
+    if room is not None and isinstance(column.kind, sa.String) and (length or 0) > room:
+        text = f"column {column.name} (object_id) takes {length} characters, an index {room}"
+        yield _typed(live, "object_id", column, text)
+
+
+def _nulls(live: Live) -> Iterator[Fault]:
+    for role, column in _there(live, EMPTIED):
+        if column.nullable:
+            continue
+        mend = live.database.drop_not_null(live.sql, live.name, column.name, column.kind)
+        text = f"column {column.name} must take NULL"
+        yield Fault("columns", True, *_with_way_out(live, role, text, mend))
+
+
+def _generated(live: Live) -> Iterator[Fault]:
+    """Columns that we write must be columns that can be written; ours must be ours."""
+    for role, column in live.columns.items():
+        if column.generated and not ROLES[role].may_be_generated:
+            text = f"column {column.name} ({role}) is generated: it cannot be written"
+            plain = live.database.drop_generated(live.sql, live.name, column.name)
+            is_needed = not ROLES[role].best_effort
+            yield Fault("columns", is_needed, *_with_way_out(live, role, text, plain))
+    if live.database.case_index != "column":
+        return
+    for column in live.all.values():
+        if column.name.lower().startswith(OWN_PREFIX) and not column.generated:
+            text = (
+                f"column {column.name} is not one of msgworker's generated columns, which begin so"
+            )
+            quote = live.sql.identifier_preparer.quote
+            new = quote(f"x_{column.name}")
+            mend = f"ALTER TABLE {live.name} RENAME COLUMN {quote(column.name)} TO {new}"
+            yield Fault("columns", True, text, (mend,))
+
+
+def _defaults(live: Live) -> Iterator[Fault]:
+    column = live.columns.get("status")
+    if column is None or column.generated:
+        return
+    plain = (column.default or "NULL").strip("'()\" ").upper().split("::")[0].strip("'()\" ")
+    if plain in ("0", "+0", "0.0", "0.00"):
+        return
+    if plain == "NULL" and not column.nullable:  # who inserts must say it
+        return
+    text = (
+        f"column {column.name} (status) has no default: a row that is inserted without it is never "
+        "claimed"
+    )
+    if plain != "NULL":
+        text = f"column {column.name} (status) has the default {plain}: such rows are not new"
+    mend = live.database.set_default(live.sql, live.name, column.name, "0")
+    yield Fault("columns", False, text, mend)
+
+
+def _domains(live: Live) -> Iterator[Fault]:
+    for role, column in live.columns.items():
+        if column.refuses:
+            text = f"column {column.name} ({role}) is of a domain ({column.domain.name}) that does "
+            text += f"not take {', '.join(describe.ROWS[name] for name in column.refuses)}"
+            yield _typed(live, role, column, text)
+
+
+JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
+    *(_numbers, _topics, _objects, _payloads, _headers, _cut, _keys, _texts, _instants, _ids),
+    *(_nulls, _defaults, _domains),
+)
+
+
+# --- The statements that change them, and what these would do to the rows.
+
+
+def _typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool = True) -> Fault:
+    """A column of another type: it is changed, or else another one is named."""
+    mend = _retyped(live, role, column)
+    tried = live.tried.get(role, DryRun())
+    if tried.loses:
+        text, mend = f"{text}; {tried.loses}", ()
+    if not live.database.loose_types or live.strict:
+        text, mend = _with_way_out(live, role, text, mend)
+    return Fault("types", is_needed, text, mend, role, tried.holds or None)
+
+
+def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
+    if not live.database.retypes_values:
+        return DryRun()
+    column = live.columns[role]
+    at = (conn, live.name, column.name)
+    ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]].type
+    try:
+        spec = live.spec
+        held = db.holders(conn, live.name, spec.schema, spec.bare_name, column.name)
+        if held:
+            return DryRun(
+                f"its type cannot be changed while it is used by {', '.join(held)}: drop that first"
+            )
+        if role == "status":
+            return _statuses(db.values_as_numbers(*at, limit=20))
+        if role in NUMBERS:
+            odd = db.not_whole(*at)
+            return DryRun(f"it holds {', '.join(odd)}, which would be changed" if odd else "")
+        if role in INSTANTS and not isinstance(column.kind, sa.DateTime):
+            count = db.filled(*at)
+            text = f"{count:,} of its values would have to be read as instants of some time zone"
+            return DryRun(text if count else "")
+        if (length := _length(ours)) and (count := db.longer_than(*at, length)):
+            return DryRun(f"{count:,} of its values are longer than {length} characters")
+    except DBAPIError as error:
+        if db.trouble(error) is db.Trouble.LOST or db.is_overtime(error):
+            raise
+        return DryRun("what it holds cannot be read as that type")
+    return DryRun()
+
+
+def _statuses(found: Sequence[tuple[str | None, str | None, int]]) -> DryRun:
+    """Only rows that say one of the four numbers keep their meaning."""
+    shown = ", ".join(f"{'NULL' if v is None else v} ({n:,})" for v, _, n in found)
+    for text, number, _ in found:
+        try:
+            value = Decimal(text or "")
+            same = number is None or Decimal(number) == value
+        except InvalidOperation:
+            same = False
+        if not same or value not in (-1, 0, 1, 2):
+            return DryRun(f"its rows hold {shown}, which a change of the type would not keep")
+    return DryRun(holds=f"status of the rows, as before: {shown}" if found else "")
+
+
+def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
+    ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]]
+    kind, counts = column.kind, column.counts
+    instant = role in INSTANTS and isinstance(kind, sa.DateTime)
+    number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
+    generated = column.generated and ROLES[role].may_be_generated
+    if not live.database.can_alter_type(kind, ours.type, generated=generated):
+        return ()
+    plain = (
+        live.database.drop_generated(live.sql, live.name, column.name) if column.generated else ()
+    )
+    zone = live.spec.time_zone if instant else None
+    options: dict[str, Any] = {"zone": zone, "number": number, "counts": counts}
+    dropped = (
+        statement
+        for name, text in live.rules
+        if live.database.check_calls(text, column.name)  # made for values of the old type
+        for statement in live.database.drop_check(live.sql, live.name, name, None)
+    )
+    return (*plain, *dropped, *live.database.alter_type(live.sql, live.name, ours, **options))
+
+
+def _with_way_out(
+    live: Live, role: str, text: str, mend: Sequence[str]
+) -> tuple[str, tuple[str, ...]]:
+    """Where a column cannot be changed, another one can be added and named."""
+    if mend:
+        return text, tuple(mend)
+    if role in REQUIRED:
+        return f"{text}. {REMAKE}", ()
+    new = f"{live.columns[role].name}_2"
+    ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]]
+    kind = ours.type.compile(dialect=live.sql)
+    quoted = live.sql.identifier_preparer.quote(new)
+    add = f"ALTER TABLE {live.name} {live.database.add_column(f'{quoted} {kind}')}"
+    return (
+        f'{text}. {REMAKE}, or add a column ({add}) and name it: MessageTable({role}="{new}")',
+        (),
+    )

@@ -1,22 +1,35 @@
 """The tables of one App as it last read them: their structure, triggers and policies, the rule that
-is recorded; read again where they may have changed."""
+is recorded; read again where they may have changed. A start refuses what it cannot work with."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from sqlalchemy import Engine
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, Inspector
+from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
-from msgworker.errors import SchemaError
+from msgworker.db import Database, connecting
+from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.logs import logger
 from msgworker.processlock import ProcessLock
-from msgworker.schema import additions, create, upgrade
+from msgworker.schema import apply, describe, requirements
 from msgworker.schema import rule as rules
+from msgworker.schema.apply import Plan, Step
+from msgworker.schema.describe import LiveTable
+from msgworker.schema.difference import (
+    difference,
+    mistyped,
+    of_guard,
+    read,
+    told,
+)
 from msgworker.schema.rule import Rule
-from msgworker.schema.upgrade import Plan, Step
-from msgworker.table import MessageTable, Tables
+from msgworker.table import MessageTable, Need, Tables, own_tables, tables_for
 
 RULE_SECONDS = 1.0
 HOOKS_SECONDS = 30.0
@@ -77,7 +90,7 @@ class KnownTables:
             return tables
         self._hooks_read_at = time.monotonic()
         with db.reaching(self._engine):
-            changed = create.hooks_changed(self._engine, tables)
+            changed = hooks_changed(self._engine, tables)
         if changed:
             self._tables, self._fit = None, False
         return self.read()
@@ -86,7 +99,7 @@ class KnownTables:
         """The rule in force, recorded where none was; `read` has the same."""
         with db.reaching(self._engine):
             while True:
-                found = create.record_rule(self._engine, self.read())
+                found = rules.recorded_of(self._engine, self.read())
                 if found == Rule.of(self.read().spec):
                     return found
                 self.forget()
@@ -105,7 +118,7 @@ class KnownTables:
             return
         if self.read().unfit:  # perhaps fixed since it was read
             self.forget()
-        for note in create.check_fit(self._engine, self.read()):
+        for note in check_fit(self._engine, self.read()):
             log.warning("table %s: %s", self._spec.name, note)
         self._fit = True
 
@@ -113,9 +126,9 @@ class KnownTables:
         """Raise SchemaError if the column by which a scope slices the table is missing; warn if its
         index is."""
         if not self.read().has(role):
-            add = additions.adding_column(self._engine, self._spec, role)
+            add = apply.adding_column(self._engine, self._spec, role)
             raise SchemaError(f"{scope} needs a column in table {self._spec.name}. Add it: {add}")
-        index = additions.slice_index(self._engine, self.read(), role)
+        index = apply.slice_index(self._engine, self.read(), role)
         if index:
             text = "table %s: without an index %s also reads the messages of all others; run: %s"
             log.warning(text, self._spec.name, scope, index)
@@ -134,18 +147,18 @@ class KnownTables:
         database = db.database_of(self._engine)
         spec = self._spec
         if not self._names_rule:
-            spec = create.known_rule(self._engine, spec, database).to(spec)
-        made = create.create(
+            spec = known_rule(self._engine, spec, database).to(spec)
+        made = apply.create(
             self._engine,
             spec,
             database,
             lambda text: log.warning("table %s: %s", spec.name, text),
         )
         self.forget()
-        before = create.recorded_rule(self._engine, spec, database)
+        before = rules.recorded(self._engine, spec, database)
         if before == Rule.of(spec):
             return made, None
-        return made + create.create(self._engine, before.to(self._spec), database), before
+        return made + apply.create(self._engine, before.to(self._spec), database), before
 
     def upgrade(
         self,
@@ -157,11 +170,11 @@ class KnownTables:
         """See `App.upgrade_schema`."""
         with db.reaching(self._engine):
             database = db.database_of(self._engine)
-            spec = create.known_rule(self._engine, self._spec, database).to(self._spec)
+            spec = known_rule(self._engine, self._spec, database).to(self._spec)
             if dry_run:
                 with db.connecting(self._engine) as conn:
-                    return upgrade.plan(conn, spec, database, message_table=message_table)
-            found = upgrade.run(
+                    return apply.plan(conn, spec, database, message_table=message_table)
+            found = apply.upgrade(
                 *(self._engine, spec, database), message_table=message_table, on_step=on_step
             )
         self.forget()
@@ -170,7 +183,7 @@ class KnownTables:
     def _resolved(self, *, recorded: bool = True, seconds: float | None = None) -> Tables:
         with db.reaching(self._engine):
             database = db.database_of(self._engine)
-            found = create.resolve(
+            found = resolve(
                 *(self._engine, self._spec, database),
                 recorded=recorded,
                 with_headers=self._with_headers,
@@ -181,3 +194,213 @@ class KnownTables:
             text = "table %s has no column for headers: traces of producers end there; see %s"
             log.warning(text, found.spec.name, "`msgworker doctor`")
         return found
+
+
+# --- Read them, and refuse what no instance can work with.
+
+
+def missing_tables(engine: Engine, t: Tables) -> frozenset[str]:
+    """Which of the tables of ops and of features are not in the database now."""
+    with connecting(engine) as conn:
+        return _missing(sa.inspect(conn), t, own_tables(t, Need.OPS, Need.FEATURE))
+
+
+def _missing(inspector: Inspector, t: Tables, wanted: Iterable[sa.Table]) -> frozenset[str]:
+    listed = db.names_there(inspector, t.spec.schema)
+    tables = [x for x in wanted if x.name not in listed]
+    return frozenset(x.name for x in tables if db.is_there(inspector, x) is False)
+
+
+def _columns_there(inspector: Inspector, live: MessageTable, t: Tables) -> dict[str, list[Any]]:
+    """The columns of the message table and of the tables that instances need beside it."""
+    listed = db.names_there(inspector, live.schema)
+    own = [table.name for table in own_tables(t, Need.RUN) if table.name in listed]
+    return db.columns_there(inspector, [live.bare_name, *own], live.schema)
+
+
+@contextmanager
+def _within(conn: Connection, spec: MessageTable, seconds: float | None) -> Iterator[None]:
+    if seconds is None:
+        yield
+        return
+    try:
+        with db.deadline(conn, seconds):
+            yield
+    except DBAPIError as error:
+        if not db.is_overtime(error):
+            raise
+        raise DatabaseUnavailable(
+            f"table {spec.name} could not be read within {seconds:g} s: a session has it locked, "
+            "perhaps that of this transaction. Read app.tables before it begins"
+        ) from error
+
+
+def resolve(
+    engine: Engine,
+    spec: MessageTable,
+    database: Database,
+    *,
+    recorded: bool = True,
+    with_headers: bool = False,
+    seconds: float | None = None,
+) -> Tables:
+    """The tables as they are in the database; raises SchemaError for what is missing, all at once.
+
+    Optional columns of a foreign table may be missing; our own table must be complete.
+    recorded: by the rule that is recorded, not by that of `spec`. with_headers: headers are read
+    and written, for traces. seconds: for each statement; raises DatabaseUnavailable where another
+    session, perhaps one of the caller's, has the table locked for longer; None = it waits.
+    """
+    describe.check_names(spec, database)
+    with connecting(engine) as conn, _within(conn, spec, seconds):
+        inspector = sa.inspect(conn)
+        live = describe.find(inspector, spec)
+        if live is None:
+            raise SchemaError(describe.missing_table(conn, inspector, spec))
+        spec, ideal = live, tables_for(live, database)
+        there = _columns_there(inspector, live, ideal)
+        columns = there[live.bare_name]
+        indexes = database.indexes_of(conn, describe.bare(live), inspector)
+        weak = describe.weak_storage(inspector, live)
+        own, odd, without = _own_problems(inspector, ideal, there)
+        missing = _missing(inspector, ideal, own_tables(ideal, Need.OPS, Need.FEATURE))
+        as_is = read(conn, inspector, live, database, columns)
+        ids = as_is.columns.get("msg_id")
+        database = database.having(partitioned=as_is.partitions is not None)
+        is_key = ids is not None and describe.is_primary(inspector, live, ids.name)
+        twice = []
+        if ids is not None and not (is_key or database.partitioned):
+            unique = describe.is_unique(inspector, live, ids.name)
+            twice = [] if unique else [requirements.not_unique(conn, as_is)]
+        if not own:
+            rules.check_version(conn, ideal)
+        own_policies = db.policies_of(conn, own_tables(ideal, Need.RUN))
+        if recorded and not own:
+            spec = _in_force(conn, tables_for(live, database), indexes).to(live)
+    kinds = describe.kinds_of(columns)
+    describe.require_columns(spec, kinds)
+    live_table = LiveTable(True, describe.by_name(columns), indexes)
+    found = difference(tables_for(spec, database, kinds).message, live_table, database)
+    t = tables_for(
+        spec,
+        database,
+        kinds,
+        found.sound(indexes),
+        missing=missing,
+        lacking=without,
+        id_is_key=is_key,
+        unfit=told(requirements.needed(as_is)),
+        own_policies=own_policies,
+        **describe.facts(as_is, traced=with_headers),
+    )
+    asked_for = describe.asked_for(t.spec) - set(t.names)
+    lacking = [name for role, name in t.spec.names().items() if role in asked_for]
+    problems = [f"missing column {', '.join(lacking)}"] if lacking else []
+    problems += [told(wrong)] if (wrong := mistyped(as_is)) else []
+    problems += weak
+    if not problems and twice:
+        problems.append(t.unfit or told(twice))
+    problems += [f"generated column {column.name} is missing" for column in found.hidden]
+    problems += own + odd
+    if problems:
+        raise SchemaError(
+            f"table {spec.name} cannot be used: {'; '.join(problems)}. "
+            "Run App.create_schema(), `msgworker init-db` or `db upgrade`, or see `msgworker ddl`"
+        )
+    return t
+
+
+def known_rule(engine: Engine, spec: MessageTable, database: Database) -> Rule:
+    """The rule in force of a table that may not be there yet; then that of `spec`."""
+    with connecting(engine) as conn:
+        return rule_there(conn, spec, database)
+
+
+def rule_there(conn: Connection, spec: MessageTable, database: Database) -> Rule:
+    """The same, as a connection sees it."""
+    inspector = sa.inspect(conn)
+    live = describe.find(inspector, spec)
+    if live is None:
+        return Rule.of(spec)
+    t = tables_for(live, database)
+    indexes = database.indexes_of(conn, t.message, inspector)
+    if _own_problems(inspector, t, _columns_there(inspector, live, t))[0]:
+        return rules.assumed(live, indexes)
+    return _in_force(conn, t, indexes)
+
+
+def _in_force(conn: Connection, t: Tables, indexes: Iterable[str]) -> Rule:
+    """The rule that the table is worked on by: the recorded one, else the one of its indexes."""
+    return rules.read(conn, t) or rules.assumed(t.spec, indexes)
+
+
+def _own_problems(
+    inspector: Inspector, t: Tables, there_are: Mapping[str, list[Any]]
+) -> tuple[list[str], list[str], frozenset[str]]:
+    """What is missing of the tables that instances need beside the message table, what of them does
+    not take what is written, and the columns that they can do without. there_are: columns of tables
+    that are listed."""
+    problems, odd, without = [], [], set()
+    for table in own_tables(t, Need.RUN):
+        known = there_are.get(table.name)
+        live = LiveTable(True, describe.by_name(known or ()))
+        if known is None:
+            live = describe.look(inspector, table)
+        found = difference(table, live, t.database)
+        if not found.exists:
+            why = "is missing" if found.exists is False else "may not be read by this login"
+            problems.append(f"table {table.name} {why}")
+        without |= {f"{table.name}.{column.name}" for column in found.later}
+        odd += [why for _, why in found.odd]
+        if found.required:
+            lacking = ", ".join(column.name for column in found.required)
+            problems.append(f"table {table.name} has no column {lacking}")
+    return problems, odd, frozenset(without)
+
+
+def hooks_changed(engine: Engine, t: Tables) -> bool:
+    """Whether triggers, rules or policies have been added or dropped since the tables were read."""
+    with connecting(engine) as conn:
+        now = describe.hooks_now(conn, t)
+        now["own_policies"] = db.policies_of(conn, own_tables(t, Need.RUN))
+    return any(getattr(t, name) != value for name, value in now.items())
+
+
+def policies_changed(conn: Connection, t: Tables) -> bool:
+    """Whether row-level security decides otherwise than when the tables were read."""
+    found = db.policies_of(conn, [t.message])
+    now = [(one.names, one.may) for one in found]
+    return now != ([] if t.policies is None else [t.policies])
+
+
+def check_fit(engine: Engine, t: Tables) -> list[str]:
+    """Raise SchemaError if no instance may use the table: a message would be lost or stranded, or
+    the guard index is missing, which enforces exclusion. Returns what is wrong besides."""
+    if t.unfit:
+        raise SchemaError(f"table {t.spec.name} cannot be used: {t.unfit}")
+    hidden = list(requirements.of_own_policies(t.own_policies))
+    if stop := [fault for fault in hidden if fault.needed]:
+        raise SchemaError(f"table {t.spec.name} cannot be used: {told(stop)}")
+    with connecting(engine) as conn:
+        if why := of_guard(t, t.database.indexes_of(conn, t.message)):
+            raise SchemaError(
+                f"the guard index {t.guard_name} of {t.spec.name} {why}: two messages of one "
+                "object could run at once. Run `msgworker init-db`, or see `doctor`"
+            )
+        notes = [fault.text for fault in hidden] + _odd_ids(conn, t)
+        if t.doubtful:  # else nothing is written at a start
+            as_is = read(conn, sa.inspect(conn), t.spec, t.database)
+            notes += [f.text for f in requirements.faults(as_is) if f.check == "rights"]
+    if t.doubtful:
+        requirements.refuse_at_trial(engine, as_is)
+    return notes
+
+
+def _odd_ids(conn: Connection, t: Tables) -> list[str]:
+    """Why new messages would run before those that wait: their sequence was left behind, as where
+    rows are copied with their ids."""
+    ids = t.message.c[t.names["msg_id"]]
+    source = db.id_source(conn, t.message, ids.name)
+    highest = None if source is None else requirements.highest_id(conn, ids)
+    found = "" if source is None or highest is None else requirements.behind(source, highest)
+    return [f"{found}; `msgworker doctor` prints how to fix it"] if found else []

@@ -1,10 +1,11 @@
-"""The rule of a table, max_tries and on_dead: the same for all programs, recorded in the database.
+"""What is recorded of a table in the database: its rule, max_tries and on_dead, the same for all
+programs; and the version of its schema.
 
 Final states are stored as numbers: a message is dead because it has as many tries as the rule
 allows. So all programs must use the same rule, and a change of the rule must adjust the numbers. It
 is a row of `msgworker_lease` with a kind of its own, which never expires. An instance locks and
 reads that row when it registers. A change locks it too, checks that no instance is alive, adjusts
-the numbers, and records the new rule, all in one transaction.
+the numbers, and records the new rule, all in one transaction. The version is another such row.
 """
 
 from __future__ import annotations
@@ -13,18 +14,30 @@ import enum
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, bindparam
+from sqlalchemy import ColumnElement, Connection, Engine, bindparam
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import now, now_plus
+from msgworker.db import Database, Trouble, connecting, now, now_plus, trouble, writing
 from msgworker.errors import ConfigError, RuleChanged, SchemaError
 from msgworker.message import ends_at
+from msgworker.schema import describe
 from msgworker.store import lease, recover
-from msgworker.table import MAX_TRIES, Cols, MessageTable, Tables
+from msgworker.table import (
+    LEAST,
+    MAX_TRIES,
+    NEWEST,
+    Cols,
+    MessageTable,
+    Tables,
+    tables_for,
+)
 
 KIND = "rule"
 NEVER_SECONDS = 50 * 366 * 86_400.0
@@ -32,6 +45,8 @@ NEVER_SECONDS = 50 * 366 * 86_400.0
 BLOCK = "block"
 LOOK_SECONDS = 0.05
 ALONE_LOOK_SECONDS = 0.004
+AGAIN_SECONDS = 20.0
+"""So long what is to be recorded is read again where the database has rolled back the record."""
 
 
 class Rule(NamedTuple):
@@ -96,11 +111,12 @@ def _query(t: Tables) -> sa.Select[Any]:
     return sa.select(c.serves).where(c.name == bindparam("mw_name"), c.serves.is_not(None))
 
 
-def _name(t: Tables) -> str:
-    name = f"rule of {t.message.name}"  # no id of an instance has a blank
+def _name(t: Tables, kind: str = KIND) -> str:
+    """The name of the row."""
+    name = f"{kind} of {t.message.name}"  # no id of an instance has a blank
     if len(name.encode()) <= 64:
         return name
-    return f"rule of {hashlib.sha256(t.message.name.encode()).hexdigest()[:40]}"
+    return f"{kind} of {hashlib.sha256(t.message.name.encode()).hexdigest()[:40]}"
 
 
 def _rule(t: Tables, text: str) -> Rule:
@@ -132,13 +148,17 @@ def record(conn: Connection, t: Tables) -> None:
 
 def recording(t: Tables) -> sa.Insert:
     """The statement that records the rule of `t`, where there is no row for it."""
+    return _inserting(t, KIND, _text(t, Rule.of(t.spec)))
+
+
+def _inserting(t: Tables, kind: str, text: str) -> sa.Insert:
     values = {
-        "name": _name(t),
-        "kind": KIND,
+        "name": _name(t, kind),
+        "kind": kind,
         "started_at": now(),
         "renewed_at": now(),
         "expires_at": now_plus(sa.literal(NEVER_SECONDS, sa.Float())),
-        "serves": _text(t, Rule.of(t.spec)),
+        "serves": text,
     }
     return sa.insert(t.lease).values(values)
 
@@ -167,6 +187,38 @@ def assumed(spec: MessageTable, indexes: Iterable[str]) -> Rule:
     rules = made_for(spec, indexes)
     own = Rule.of(spec)
     return rules[0] if len(rules) == 1 and own not in rules else own
+
+
+def recorded(engine: Engine, spec: MessageTable, database: Database) -> Rule:
+    """The recorded rule of a table; where none is, that of `spec` is recorded."""
+    with connecting(engine) as conn:
+        live = describe.find(sa.inspect(conn), spec)
+    return recorded_of(engine, tables_for(live or spec, database))
+
+
+def recorded_of(engine: Engine, t: Tables) -> Rule:
+    """The same, of tables as they are in the database."""
+    until = time.monotonic() + AGAIN_SECONDS
+    while True:
+        with connecting(engine) as conn:
+            found = read(conn, t)
+        if found is not None:
+            return found
+        with _perhaps_recorded(until), writing(engine) as conn:
+            record(conn, t)
+
+
+@contextmanager
+def _perhaps_recorded(until: float) -> Iterator[None]:
+    """Lets no error pass that says that another program has recorded it first, or may have: on
+    Galera one on another node ends our COMMIT like a deadlock. until: in monotonic seconds, when a
+    deadlock is an error."""
+    try:
+        yield
+    except DBAPIError as error:
+        kind = trouble(error)
+        if kind is not Trouble.RACE and (kind is not Trouble.AGAIN or time.monotonic() > until):
+            raise
 
 
 # ---------------------------------------------------------------- working by it
@@ -307,3 +359,81 @@ def _renumbered(
 
 def _number(value: int) -> ColumnElement[int]:
     return sa.literal_column(str(value), sa.Integer())
+
+
+# ---------------------------------------------------------------- the version of the schema
+
+VERSION = "schema"
+"""The kind of its row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedVersion:
+    """The version that is recorded. least: the oldest one whose code may work on it. Code of an
+    older one is refused at its start."""
+
+    version: int
+    least: int
+
+
+def read_version(conn: Connection, t: Tables) -> RecordedVersion | None:
+    """The recorded version; None where none is, or what is there is none."""
+    row = _version_row(conn, t)
+    return None if row is None else _version(row.serves)
+
+
+def _version_row(conn: Connection, t: Tables) -> Any:
+    c = t.lease.c
+
+    def build() -> sa.Select[Any]:
+        return sa.select(c.term, c.serves).where(c.name == bindparam("mw_name"))
+
+    known = {"mw_name": _name(t, VERSION)}
+    return conn.execute(t.built("schema_version", build), known).first()
+
+
+def _version(text: str | None) -> RecordedVersion | None:
+    try:
+        value = json.loads(text or "")
+        return RecordedVersion(int(value["version"]), int(value["least"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def recording_version(conn: Connection | None, t: Tables) -> sa.Insert | sa.Update | None:
+    """The statement that records the version of this package; None where it, or a newer one, is
+    recorded. It changes only the row that was read. conn: None where the table is to be made."""
+    row, c = None if conn is None else _version_row(conn, t), t.lease.c
+    found = None if row is None else _version(row.serves)
+    if found is not None and found.version >= NEWEST:
+        return None
+    text = json.dumps({"table": t.message.name, "version": NEWEST, "least": LEAST})
+    if row is None:
+        return _inserting(t, VERSION, text)
+    seen = sa.literal_column(str(row.term), sa.BigInteger())
+    change = sa.update(t.lease).where(c.name == _name(t, VERSION), c.term == seen)
+    term = c.term + sa.literal_column("1")
+    return change.values({"renewed_at": now(), "serves": text, "term": term})
+
+
+def record_version(engine: Engine, t: Tables) -> None:
+    """Record the version of tables that are complete, unless it is recorded, or a newer one."""
+    until = time.monotonic() + AGAIN_SECONDS
+    while True:
+        with connecting(engine) as conn:
+            statement = recording_version(conn, t)
+        if statement is None:
+            return
+        with _perhaps_recorded(until), writing(engine) as conn:
+            conn.execute(statement)
+
+
+def check_version(conn: Connection, t: Tables) -> None:
+    """Raise SchemaError if code of this version may not work on the schema."""
+    found = read_version(conn, t)
+    if found is not None and found.least > NEWEST:
+        raise SchemaError(
+            f"the schema of {t.spec.name} is version {found.version}, on which only code of "
+            f"version {found.least} or later may work, and this package knows {NEWEST}: install "
+            "the msgworker that has upgraded it, or a later one"
+        )

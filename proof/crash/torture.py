@@ -36,7 +36,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from msgworker.schema import additions
+from msgworker.schema import apply
 from msgworker.table.tables import takes_keys
 from proof import pairs, pooled
 from proof.crash import points
@@ -549,7 +549,7 @@ def divide(url: str) -> None:
     """Make the message table with partitions."""
     engine = plain_engine(url)
     with engine.begin() as conn:
-        conn.exec_driver_sql(additions.ddl(MessageTable(), "postgresql", 8))
+        conn.exec_driver_sql(apply.ddl(MessageTable(), "postgresql", 8))
     engine.dispose()
 
 

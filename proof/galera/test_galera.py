@@ -19,7 +19,7 @@ from msgworker.app import setup_of
 from msgworker.db import Trouble, database_of, open_engine, trouble
 from msgworker.instance.instance import Instance
 from msgworker.limit import Limit
-from msgworker.schema import create, rule, versions
+from msgworker.schema import rule
 from msgworker.store import claim, items, limits, recover
 from proof.crash.fleet import Trial, assert_clean
 from proof.crash.scenarios import load
@@ -292,8 +292,8 @@ def test_a_limit_that_two_nodes_declare_at_once_is_declared(apps: list[App]) -> 
 def test_a_schema_that_two_nodes_record_at_once_is_recorded(apps: list[App]) -> None:
     """`create_schema` of two programs that start together: the rule, and the version."""
     for record in (
-        lambda app: create.record_rule(app.engine, app.tables),
-        lambda app: versions.record(app.engine, app.tables),
+        lambda app: rule.recorded_of(app.engine, app.tables),
+        lambda app: rule.record_version(app.engine, app.tables),
     ):
         with apps[0].engine.begin() as conn:
             conn.exec_driver_sql("DELETE FROM msgworker_lease")

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.doctor import Finding, Severity
 from msgworker.errors import DatabaseUnavailable, SchemaError
-from msgworker.schema import additions
+from msgworker.schema import apply
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import make_table
@@ -205,16 +205,16 @@ def test_two_rules_add_their_columns_at_once(mariadb, monkeypatch):
     """Generated columns are added together; some of them may be there by then."""
     one = App(mariadb.url, table=MessageTable("tb"))
     other = App(mariadb.url, table=MessageTable("tb", max_tries=5))
-    adding, made = additions.add_columns, list[str]()
+    adding, made = apply.add_columns, list[str]()
 
     def after_the_other(*arguments: Any) -> str:
         text = adding(*arguments)
-        monkeypatch.setattr(additions, "add_columns", adding)
+        monkeypatch.setattr(apply, "add_columns", adding)
         made.extend(other.create_schema())
         return text
 
     run(one, f"{THEIRS})")
-    monkeypatch.setattr(additions, "add_columns", after_the_other)
+    monkeypatch.setattr(apply, "add_columns", after_the_other)
     made += one.create_schema()
     of_columns_it_lacks = {"mw_urgent", "mw_unique"}
     assert {*GENERATED, "mw_open_object_t5"} - of_columns_it_lacks <= set(made)
@@ -238,7 +238,7 @@ def generated(app: App) -> dict[str, str]:
 
 def make_virtual(app: App) -> None:
     """As an earlier version made them."""
-    made = additions.ddl(app.table, "mariadb").splitlines()
+    made = apply.ddl(app.table, "mariadb").splitlines()
     columns = [line.strip(" ,") for line in made if line.strip().startswith("mw_")]
     virtual = [f"ADD COLUMN {line.replace('STORED', 'VIRTUAL')}" for line in columns]
     drops = [f"DROP COLUMN {name}" for name in GENERATED]
@@ -262,6 +262,61 @@ def test_a_guard_that_is_not_unique(make_app, app, database):
     with pytest.raises(SchemaError, match="not unique"):
         other.drain()
     found_and_mended(make_app, app, "indexes", "not unique")
+
+
+@pytest.mark.parametrize(
+    ("on", "why"),
+    [
+        pytest.param(
+            *("(topic) WHERE status = 1", "is on topic"),
+            marks=pytest.mark.requires("unique_index_of_any_column"),
+        ),
+        ("(object_id) WHERE status = 2", "has only rows where"),
+        ("(object_id)", "has all rows"),
+    ],
+)
+@pytest.mark.requires("partial_indexes")
+def test_a_guard_of_other_rows(make_app, app, on, why):
+    run(
+        app,
+        "DROP INDEX msgworker_message_guard",
+        f"CREATE UNIQUE INDEX msgworker_message_guard ON msgworker_message {on}",
+    )
+    other = make_app()
+    other.add_handler("t", lambda msg: None)
+    with pytest.raises(SchemaError, match=f"guard index .* {why}"):
+        other.drain()
+    assert other.create_schema() == []
+    found_and_mended(make_app, app, "indexes", why)
+
+
+def test_an_index_of_our_name_on_another_column(make_app, app, database):
+    on = " ON msgworker_message" if database.name == "mariadb" else ""
+    run(
+        app,
+        f"DROP INDEX msgworker_message_due{on}",
+        "CREATE INDEX msgworker_message_due ON msgworker_message (topic)",
+    )
+    (told,) = [one for one in app.ops.doctor() if one.check == "indexes"]
+    assert (told.severity, "is on topic" in told.text) == (Severity.ADVISED, True)
+    run(app, *told.mend)
+    (told,) = [one for one in app.ops.doctor() if one.check == "indexes"]
+    assert told.severity is Severity.FINE
+
+
+@pytest.mark.requires("column_types")
+@pytest.mark.requires("common_sql")
+def test_a_column_beside_that_does_not_take_what_is_written(make_app, app, database):
+    if database.name == "mariadb":
+        short, filled = "MODIFY taken_by varchar(9)", "MODIFY item_value text NOT NULL"
+    else:
+        short = "ALTER COLUMN taken_by TYPE varchar(9)"
+        filled = "ALTER COLUMN item_value SET NOT NULL"
+    run(app, f"ALTER TABLE msgworker_lease {short}", f"ALTER TABLE msgworker_item {filled}")
+    words = ("taken_by", "a text of 64 characters", "item_value", "must take NULL")
+    with pytest.raises(SchemaError, match=r"taken_by of table msgworker_lease is VARCHAR\(9\)"):
+        _ = make_app().tables
+    found_and_mended(make_app, app, "types", *words)
 
 
 def test_a_column_is_missing(make_app, app, database):

@@ -17,7 +17,7 @@ from msgworker import App, ConfigError, MessageTable, SchemaError
 from msgworker.alembic import include_object
 from msgworker.doctor import Finding, Severity
 from msgworker.message import State
-from msgworker.schema import additions
+from msgworker.schema import apply
 from msgworker.store import claim
 from tests.support.doctor import needed, run
 from tests.support.leases import dead_holds
@@ -33,7 +33,7 @@ MESSAGES = "msgworker_message"
 
 def made(database: Any, script: str | None = None, **options: Any) -> App:
     """An App on the table of the script, which is that of 4 partitions."""
-    script = script or additions.ddl(MessageTable(), "postgresql", PARTS)
+    script = script or apply.ddl(MessageTable(), "postgresql", PARTS)
     with database.engine().begin() as conn:
         conn.exec_driver_sql(script)
     return App(database.url, backoff_seconds=1, **options)
@@ -225,7 +225,7 @@ def test_a_guard_that_is_not_on_all_partitions_is_refused(divided, postgresql):
 
 
 def test_a_guard_that_is_not_unique_is_refused(postgresql):
-    script = additions.ddl(MessageTable(), "postgresql", PARTS)
+    script = apply.ddl(MessageTable(), "postgresql", PARTS)
     refused(made(postgresql, script.replace("UNIQUE ", "", 1)), "guard.*not unique")
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
 from msgworker.doctor import Severity
-from msgworker.schema.additions import ddl
+from msgworker.schema.apply import ddl
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, TABLE, foreign_table, insert, make_table

@@ -20,7 +20,7 @@ from msgworker.instance.claiming.choice import WINDOW
 from msgworker.instance.claiming.search import Search
 from msgworker.instance.claiming.slices import BEHIND, AgeSearch, SliceSearch
 from msgworker.message import Outcome, Settlement
-from msgworker.schema import additions
+from msgworker.schema import apply
 from msgworker.store import candidates, claim, done, shards_by_age
 from msgworker.store import shards as slices
 from msgworker.store.shards import Place
@@ -94,7 +94,7 @@ def test_a_scope_without_its_index_works_and_tells_the_statement(make_app, caplo
     with app.engine.begin() as conn:
         conn.exec_driver_sql(told.partition("run: ")[2])
     now = make_app(table=MessageTable()).tables
-    assert not additions.slice_index(app.engine, now, "shard")
+    assert not apply.slice_index(app.engine, now, "shard")
 
 
 def test_a_scope_whose_column_is_missing_tells_how_to_add_it(make_app):

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, db
 from msgworker.message import Outcome, Settlement
-from msgworker.schema import additions
+from msgworker.schema import apply
 from msgworker.store import cancels, candidates, claim, done, limits, ranked, recover, settle
 from msgworker.store.candidates import Candidate
 from msgworker.store.done import FlagMissing
@@ -171,7 +171,7 @@ def _advance(conn: Any, t: Any, params: dict[str, Any]) -> Any:
 def test_hot_statements_use_the_indexes_of_partitions(postgresql):
     """Four indexes are looked into for a message only where a table is larger."""
     with postgresql.engine().begin() as conn:
-        conn.exec_driver_sql(additions.ddl(MessageTable(), "postgresql", 4))
+        conn.exec_driver_sql(apply.ddl(MessageTable(), "postgresql", 4))
         conn.exec_driver_sql(
             "INSERT INTO msgworker_message (object_id, topic, status, finished_at) "
             f"SELECT 'o' || i %% {OBJECTS}, 't', 2, now() FROM generate_series(1, 80000) i"

@@ -11,8 +11,9 @@ from sqlalchemy.dialects import mysql, postgresql
 
 from msgworker import MessageTable
 from msgworker.db import DATABASES, NAMES
-from msgworker.schema import requirements
-from msgworker.schema.requirements import Check, Column, Live
+from msgworker.schema import describe, requirements
+from msgworker.schema.describe import Check, Column, Live
+from msgworker.schema.difference import told
 from msgworker.table import tables_for
 
 
@@ -87,10 +88,10 @@ def test_a_column_that_is_emptied_must_take_null(name, role):
     live = changed(described(name), role, nullable=False, default="''")
     (fault,) = requirements.faults(live)
     assert (fault.needed, fault.text.startswith(f"column {role} must take NULL")) == (True, True)
-    told = requirements.told([fault])
-    assert "ALTER TABLE" in told
+    text = told([fault])
+    assert "ALTER TABLE" in text
     if name == "sqlite":
-        assert f'MessageTable({role}="{role}_2")' in told
+        assert f'MessageTable({role}="{role}_2")' in text
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -99,7 +100,7 @@ def test_a_short_column_of_errors_is_advised_and_errors_are_cut_to_it(name, leng
     live = changed(described(name), "last_error", kind=sa.String(length))
     (fault,) = requirements.faults(live)
     assert (fault.needed, "they are cut" in fault.text) == (False, True)
-    assert requirements.error_room(live) == length
+    assert describe.error_room(live) == length
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_a_short_column_of_errors_is_advised_and_errors_are_cut_to_it(name, leng
 )
 def test_how_much_of_an_error_is_kept(kind, room):
     live = changed(described("mariadb"), "last_error", kind=kind)
-    assert requirements.error_room(live) == room
+    assert describe.error_room(live) == room
 
 
 @pytest.mark.parametrize(("name", "is_needed"), [("postgresql", True), ("mariadb", False)])
@@ -192,7 +193,7 @@ def test_instants_without_a_zone_are_advised():
 
 
 def test_what_is_written_follows_the_rules_of_the_table():
-    written = requirements.rows_written(MessageTable(max_tries=7))
+    written = describe.rows_written(MessageTable(max_tries=7))
     assert set(written) == set(requirements.ROWS)
     assert {row["status"] for row in written.values()} == {-1, 0, 1, 2}
     assert written["dead"]["error_try_times"] == 7

@@ -98,9 +98,15 @@ def shape(engine: sa.Engine) -> dict[str, Any]:
             }
             found[name.lower()] = (
                 columns,
-                sorted(of(conn).index_names(conn, sa.Table(name, sa.MetaData()))),
+                sorted(of(conn).indexes_of(conn, sa.Table(name, sa.MetaData()))),
             )
     return found
+
+
+def unfinished(conn: sa.Connection, table: sa.Table) -> set[str]:
+    """The indexes of a table whose creation was interrupted."""
+    there = of(conn).indexes_of(conn, table)
+    return {name for name, one in there.items() if not one.finished}
 
 
 def shape_made_anew(engine: sa.Engine) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable, SchemaError
 from msgworker.db import NAMES, of
 from msgworker.doctor import Severity
-from msgworker.schema.upgrade import Step
+from msgworker.schema.apply import Step
 from msgworker.table import NEWEST, VERSIONS
 from tests.support.waiting import until
 from tests.upgrade import kept
@@ -147,7 +147,7 @@ def test_several_upgrades_at_once_make_everything_once(
     done = apps[0].upgrade_schema()
     assert (done.steps, done.recorded) == ((), NEWEST)
     with apps[0].engine.connect() as conn:
-        assert of(conn).invalid_indexes(conn, apps[0].tables.message) == set()
+        assert kept.unfinished(conn, apps[0].tables.message) == set()
 
 
 def test_what_is_printed_is_what_runs(database: Any, make_app: Callable[..., App]) -> None:
@@ -173,7 +173,7 @@ def test_a_message_table_of_yours_is_changed_when_it_is_asked_for(
     app = make_app(table=MessageTable("orders"))
     before = kept.shape(app.engine), sa.inspect(app.engine).get_columns("orders")
     with app.engine.connect() as conn:
-        indexes = of(conn).index_names(conn, sa.Table("orders", sa.MetaData()))
+        indexes = of(conn).indexes_of(conn, sa.Table("orders", sa.MetaData()))
     plan = app.upgrade_schema()
     assert {one.table.lower() for one in plan.left} == {"orders"}
     assert app.upgrade_schema().recorded is None
@@ -181,7 +181,7 @@ def test_a_message_table_of_yours_is_changed_when_it_is_asked_for(
         c["name"] for c in before[1]
     ]
     with app.engine.connect() as conn:
-        assert of(conn).index_names(conn, sa.Table("orders", sa.MetaData())) == indexes
+        assert of(conn).indexes_of(conn, sa.Table("orders", sa.MetaData())) == indexes
     assert app.upgrade_schema(message_table=True).left == ()
     done = app.upgrade_schema()
     assert (done.steps, done.left, done.recorded) == ((), (), NEWEST)
@@ -272,12 +272,12 @@ def test_an_index_whose_creation_was_interrupted_is_made_anew(
     assert "GROUP BY object_id" in str(told.value)
     with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         table = sa.Table("msgworker_message", sa.MetaData())
-        assert of(conn).invalid_indexes(conn, table) == {"msgworker_message_guard"}
+        assert kept.unfinished(conn, table) == {"msgworker_message_guard"}
         conn.exec_driver_sql("UPDATE msgworker_message SET status = 0 WHERE object_id = 'b'")
         plan = app.upgrade_schema()
         assert plan.steps[0].statements[0].startswith(("ALTER", "DO", "CREATE", "SET"))
-        assert of(conn).invalid_indexes(conn, table) == set()
-        assert "msgworker_message_guard" in of(conn).index_names(conn, table)
+        assert kept.unfinished(conn, table) == set()
+        assert "msgworker_message_guard" in of(conn).indexes_of(conn, table)
 
 
 def test_a_table_in_use_is_waited_for_without_holding_up_others(postgresql: Any) -> None:

@@ -21,7 +21,7 @@ from msgworker.instance.state import Setup, Shared
 from msgworker.logs import Said
 from msgworker.queries.instances import leased, leases_ending
 from msgworker.queries.remaining import Left, left
-from msgworker.schema import create
+from msgworker.schema import known
 from msgworker.store import ranked
 from msgworker.store.candidates import Candidate
 from msgworker.store.lease import Lease
@@ -248,7 +248,7 @@ class Finder:
         """Whether row-level security of the messages was switched on, or changed, since the tables
         were read."""
         with self._link.statement() as conn:
-            return create.policies_changed(conn, self._setup.tables)
+            return known.policies_changed(conn, self._setup.tables)
 
     def leases_ending(self, seconds: float) -> list[Lease]:
         """The leases of other instances with messages that end within so many seconds."""

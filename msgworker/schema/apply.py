@@ -1,0 +1,572 @@
+"""Make what the tables lack: at once (`create`), or while instances work on them (`upgrade`); and
+the script that makes all of them, for a DBA (`ddl`).
+
+What is missing follows from the tables as they are, not from the recorded version. So it makes no
+difference who has made a part of it, or where an upgrade ended before its time; and several
+programs may do it at once.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Engine, Inspector
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import CreateIndex
+
+from msgworker import db
+from msgworker.counted import plural
+from msgworker.db import (
+    AN_INSTANT,
+    NOBODY,
+    CreateColumn,
+    CreateTable,
+    Database,
+    Trouble,
+    connecting,
+    reason_of,
+    trouble,
+    writing,
+)
+from msgworker.errors import SchemaError
+from msgworker.message import Status
+from msgworker.schema import describe, requirements
+from msgworker.schema import rule as rules
+from msgworker.schema.difference import difference, is_generated, ordered_indexes, suffix
+from msgworker.table import (
+    ADDED,
+    LOCK,
+    NEWEST,
+    OWN,
+    SLICES,
+    Cols,
+    MessageTable,
+    Tables,
+    lit,
+    own_tables,
+    reached,
+    tables_for,
+    version_of,
+)
+
+ATTEMPTS = 24
+"""A table that is in use is tried for so often, with longer and longer pauses: some minutes."""
+PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 10.0
+PREFIX = "msgworker_"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of an upgrade. version: of the schema that it belongs to. makes: what, in words.
+    statements: of one transaction, in order. waits: who waits meanwhile. table: on which it is.
+    lacking: what is missing without it, as in Version.adds; () for what is only recorded. names: of
+    what it creates."""
+
+    version: int
+    makes: str
+    statements: tuple[str, ...]
+    waits: str
+    table: str
+    lacking: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The first word of what it makes."""
+        return self.makes.partition(" ")[0]
+
+    @property
+    def script(self) -> str:
+        """The statements as a script."""
+        lines = [f"{one};" for one in self.statements]
+        return "\n".join(lines if len(lines) == 1 else ["BEGIN;", *lines, "COMMIT;"])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an upgrade runs. found: the version of the tables: the newest that is complete, 0 = not
+    even the first. recorded: the version in the database, None where none is. steps: what it runs.
+    left: what it leaves to the owner of the message table."""
+
+    table: str
+    found: int
+    recorded: int | None
+    steps: tuple[Step, ...]
+    left: tuple[Step, ...]
+
+
+# --- Make it.
+
+
+def create(
+    engine: Engine,
+    spec: MessageTable,
+    database: Database,
+    warn: Callable[[str], object] = lambda _: None,
+) -> list[str]:
+    """Create what is missing; return the names of what was created, [] if all was there.
+    warn: gets what is odd about the rows of a table that had no index of ours until now, and where
+    a table of a new one's name is in another schema.
+
+    Opens its own transactions. On a table that exists already only indexes are added (and, on
+    MariaDB and MySQL, hidden generated columns; to our own table also columns of a later version);
+    its columns are left alone. The rule of a table is recorded where none is; so is the version.
+    Raises SchemaError if the guard index cannot be built because an object has two running rows.
+    """
+    describe.check_names(spec, database)
+    db.of(engine).set_up(engine)
+    before: set[str] = set()
+    as_is = None
+    with connecting(engine) as conn:
+        if why := db.refuses_all_writes(conn):
+            raise SchemaError(f"nothing was created: {why}")
+        inspector = sa.inspect(conn)
+        if live := describe.find(inspector, spec):
+            before = set(database.indexes_of(conn, describe.bare(live), inspector))
+            fitting = describe.for_table(inspector, live, database)
+            as_is = requirements.refuse_unfit(inspector, live, fitting)
+        elif other := describe.elsewhere(conn, spec):
+            warn(f"it is new here; {other}")
+    if as_is is not None:
+        requirements.refuse_at_trial(engine, as_is)
+
+    def missing(*, indexes: bool) -> list[Step]:
+        with connecting(engine) as conn:
+            inspector = sa.inspect(conn)
+            now, _ = _wanted(inspector, spec, database)
+            steps = _at_once(inspector, now, (now.message, *own_tables(now)))
+        return [step for step in steps if (step.kind == "index") is indexes]
+
+    with connecting(engine) as conn:
+        t, _ = _wanted(sa.inspect(conn), spec, database)
+    made = _make(engine, t, partial(missing, indexes=False))
+    # Before the indexes of ours are there: those of another rule show by which one it was used.
+    rules.recorded(engine, rules.assumed(t.spec, before).to(t.spec), database)
+    made += _make(engine, t, partial(missing, indexes=True))
+    rules.record_version(engine, t)
+    if as_is is not None and not before & {str(i.name).lower() for i in t.message.indexes}:
+        _warn_of_statuses(engine, t, warn)
+    return made
+
+
+def create_locks(engine: Engine, t: Tables) -> list[str]:
+    """Create the table of locks alone, where it is missing; the names of what was created."""
+    db.of(engine).set_up(engine)
+
+    def missing() -> list[Step]:
+        with connecting(engine) as conn:
+            return _at_once(sa.inspect(conn), t, [LOCK.of(t)])
+
+    return _make(engine, t, missing)
+
+
+def _at_once(inspector: Inspector, t: Tables, tables: Iterable[sa.Table]) -> list[Step]:
+    """Tables first, indexes last."""
+    steps = [step for one in tables for step in _steps(inspector, t, one, online=False)]
+    return sorted(steps, key=lambda step: ("table", "column", "index").index(step.kind))
+
+
+def _make(engine: Engine, t: Tables, missing: Callable[[], list[Step]]) -> list[str]:
+    """Make what is missing; return the names of what was created. A step also fails where another
+    program was faster."""
+    made: list[str] = []
+    steps = missing()
+    while steps:
+        try:
+            _run(engine, steps[0])
+        except DBAPIError as error:
+            failed, steps = steps[0], missing()
+            if failed in steps:
+                raise _refused(engine, t, failed, error, "create") from error
+        else:
+            made += steps.pop(0).names
+    return made
+
+
+def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) -> None:
+    """No index holds such rows, so this reads the table, as its first indexes have done."""
+    c = t.cols()
+    with connecting(engine) as conn:
+        rows = sa.select(sa.func.count(), sa.func.min(c.msg_id)).where(has_unknown_status(c))
+        count, example = conn.execute(rows).one()
+    if count:
+        quote = engine.dialect.identifier_preparer.quote
+        status = quote(t.names["status"])
+        text = plural(count, "row", "has", "have")
+        warn(
+            f"{text} an unknown status and will never be claimed (message {example}, "
+            f"say). See them: SELECT {quote(t.names['msg_id'])}, {status} FROM "
+            f"{engine.dialect.identifier_preparer.format_table(t.message)} WHERE {status} NOT IN "
+            f"(-1, 0, 1, 2) OR {status} IS NULL; `msgworker doctor` prints how to fix them"
+        )
+
+
+def has_unknown_status(c: Cols, *, known: Iterable[Status] = tuple(Status)) -> ColumnElement[bool]:
+    """Rows whose status is none of those known."""
+    return sa.or_(c.status.is_(None), c.status.not_in([lit(s) for s in known]))
+
+
+# --- Make it while others work.
+
+
+def plan(
+    conn: Connection,
+    spec: MessageTable,
+    database: Database,
+    *,
+    message_table: bool = False,
+    inspector: Inspector | None = None,
+) -> Plan:
+    """The steps from the tables as they are to those of this package. It changes nothing.
+
+    message_table: also those on a message table that has not our name. inspector: of `conn`; what
+    it has read already is not read again. Raises SchemaError for a table that no instance may use,
+    and for a schema on which code of this version may not work.
+    """
+    describe.check_names(spec, database)
+    inspector = inspector or sa.inspect(conn)
+    t, there = _wanted(inspector, spec, database, refuse=True)
+    tables = (*own_tables(t), t.message)
+    steps = [step for one in tables for step in _steps(inspector, t, one, online=True)]
+    lacking = [name for one in steps for name in one.lacking]
+    can_read = not {"lease", "lease.serves"} & set(lacking)
+    if can_read:
+        rules.check_version(conn, t)
+    ours = message_table or t.spec.is_default or not there
+    left = () if ours else tuple(one for one in steps if one.table == t.message.name)
+    steps = [one for one in steps if one not in left]
+    recorded = rules.read_version(conn, t) if can_read else None
+    if not left:
+        steps += _records(conn, t, can_read=can_read)
+    version = None if recorded is None else recorded.version
+    return Plan(t.spec.name, reached(lacking), version, tuple(steps), left)
+
+
+def upgrade(
+    engine: Engine,
+    spec: MessageTable,
+    database: Database,
+    *,
+    message_table: bool = False,
+    on_step: Callable[[Step], object] | None = None,
+    conn: Connection | None = None,
+) -> Plan:
+    """Run the steps, in transactions of their own; return the plan of the beginning.
+
+    on_step: is called after each. conn: the connection that runs them, in AUTOCOMMIT; else others
+    of the engine. Several may run at once, also beside `schema.create`. Raises SchemaError where a
+    step fails: run it again, it continues from there.
+    """
+
+    def look() -> Plan:
+        with connecting(engine) if conn is None else nullcontext(conn) as looking:
+            return plan(looking, spec, database, message_table=message_table)
+
+    if conn is None:
+        db.of(engine).set_up(engine)
+    with db.of(engine).in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):
+        first = now = look()
+        attempts = 0
+        last: Step | None = None
+        while now.steps:
+            step = now.steps[0]
+            if step == last:
+                raise SchemaError(f"{step.makes} was made, and is not there: {step.script}")
+            try:
+                _run(engine, step) if conn is None else _run_on(conn, step)
+            except DBAPIError as error:
+                now = look()
+                if step not in now.steps:  # another program has made it
+                    continue
+                attempts += 1
+                if trouble(error) is not Trouble.AGAIN or attempts > ATTEMPTS:
+                    with connecting(engine) as looking:
+                        t, _ = _wanted(sa.inspect(looking), spec, database)
+                    raise _refused(engine, t, step, error, "upgrade") from error
+                time.sleep(min(PAUSE_SECONDS * 1.5**attempts, LONGEST_PAUSE_SECONDS))
+                continue
+            if on_step is not None:
+                on_step(step)
+            last, now = step, look()
+    return first
+
+
+def _run(engine: Engine, step: Step) -> None:
+    alone = any(map(db.is_concurrent, step.statements))
+    with (connecting if alone else writing)(engine) as conn:
+        for statement in step.statements:
+            _run_as_written(conn, statement)
+
+
+def _run_on(conn: Connection, step: Step) -> None:
+    """Several statements are one transaction here, too: SET LOCAL is said for that."""
+    if len(step.statements) == 1:
+        _run_as_written(conn, step.statements[0])
+        return
+    try:
+        for statement in ("BEGIN", *step.statements, "COMMIT"):
+            _run_as_written(conn, statement)
+    except DBAPIError as error:
+        if not error.connection_invalidated:
+            _run_as_written(conn, "ROLLBACK")
+        raise
+
+
+def _run_as_written(conn: Connection, statement: str) -> None:
+    """Run one statement of a step; the driver takes nothing in it for a parameter."""
+    conn.exec_driver_sql(statement, execution_options={"no_parameters": True})
+
+
+def _refused(engine: Engine, t: Tables, step: Step, error: DBAPIError, verb: str) -> Exception:
+    why = f"cannot {verb} the schema: {reason_of(error)}"
+    kind = trouble(error)
+    if kind is Trouble.LOST:
+        return db.unavailable(engine, error)
+    if kind is Trouble.RACE and step.lacking == ("message:guard",):
+        why = _two_running(engine.dialect, t, why)
+    if kind is Trouble.AGAIN:
+        why += f". Table {step.table} is in use by long transactions; run this again"
+    if kind is Trouble.REFUSED:
+        why += f". The login needs {db.of(engine).owner_rights}"
+    return SchemaError(why)
+
+
+def _two_running(dialect: sa.Dialect, t: Tables, why: str) -> str:
+    """Why the guard cannot be built, and what to do. why: what the database says."""
+    quote = dialect.identifier_preparer.quote
+    name = quote(t.names["object_id"])
+    table = dialect.identifier_preparer.format_table(t.message)
+    return (
+        f"{why.rstrip('.')}. An object has two rows at status 1; see them: SELECT "
+        f"{name} FROM {table} WHERE {quote(t.names['status'])} = 1 AND {name} IS NOT NULL "
+        f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor` prints how to fix them; "
+        "then run this again"
+    )
+
+
+# --- The steps.
+
+
+def _wanted(
+    inspector: Inspector, spec: MessageTable, database: Database, *, refuse: bool = False
+) -> tuple[Tables, bool]:
+    """The tables as they are to be, and whether the message table is there. refuse: raise
+    SchemaError for one that no instance may use."""
+    live = describe.find(inspector, spec)
+    if live is None:
+        return tables_for(spec, database), False
+    database = describe.for_table(inspector, live, database)
+    if refuse:
+        requirements.refuse_unfit(inspector, live, database)
+    kinds = describe.kinds_of(inspector.get_columns(live.bare_name, schema=live.schema))
+    describe.require_columns(live, kinds)
+    if live.is_default:
+        there = {name.lower() for name in kinds}
+        later = (c for c in tables_for(live, database).message.c if ADDED in c.info)
+        kinds |= {c.name: c.type for c in later if c.name.lower() not in there}
+    return tables_for(live, database, kinds), True
+
+
+def _steps(inspector: Inspector, t: Tables, table: sa.Table, *, online: bool) -> Iterator[Step]:
+    """What one table lacks. online: by statements that let others work on it meanwhile, as far as
+    the database can; else an index that was not finished is left, since it may be being built."""
+    conn = describe.on(inspector)
+    short = "message" if table is t.message else table.name.removeprefix(PREFIX)
+    found = difference(table, describe.look(inspector, table), t.database)
+    if not found.exists:
+        yield from _creating(conn, table, short)
+        return
+    roles = {name: role for role, name in t.names.items()} if table is t.message else {}
+    plain = [column for column in found.columns if not is_generated(column)]
+    for columns in (plain, found.hidden):
+        yield from _adding(conn, table, short, columns, roles, online=online)
+    for index in ordered_indexes(table):
+        if index in found.indexes or (online and index in found.unfinished):
+            yield from _indexing(conn, t, short, index, index in found.unfinished, online=online)
+
+
+def _creating(conn: Connection, table: sa.Table, short: str) -> Iterator[Step]:
+    """A table that is missing, and its indexes: no program uses it yet."""
+    made = [CreateTable(table), *(CreateIndex(i) for i in ordered_indexes(table))]
+    texts = [_text(conn, statement) for statement in made]
+    version = version_of(short)
+    names = [f"table {table.name}", *(f"index {i.name}" for i in ordered_indexes(table))]
+    for name, text in zip(names, texts, strict=True):
+        lacking = (short,) if name == names[0] else ()
+        yield Step(version, name, (text,), NOBODY, table.name, lacking, (name.split(" ", 1)[1],))
+
+
+def _adding(
+    conn: Connection,
+    table: sa.Table,
+    short: str,
+    columns: list[sa.Column[Any]],
+    roles: dict[str, str],
+    *,
+    online: bool,
+) -> Iterator[Step]:
+    """Columns that are missing: in one statement where each may copy the table."""
+    parts = [columns] if db.of(conn).multi_column_alter else [[c] for c in columns]
+    for part in filter(None, parts):
+        text = one_line(conn.dialect, add_columns(conn.dialect, table, part))
+        lacking = tuple(f"{short}.{roles.get(c.name, c.name)}" for c in part)
+        names = tuple(c.name for c in part)
+        stored = any(c.computed is not None and c.computed.persisted for c in part)
+        yield Step(
+            max(map(version_of, lacking)),
+            f"column {', '.join(names)} of {table.name}",
+            db.of(conn).with_lock_limit(text) if online else (text,),
+            db.of(conn).wait_of_columns(stored=stored),
+            table.name,
+            lacking,
+            names,
+        )
+
+
+def _indexing(
+    conn: Connection, t: Tables, short: str, index: sa.Index, unfinished: bool, *, online: bool
+) -> Iterator[Step]:
+    """An index that is missing, or not finished, on a table that is in use."""
+    table, name = index.table, str(index.name)
+    assert table is not None
+    lacking = (f"{short}:{suffix(index)}",)
+    version = version_of(lacking[0])
+    if unfinished:
+        drop = db.of(conn).drop_unfinished(conn.dialect, table, name)
+        what = f"no unfinished index {name}"
+        yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
+    text, waits = _text(conn, CreateIndex(index)), db.BUILDING
+    # PostgreSQL builds no index over partitions beside others.
+    if online and not (t.database.partitioned and table is t.message):
+        text, waits = db.of(conn).index_online(text)
+    yield Step(version, f"index {name}", (text,), waits, table.name, lacking, (name,))
+
+
+def _records(conn: Connection, t: Tables, *, can_read: bool) -> Iterator[Step]:
+    """What is recorded beside the tables: the rule where none is, and the version."""
+    if not can_read or not rules.has_row(conn, t):
+        yield _record(conn, t, f"rule {rules.Rule.of(t.spec)}", rules.recording(t))
+    statement = rules.recording_version(conn if can_read else None, t)
+    if statement is not None:
+        yield _record(conn, t, "recorded version", statement)
+
+
+def _record(conn: Connection, t: Tables, makes: str, statement: Any) -> Step:
+    text = statement.compile(dialect=conn.dialect, compile_kwargs={"literal_binds": True})
+    return Step(NEWEST, makes, (one_line(conn.dialect, str(text)),), NOBODY, t.lease.name)
+
+
+def _text(conn: Connection, statement: Any) -> str:
+    return one_line(conn.dialect, str(statement.compile(dialect=conn.dialect)))
+
+
+def one_line(dialect: sa.Dialect, text: str) -> str:
+    """A statement for `exec_driver_sql`, and to be printed. SQLAlchemy writes a percent sign twice
+    for drivers that format."""
+    text = re.sub(r"\s*\n\s*", " ", text.strip())
+    return text.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else text
+
+
+# --- Statements that are printed: of one column or index, or of all in a script.
+
+
+def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Column[Any]]) -> str:
+    """The statement that adds columns; more than one only where `Database.multi_column_alter`."""
+    name = dialect.identifier_preparer.format_table(table)
+    texts = []
+    for column in columns:
+        if not db.of_dialect(dialect).takes_default(column):
+            column = sa.Column(column.name, column.type)
+        text = str(CreateColumn(column).compile(dialect=dialect))
+        texts.append(db.of_dialect(dialect).add_column(text))
+    return f"ALTER TABLE {name} {', '.join(texts)}"
+
+
+def add_with_default_for_new(
+    dialect: sa.Dialect, table: sa.Table, column: sa.Column[Any]
+) -> list[str]:
+    """The statements that add a column with a default that existing rows do not get: they keep
+    NULL."""
+    made = [add_columns(dialect, table, [sa.Column(column.name, column.type)])]
+    if db.of_dialect(dialect).takes_default(column):
+        name = dialect.identifier_preparer.format_table(table)
+        default = str(getattr(column.server_default, "arg", "NULL"))
+        made += db.of_dialect(dialect).set_default(dialect, name, column.name, default)
+    return made
+
+
+def adding_column(engine: Engine, spec: MessageTable, role: str) -> str:
+    """The statement that adds the column of a role to a live table."""
+    table = tables_for(spec, db.database_of(engine)).message
+    return " ".join(add_columns(engine.dialect, table, [table.c[spec.names()[role]]]).split())
+
+
+def slice_index(engine: Engine, t: Tables, role: str) -> str:
+    """The statement that creates the index of a slice; "" if it is there."""
+    name = t.spec.index_name(SLICES[role])
+    if t.indexes is None or name in t.indexes:
+        return ""
+    kinds = {c.name: c.type for c in t.message.c}
+    ideal = tables_for(t.spec.replace(slices=(*t.spec.slices, role)), t.database, kinds)
+    index = next(i for i in ideal.message.indexes if i.name == name)
+    return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
+
+
+def ddl(spec: MessageTable, name: str, partitions: int = 0) -> str:
+    """The whole script for a DBA, without connecting. partitions: of the message table, by the hash
+    of the object; only where `Database.unpartitioned` says nothing."""
+    database = db.DATABASES[name].having(partitioned=partitions > 0)
+    compiler = database.offline_dialect()
+    t = tables_for(spec, database)
+    parts = [
+        "-- msgworker: messages, leases, items, failed tries, audit, locks, schedules, history for "
+        f"{name}.\n"
+        "-- Generated by `msgworker ddl`; do not edit. A producer needs only:\n"
+        f"--   INSERT INTO {spec.name} ({', '.join(_producer_columns(t))}) VALUES (...)\n"
+    ]
+    if database.set_up_statement:
+        why = "readers and the one writer do not wait for each other"
+        parts.append(f"-- {why}\n{database.set_up_statement};\n")
+    for statement, why in _script(t):
+        text = str(statement.compile(dialect=compiler)).strip()
+        text = "\n".join(line.rstrip() for line in text.replace("\t", "  ").splitlines())
+        parts.append(f"-- {why}\n{text};\n")
+        if partitions and isinstance(statement, CreateTable) and statement.element is t.message:
+            made = database.partitions_of(compiler, t.message, partitions)
+            parts.append("".join(f"{one};\n" for one in made))
+    return "\n".join(parts)
+
+
+def _producer_columns(t: Tables) -> list[str]:
+    return [t.names[role] for role in ("topic", "object_id", "payload") if role in t.names]
+
+
+def _script(t: Tables) -> Iterator[tuple[Any, str]]:
+    reasons = {
+        "guard": "the guard: at most one running message per object, enforced by the database",
+        "id": "all messages by id: no index over partitions can keep ids unique, the identity does",
+        "object": "unfinished messages by object and age",
+        "oldest": "unfinished messages by age",
+        "due": "messages that wait for an instant: retries and delayed ones",
+        "failed": "failed and dead messages, for operators",
+        "urgent": "messages with a priority that may be claimed, by priority and age",
+        "unique": "unique keys: at most one message holds a key, enforced by the database",
+        "shard": "unfinished messages by shard, object and age",
+        "flag": "unfinished messages by instance type, object and age",
+        "group": "failed tries by what they have in common",
+        "owner": "locks by who holds them",
+        "key": "keys of requests: a write that is asked for again is done once",
+    }
+    tables = [(t.message, "status: 0 new, 1 processing, 2 done, -1 failed")]
+    for table, about in [*tables, *((own.of(t), own.about) for own in OWN)]:
+        yield CreateTable(table), about
+        for index in ordered_indexes(table):
+            yield CreateIndex(index), reasons[suffix(index)]
