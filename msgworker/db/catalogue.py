@@ -1,9 +1,12 @@
-"""The catalogue of a database, and the settings and plans of its server."""
+"""Reading the live database: what the catalogue says of tables, their CHECKs, triggers, types and
+values, and the settings and plans of the server."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
@@ -11,8 +14,9 @@ from sqlalchemy.engine.reflection import Inspector, ObjectKind, ObjectScope
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.types import TypeEngine
 
-from msgworker.db.database import IdSource, Trouble, of, quoted
+from msgworker.db.database import Database, IdSource, Trouble, of, quoted
 from msgworker.db.errors import is_overtime, trouble
 
 
@@ -149,3 +153,368 @@ def plan_of(conn: sa.Connection, query: Any, params: dict[str, Any]) -> list[str
         return None
     found = conn.execute(_Explained(query, database.explain), params).all()
     return [database.plan_line(row) for row in found]
+
+
+# --- Properties of a live table beside its columns: CHECKs, triggers, the collation of ids.
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A property of a table beside columns and indexes.
+
+    text: the condition of a CHECK; when a trigger, or a rule, runs; the collation of the column
+    `name`; the type of a column that truncates texts; an ON UPDATE that changes ids; a layout in
+    which the table cannot be indexed (versions, partitions; parent: of partitions that are tables;
+    heirs: of tables that inherit from it; heir: it does so itself), or enforces the types of its
+    columns (strict), or is divided by the hash of the object (hash); the modulus of one of these
+    parts; the letters of what policies let this login do with rows (r, w, * = all), where row-level
+    security decides it (policy); the character set of a column that does not take all of Unicode
+    (name "" = of all columns); "" for the column that is SQLite's own number of rows (rowid).
+    """
+
+    kind: Literal[
+        "check",
+        "trigger",
+        "compare",
+        "cut",
+        "changes",
+        "layout",
+        "part",
+        "charset",
+        "policy",
+        "rowid",
+    ]
+    name: str
+    text: str
+
+
+def hooks_of(conn: sa.Connection, table: sa.Table) -> list[Rule]:
+    """Of a table's rules its triggers, and the policies for this login: they may be added at any
+    time, without a word to those who work on it."""
+    return [
+        rule
+        for rule in rules_of(conn, table, object_id="", guard="", only=HOOKS)
+        if rule.kind in HOOKS
+    ]
+
+
+HOOKS = ("trigger", "policy")
+
+
+class Policies(NamedTuple):
+    """Row-level security that decides which rows of a table this login sees and changes. names: of
+    its policies. may: what they let it do: r, a, w, d, or * for all."""
+
+    table: str
+    names: str
+    may: str
+
+
+def policies_of(conn: sa.Connection, tables: Sequence[sa.Table]) -> tuple[Policies, ...]:
+    """Those of the tables over which row-level security decides; no statement where there is no
+    such thing."""
+    query = of(conn).policies
+    if not query:
+        return ()
+    found = conn.execute(sa.text(query), {"tables": [quoted(table) for table in tables]})
+    return tuple(Policies(*map(str, row)) for row in found)
+
+
+def rules_of(
+    conn: sa.Connection,
+    table: sa.Table,
+    *,
+    object_id: str,
+    guard: str,
+    only: Sequence[str] = (),
+) -> list[Rule]:
+    """The CHECKs and triggers of a table that this login may see, and the collation of its ids.
+
+    object_id: the column of the ids; guard: its index. only: the
+    kinds that are looked for, () = all.
+    """
+    database = of(conn)
+    queries = [
+        query
+        for query in database.rule_queries
+        if not only or any(f"'{kind}'" in query for kind in only)
+    ]
+    known = {"object": object_id, "guard": guard}
+    found = _rows(conn, " UNION ALL ".join(queries), table, known)
+    if found is None:  # an older server lacks some: query each separately
+        found = [row for part in queries for row in _rows(conn, part, table, known) or ()]
+    rules = []
+    for kind, named, text in found:
+        if kind == "table":  # its CREATE TABLE
+            rules += [Rule("check", "", check) for check in checks_in(str(text))]
+            if _STRICT.search(str(text)):
+                rules.append(Rule("layout", str(named), "strict"))
+        elif not database.is_not_null(str(text)):
+            rules.append(Rule(kind, str(named), str(text)))
+    return rules
+
+
+_STRICT = re.compile(r"\)[\s\w,]*\bSTRICT\b[\s\w,]*$", re.I)
+
+
+def _rows(
+    conn: sa.Connection, text: str, table: sa.Table, known: Mapping[str, Any]
+) -> Sequence[Any] | None:
+    try:
+        return asked(conn, text, table, **known).all()
+    except DBAPIError as error:
+        if trouble(error) is Trouble.LOST or is_overtime(error):
+            raise
+        return None
+
+
+_TOKEN = re.compile(
+    r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/|\w+|.", re.S
+)
+
+
+def checks_in(statement: str) -> Iterator[str]:
+    """The conditions of the CHECKs in a CREATE TABLE."""
+    depth, begun, wanted = 0, 0, False
+    for token in _TOKEN.finditer(statement):
+        text = token[0]
+        if text.isspace() or text.startswith(("--", "/*")):
+            continue
+        if text == "(":
+            depth += 1
+            if wanted:
+                begun, inside, wanted = token.end(), depth, False
+        elif text == ")":
+            if begun and depth == inside:
+                yield statement[begun : token.start()]
+                begun = 0
+            depth -= 1
+        elif not begun:
+            wanted = text.upper() == "CHECK"
+
+
+def refused_by(
+    conn: sa.Connection, check: str, rows: Mapping[str, Mapping[str, Any]]
+) -> list[str] | None:
+    """Which of some rows (name -> column -> value) a CHECK refuses, evaluated by the database;
+    None if it uses a column that they do not have.
+
+    A value is a number, a text, None, or a SQL expression.
+    """
+    quote = conn.dialect.identifier_preparer.quote
+    database, queries = of(conn), {}
+    for name, row in rows.items():
+        values = [f"{_literal(conn, value)} AS {quote(column)}" for column, value in row.items()]
+        source = f"(SELECT {', '.join(values)}{database.from_nothing}) mw_row"
+        queries[name] = f"FROM {source} WHERE NOT ({check})".replace(":", r"\:")
+    try:
+        return database.refusing(conn, queries)
+    except DBAPIError as error:
+        if trouble(error) is Trouble.LOST or is_overtime(error):
+            raise
+        return None
+
+
+def refused_by_domain(
+    conn: sa.Connection, domain: TypeEngine[Any], values: Mapping[str, Any]
+) -> list[str]:
+    """Which of some values, by name, a domain of PostgreSQL does not take."""
+    name = conn.dialect.identifier_preparer.format_type(domain)  # type: ignore[attr-defined]
+    refused = []
+    for row, value in values.items():
+        try:
+            conn.execute(_plain(f"SELECT CAST({_literal(conn, value)} AS {name})"))
+        except DBAPIError as error:
+            if trouble(error) is Trouble.LOST or is_overtime(error):
+                raise
+            refused.append(row)
+    return refused
+
+
+def _plain(query: str) -> sa.TextClause:
+    return sa.text(query.replace(":", r"\:"))
+
+
+def _literal(conn: sa.Connection, value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, sa.ClauseElement):
+        return str(value.compile(dialect=conn.dialect))
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def fold_of(database: Database, rules: Sequence[Rule]) -> str | None:
+    """How the collation makes different ids equal: a fold for `Database.folded`; None if it does
+    not; "unknown" if that cannot be determined."""
+    return database.fold_of(next((rule.text for rule in rules if rule.kind == "compare"), ""))
+
+
+def cutting(database: Database, rules: Sequence[Rule]) -> dict[str, TypeEngine[Any]]:
+    """The text columns that truncate silently: "char" and name of PostgreSQL, which the catalogue
+    describes as texts of any length."""
+    rooms = database.cut_types
+    return {rule.name: sa.String(rooms[rule.text]) for rule in rules if rule.kind == "cut"}
+
+
+_TINYTEXT_BYTES = 255
+
+
+def takes_any_text(kind: Any) -> bool:
+    """Whether a column of this type holds any text, unlike an ENUM or SET."""
+    listed = isinstance(kind, sa.Enum) or kind.__visit_name__ in ("ENUM", "SET")
+    return isinstance(kind, sa.String) and not listed
+
+
+def is_lob(kind: Any) -> bool:
+    """Whether a column of this type is stored beside its row: TEXT, BLOB, CLOB and their like."""
+    return str(kind.__visit_name__).upper().endswith(("TEXT", "BLOB", "CLOB"))
+
+
+def holds_json(kind: Any) -> bool:
+    """Whether a column of this type can hold any JSON, or only a number, and returns it unchanged:
+    BINARY is padded, and a number with leading zeros is not JSON."""
+    if kind.__visit_name__ == "DOMAIN":
+        return holds_json(kind.data_type)
+    texts = (sa.JSON, sa.LargeBinary, sa.VARBINARY)
+    numbers = isinstance(kind, sa.Integer | sa.Numeric | sa.Boolean)
+    fills = getattr(kind, "zerofill", False)
+    return isinstance(kind, texts) or takes_any_text(kind) or (numbers and not fills)
+
+
+def text_room(kind: TypeEngine[Any]) -> int | None:
+    """How many characters a text column holds at least; None = more than we ever write."""
+    if kind.__visit_name__ == "TINYTEXT":
+        return _TINYTEXT_BYTES // 4
+    length: int | None = getattr(kind, "length", None)
+    return length
+
+
+class Room(NamedTuple):
+    """What a column takes. unit: of `most`: characters, bytes, or "" of a number its size. charset:
+    of the bytes."""
+
+    role: str
+    most: int
+    unit: str
+    charset: str = ""
+
+    def taken(self, value: Any) -> int:
+        """How much of it a value takes at least."""
+        if not self.unit:
+            number = int(value) if isinstance(value, int) else 0
+            return number if number >= 0 else -1 - number
+        text = str(value)
+        if self.unit == "characters" or self.charset not in _UTF_8:
+            return len(text)
+        return len(text.encode())
+
+
+_UTF_8 = ("", "utf8", "utf8mb3", "utf8mb4")
+
+
+def room_of(database: Database, role: str, kind: TypeEngine[Any], charset: str) -> Room | None:
+    """How much of what a producer sends fits into a column; None = unknown, or unlimited."""
+    if database.loose_types or isinstance(kind, sa.Enum | sa.JSON):
+        return None
+    if isinstance(kind, sa.Integer):
+        most = whole_room(kind)
+        return Room(role, whole_end(kind) if most is None else most, "")
+    in_bytes = database.text_bytes.get(kind.__visit_name__)
+    if in_bytes is not None:
+        return Room(role, in_bytes, "bytes", charset)
+    length: int | None = getattr(kind, "length", None)
+    if length is None:
+        return None
+    if isinstance(kind, sa.LargeBinary | sa.BINARY | sa.VARBINARY):
+        return Room(role, length, "bytes")
+    return Room(role, length, "characters") if isinstance(kind, sa.String) else None
+
+
+def codec_of(database: Database, rules: Sequence[Rule], column: str) -> str:
+    """What encodes the texts that a column takes, see `payload.fitting`; "" = it takes all. Of a
+    character set that is not known here only ASCII is used."""
+    for rule in rules:
+        if rule.kind == "charset" and rule.name in ("", column):
+            return database.codecs.get(rule.text, "ascii")
+    return ""
+
+
+def whole_room(kind: TypeEngine[Any]) -> int | None:
+    """The largest whole number that a column holds; None = at least that of 32 bits."""
+    bits = {"TINYINT": 8, "SMALLINT": 16, "small_integer": 16, "MEDIUMINT": 24}
+    if kind.__visit_name__ in bits:
+        return int(2 ** (bits[kind.__visit_name__] - (not getattr(kind, "unsigned", False)))) - 1
+    precision = getattr(kind, "precision", None)
+    if precision is None or isinstance(kind, sa.Integer):
+        return None
+    return int(10 ** min(10, max(0, precision - (getattr(kind, "scale", None) or 0)))) - 1
+
+
+def number_room(kind: TypeEngine[Any]) -> int | None:
+    """The largest number of a small integer column; None = more than we write."""
+    if kind.__visit_name__ != "TINYINT":
+        return None
+    return 255 if getattr(kind, "unsigned", False) else 127
+
+
+def whole_end(kind: TypeEngine[Any]) -> int:
+    """The highest id of a column of whole numbers that holds to its type."""
+    bits = 63
+    if isinstance(kind, sa.Integer) and not isinstance(kind, sa.BigInteger):
+        bits = 15 if isinstance(kind, sa.SmallInteger) else 31
+    return int(2 ** (bits + bool(getattr(kind, "unsigned", False)))) - 1
+
+
+EXAMPLES = 5
+
+
+def values_as_numbers(
+    conn: sa.Connection, table: str, column: str, *, limit: int
+) -> list[tuple[str | None, str | None, int]]:
+    """What a column holds, as a text and as the number that a change of its type makes of it, with
+    counts; the most frequent first. The number is None where the two are the same by definition."""
+    quoted = conn.dialect.identifier_preparer.quote(column)
+    text, number = of(conn).as_text(quoted), of(conn).as_number(quoted)
+    query = (
+        f"SELECT v, w, count(*) FROM (SELECT {text} AS v, {number} AS w FROM {table}) x"
+        f" GROUP BY v, w ORDER BY 3 DESC, v LIMIT {limit}"
+    )
+    found = conn.execute(_plain(query)).all()
+    return [(_text(v), _text(w), int(n)) for v, w, n in found]
+
+
+def _text(value: Any) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def not_whole(conn: sa.Connection, table: str, column: str) -> list[str]:
+    """Examples of values that are no whole numbers, or that a change of the type turns into other
+    ones (the text of an ENUM into its ordinal)."""
+    quoted = conn.dialect.identifier_preparer.quote(column)
+    text, odd = of(conn).as_text(quoted), of(conn).is_not_whole(quoted)
+    query = f"SELECT {text} FROM {table} WHERE {quoted} IS NOT NULL AND {odd} LIMIT {EXAMPLES}"
+    return [str(_text(value)) for value in conn.scalars(_plain(query))]
+
+
+def longer_than(conn: sa.Connection, table: str, column: str, length: int) -> int:
+    """How many texts of a column are longer."""
+    quoted = conn.dialect.identifier_preparer.quote(column)
+    text = f"char_length({of(conn).as_text(quoted)})"
+    return int(conn.scalar(_plain(f"SELECT count(*) FROM {table} WHERE {text} > {length}")))
+
+
+def holders(
+    conn: sa.Connection, full: str, schema: str | None, bare: str, column: str
+) -> list[str]:
+    """What uses a column so that the database refuses to change its type. full: the name of the
+    table as SQL has it."""
+    query = of(conn).holders
+    given = {"full": full, "schema": schema, "bare": bare, "column": column}
+    named = {name: value for name, value in given.items() if f":{name}" in query}
+    return [str(_text(found)) for found in conn.scalars(sa.text(query), named)]
+
+
+def filled(conn: sa.Connection, table: str, column: str) -> int:
+    """How many rows have a value in a column."""
+    quoted = conn.dialect.identifier_preparer.quote(column)
+    return int(conn.scalar(_plain(f"SELECT count({quoted}) FROM {table}")))

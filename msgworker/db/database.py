@@ -789,10 +789,10 @@ class Database:
         """The statement that ends a sequence at its last id."""
         return f"ALTER SEQUENCE {source.name} NOCYCLE"
 
-    # --- A live table, see live.py.
+    # --- A live table, see catalogue.py.
 
     rule_queries: tuple[str, ...] = ()
-    """Kind, name and text of its `live.Rule`s; :object is the column of the ids, :guard its
+    """Kind, name and text of its `catalogue.Rule`s; :object is the column of the ids, :guard its
     index."""
     policies: str = ""
     """Its name and its policies, for some :tables that row-level security decides over."""

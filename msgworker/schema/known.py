@@ -384,7 +384,7 @@ def check_fit(engine: Engine, t: Tables) -> list[str]:
     with connecting(engine) as conn:
         if why := of_guard(t, t.database.indexes_of(conn, t.message)):
             raise SchemaError(
-                f"the guard index {t.guard_name} of {t.spec.name} {why}: two messages of one "
+                f"table {t.spec.name}: the guard index {t.guard_name} {why}: two messages of one "
                 "object could run at once. Run `msgworker init-db`, or see `doctor`"
             )
         notes = [fault.text for fault in hidden] + _odd_ids(conn, t)

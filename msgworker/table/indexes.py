@@ -30,10 +30,10 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker import db
 from msgworker.db import Database, KeyText
-from msgworker.table.roles import MAX_OBJECT_ID
 from msgworker.table.spec import (
     FAILED,
     FAILED_MARK,
+    MAX_OBJECT_ID,
     NO_OBJECT,
     NO_OBJECT_RUNNING,
     OPEN_OBJECT,

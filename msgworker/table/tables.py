@@ -16,8 +16,18 @@ from msgworker.db import Database, Instants, has_come, now, now_plus, written
 from msgworker.message import Status, ends_at
 from msgworker.payload import fitting
 from msgworker.processlock import ProcessLock
-from msgworker.table.roles import HELD_KEY, MAX_ERROR, MAX_KEY, UNIQUE, URGENT, URGENT_RANK
-from msgworker.table.spec import MOST_PRIORITY, Cols, MessageTable, lit
+from msgworker.table.spec import (
+    HELD_KEY,
+    MAX_ERROR,
+    MAX_KEY,
+    MOST_PRIORITY,
+    UNIQUE,
+    URGENT,
+    URGENT_RANK,
+    Cols,
+    MessageTable,
+    lit,
+)
 
 # --- Priorities: the predicates of rows that have one, and the index by which these are found.
 #
