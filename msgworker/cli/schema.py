@@ -198,13 +198,14 @@ def doctor(ctx: click.Context, /, as_json: bool, sql: bool, plan: bool, **given:
     needed = [one for one in found if one.severity is Severity.NEEDED]
     code = SchemaError.exit_code if needed else 0
     if as_json:
-        print_json({"findings": [asdict(one) for one in found], "exit_code": code})
+        findings = [asdict(one) | {"mend": one.mend} for one in found]  # its name until 1.0
+        print_json({"findings": findings, "exit_code": code})
         return code
     if sql:
-        for statement in (s for one in needed for s in one.mend):
+        for statement in (s for one in needed for s in one.fix):
             click.echo(f"{visible(statement)};")
         for one in needed:
-            if not one.mend:
+            if not one.fix:
                 click.echo(f"no statement fixes this: {visible(one.text)}", err=True)
         return code
     click.echo(f"{masked(app.engine.url)}, table {visible(app.table.name)}\n")
@@ -221,7 +222,7 @@ def _print(one: Finding, plan: bool) -> None:
     word = styled_as(f"{WORDS[one.severity]:<8}", COLOURS[one.severity])
     margin = f"{'':<17} "
     print_text(visible(one.text), first=f"{word} {one.check:<8} ", rest=margin)
-    for statement in one.mend:
+    for statement in one.fix:
         print_text(f"{visible(statement)};", first=margin, rest=f"{margin}  ")
     if plan and one.detail:
         for line in one.detail.split("\n"):

@@ -129,7 +129,7 @@ def refuses_all_writes(conn: sa.Connection) -> str:
                 raise
             continue
         if value.lower() not in setting.good:
-            return f"{setting.name} is {value}: {setting.otherwise}. To fix it: {setting.mend}"
+            return f"{setting.name} is {value}: {setting.otherwise}. To fix it: {setting.fix}"
     return ""
 
 

@@ -179,7 +179,7 @@ class ServerSetting:
     name: str
     good: tuple[str, ...]
     otherwise: str
-    mend: str = ""
+    fix: str = ""
     needed: bool = False
     stops: bool = False
 
@@ -193,12 +193,12 @@ LAST_MOMENTS = "transactions committed just before a crash of the server can be 
 class SeveralWriters:
     """Several servers that all take writes. query: how many there are (0 = it does not say), the
     step between ids, and whether a transaction sees all that was committed before it on any.
-    otherwise: what follows if it does not, which `mend` changes."""
+    otherwise: what follows if it does not, which `fix` changes."""
 
     words: str
     query: str
     otherwise: str
-    mend: str
+    fix: str
 
 
 OLD_SNAPSHOT_SECONDS = 600

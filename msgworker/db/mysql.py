@@ -584,8 +584,8 @@ class MySQL(Database):
             "a server that becomes the primary takes writes before it has all that was committed, "
             "so instances see what was before (docs/operate/galera.md)"
         )
-        mend = "SET GLOBAL group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER'"
-        return text, wrong, mend
+        fix = "SET GLOBAL group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER'"
+        return text, wrong, fix
 
     # --- The engine.
 

@@ -36,27 +36,32 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. check: what was looked at. mend: statements, in order; () = nothing to run."""
+    """One finding. check: what was looked at. fix: statements, in order; () = nothing to run."""
 
     check: str
     severity: Severity
     text: str
-    mend: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
     detail: str | None = None
 
+    @property
+    def mend(self) -> tuple[str, ...]:
+        """The name of fix until 0.2; it goes in 1.0."""
+        return self.fix
 
-def needed(check: str, text: str, *mend: str, detail: str | None = None) -> Finding:
-    return Finding(check, Severity.NEEDED, text, mend, detail)
+
+def needed(check: str, text: str, *fix: str, detail: str | None = None) -> Finding:
+    return Finding(check, Severity.NEEDED, text, fix, detail)
 
 
-def advised(check: str, text: str, *mend: str, detail: str | None = None) -> Finding:
-    return Finding(check, Severity.ADVISED, text, mend, detail)
+def advised(check: str, text: str, *fix: str, detail: str | None = None) -> Finding:
+    return Finding(check, Severity.ADVISED, text, fix, detail)
 
 
 def found_by(fault: Fault) -> Finding:
     """A violated requirement as a finding."""
     made = needed if fault.needed else advised
-    return made(fault.check, fault.text, *fault.mend, detail=fault.detail)
+    return made(fault.check, fault.text, *fault.fix, detail=fault.detail)
 
 
 def fine(check: str, text: str, *, detail: str | None = None) -> Finding:

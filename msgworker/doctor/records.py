@@ -76,15 +76,15 @@ def _left_by(p: Patient, t: Tables, other: Rule) -> Finding:
     names = [str(index.name) for index in ordered_indexes(theirs.message)]
     old = [name for name in names if name not in ours and name in (t.indexes or ())]
     table = p.table_name(t.message)
-    mend = [p.database.drop_index(p.conn.dialect, name, t.message) for name in old]
+    fix = [p.database.drop_index(p.conn.dialect, name, t.message) for name in old]
     made = [c.name for c in theirs.message.c if is_generated(c)]
-    mend += [
+    fix += [
         f"ALTER TABLE {table} DROP COLUMN {p.conn.dialect.identifier_preparer.quote(name)}"
         for name in made
         if name in p.columns and name not in t.message.c
     ]
     text = f"index {', '.join(old)} is for {other}, which is not the rule: no query uses it"
-    return advised("indexes", text, *mend)
+    return advised("indexes", text, *fix)
 
 
 # --- Schedules that no instance fires, or that the App declares differently.
@@ -115,8 +115,8 @@ def schedules(p: Patient) -> list[Finding]:
     for row in rows:
         if p.declared is not None and row.name not in declared:
             text = f"schedule {row.name} is in the table, and this App does not declare it"
-            mend = f"if no other program does: `msgworker schedules delete {row.name}`"
-            found.append(advised("schedules", f"{text}; {mend}"))
+            fix = f"if no other program does: `msgworker schedules delete {row.name}`"
+            found.append(advised("schedules", f"{text}; {fix}"))
     if found or not rows:
         return found
     return [fine("schedules", f"{plural(len(rows), 'schedule')}: fired in time, or paused")]

@@ -326,14 +326,14 @@ def _twice(p: Patient, t: Tables, twice: dict[Any, list[_Running]]) -> Finding:
         by_owner[one.owner].append(one.msg_id)
     c = t.cols()
     back = t.values(status=back_to(t), claimed_by=sa.null())
-    mends = []
+    fixes = []
     for owner, ids in by_owner.items():
         change = sa.update(t.message).where(c.msg_id.in_(ids), c.status == lit(Status.PROCESSING))
         if c.claimed_by is not None:
             theirs = c.claimed_by.is_(None) if owner is None else c.claimed_by == str(owner)
             change = change.where(theirs)
-        mends.append(p.written(change.values(back)))
-    return needed("rows", text, *mends)
+        fixes.append(p.written(change.values(back)))
+    return needed("rows", text, *fixes)
 
 
 def _number(value: int) -> sa.ColumnElement[int]:

@@ -41,10 +41,10 @@ def rights(p: Patient) -> list[Finding]:
             reason = _refused(conn, statement)
             if reason is None:
                 continue
-            mend = [f"GRANT {right} ON {p.table_name(table)} TO {whom}"] if whom else []
+            fix = [f"GRANT {right} ON {p.table_name(table)} TO {whom}"] if whom else []
             text = f"this login may not {right} on {table.name}: {reason}"
             told = needed if is_needed else advised
-            found.append(told("rights", text, *mend))
+            found.append(told("rights", text, *fix))
         found += _headers(p, conn, whom)
         runs = own_tables(p.ideal, Need.RUN)
         beside = own_tables(p.ideal, Need.OPS, Need.FEATURE)
@@ -101,8 +101,8 @@ def _headers(p: Patient, conn: Connection, whom: str | None) -> Iterator[Finding
         reason = _refused(conn, statement("headers"))
         if reason is not None:
             text = f"tracing is on, and this login may not {right} {message.name}.{headers}: "
-            mend = f"GRANT {right} ({quote(headers)}) ON {p.table_name(message)} TO {whom}"
-            yield needed("rights", f"{text}{what} is refused: {reason}", *([mend] if whom else []))
+            fix = f"GRANT {right} ({quote(headers)}) ON {p.table_name(message)} TO {whom}"
+            yield needed("rights", f"{text}{what} is refused: {reason}", *([fix] if whom else []))
 
 
 def _copy(table: sa.Table, names: list[str]) -> Any:
@@ -158,8 +158,8 @@ def plan(p: Patient) -> list[Finding]:
     if rows < WORTH_AN_INDEX:
         return [fine("plan", "the table is so small that claims read all of it", detail=text)]
     what = f"claims do not use index {index}: their cost grows with the table"
-    mend = p.database.analyze.format(p.table_name(p.live.message))
-    return [advised("plan", what, *([mend] if mend else []), detail=text)]
+    fix = p.database.analyze.format(p.table_name(p.live.message))
+    return [advised("plan", what, *([fix] if fix else []), detail=text)]
 
 
 def _candidates(p: Patient, t: Tables) -> tuple[Any, dict[str, Any], str]:
@@ -195,7 +195,7 @@ def settings(p: Patient) -> list[Finding]:
         if value.lower() not in setting.good:
             make = needed if setting.needed else advised
             text = f"{setting.name} is {value}: {setting.otherwise}"
-            found.append(make("server", text, *([setting.mend] if setting.mend else [])))
+            found.append(make("server", text, *([setting.fix] if setting.fix else [])))
     version = ".".join(map(str, p.conn.dialect.server_version_info or ()))
     return found or [fine("server", f"{p.database.name} {version} keeps what it has committed")]
 
@@ -254,14 +254,14 @@ def cluster(p: Patient) -> list[Finding]:
     size, step, in_order = p.conn.execute(sa.text(known.query)).one()
     found = [fine("server", f"{known.words.format(size)}; gaps between ids are harmless")]
     if int(size) != 1 and step > 1 and not in_order:
-        found.append(advised("server", known.otherwise, known.mend))
+        found.append(advised("server", known.otherwise, known.fix))
     return found
 
 
 def _single_primary(p: Patient) -> list[Finding]:
-    text, wrong, mend = p.database.single_primary(p.conn)
+    text, wrong, fix = p.database.single_primary(p.conn)
     found = [fine("server", text)] if text else []
-    return [*found, advised("server", wrong, mend)] if wrong else found
+    return [*found, advised("server", wrong, fix)] if wrong else found
 
 
 def snapshots(p: Patient) -> list[Finding]:

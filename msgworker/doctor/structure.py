@@ -63,13 +63,13 @@ def tables(p: Patient) -> list[Finding]:
     found: list[Finding] = []
     if not p.exists:
         text = f"table {p.spec.name} does not exist"
-        mend = p.create(p.ideal.message)
+        fix = p.create(p.ideal.message)
         near = describe.near_names(p.inspector, p.spec)
         text += f"; near names: {', '.join(near)}" if near else ""
         if other := describe.elsewhere(p.conn, p.spec):
             text += f"; {other}"
-            mend = mend if p.spec.is_default else []  # that one has the messages
-        found.append(needed("tables", text, *mend))
+            fix = fix if p.spec.is_default else []  # that one has the messages
+        found.append(needed("tables", text, *fix))
     else:
         count = db.row_estimate(p.conn, p.ideal.message)
         size = "" if count is None else f", about {plural(count, 'row')}"
@@ -121,7 +121,7 @@ def missing_columns(p: Patient) -> list[Finding]:
             found.append(needed("columns", text, *p.add_role(role)))
         elif ROLES[role].without:
             text = f"column {column.name} is missing: {ROLES[role].without}"
-            mend = p.add_role(role)
+            fix = p.add_role(role)
             if role in ("topic", "payload", "created_at"):  # a new one would be empty beside theirs
                 used = {name.lower() for name in p.ideal.names.values()}
                 there = [str(one["name"]) for one in p.columns.values()]
@@ -135,9 +135,9 @@ def missing_columns(p: Patient) -> list[Finding]:
                 on = ROLES[role].hidden
                 hidden = [c for c in p.ideal.message.c if on and c.name.startswith(on)]
                 if hidden:
-                    mend = [p.add(p.ideal.message, column, *hidden)]
-                mend += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == index]
-            found.append(advised("columns", text, *mend))
+                    fix = [p.add(p.ideal.message, column, *hidden)]
+                fix += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == index]
+            found.append(advised("columns", text, *fix))
     return found
 
 
@@ -212,12 +212,12 @@ def partitions(p: Patient) -> list[Finding]:
     found = [fine("partitions", text)]
     if not (ids.get("identity") or {}).get("always"):
         quoted = p.conn.dialect.identifier_preparer.quote(ids["name"])
-        mend = f"ALTER TABLE {p.table_name(p.ideal.message)} ALTER COLUMN {quoted} SET GENERATED "
+        fix = f"ALTER TABLE {p.table_name(p.ideal.message)} ALTER COLUMN {quoted} SET GENERATED "
         text = (
             f"an INSERT may bring an id of its own for {ids['name']}, and nothing keeps it unique"
         )
         known = ids.get("identity") is not None  # a serial is made anew
-        found.append(advised("partitions", text, *([f"{mend}ALWAYS"] if known else [])))
+        found.append(advised("partitions", text, *([f"{fix}ALWAYS"] if known else [])))
     return found
 
 

@@ -144,8 +144,8 @@ def weak_storage(inspector: Inspector, spec: MessageTable) -> list[str]:
     storage = db.of(conn).weak_storage(inspector, spec.bare_name, spec.schema)
     if not storage:
         return []
-    mend = db.of(conn).strong_storage(conn.dialect.identifier_preparer.format_table(bare(spec)))
-    return [f"its storage engine {storage} has no transactions. To fix it: {mend}"]
+    fix = db.of(conn).strong_storage(conn.dialect.identifier_preparer.format_table(bare(spec)))
+    return [f"its storage engine {storage} has no transactions. To fix it: {fix}"]
 
 
 def require_columns(spec: MessageTable, kinds: dict[str, Any]) -> None:

@@ -192,23 +192,23 @@ def is_generated(column: sa.Column[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A violated requirement (needed) or recommendation. mend: statements that fix it, in order;
+    """A violated requirement (needed) or recommendation. fix: statements that fix it, in order;
     () = nothing to run. role: of the column whose type it is. detail: what the rows hold that the
     statements change."""
 
     check: str
     needed: bool
     text: str
-    mend: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
     role: str = ""
     detail: str | None = None
 
 
 def told(found: Sequence[Fault]) -> str:
     """Faults as the end of the text of a SchemaError, with the statements that fix them."""
-    mends = list(dict.fromkeys(statement for fault in found for statement in fault.mend))
+    fixes = list(dict.fromkeys(statement for fault in found for statement in fault.fix))
     text = "; ".join(fault.text for fault in found)
-    return f"{text}. To fix it: {'; '.join(mends)}" if mends else text
+    return f"{text}. To fix it: {'; '.join(fixes)}" if fixes else text
 
 
 WRITTEN_TEXTS = tuple(
@@ -248,7 +248,7 @@ def read(
     """`describe.read`, and what changes of types would do; nothing of that is asked of a table that
     is in order."""
     live = describe.read(conn, inspector, spec, database, described)
-    roles = [f.role for f in of_columns(live) if f.check == "types" and f.mend and f.role]
+    roles = [f.role for f in of_columns(live) if f.check == "types" and f.fix and f.role]
     return replace(live, tried={role: _dry_run(conn, live, role) for role in roles})
 
 
@@ -346,8 +346,8 @@ def _keys(live: Live) -> Iterator[Fault]:
     elif not column.nullable or column.default not in (None, "NULL"):
         has = "takes no NULL" if not column.nullable else f"has the default {column.default}"
         text = f"column {name} (unique_key) {has}, but messages without a key need NULL"
-        mend = live.database.drop_not_null(live.sql, live.name, name, column.kind)
-        yield Fault("types", True, text, tuple(mend), "unique_key")
+        fix = live.database.drop_not_null(live.sql, live.name, name, column.kind)
+        yield Fault("types", True, text, tuple(fix), "unique_key")
 
 
 def _texts(live: Live) -> Iterator[Fault]:
@@ -426,8 +426,8 @@ def _ids(live: Live) -> Iterator[Fault]:
         yield _typed(live, "object_id", column, text)
     if column.changes:
         text = f"column {column.name} (object_id) changes whenever its row is updated"
-        mend = live.database.drop_not_null(live.sql, live.name, column.name, column.kind)
-        yield Fault("columns", True, text, tuple(mend))
+        fix = live.database.drop_not_null(live.sql, live.name, column.name, column.kind)
+        yield Fault("columns", True, text, tuple(fix))
     room = live.database.key_room(column.kind)
     length = getattr(column.kind, "length", None)
     if room is not None and isinstance(column.kind, sa.String) and (length or 0) > room:
@@ -439,9 +439,9 @@ def _nulls(live: Live) -> Iterator[Fault]:
     for role, column in _there(live, EMPTIED):
         if column.nullable:
             continue
-        mend = live.database.drop_not_null(live.sql, live.name, column.name, column.kind)
+        fix = live.database.drop_not_null(live.sql, live.name, column.name, column.kind)
         text = f"column {column.name} must take NULL"
-        yield Fault("columns", True, *_with_way_out(live, role, text, mend))
+        yield Fault("columns", True, *_with_way_out(live, role, text, fix))
 
 
 def _generated(live: Live) -> Iterator[Fault]:
@@ -461,8 +461,8 @@ def _generated(live: Live) -> Iterator[Fault]:
             )
             quote = live.sql.identifier_preparer.quote
             new = quote(f"x_{column.name}")
-            mend = f"ALTER TABLE {live.name} RENAME COLUMN {quote(column.name)} TO {new}"
-            yield Fault("columns", True, text, (mend,))
+            fix = f"ALTER TABLE {live.name} RENAME COLUMN {quote(column.name)} TO {new}"
+            yield Fault("columns", True, text, (fix,))
 
 
 def _defaults(live: Live) -> Iterator[Fault]:
@@ -480,8 +480,8 @@ def _defaults(live: Live) -> Iterator[Fault]:
     )
     if plain != "NULL":
         text = f"column {column.name} (status) has the default {plain}: such rows are not new"
-    mend = live.database.set_default(live.sql, live.name, column.name, "0")
-    yield Fault("columns", False, text, mend)
+    fix = live.database.set_default(live.sql, live.name, column.name, "0")
+    yield Fault("columns", False, text, fix)
 
 
 def _domains(live: Live) -> Iterator[Fault]:
@@ -503,13 +503,13 @@ JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
 
 def _typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool = True) -> Fault:
     """A column of another type: it is changed, or else another one is named."""
-    mend = _retyped(live, role, column)
+    fix = _retyped(live, role, column)
     tried = live.tried.get(role, DryRun())
     if tried.loses:
-        text, mend = f"{text}; {tried.loses}", ()
+        text, fix = f"{text}; {tried.loses}", ()
     if not live.database.loose_types or live.strict:
-        text, mend = _with_way_out(live, role, text, mend)
-    return Fault("types", is_needed, text, mend, role, tried.holds or None)
+        text, fix = _with_way_out(live, role, text, fix)
+    return Fault("types", is_needed, text, fix, role, tried.holds or None)
 
 
 def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
@@ -580,11 +580,11 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
 
 
 def _with_way_out(
-    live: Live, role: str, text: str, mend: Sequence[str]
+    live: Live, role: str, text: str, fix: Sequence[str]
 ) -> tuple[str, tuple[str, ...]]:
     """Where a column cannot be changed, another one can be added and named."""
-    if mend:
-        return text, tuple(mend)
+    if fix:
+        return text, tuple(fix)
     if role in REQUIRED:
         return f"{text}. {REMAKE}", ()
     new = f"{live.columns[role].name}_2"

@@ -35,8 +35,8 @@ def faults(live: Live) -> list[Fault]:
     layouts = list(_layouts(live))
     found = [*layouts, *_partitions(live), *of_columns(live)]
     found += [*_checks(live), *_policies(live), *_triggers(live)]
-    moves = any(not fault.mend for fault in layouts)
-    return [replace(fault, mend=()) for fault in found] if moves else found
+    moves = any(not fault.fix for fault in layouts)
+    return [replace(fault, fix=()) for fault in found] if moves else found
 
 
 def needed(live: Live) -> list[Fault]:
@@ -50,7 +50,7 @@ def only_anew(live: Live) -> bool:
     if {"parent", "heirs", "heir", "view"} & set(live.layouts):
         return True
     return not live.database.loose_types and any(
-        fault.role in REQUIRED and not fault.mend for fault in needed(live)
+        fault.role in REQUIRED and not fault.fix for fault in needed(live)
     )
 
 
@@ -66,8 +66,8 @@ def not_unique(conn: Connection, live: Live) -> Fault:
         shown = ", ".join(map(str, found))
         return Fault("columns", True, f"{text}; some ids are there more than once ({shown}, say)")
     index = quote(live.spec.index_name("guard").removesuffix("_guard") + "_id")
-    mend = f"CREATE UNIQUE INDEX {index} ON {live.name} ({quote(name)})"
-    return Fault("columns", True, text, (mend,))
+    fix = f"CREATE UNIQUE INDEX {index} ON {live.name} ({quote(name)})"
+    return Fault("columns", True, text, (fix,))
 
 
 def refuse_unfit(inspector: Inspector, spec: MessageTable, database: Database) -> Live:
@@ -127,9 +127,9 @@ LAYOUTS = {
 
 def _layouts(live: Live) -> Iterator[Fault]:
     for layout in live.layouts:
-        mend = live.database.drop_layout(live.name, layout)
-        mends = (mend,) if mend else ()
-        yield Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", mends)
+        fix = live.database.drop_layout(live.name, layout)
+        fixes = (fix,) if fix else ()
+        yield Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", fixes)
 
 
 def _partitions(live: Live) -> Iterator[Fault]:
@@ -158,10 +158,10 @@ def _checks(live: Live) -> Iterator[Fault]:
         what = f"CHECK {check.name} ({check.text})".replace("CHECK  ", "CHECK ")
         text = f"{what} does not take {', '.join(ROWS[name] for name in check.refuses)}"
         column = live.all.get(check.name)
-        mend = live.database.drop_check(live.sql, live.name, check.name, column)
-        if not mend:
+        fix = live.database.drop_check(live.sql, live.name, check.name, column)
+        if not fix:
             text += f". {REMAKE}" if live.database.loose_types else ""
-        yield Fault("checks", True, text, mend)
+        yield Fault("checks", True, text, fix)
 
 
 def _policies(live: Live) -> Iterator[Fault]:
@@ -410,13 +410,13 @@ def _without_id(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault |
     text = f"a message that is sent gets no id: column {ids.name} (msg_id) stays NULL, and the "
     text += "message is never handled"
     text += f"; {plural(others, 'row', 'has', 'have')} none" if others > 0 else ""
-    mend = () if others > 0 else live.database.set_not_null(live.sql, live.name, ids.name, ids.kind)
+    fix = () if others > 0 else live.database.set_not_null(live.sql, live.name, ids.name, ids.kind)
     if live.database.loose_types:
         text += ". Create the table again, with INTEGER PRIMARY KEY, or with NOT NULL if all who "
         text += "insert bring an id"
-    elif not mend:
+    elif not fix:
         text += ". Give them ids, and make the column NOT NULL"
-    return Fault(TRIAL, True, text, tuple(mend), "msg_id")
+    return Fault(TRIAL, True, text, tuple(fix), "msg_id")
 
 
 def _unseen(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault | None:
@@ -487,5 +487,5 @@ def _purged(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[Fa
         if trouble(error) in (Trouble.REFUSED, Trouble.AGAIN):
             return  # only a purge needs the right
         reason = reason_of(error)
-    mend = live.database.identified(conn, live.name, reason)
-    yield Fault(TRIAL, False, f"messages of {live.name} cannot be purged: {reason}", tuple(mend))
+    fix = live.database.identified(conn, live.name, reason)
+    yield Fault(TRIAL, False, f"messages of {live.name} cannot be purged: {reason}", tuple(fix))

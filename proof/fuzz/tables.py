@@ -380,8 +380,8 @@ class Adoption:
             return True
         needed = [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
         needed = [one for one in needed if one.check in ("types", "columns", "checks", "storage")]
-        self._run([statement for one in needed for statement in one.mend])
-        return bool(needed) and all(one.mend for one in needed)
+        self._run([statement for one in needed for statement in one.fix])
+        return bool(needed) and all(one.fix for one in needed)
 
     def _run(self, mends: list[str]) -> None:
         for statement in mends:

@@ -474,7 +474,7 @@ def test_a_group_of_mysql_is_known(
             texts = [one.text for one in several.ops.doctor()]
             assert any("Group Replication with several primaries" in text for text in texts)
             (told,) = [one for one in several.ops.doctor() if "ids of its own" in one.text]
-            server.query(*told.mend)
+            server.query(*told.fix)
             again = App(f"{server.url}queue")
             assert not [one for one in again.ops.doctor() if "ids of its own" in one.text]
             server.query("SET GLOBAL group_replication_single_primary_mode = ON")
@@ -484,7 +484,7 @@ def test_a_group_of_mysql_is_known(
             texts = [one.text for one in single.ops.doctor()]
             assert any("Group Replication with a single primary" in text for text in texts)
             (told,) = [one for one in single.ops.doctor() if "becomes the primary" in one.text]
-            server.query(*told.mend)
+            server.query(*told.fix)
             assert not [one for one in single.ops.doctor() if "becomes the primary" in one.text]
             for app in (plain, several, again, single):
                 app.engine.dispose()

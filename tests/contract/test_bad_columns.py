@@ -52,7 +52,7 @@ def refused_until_mended(make_app: Any, database: Any, *words: str) -> None:
         assert word in str(at_create.value), str(at_create.value)
         assert any(word in one.text for one in told)
     assert at_create.value.exit_code == 4
-    mends = [statement for one in told for statement in one.mend]
+    mends = [statement for one in told for statement in one.fix]
     assert mends
     assert all(statement in str(at_create.value) for statement in mends)
     run(database, *mends)
@@ -154,7 +154,7 @@ def test_an_empty_table_of_odd_types_is_refused_until_it_is_mended(postgresql, o
         app.create_schema()
     with app.engine.begin() as conn:
         for fault in needed(app):
-            for statement in fault.mend:
+            for statement in fault.fix:
                 conn.exec_driver_sql(statement)
     app.create_schema()
 
@@ -238,7 +238,7 @@ def test_no_statement_is_printed_that_deletes_what_a_table_keeps(mariadb):
     with pytest.raises(SchemaError, match="deletes all of them, for good") as refused:
         app.create_schema()
     assert ". To fix it: " not in str(refused.value)
-    mends = [statement for one in app.ops.doctor() for statement in one.mend]
+    mends = [statement for one in app.ops.doctor() for statement in one.fix]
     assert not [one for one in mends if "VERSIONING" in one or "MODIFY" in one]
 
 
@@ -250,7 +250,7 @@ def test_what_doctor_prints_runs_also_where_a_type_has_no_mend(mariadb, role):
     app = App(mariadb.url, table=TABLE)
     told = needed(app)
     assert any(f"{role} ({role}) is of another type" in one.text for one in told)
-    run(mariadb, *(statement for one in told for statement in one.mend))
+    run(mariadb, *(statement for one in told for statement in one.fix))
 
 
 def test_an_id_longer_than_an_index_holds_is_refused(mariadb):
@@ -493,7 +493,7 @@ def test_an_instance_does_not_start_on_a_table_that_was_changed(make_app, server
         assert no.value.exit_code == 4
     assert (ran, Table(app).statuses) == ([], [0, 0, 0])
     assert len(app.ops.find()) == 3
-    run(server, *(statement for one in needed(app) for statement in one.mend))
+    run(server, *(statement for one in needed(app) for statement in one.fix))
     assert app.drain(linger=1).done == 3  # the same App: what was refused is read again
 
 
@@ -555,7 +555,7 @@ def test_a_status_without_a_default_is_advised(make_app, server):
     app.create_schema()
     (told,) = [one for one in app.ops.doctor() if "has no default" in one.text]
     assert told.severity is Severity.ADVISED
-    run(server, *told.mend)
+    run(server, *told.fix)
     put(server, "a", "a", "b")
     listen(app)
     assert app.drain(linger=1).done == 3

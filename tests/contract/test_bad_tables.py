@@ -71,7 +71,7 @@ def test_a_table_with_partitions_of_another_kind(postgresql, key, partitions):
     (told,) = [one for one in app.ops.doctor() if "parts has partitions" in one.text]
     assert told.severity is Severity.NEEDED
     needs = [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
-    assert not [sql for one in needs for sql in one.mend if "parts" in sql]  # it cannot be mended
+    assert not [sql for one in needs for sql in one.fix if "parts" in sql]  # it cannot be mended
 
 
 def test_a_table_that_has_become_partitioned_is_refused_at_the_start(postgresql):

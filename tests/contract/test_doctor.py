@@ -31,7 +31,7 @@ def mend(app: App, severities: tuple[Severity, ...] = (Severity.NEEDED,)) -> Non
     """Run what doctor prints, in its order."""
     for one in app.ops.doctor():
         if one.severity in severities:
-            run(app, *one.mend)
+            run(app, *one.fix)
 
 
 def found_and_mended(make_app: Any, app: App, check: str, *words: str) -> None:
@@ -91,7 +91,7 @@ def test_a_table_of_ops_is_advised(app, name):
     assert needed(app) == []
     (told,) = [one for one in app.ops.doctor() if one.check == "tables" and name in one.text]
     assert (told.severity, "cannot write or pause" in told.text) == (Severity.ADVISED, True)
-    run(app, *told.mend)
+    run(app, *told.fix)
     assert app.create_schema() == []
 
 
@@ -100,7 +100,7 @@ def test_the_table_of_limits_is_advised(app):
     assert needed(app) == []
     (told,) = [one for one in app.ops.doctor() if "msgworker_limit" in one.text]
     assert (told.severity, "max_running or rate" in told.text) == (Severity.ADVISED, True)
-    run(app, *told.mend)
+    run(app, *told.fix)
     assert app.create_schema() == []
 
 
@@ -142,7 +142,7 @@ def test_generated_columns_are_missing(make_app, app, database):
     for name in GENERATED:
         run(app, f"ALTER TABLE msgworker_message DROP COLUMN {name}")
     (told,) = [one for one in needed(app) if one.check == "columns"]
-    assert (len(told.mend), told.detail) == (1, "the table is copied; writers wait meanwhile")
+    assert (len(told.fix), told.detail) == (1, "the table is copied; writers wait meanwhile")
     found_and_mended(make_app, app, "columns", *GENERATED)
 
 
@@ -156,7 +156,7 @@ def test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them(app, d
     make_virtual(app)
     (told,) = [one for one in app.ops.doctor() if "VIRTUAL" in one.text]
     assert told.severity is Severity.ADVISED
-    (statement,) = told.mend  # one: the guard is never away
+    (statement,) = told.fix  # one: the guard is never away
     send(app, "a")
     run(app, statement)
     assert generated(app) == kinds
@@ -299,7 +299,7 @@ def test_an_index_of_our_name_on_another_column(make_app, app, database):
     )
     (told,) = [one for one in app.ops.doctor() if one.check == "indexes"]
     assert (told.severity, "is on topic" in told.text) == (Severity.ADVISED, True)
-    run(app, *told.mend)
+    run(app, *told.fix)
     (told,) = [one for one in app.ops.doctor() if one.check == "indexes"]
     assert told.severity is Severity.FINE
 
@@ -378,8 +378,8 @@ def test_the_four_columns_are_asked_for_and_never_added(make_app, database):
         "has: msgID, objectID, msgStatus, errorTimes"
     )
     (columns,) = [one for one in needed(app) if one.check == "columns"]
-    assert (columns.text.endswith(told), columns.mend) == (True, ())
-    statements = [statement for one in app.ops.doctor() for statement in one.mend]
+    assert (columns.text.endswith(told), columns.fix) == (True, ())
+    statements = [statement for one in app.ops.doctor() for statement in one.fix]
     assert [s for s in statements if "tbMsg" in s] == []
     app.add_handler(None, lambda msg: None)
     for refused in (app.create_schema, lambda: app.drain(linger=0)):
@@ -536,7 +536,7 @@ def test_a_login_that_may_only_read(app, database, servers):
             assert reader.ops.counts() == []
             findings = needed(reader)
             assert {one.check for one in findings} == {"rights"}
-            grants = [one.mend[0] for one in findings]
+            grants = [one.fix[0] for one in findings]
             message = reader.engine.dialect.identifier_preparer.format_table(app.tables.message)
             assert any(f"GRANT UPDATE ON {message} TO" in grant for grant in grants)
             assert any("GRANT DELETE ON msgworker_lease" in grant for grant in grants)
@@ -606,7 +606,7 @@ def test_instants_without_a_time_zone(postgresql):
         run(app, "ALTER TABLE msgworker_message ALTER COLUMN available_at TYPE timestamp")
         (told,) = [one for one in app.ops.doctor() if one.check == "types"]
         assert (told.severity, "no time zone" in told.text) == (Severity.ADVISED, True)
-        run(app, *told.mend)
+        run(app, *told.fix)
         assert [one for one in app.ops.doctor() if one.check == "types"] == []
     finally:
         app.engine.dispose()
@@ -652,7 +652,7 @@ def test_a_table_in_another_schema_is_named_not_made_anew(make_app, in_another_s
     (told,) = [one for one in needed(app) if "tb_cus does not exist" in one.text]
     assert say in told.text
     assert f'MessageTable("{in_another_schema}.tb_cus")' in told.text
-    assert told.mend == ()
+    assert told.fix == ()
     with pytest.raises(SchemaError, match=say):
         _ = app.tables
     app.create_schema()
@@ -676,7 +676,7 @@ def test_a_sequence_that_is_behind_or_begins_again_is_warned_of(postgresql):
     cycles, behind = numbers(app)
     assert "begins again at its end (CYCLE)" in cycles.text
     assert "stands at 1, but there are ids up to 2" in behind.text
-    run(app, *cycles.mend, *behind.mend)
+    run(app, *cycles.fix, *behind.fix)
     assert send(app, "c") == [3]
     assert [one.severity for one in numbers(app)] == [Severity.FINE]
 
@@ -720,10 +720,10 @@ def test_a_sequence_that_was_left_behind_is_told_and_mended(postgresql, case, ca
     assert (told.severity, "there are ids up to 7" in told.text) == (Severity.NEEDED, True)
     app.drain(linger=0)
     assert "new messages run before those" in caplog.text
-    run(app, *told.mend, *told.mend)
+    run(app, *told.fix, *told.fix)
     assert [one.severity for one in numbers(app)] == [Severity.FINE]
     assert send(app, "c") == [8]
-    run(app, *told.mend)
+    run(app, *told.fix)
     assert send(app, "c") == [9]
 
 
@@ -736,7 +736,7 @@ def test_a_sequence_of_mariadb_that_was_left_behind_is_told_and_mended(mariadb):
     app.create_schema()
     (told,) = numbers(app)
     assert (told.severity, "there are ids up to 70000" in told.text) == (Severity.NEEDED, True)
-    run(app, *told.mend, *told.mend)
+    run(app, *told.fix, *told.fix)
     assert [one.severity for one in numbers(app)] == [Severity.FINE]
     assert send(app, "c")[0] > 70000
 
@@ -750,5 +750,5 @@ def test_the_sequence_of_operations_is_looked_at_too(postgresql):
     run(app, "ALTER SEQUENCE msgworker_operation_op_id_seq RESTART WITH 1")
     (told,) = numbers(app)
     assert told.severity is Severity.NEEDED
-    run(app, *told.mend)
+    run(app, *told.fix)
     app.ops.resume("t", actor="me", reason="again")

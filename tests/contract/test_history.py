@@ -193,9 +193,9 @@ def test_without_the_table_nothing_is_written_and_readers_say_so(app, make_app):
     assert (other.ops.timings().recorded, other.ops.timings().topics) == (False, [])
     (found,) = [one for one in other.ops.doctor() if "msgworker_history" in one.text]
     assert found.severity is Severity.ADVISED
-    assert "CREATE TABLE" in found.mend[0]
+    assert "CREATE TABLE" in found.fix[0]
     with app.engine.begin() as conn:
-        conn.exec_driver_sql(found.mend[0])
+        conn.exec_driver_sql(found.fix[0])
     assert other.create_schema() == []
 
 

@@ -176,7 +176,7 @@ def test_a_collation_of_which_nothing_is_known_is_refused_with_its_mend(postgres
     app = App(postgresql.url, table=TABLE)
     with pytest.raises(SchemaError, match=r"object_id.*collation.*ALTER TABLE"):
         app.create_schema()
-    run(postgresql, *(s for one in needed(app) if one.check == "types" for s in one.mend))
+    run(postgresql, *(s for one in needed(app) if one.check == "types" for s in one.fix))
     app.create_schema()
     put(postgresql, "a", "A")
     app.add_handler(None, lambda msg: None)
@@ -214,7 +214,7 @@ def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
     assert needed(app) == []
     (told,) = [one for one in app.ops.doctor() if "run side by side" in one.text]
     assert told.severity is Severity.ADVISED
-    run(mariadb, *told.mend, "DELETE FROM tb")
+    run(mariadb, *told.fix, "DELETE FROM tb")
     assert needed(app) == []
     assert [one for one in app.ops.doctor() if "run side by side" in one.text] == []
     put(mariadb, "a", "A", "a", "\u00e4")

@@ -368,7 +368,7 @@ def adopted_app(bare_app: App, make_app: Any) -> App:
     """An App on the table of `bare_app` after all that doctor advised was run; row 1 is at 1."""
     for one in bare_app.ops.doctor():
         if one.severity is Severity.ADVISED:
-            run(bare_app, *one.mend)
+            run(bare_app, *one.fix)
     app: App = make_app(table=bare_app.table)
     app.add_handler(None, lambda msg: None)
     return app

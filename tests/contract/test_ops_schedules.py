@@ -120,7 +120,7 @@ def test_without_its_table_ops_say_what_to_do(app):
     app.every("1h", topic="t")
     (found,) = [one for one in needed(app) if "msgworker_schedule" in one.text]
     with app.engine.begin() as conn:
-        for statement in found.mend:
+        for statement in found.fix:
             conn.exec_driver_sql(statement)
     assert [one for one in needed(app) if "msgworker_schedule" in one.text] == []
 
@@ -160,7 +160,7 @@ def test_doctor_advises_the_table_of_schedules_where_it_cannot_know_who_needs_it
     other.add_handler("t", lambda msg: None)  # it declares none
     assert not [one for one in other.ops.doctor() if "msgworker_schedule" in one.text]
     with app.engine.begin() as conn:
-        for statement in found.mend:
+        for statement in found.fix:
             conn.exec_driver_sql(statement)
     assert not [one for one in app.ops.doctor() if "msgworker_schedule" in one.text]
 

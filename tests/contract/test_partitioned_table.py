@@ -172,7 +172,7 @@ def test_an_insert_cannot_bring_an_id_of_its_own(divided):
     _, told = about_partitions(divided)
     assert told.severity is Severity.ADVISED
     assert "may bring an id of its own" in told.text
-    run(divided, *told.mend)
+    run(divided, *told.fix)
     assert len(about_partitions(divided)) == 1
 
 
@@ -214,7 +214,7 @@ def test_a_guard_that_is_not_on_all_partitions_is_refused(divided, postgresql):
     )
     refused(App(postgresql.url), r"guard.*(unfinished|was not finished)")
     (finding,) = needed(App(divided.engine))
-    assert [text.split()[0] for text in finding.mend] == ["DO", "CREATE"]
+    assert [text.split()[0] for text in finding.fix] == ["DO", "CREATE"]
     divided.upgrade_schema()
     app = App(divided.engine)
     assert needed(app) == []

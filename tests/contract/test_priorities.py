@@ -294,7 +294,7 @@ def test_doctor_s_statements_add_what_is_missing_of_priorities(app, make_app):
     without_the_column(app)
     found = [one for one in make_app().ops.doctor() if "priority" in one.text]
     with app.engine.begin() as conn:
-        for statement in found[0].mend:
+        for statement in found[0].fix:
             conn.exec_driver_sql(statement)
     assert make_app().create_schema() == []
 

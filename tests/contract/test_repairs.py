@@ -66,7 +66,7 @@ def test_repairs_name_their_schema_and_leave_known_statuses(database, make_app, 
     app = make_app(table=ORDERS)
     before = statuses(app, f"{OTHER}.orders")
     found = [one for one in app.ops.doctor() if one.severity is not Severity.FINE]
-    mends = [sql for one in found for sql in one.mend if one.check != "server"]
+    mends = [sql for one in found for sql in one.fix if one.check != "server"]
     assert mends
     assert [sql for sql in mends if f"{OTHER}." not in sql] == []
     run(app, *mends)
@@ -93,7 +93,7 @@ def test_a_repair_of_a_guard_leaves_that_of_the_same_name_in_another_schema(
         drop = f"DROP INDEX orders_guard ON {OTHER}.orders"
     run(database, drop, f"CREATE INDEX orders_guard ON {OTHER}.orders ({on})")
     (told,) = needed(ours)
-    run(theirs, *told.mend)  # in a session that means the other one by the plain name
+    run(theirs, *told.fix)  # in a session that means the other one by the plain name
     assert (needed(ours), needed(theirs)) == ([], [])
 
 
@@ -106,9 +106,9 @@ def test_an_unfinished_index_is_dropped_only_while_it_is_unfinished(postgresql):
         "WHERE indexrelid = 'msgworker_message_guard'::regclass",
     )
     (told,) = needed(app)
-    run(app, *told.mend)
+    run(app, *told.fix)
     assert needed(app) == []
-    run(app, told.mend[0])  # once more: it is good by now
+    run(app, told.fix[0])  # once more: it is good by now
     assert needed(app) == []
 
 
@@ -124,7 +124,7 @@ def test_the_repair_of_two_running_rows_leaves_those_that_have_ended(
     key = app.tables.message.c.msg_id
     table.edit(key == ids[1], status=2, claimed_by=None)
     table.edit(key == ids[2], claimed_by="another")
-    run(app, *told.mend)
+    run(app, *told.fix)
     assert table.rows("status", "claimed_by") == [(1, "x"), (2, None), (1, "another"), (-1, None)]
 
 
@@ -134,7 +134,7 @@ def test_the_repair_of_odd_statuses_leaves_those_that_came_later(app, table):
     table.edit(key == ids[0], status=7)
     (told,) = [one for one in needed(app) if one.check == "rows"]
     table.edit(key == ids[1], status=8)
-    run(app, *told.mend)
+    run(app, *told.fix)
     assert table.statuses == [-1, 8, 0]
 
 
@@ -148,7 +148,7 @@ def test_words_of_an_enum_are_not_turned_into_their_places(mariadb):
         app.create_schema()
     assert "PENDING (1)" in str(error.value)
     assert "To fix it" not in str(error.value)
-    assert [one.mend for one in needed(app) if one.check == "types"] == [()]
+    assert [one.fix for one in needed(app) if one.check == "types"] == [()]
 
 
 @pytest.mark.parametrize("value", ["'0.5'", "'x'", "'3'", "NULL"])
@@ -157,11 +157,11 @@ def test_a_status_that_a_repair_would_change_has_none(mariadb, value):
     run(mariadb, f"INSERT INTO tb (status) VALUES ('0'), ('2'), ({value})")
     app = App(mariadb.url, table=TABLE)
     (told,) = [one for one in needed(app) if one.check == "types"]
-    assert (told.mend, "would not keep" in told.text) == ((), True)
+    assert (told.fix, "would not keep" in told.text) == ((), True)
     run(mariadb, "DELETE FROM tb WHERE status NOT IN ('0', '2') OR status IS NULL")
     (told,) = [one for one in needed(app) if one.check == "types"]
     assert told.detail == "status of the rows, as before: 0 (1), 2 (1)"
-    run(app, *told.mend)
+    run(app, *told.fix)
     assert statuses(app, "tb") == {0: 1, 2: 1}
 
 
@@ -174,4 +174,4 @@ def test_a_repair_cuts_no_id(postgresql):
     run(postgresql, f"INSERT INTO tb (object_id) VALUES ('{long}a'), ('{long}b')")
     app = App(postgresql.url, table=TABLE)
     (told,) = [one for one in needed(app) if one.check == "types"]
-    assert (told.mend, "longer than 190 characters" in told.text) == ((), True)
+    assert (told.fix, "longer than 190 characters" in told.text) == ((), True)

@@ -235,7 +235,7 @@ def test_doctor_says_what_a_producer_lacks_for_traces(site, monkeypatch):
             assert ["each send is refused" in one.text for one in insert] == [True]
             with pytest.raises(sa.exc.DBAPIError, match="denied"):
                 send(site.app("producer", tracing=True), "a")
-        site.run(*(text for one in (*insert, update) for text in one.mend))
+        site.run(*(text for one in (*insert, update) for text in one.fix))
         send(site.app("producer", tracing=True), "a")
         assert lacks(tracing=True) == []
 

@@ -356,7 +356,7 @@ def test_doctor_tells_an_app_of_another_rule_what_a_change_would_do(crm):
         (told,) = findings(other, "rule")
     for words in (str(FIVE), str(THREE), "stop all instances (1 live)", "init-db"):
         assert words in told.text
-    assert (told.severity, told.mend) == ("advised", ())
+    assert (told.severity, told.fix) == ("advised", ())
     other.create_schema()
     assert findings(other, "rule") == []
 
@@ -367,7 +367,7 @@ def test_doctor_advises_to_drop_the_indexes_of_a_rule_of_the_past(crm):
     (told,) = findings(other, "indexes")
     assert str(THREE) in told.text
     with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        for statement in told.mend:
+        for statement in told.fix:
             conn.exec_driver_sql(statement)
     assert findings(other, "indexes") == []
     assert other.create_schema() == []

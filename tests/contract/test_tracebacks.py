@@ -267,7 +267,7 @@ def test_instances_run_without_the_column_and_init_db_adds_it(app, make_app):
     assert "no account 17" in found[-1].error
     advice = [one for one in older.ops.doctor() if "traceback" in one.text]
     assert [(one.severity, one.check) for one in advice] == [(Severity.ADVISED, "tables")]
-    assert advice[0].mend[0].startswith("ALTER TABLE msgworker_try ADD")
+    assert advice[0].fix[0].startswith("ALTER TABLE msgworker_try ADD")
     assert make_app().create_schema() == ["traceback"]
     newer = make_app()
     assert [one for one in newer.ops.doctor() if "traceback" in one.text] == []

@@ -544,7 +544,7 @@ def test_a_column_that_cannot_hold_headers_is_left_alone_and_doctor_says_so(
     if database.name == "sqlite":  # no column is changed there
         return
     with app.engine.begin() as conn:
-        for statement in told.mend:
+        for statement in told.fix:
             conn.exec_driver_sql(statement)
     mended = make_app(tracing=True)
     send(mended)

@@ -43,7 +43,7 @@ def test_a_table_whose_ids_stay_null_is_refused(database, make_app):
             app.create_schema()
         told = " ".join(one.text for one in needed(app))
         assert "gets no id: column msgid" in told.lower()
-        (mends,) = {one.mend for one in app.ops.doctor() if "gets no id" in one.text}
+        (mends,) = {one.fix for one in app.ops.doctor() if "gets no id" in one.text}
         assert bool(mends) == (database.name != "sqlite")
         run(database, *mends)
         if mends:
@@ -107,7 +107,7 @@ def test_tables_that_inherit_are_refused(postgresql, child):
     run(postgresql, "CREATE TABLE tb_2026 () INHERITS (tb)")
     app = App(postgresql.url, table=MessageTable("tb_2026" if child else "tb"))
     refused(app, "is a part of another table" if child else "has tables that inherit from it")
-    assert [sql for one in needed(app) for sql in one.mend if " tb" in sql] == []
+    assert [sql for one in needed(app) for sql in one.fix if " tb" in sql] == []
 
 
 def test_a_table_that_has_come_to_be_inherited_is_refused_at_the_start(postgresql):
@@ -200,8 +200,8 @@ def test_a_publication_that_refuses_updates_is_found(postgresql, publish):
     assert (told.check, "replica identity" in told.text) == ("trial", True)
     with pytest.raises(SchemaError, match="replica identity"):
         app.create_schema()
-    assert told.mend == ("ALTER TABLE tb REPLICA IDENTITY USING INDEX tb_msg_id_key",)
-    run(postgresql, *told.mend)
+    assert told.fix == ("ALTER TABLE tb REPLICA IDENTITY USING INDEX tb_msg_id_key",)
+    run(postgresql, *told.fix)
     assert needed(app) == []
 
 
@@ -210,8 +210,8 @@ def test_a_publication_takes_updates_of_partitions_once_they_are_mended(postgres
     publish()
     app = App(postgresql.url)
     (told,) = needed(app)
-    assert len(told.mend) == 2
-    run(postgresql, *told.mend)
+    assert len(told.fix) == 2
+    run(postgresql, *told.fix)
     app.add_handler("t", lambda msg: None)
     send(app, "a")
     assert app.drain(linger=0).done == 1
@@ -284,7 +284,7 @@ def test_a_status_of_a_domain_is_taken_if_it_takes_what_is_written(postgresql, k
             app.create_schema()
         assert words in str(error.value)
         (told,) = [one for one in needed(app) if one.check == "types"]
-        run(app, *told.mend)
+        run(app, *told.fix)
     app = App(postgresql.url, table=TABLE)
     app.create_schema()
     app.add_handler(None, lambda msg: None)
@@ -317,7 +317,7 @@ def test_a_key_of_several_columns_is_told_with_what_mends_it(database, make_app)
         app.create_schema()
     assert "create_schema" not in str(error.value)
     mend = str(error.value).partition("To fix it: ")[2]
-    assert mend in [sql for one in needed(app) for sql in one.mend]
+    assert mend in [sql for one in needed(app) for sql in one.fix]
     run(database, mend)
     assert app.create_schema()
 

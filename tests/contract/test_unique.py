@@ -386,7 +386,7 @@ def test_doctor_s_statements_add_what_is_missing_of_keys(app, make_app):
     found = [one for one in make_app().ops.doctor() if "unique_k" in one.text]
     with app.engine.begin() as conn:
         for one in found:
-            for statement in one.mend:
+            for statement in one.fix:
                 conn.exec_driver_sql(statement)
     late = make_app()
     assert send(late, unique="kept") == send(late, unique="kept")

@@ -71,8 +71,8 @@ def test_a_type_that_loses_what_is_written_is_needed_to_be_mended(name, role, ki
     (fault,) = requirements.faults(changed(described(name), role, kind=kind))
     assert (fault.needed, words in fault.text) == (True, True), fault.text
     assert f"column {role}" in fault.text
-    assert role in fault.mend[-1]
-    assert fault.mend[-1].startswith(f"ALTER TABLE {'msgworker_message'}")
+    assert role in fault.fix[-1]
+    assert fault.fix[-1].startswith(f"ALTER TABLE {'msgworker_message'}")
 
 
 @pytest.mark.parametrize("kind", [mysql.TINYINT(), mysql.TINYINT(unsigned=True)])
@@ -148,7 +148,7 @@ def test_rows_that_are_inserted_without_a_status_should_be_new(default, words):
     live = changed(described("postgresql"), "status", default=default, nullable=True)
     (fault,) = requirements.faults(live)
     assert (fault.needed, words in fault.text) == (False, True)
-    assert fault.mend == ("ALTER TABLE msgworker_message ALTER COLUMN status SET DEFAULT 0",)
+    assert fault.fix == ("ALTER TABLE msgworker_message ALTER COLUMN status SET DEFAULT 0",)
 
 
 @pytest.mark.parametrize("default", ["0", "'0'", "(0)", "((0))", "'0'::smallint", "0 "])
@@ -167,7 +167,7 @@ def test_a_column_of_our_prefix_that_is_not_generated_is_not_ours():
     live = described("mariadb")
     found = requirements.faults(replace(live, all={"mw_failed": Column("mw_failed", sa.Integer())}))
     assert [fault.needed for fault in found] == [True]
-    assert "RENAME COLUMN mw_failed TO x_mw_failed" in found[0].mend[0]
+    assert "RENAME COLUMN mw_failed TO x_mw_failed" in found[0].fix[0]
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -177,7 +177,7 @@ def test_a_check_that_refuses_what_is_written(name):
     assert fault.needed
     assert "tb_status" in fault.text
     assert "failed (-1)" in fault.text
-    assert fault.mend == ("ALTER TABLE msgworker_message DROP CONSTRAINT tb_status",)
+    assert fault.fix == ("ALTER TABLE msgworker_message DROP CONSTRAINT tb_status",)
 
 
 def test_a_trigger_on_updates_is_told():
