@@ -53,7 +53,7 @@ def indexing(database: Database) -> type[Tables]:
 
 
 class PartialIndexes(Tables):
-    """The index is partial; a query uses it only if it repeats its WHERE literally."""
+    """The index is partial: Tables has its keys and predicates."""
 
     def add_indexes(self) -> None:
         c = self.cols()
@@ -75,78 +75,6 @@ class PartialIndexes(Tables):
     def _add(self, name: str, *keys: Any, where: Any, unique: bool = False) -> None:
         option = self.database.index_where(where)
         sa.Index(self.spec.index_name(name), *keys, unique=unique, **option)
-
-    def key(self, object_id: Any) -> Any:
-        return object_id
-
-    @property
-    def key_type(self) -> TypeEngine[Any]:
-        kind = self.object_type
-        return db.AnyText() if isinstance(kind, sa.String | KeyText) else kind
-
-    def object_key(self, c: Cols) -> ColumnElement[Any]:
-        return c.object_id
-
-    def running_object(self, c: Cols) -> ColumnElement[Any]:
-        return c.object_id
-
-    def runs(self, c: Cols, key: Any) -> ColumnElement[bool]:
-        return sa.and_(c.object_id == key, self.running(c))
-
-    def open_object(self, c: Cols) -> ColumnElement[Any]:
-        return c.object_id
-
-    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
-        return c.msg_id
-
-    def open_rows(self, c: Cols) -> ColumnElement[bool]:
-        return self.unfinished(c)
-
-    def all_open(self, c: Cols) -> ColumnElement[bool]:
-        return self.unfinished(c)
-
-    def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
-        return ((c, "guard", self.running(c)),)
-
-    def with_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
-        return self.unfinished(c), c.object_id.is_not(None)
-
-    def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
-        return key.is_not(None)
-
-    def without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
-        return self.unfinished(c), c.object_id.is_(None)
-
-    def waiting_without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
-        return self.without_object(c)
-
-    def due_rows(self, c: Cols) -> Sequence[ColumnElement[bool]]:
-        return (self.unfinished(c),)
-
-    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
-        return c.msg_id
-
-    def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
-        return self.waits_for_no_instant(c)
-
-    def failed_key(self, c: Cols) -> ColumnElement[Any]:
-        return c.msg_id
-
-    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
-        return self.failed(c)
-
-    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
-        return _column(c, role)
-
-    def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
-        there = self.indexes is None or self.spec.index_name(SLICES[role]) in self.indexes
-        return self.in_slices(c) if there else self.unfinished(c)
-
-    def slice_entries(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
-        return (self.slice_rows(c, role),)
-
-    def slice_without_object(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
-        return self.slice_rows(c, role), c.object_id.is_(None)
 
 
 class CaseIndexes(Tables):
@@ -309,20 +237,8 @@ class GeneratedColumns(CaseIndexes):
     def open_object(self, c: Cols) -> ColumnElement[Any]:
         return self._own(c, OPEN_OBJECT + self.spec.rule)
 
-    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
-        return c.msg_id
-
-    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
-        return c.msg_id
-
-    def failed_key(self, c: Cols) -> ColumnElement[Any]:
-        return c.msg_id
-
     def failed_rows(self, c: Cols) -> ColumnElement[bool]:
         return self._own(c, FAILED_MARK) == sa.literal_column("1")
-
-    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
-        return _column(c, role)
 
 
 class FunctionIndexes(CaseIndexes):
@@ -349,9 +265,3 @@ class FunctionIndexes(CaseIndexes):
 
     def no_shard_apart(self, role: str) -> bool:
         return False
-
-
-def _column(c: Cols, role: str) -> ColumnElement[Any]:
-    column: ColumnElement[Any] | None = getattr(c, role)
-    assert column is not None
-    return column

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
 from msgworker import db
-from msgworker.db import Database, Instants, has_come, now, now_plus, written
+from msgworker.db import Database, Instants, KeyText, has_come, now, now_plus, written
 from msgworker.message import Status, ends_at
 from msgworker.payload import fitting
 from msgworker.processlock import ProcessLock
@@ -21,6 +21,7 @@ from msgworker.table.spec import (
     MAX_ERROR,
     MAX_KEY,
     MOST_PRIORITY,
+    SLICES,
     UNIQUE,
     URGENT,
     URGENT_RANK,
@@ -427,8 +428,7 @@ class Tables(ABC):
 
     def slice_value(self, c: Cols, role: str) -> ColumnElement[Any]:
         """The slice of a row; NULL, from a foreign producer, counts as shard 0."""
-        column = getattr(c, role)
-        assert column is not None
+        column = Tables.slice_key(self, c, role)
         none: ColumnElement[int] = sa.literal_column("0")
         return sa.func.coalesce(column, none) if role == "shard" else column
 
@@ -485,107 +485,112 @@ class Tables(ABC):
         the key by which rows are read."""
         return self.database.ordered_update and self.id_is_key
 
-    # -- the keys of the guard and of the indexes of open rows, see indexes.py
+    # -- the keys and predicates of the indexes, where these are partial: a query uses one only if
+    # it repeats its WHERE literally. indexes.py has those of other databases, and makes the indexes
 
     @abstractmethod
     def add_indexes(self) -> None:
         """Attach the guard and the indexes to `message`."""
 
-    @abstractmethod
     def key(self, object_id: Any) -> Any:
         """A value of `object_key`."""
+        return object_id
 
     @property
-    @abstractmethod
     def key_type(self) -> TypeEngine[Any]:
         """The type of `open_object`, for cursors."""
+        kind = self.object_type
+        return db.AnyText() if isinstance(kind, sa.String | KeyText) else kind
 
-    @abstractmethod
     def object_key(self, c: Cols) -> ColumnElement[Any]:
         """`object_id` as in `open_object` and the guard."""
+        return c.object_id
 
-    @abstractmethod
     def running_object(self, c: Cols) -> ColumnElement[Any]:
         """`object_id` of the running row as in the guard."""
+        return c.object_id
 
-    @abstractmethod
     def runs(self, c: Cols, key: Any) -> ColumnElement[bool]:
         """It is the running row of the object with this key."""
+        return sa.and_(c.object_id == key, self.running(c))
 
-    @abstractmethod
     def open_object(self, c: Cols) -> ColumnElement[Any]:
         """`object_id` of unfinished rows as in the object index."""
+        return c.object_id
 
-    @abstractmethod
     def open_msg_id(self, c: Cols) -> ColumnElement[int]:
         """`msg_id` as in the object index."""
+        return c.msg_id
 
-    @abstractmethod
     def open_rows(self, c: Cols) -> ColumnElement[bool]:
         """The predicate that lets a query use the object index."""
+        return self.unfinished(c)
 
-    @abstractmethod
     def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
         """How all running rows are found: by `c`, and by `d` too where it takes two queries; the
         index and the predicate of each."""
+        return ((c, "guard", self.running(c)),)
 
-    @abstractmethod
     def all_open(self, c: Cols) -> ColumnElement[bool]:
         """All unfinished rows, for a query that reads the whole object index."""
+        return self.unfinished(c)
 
-    @abstractmethod
     def with_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
         """The entries of the object index that have an object."""
+        return self.unfinished(c), c.object_id.is_not(None)
 
-    @abstractmethod
     def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
         """The same, of its key, as ranges."""
+        return key.is_not(None)
 
-    @abstractmethod
     def without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
         """The entries of the object index that have none."""
+        return self.unfinished(c), c.object_id.is_(None)
 
-    @abstractmethod
     def waiting_without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
         """Those of them that do not run; where that costs nothing, else all."""
+        return self.without_object(c)
 
-    @abstractmethod
     def due_rows(self, c: Cols) -> Sequence[ColumnElement[bool]]:
         """The predicate that lets a query use the index of rows that wait for an instant."""
+        return (self.unfinished(c),)
 
-    @abstractmethod
     def oldest_key(self, c: Cols) -> ColumnElement[Any]:
         """The key of the index of open rows by age."""
+        return c.msg_id
 
-    @abstractmethod
     def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
         """Open rows that do not wait for an instant; the predicate of the index by age."""
+        return self.waits_for_no_instant(c)
 
-    @abstractmethod
     def failed_key(self, c: Cols) -> ColumnElement[Any]:
         """The key of the index of failed rows: `msg_id`, or NULL for every other row."""
+        return c.msg_id
 
-    @abstractmethod
     def failed_rows(self, c: Cols) -> ColumnElement[bool]:
         """Failed and dead rows, as a query by their index selects them."""
+        return self.failed(c)
 
-    @abstractmethod
     def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
         """The column of a slice as in its index."""
+        column: ColumnElement[Any] | None = getattr(c, role)
+        assert column is not None
+        return column
 
     def no_shard_apart(self, role: str) -> bool:
         """Whether rows of no shard, which count as shard 0, have entries apart from its own; only a
         table of others has NULL there."""
         return role == "shard" and not self.spec.is_default
 
-    @abstractmethod
     def slice_entries(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
         """What a query by slice and object asks besides for the index of a slice."""
+        return (self.slice_rows(c, role),)
 
-    @abstractmethod
     def slice_without_object(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
         """The entries of the index of a slice that have no object, and do not run."""
+        return self.slice_rows(c, role), c.object_id.is_(None)
 
-    @abstractmethod
     def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
         """The predicate that lets a query use the index of a slice."""
+        there = self.indexes is None or self.spec.index_name(SLICES[role]) in self.indexes
+        return self.in_slices(c) if there else self.unfinished(c)
