@@ -40,7 +40,7 @@ from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.worker import Report, report_of
-from msgworker.table import MessageTable, own
+from msgworker.table import HISTORY, OWN, MessageTable
 
 TEXT = "%Y-%m-%d %H:%M:%S.%f"
 DROP_SECONDS = 10
@@ -120,7 +120,7 @@ class ServerClock(Clock):
         tables: dict[str, sa.Table] = {}
         for app in self._apps:
             built = app.tables
-            there = [one for one in own.OWN if one.is_there(built) and one is not own.HISTORY]
+            there = [one for one in OWN if one.is_there(built) and one is not HISTORY]
             ours = [one.of(built) for one in there]
             tables |= {table.fullname: table for table in (built.message, *ours)}
         with self._engine.begin() as conn:

@@ -262,7 +262,7 @@ def upgrade(
     """Run the steps, in transactions of their own; return the plan of the beginning.
 
     on_step: is called after each. conn: the connection that runs them, in AUTOCOMMIT; else others
-    of the engine. Several may run at once, also beside `schema.create`. Raises SchemaError where a
+    of the engine. Several may run at once, also beside `create`. Raises SchemaError where a
     step fails: run it again, it continues from there.
     """
 
