@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from msgworker.message import State
+from msgworker.queries.explain import Asked, Facts, Verdict, World, sentence, verdict
 from msgworker.queries.instances import InstanceInfo, Life
-from msgworker.queries.verdict import Asked, Facts, Verdict, World, sentence, verdict
 
 LIVE = InstanceInfo("live", Life.LIVE, topics=("t",))
 DEAD = InstanceInfo("dead", Life.DEAD)

@@ -17,8 +17,8 @@ from msgworker.db import Trouble, WholeId, is_overtime, seconds_since, trouble
 from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
 from msgworker.message import State, Status
 from msgworker.queries import remaining
+from msgworker.queries.explain import Asked, Facts, Verdict, Waits, World, verdict
 from msgworker.queries.instances import instances, live
-from msgworker.queries.verdict import Asked, Facts, Verdict, Waits, World, verdict
 from msgworker.schema import requirements
 from msgworker.schema.apply import has_unknown_status
 from msgworker.schema.difference import mistyped

@@ -26,7 +26,7 @@ from msgworker.instance.stop import Stop
 from msgworker.instance.usercode import end_if_forked
 from msgworker.limit import Limit
 from msgworker.message import topic_of
-from msgworker.queries.verdict import Asked
+from msgworker.queries.explain import Asked
 from msgworker.schedules import Schedule
 from msgworker.store.rows import Row
 from msgworker.table import Tables

@@ -30,8 +30,8 @@ from msgworker.instance.stop import (
 )
 from msgworker.logs import Said
 from msgworker.processlock import ProcessLock
+from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left, left
-from msgworker.queries.verdict import Waits
 from msgworker.table import Slice
 
 # --- The report of a drain: what it did and which messages are left.

@@ -21,7 +21,7 @@ from msgworker.instance.observers import MOST_TOPICS, OTHERS, countable
 from msgworker.logs import logger
 from msgworker.message import State
 from msgworker.metrics import counting, need
-from msgworker.metrics.counting import METRICS, Histogram, Key, Metric, Snapshot, summed
+from msgworker.metrics.counting import METRICS, Counting, Histogram, Key, Metric, Snapshot, summed
 from msgworker.processlock import ProcessLock
 
 if TYPE_CHECKING:
@@ -238,3 +238,36 @@ def _number(found: Snapshot, key: Key) -> float:
     value = found.get(key, 0.0)
     assert not isinstance(value, tuple)
     return value
+
+
+class Scrapes:
+    """Metrics of a process that may never be asked for them: counts events from the first scrape
+    on."""
+
+    def __init__(self, stream: counting.Subscribes, ops: Callable[[], Ops]) -> None:
+        self._stream = stream
+        self._ops = ops
+        self._lock = threading.Lock()
+        self._made: tuple[Counting, Looking] | None = None
+
+    def text(self, accept: str) -> tuple[bytes, str]:
+        """The answer and its content type, with a read of the database."""
+        counting, looking = self._parts()
+        return text(lambda: (counting.snapshot(), looking.snapshot()), accept)
+
+    def without_database(self, accept: str) -> tuple[bytes, str]:
+        """The same, while the database does not answer."""
+        counting, _ = self._parts()
+        return text(lambda: (counting.snapshot(), DOWN), accept)
+
+    def forget(self) -> None:
+        """Drop what was read from the database, because it is out of date."""
+        with self._lock:
+            if self._made is not None:
+                self._made = self._made[0], Looking(self._ops())
+
+    def _parts(self) -> tuple[Counting, Looking]:
+        with self._lock:
+            if self._made is None:
+                self._made = Counting(self._stream), Looking(self._ops())
+            return self._made

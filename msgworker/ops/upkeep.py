@@ -1,7 +1,9 @@
-"""Purge old messages, pause topics, and read the audit."""
+"""Release and purge messages, pause topics, and read the audit."""
 
 from __future__ import annotations
 
+import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,17 +16,17 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from msgworker.config import HISTORY_SECONDS, whole
 from msgworker.config.values import renamed
 from msgworker.db import Trouble, connecting, reason_of, trouble, writing
-from msgworker.errors import SchemaError
+from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops import call
-from msgworker.ops.call import Who
+from msgworker.ops.call import Clock, Who
 from msgworker.ops.operation import Bulk, Step, Writing, check_all
-from msgworker.ops.results import OnProgress, Repaired, Skip, Why
+from msgworker.ops.results import OnProgress, Repaired, Skip, Skips, Why
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
-from msgworker.queries import audited
-from msgworker.queries.audited import AuditEntry
-from msgworker.store import history, limits, pauses, purge
+from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover
+from msgworker.store.audit import AuditEntry
 from msgworker.store.bounded import LEAST, MOST, Found
+from msgworker.store.lease import Lease
 from msgworker.store.pauses import Pause
 from msgworker.store.purge import Archive
 from msgworker.table import HISTORY, Tables
@@ -102,6 +104,230 @@ def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
             raise
 
 
+# --- Release: give back messages of an instance, or without an owner, in the same way as recovery.
+#
+# The lease is taken over first, so that it can never be renewed. Rows of a live instance are given
+# back only when its lease would have expired: until then it may still start handlers.
+
+HOLD_SECONDS = 60.0
+SHOWN = 1_000_000
+AGAIN_AFTER_SECONDS = (0.0, 0.2, 1.0)
+"""Pauses before a locked row is tried again: a settle, for example, locks it only briefly."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMessages:
+    """The messages of an instance. lease: None if it has none, or no longer."""
+
+    instance_id: str
+    lease: Lease | None
+    ids: list[int]
+
+    @property
+    def lives(self) -> bool:
+        """Whether its lease is live and not taken over."""
+        return self.lease is not None and bool(self.lease.live) and self.lease.taken_by is None
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long it counts as alive without a heartbeat."""
+        if self.lease is None:
+            return 0.0
+        return max(0.0, (self.lease.expires_at - self.lease.renewed_at).total_seconds())
+
+
+def held_by(clock: Clock, engine: sa.Engine, t: Tables, instance: object) -> HeldMessages:
+    """The messages of an instance now; raises ConfigError, SchemaError, TookTooLong."""
+    if not isinstance(instance, str) or not 0 < len(instance) <= 64:
+        raise ConfigError(
+            f"an instance's id is a text of at most 64 characters, got {instance!r:.80}; see "
+            "`msgworker instances`"
+        )
+    if not t.has("claimed_by"):
+        raise SchemaError(
+            f"table {t.spec.name} has no column claimed_by, so the owners of messages are unknown"
+        )
+    with clock.reading(engine) as conn:
+        leases = {one.name: one for one in lease.read_all(conn, t)}
+        ids = recover.flagged_by(conn, t, instance, limit=SHOWN)
+    return HeldMessages(instance, leases.get(instance), ids)
+
+
+def refuse_living(held: HeldMessages, force: bool) -> None:
+    """Raise MsgworkerError if it is alive and not forced, or is being recovered."""
+    one = held.lease
+    if one is not None and one.live and one.taken_by is not None:
+        raise MsgworkerError(
+            f"instance {held.instance_id} is being recovered by {one.taken_by} already; wait for it"
+        )
+    if one is not None and held.lives and one.stopped and not force:
+        raise MsgworkerError(
+            f"instance {held.instance_id} has stopped, but its handler has outlived the grace time "
+            f"and may still run; its lease ends in {one.left_seconds:.0f} s, then its messages are "
+            "recovered by an instance that runs, or released; or take them away with --force "
+            "(force=True), which waits for as long as a lease"
+        )
+    if held.lives and not force:
+        raise MsgworkerError(
+            f"instance {held.instance_id} is alive: stop it, and it releases its messages without "
+            "a try counted; or take them away with --force (force=True): each counts as a crash, "
+            "and its handlers may continue to run, although their writes are refused"
+        )
+
+
+def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
+    """Take its lease over, and wait until it can no longer start handlers.
+
+    Returns the name that holds the lease now, None if there is none. Raises MsgworkerError if
+    another process was faster.
+    """
+    seen = held.lease
+    if seen is None:
+        # Read again in a separate statement: an instance may have registered between two reads.
+        with connecting(engine) as conn:
+            if any(one.name == held.instance_id for one in lease.read_all(conn, t)):
+                raise MsgworkerError(
+                    f"instance {held.instance_id} has just taken a lease; try again"
+                )
+        return None
+    me = f"ops-{uuid.uuid4().hex}"
+    ttl = held.lease_seconds + HOLD_SECONDS
+    with writing(engine) as conn:
+        if held.lives:
+            won = lease.take_over_live(conn, t, seen.name, me=me, ttl=ttl)
+        else:
+            won = lease.take_over(conn, t, seen, me=me, ttl=ttl)
+    if not won:
+        raise MsgworkerError(
+            f"instance {seen.name} has renewed its lease, or is being recovered by another "
+            "instance meanwhile; check with `msgworker instances`"
+        )
+    if held.lives:
+        threading.Event().wait(held.lease_seconds)
+    return me
+
+
+def give_back(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> bool:
+    """Give back its rows, with a try counted for each, as after a crash. False if some are left
+    because other transactions have locked them: it does not wait for locks, because a suspended
+    process would block it, and with it recovery of the rows that are locked here."""
+    dead_id = held.instance_id
+    text = _text(f"released from instance {dead_id} by {by.actor}", by)
+    left: set[int] = set()
+
+    def page(conn: Connection, after: int | None) -> list[int]:
+        return recover.flagged_by(conn, t, dead_id, after=_behind(after))
+
+    def work(op_id: int, part: list[int], conn: Connection) -> Step:
+        locked = change.lock(conn, t, part, words=(State.PROCESSING,), waits=False)
+        mine = done.still_mine(conn, t, part, me=dead_id)
+        busy, free = mine.difference(locked), sorted(mine.intersection(locked))
+        audit.record(conn, t, op_id, free)
+        changed = recover.recover(conn, t, free, dead_id=dead_id, text=text)
+        left.difference_update(part)  # it may be sent again
+        left.update(busy)
+        return Step(len(part) - len(busy), changed)
+
+    for pause in AGAIN_AFTER_SECONDS:
+        threading.Event().wait(pause)
+        left.clear()
+        bulk.over_all(page, work)
+        if not left:
+            return True
+    bulk.skip([Skip(i, Why.LOCKED) for i in sorted(left)])
+    return False
+
+
+def _text(done: str, by: Who) -> str:
+    """The last error of a message that was given back."""
+    return f"{done}: {by.reason}"[:1000] if by.reason else done[:1000]
+
+
+def _behind(after: int | None) -> int:
+    return recover.FIRST if after is None else after
+
+
+# --- Release: messages without an owner.
+
+
+def age_of(t: Tables, older_than: Any, any_age: bool) -> float | datetime | None:
+    """How long ago messages without an owner were flagged, None = at any time; raises
+    ConfigError."""
+    if any_age:
+        if older_than is not None:
+            raise ConfigError("give older_than or any_age, not both")
+        return None
+    if older_than is None:
+        raise ConfigError(
+            "older_than is required, such as 1h: how long messages must have been at 1; or any_age "
+            "(--any-age), if you know that no consumer works on them"
+        )
+    age = call.age_of(older_than)
+    if not (t.has("claimed_at") or t.has("created_at")):
+        raise ConfigError(
+            f"table {t.spec.name} has neither claimed_at nor created_at, so the age of its "
+            "messages is unknown; use --any-age (any_age=True) if no consumer works on those at 1"
+        )
+    return age
+
+
+def _refuse_living(conn: Connection, t: Tables) -> None:
+    """Raise MsgworkerError while an instance is alive, whose own any message at 1 may be."""
+    from msgworker.queries.instances import Life, instances
+
+    lives = [
+        str(one.instance_id)
+        for one in instances(conn, t)
+        if one.life is Life.LIVE and one.other_table is None
+    ]
+    if lives:
+        raise MsgworkerError(
+            f"instance {lives[0]} is alive, and table {t.spec.name} has no column claimed_by, so "
+            "any message at 1 may be its own; stop all instances first"
+        )
+
+
+def give_back_nobodys(
+    bulk: Bulk, engine: sa.Engine, t: Tables, before: datetime | None, by: Who
+) -> None:
+    """Give back messages without an owner, with a try counted for each; skip locked ones."""
+    text = _text(f"released by {by.actor}: it was at 1 without an owner", by)
+    seen: dict[int, int] = {}
+
+    def page(conn: Connection, after: int | None) -> list[int]:
+        nonlocal seen
+        seen = dict(recover.foreign(conn, t, after=_behind(after), before=before))
+        return sorted(seen)
+
+    def work(op_id: int, part: list[int], conn: Connection) -> Step:
+        locked = change.lock(conn, t, part, words=(State.PROCESSING,), waits=False)
+        # Check again under the lock: one may have ended, or have an owner, since it was read.
+        now = dict(recover.foreign(conn, t, after=part[0] - 1, before=before, limit=len(seen)))
+        free = [i for i in locked if now.get(i) == seen[i]]
+        if free and not t.has("claimed_by"):
+            _refuse_living(conn, t)  # an instance that has just flagged one has a lease by now
+        audit.record(conn, t, op_id, free)
+        changed = 0
+        for tries in sorted({seen[i] for i in free}):
+            same = [i for i in free if seen[i] == tries]
+            changed += recover.recover_foreign(conn, t, same, seen_tries=tries, text=text)
+        skips = [Skip(i, Why.CHANGED if i in locked else Why.LOCKED) for i in part if i not in free]
+        return Step(len(part), changed, skips)
+
+    bulk.over_all(page, work)
+
+
+def end(engine: sa.Engine, t: Tables, held: HeldMessages, me: str | None, *, drop: bool) -> None:
+    """End the lease that was taken over. Not `drop`: rows are left, so recovery needs it."""
+    if me is None:
+        return
+    with writing(engine) as conn:
+        if drop:
+            lease.drop(conn, t, held.instance_id, taken_by=me)
+        else:
+            lease.leave(conn, t, held.instance_id, taken_by=me)
+
+
 # --- What operators do in upkeep.
 
 
@@ -118,7 +344,90 @@ def _limited(conn: Connection, t: Tables, topic: str) -> bool:
 
 
 class Upkeep(Writing):
-    """Purges, pauses and the audit; `actor`, `reason` and `dry_run` as in `Repairs`."""
+    """Releases, purges, pauses and the audit; `actor`, `reason` and `dry_run` as in `Repairs`."""
+
+    # ------------------------------------------------------------ release
+
+    def release(
+        self,
+        instance: str,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+        progress: OnProgress | None = None,
+    ) -> Repaired:
+        """Give back the messages of a dead instance, with a try counted for each, as recovery does.
+
+        A live instance needs force: its lease is taken over, and its messages are given back when
+        it can no longer start handlers, which takes as long as its lease; its later writes are
+        refused. Messages locked by other transactions are skipped and left to recovery. Raises
+        MsgworkerError if it is alive or is being recovered.
+        """
+        by = self._who(actor, reason)
+        t = self._tables
+        held = held_by(self._clock, self._engine, t, instance)
+        refuse_living(held, force)
+        if dry_run:
+            return self._told("release", Counted(held.ids, len(held.ids)))
+        self._ready()
+        if held.lease is None and not held.ids:
+            return Repaired(kind="release")
+        asked = {"instance": instance, "force": force, "lived": held.lives}
+        bulk = self._bulk("release", by, asked, progress=progress)
+        bulk.begin()  # it is in the audit before the lease is taken over
+        try:
+            me = take_over(self._engine, t, held)
+        except MsgworkerError:  # another process was faster: end the recorded operation
+            bulk.end()
+            raise
+        all_free = give_back(bulk, t, held, by)
+        end(self._engine, t, held, me, drop=all_free)
+        return bulk.end()
+
+    def release_nobody(
+        self,
+        older_than: float | str | timedelta | datetime | None = None,
+        *,
+        any_age: bool = False,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+        progress: OnProgress | None = None,
+    ) -> Repaired:
+        """Give back messages at 1 without an owner: left by a foreign consumer that no longer runs,
+        or from before the table was adopted.
+
+        A try and a crash are counted for each, as in recovery: it may have killed its process.
+        older_than: seconds, "1h", a timedelta, or an aware datetime in the past; by `claimed_at`,
+        else by `created_at`. Neither records when a foreign consumer flagged a message, only the
+        earliest possible time: a consumer that is only slow is not excluded. Messages with neither
+        are skipped. any_age: of any age, known or not. On a
+        table without `claimed_by` it means every message at 1, and MsgworkerError is raised
+        while an instance is alive. Raises ConfigError for a wrong age.
+        """
+        by = self._who(actor, reason)
+        t = self._tables
+        age = age_of(t, older_than, any_age)
+        before = None if age is None else self._before(age)
+        with connecting(self._engine) as conn:
+            if not t.has("claimed_by"):
+                _refuse_living(conn, t)
+            seen = [msg_id for msg_id, _ in recover.foreign(conn, t, before=before, limit=SHOWN)]
+            lost = [] if before is None else recover.undated(conn, t, limit=SHOWN)
+        undated, left = [Skip(i, Why.UNDATED) for i in lost], Skips()
+        left.add(undated)
+        if dry_run:
+            return self._told("release", Counted(seen, len(seen) + left.count, skips=left))
+        self._ready()
+        if not seen:
+            return Repaired(kind="release", matched=left.count, **left.as_counts)
+        asked = {"nobody": True, "before": None if before is None else before.isoformat()}
+        bulk = self._bulk("release", by, asked, progress=progress)
+        give_back_nobodys(bulk, self._engine, t, before, by)
+        bulk.skip(undated)
+        return bulk.end()
 
     # ------------------------------------------------------------ purge
 
@@ -273,4 +582,4 @@ class Upkeep(Writing):
         call.since_of(since)
         self._ready()
         chosen: dict[str, Any] = {"msg_id": msg_id, "kind": kind, "actor": actor, "since": since}
-        return self._read(audited.entries, **chosen, limit=limit, after=after)
+        return self._read(audit.entries, **chosen, limit=limit, after=after)

@@ -4,11 +4,9 @@ counts     messages in each state, and everything at a glance
 messages   one message, or a list
 pages      lists that people leaf through
 lanes      objects that wait
-verdict    why a message does not run: the facts, the decision, the sentence
-explain    the same of one message, or how it ended
+explain    why a message does not run: the facts, the decision, the sentence; or how it ended
 remaining  what a drain has left
 failures   failed messages by error
 instances  instances, their messages and slices; limits of topics
 charts     the history
-audited    what operators did
 """

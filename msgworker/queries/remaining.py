@@ -13,8 +13,8 @@ from msgworker.db import beginning, bytewise, fetch, real_instant, seconds_since
 from msgworker.message import State, Status, topic_of
 from msgworker.payload import shown
 from msgworker.queries import messages
+from msgworker.queries.explain import Asked, Facts, Verdict, Waits, World, sentence, verdict
 from msgworker.queries.instances import InstanceInfo, Life
-from msgworker.queries.verdict import Asked, Facts, Verdict, Waits, World, sentence, verdict
 from msgworker.store.recover import undated
 from msgworker.table import Cols, Tables
 

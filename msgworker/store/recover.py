@@ -312,7 +312,7 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
     """Which messages, given with their tries as they were claimed, are flagged as they were then.
 
     For a table without owners, after a new lease was registered: until its end they cannot be
-    released (ops/release.py). A release that had begun before holds their locks, for which this
+    released (ops/upkeep.py). A release that had begun before holds their locks, for which this
     does not wait.
     """
 

@@ -2,20 +2,16 @@
 
 In the order of a request:
 
-serving      `msgworker web`: the options, checked, and uvicorn
-connections  time limits for clients that send or read slowly
-application  the options of `App.web`, the routes, the guards around them
+serving      `msgworker web`: the options, checked, uvicorn, and time limits for slow clients
+application  the options of `App.web`, the routes, the guards around them; probes and metrics
 guard        what every request passes: headers, hosts, bodies, authentication
 forms        the proof that a write is of our own page, fields of forms, selections
 access       who may see and who may act: this machine, tokens, a proxy, a callable
 sessions     tokens and roles, the cookie of a browser, the token of its forms
-site         what routes work with: templates, shared reads, badges, errors
-threads      reads in threads with a deadline
+site         what routes work with: templates, shared reads, badges, live sections, errors
+threads      reads in threads with a deadline, and writes that pages have asked for
 pages        the pages
-sections     pages whose parts are reloaded, rendered once for all viewers
-jobs         writes that pages have asked for, in threads
 api          the JSON API
-health       whether the process and its database work; metrics for Prometheus
 charts       pictures as SVG, from numbers
 shown        how values look: times, ages, numbers, payloads without their secrets
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 import time
@@ -20,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.routing import NoMatchFound
+from starlette.routing import BaseRoute, NoMatchFound, Route
 
 from msgworker import __version__, db
 from msgworker.coordination.centres import open_centre, place_of, secrets_of_centre
@@ -34,15 +35,13 @@ from msgworker.errors import (
     SchemaError,
 )
 from msgworker.message import State
-from msgworker.metrics.counting import Counting
-from msgworker.metrics.exposition import DOWN, Looking, text
+from msgworker.metrics.exposition import Scrapes
 from msgworker.ops import Ops
 from msgworker.queries.counts import Overview
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Network, Viewer, client_of
-from msgworker.web.jobs import Jobs
 from msgworker.web.sessions import Role, Session, Sessions, cookie_of
-from msgworker.web.threads import Busy, Hardships, Threads, Watch
+from msgworker.web.threads import Busy, Hardships, Jobs, Threads, Watch
 
 if TYPE_CHECKING:
     from msgworker import App
@@ -199,7 +198,7 @@ class Elsewhere:
             self._opened.close()
 
 
-# --- The numbers beside the names of pages: what needs help. sections.py says when they are read.
+# --- The numbers beside the names of pages: what needs help. `with_badges` reads them.
 
 OLD_SECONDS = 120.0
 """Badges that are older than this are not shown."""
@@ -312,7 +311,7 @@ class Site:
         self.door = door
         self.sessions = sessions
         self.nav = nav
-        self.scrapes = Scrapes(app)
+        self.scrapes = Scrapes(app, lambda: app.ops)
         self.badges = Badges()
         self.elsewhere = options.elsewhere
         self.secrets = db.secrets_of(app.engine.url)
@@ -499,6 +498,27 @@ class Site:
             **values,
         )
 
+    async def live(
+        self, request: Request, template: str, values: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> Response:
+        """A page whose sections follow what changes; a script that loads one gets what is between
+        header and footer.
+
+        What viewers see of that depends on the URL and on what they may do, and on nothing else of
+        who they are: so it is made once for each URL and role. It has neither names nor tokens of a
+        session; a template that uses one fails, as it is not given any.
+        """
+        if request.headers.get("hx-request") != "true":
+            return self.render(request, template, **await values())
+        this = self.this(request)
+        key = (template, guard.root_of(request.scope), this, self.viewer(request).role)
+
+        async def make() -> bytes:
+            found = await values()
+            return self.text(request, template, layout="section.html", this=this, **found).encode()
+
+        return HTMLResponse(await self.sections.get(key, POLL_SECONDS, make))
+
     @staticmethod
     def this(request: Request) -> str:
         """The path and query of the request."""
@@ -543,32 +563,37 @@ def site_of(request: HTTPConnection) -> Site:
     return found
 
 
-class Scrapes:
-    """Counts events from the first scrape on."""
+# --- Pages with badges: the numbers beside the names of pages.
+#
+# They are read if they are older than BADGE_SECONDS, at the same time as what the page itself
+# reads: no page waits long for them or fails with them.
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._lock = threading.Lock()
-        self._made: tuple[Counting, Looking] | None = None
+BADGE_SECONDS = 20.0
+WAIT_SECONDS = 0.5
 
-    def text(self, accept: str) -> tuple[bytes, str]:
-        """The answer and its content type, with a read of the database."""
-        counting, looking = self._parts()
-        return text(lambda: (counting.snapshot(), looking.snapshot()), accept)
 
-    def without_database(self, accept: str) -> tuple[bytes, str]:
-        """The same, while the database does not answer."""
-        counting, _ = self._parts()
-        return text(lambda: (counting.snapshot(), DOWN), accept)
+async def _read_badges(site: Site) -> None:
+    """Bring the badges up to date, if that takes no longer than WAIT_SECONDS."""
+    with contextlib.suppress(TimeoutError, HTTPException):  # the page itself says what is wrong
+        await asyncio.wait_for(site.overview(), WAIT_SECONDS)  # which notes them
 
-    def forget(self) -> None:
-        """Drop what was read from the database, because it is out of date."""
-        with self._lock:
-            if self._made is not None:
-                self._made = self._made[0], Looking(self._app.ops)
 
-    def _parts(self) -> tuple[Counting, Looking]:
-        with self._lock:
-            if self._made is None:
-                self._made = Counting(self._app), Looking(self._app.ops)
-            return self._made
+def with_badges(route: BaseRoute) -> BaseRoute:
+    """The route of a page, wrapped so that the badges are read first."""
+    if not isinstance(route, Route) or route.methods != {"GET", "HEAD"}:
+        return route
+    endpoint: Callable[[Request], Awaitable[Response]] = route.endpoint
+
+    async def page(request: Request) -> Response:
+        site = site_of(request)
+        if request.state.viewer is None or site.badges.age < BADGE_SECONDS:
+            return await endpoint(request)
+        reading = asyncio.ensure_future(_read_badges(site))
+        await asyncio.sleep(0)  # it has begun: a page that shows the overview shares the read
+        token = PENDING.set(reading)
+        try:
+            return await endpoint(request)
+        finally:
+            PENDING.reset(token)
+
+    return Route(route.path, page, methods=["GET"], name=route.name)

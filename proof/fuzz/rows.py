@@ -19,8 +19,7 @@ from tenacity.wait import wait_none
 from msgworker import App, Message, MessageTable, Reject, RetryLater
 from msgworker.cli import main
 from msgworker.errors import ExitCode
-from msgworker.queries.explain import Explanation
-from msgworker.queries.verdict import Reason
+from msgworker.queries.explain import Explanation, Reason
 from proof.fuzz.values import COLUMNS, MAX_PAYLOAD, values
 from tests.engines import plain_engine
 

@@ -20,8 +20,8 @@ from msgworker.instance import worker as worker_module
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.finder import Finder
 from msgworker.message import State
+from msgworker.queries.explain import Asked, Waits
 from msgworker.queries.remaining import left
-from msgworker.queries.verdict import Asked, Waits
 from msgworker.store import lease
 from msgworker.testing import Database, drain
 from tests.support.leases import registered

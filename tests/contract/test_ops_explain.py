@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from tenacity import wait_fixed
 
 from msgworker import MessageTable
-from msgworker.queries.verdict import Reason
+from msgworker.queries.explain import Reason
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered
 from tests.support.ops import failing, why

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError
 from msgworker.errors import ExitCode
-from msgworker.queries.verdict import Reason
+from msgworker.queries.explain import Reason
 from msgworker.table import LIMIT
 from tests.support.leases import registered
 from tests.support.ops import why

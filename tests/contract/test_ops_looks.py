@@ -17,8 +17,8 @@ from msgworker.message import Outcome, Settlement, State
 from msgworker.ops import Ops
 from msgworker.queries import counts, failures, lanes
 from msgworker.queries.counts import Exact
+from msgworker.queries.explain import Reason
 from msgworker.queries.instances import Life
-from msgworker.queries.verdict import Reason
 from msgworker.store import bounded, settle
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered

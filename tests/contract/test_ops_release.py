@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, db
 from msgworker.doctor import Severity
-from msgworker.ops import release
+from msgworker.ops import upkeep
 from msgworker.ops.results import Progress, Why
-from msgworker.queries.verdict import Reason
+from msgworker.queries.explain import Reason
 from msgworker.store import lease, recover
 from tests.support.doctor import run
 from tests.support.leases import registered
@@ -56,7 +56,7 @@ def test_release_of_a_dead_instance(app, table):
 @pytest.mark.parametrize("leased", [True, False])
 def test_release_does_not_wait_for_locked_rows(app, table, monkeypatch, leased):
     """They stay as they are, and recovery may go on with them at once."""
-    monkeypatch.setattr(release, "AGAIN_AFTER_SECONDS", (0.0, 0.1))
+    monkeypatch.setattr(upkeep, "AGAIN_AFTER_SECONDS", (0.0, 0.1))
     ids = put(app, *[(f"o{i}", RUNNING) for i in range(5)], claimed_by="gone-1")
     if leased:
         with app.engine.begin() as conn:
@@ -102,7 +102,7 @@ def test_a_release_that_somebody_beats_is_over(app, table, monkeypatch, leased):
     if leased:
         with app.engine.begin() as conn:
             lease.register(conn, app.tables, "gone-1", ttl=-1.0)
-    held_by = release.held_by
+    held_by = upkeep.held_by
 
     def beaten(*args: Any) -> Any:
         held = held_by(*args)
@@ -111,7 +111,7 @@ def test_a_release_that_somebody_beats_is_over(app, table, monkeypatch, leased):
             lease.register(conn, app.tables, "gone-1", ttl=60.0)
         return held
 
-    monkeypatch.setattr(release, "held_by", beaten)
+    monkeypatch.setattr(upkeep, "held_by", beaten)
     with pytest.raises(MsgworkerError, match=r"try again|check with"):
         app.ops.release("gone-1")
     assert table.statuses == [RUNNING]

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.instance.running.in_flight import Execution
-from msgworker.queries.explain import Explanation
-from msgworker.queries.verdict import Reason
+from msgworker.queries.explain import Explanation, Reason
 from msgworker.store import lease
 from tests.support.rounds import beat, fetch
 from tests.support.rows import Table, send

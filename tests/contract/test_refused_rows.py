@@ -15,8 +15,8 @@ from msgworker.instance.claiming.claimer import (
     RejectedRows,
 )
 from msgworker.instance.worker import Report
+from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left
-from msgworker.queries.verdict import Waits
 from msgworker.store.candidates import Candidate
 from tests.support.odd_rows import assert_all_others_ran, drain
 from tests.support.rows import Table, send

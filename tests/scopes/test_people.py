@@ -6,7 +6,7 @@ import pytest
 
 from msgworker import doctor
 from msgworker.coordination import DatabaseLocks, Dealer, Instance, Partitions
-from msgworker.queries.verdict import Reason
+from msgworker.queries.explain import Reason
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 

@@ -21,7 +21,7 @@ from msgworker.instance.claiming.search import Search
 from msgworker.instance.claiming.slices import BEHIND, AgeSearch, SliceSearch
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import apply
-from msgworker.store import candidates, claim, done, shards_by_age
+from msgworker.store import candidates, claim, done
 from msgworker.store import shards as slices
 from msgworker.store.shards import Place
 from msgworker.table import Slice
@@ -340,7 +340,7 @@ def crowded(make_app: MakeApp) -> App:
 def test_a_look_into_a_slice_reads_no_row_of_others(crowded):
     reads = (slices.heads, partial(slices.heads, deep=True), slices.without_object)
     if crowded.tables.database.slices_by_age:
-        reads = (shards_by_age.heads,)
+        reads = (slices.heads_by_age,)
     for role, value, index in (("shard", 7, "shard"), ("instance_type", "asA", "flag")):
         for read in reads:
             with crowded.engine.connect() as conn:
@@ -348,7 +348,7 @@ def test_a_look_into_a_slice_reads_no_row_of_others(crowded):
             ours = ("SCAN u", "SCAN g", "1:")  # over what was asked
             steps = {step for step in found if step[1] not in ours}
             may = {f"msgworker_message_{index}", "primary"}
-            if read is shards_by_age.heads:  # whether they are heads
+            if read is slices.heads_by_age:  # whether they are heads
                 may.add("msgworker_message_object")
             assert ("index", f"msgworker_message_{index}") in steps
             assert steps <= {("index", one) for one in may}
@@ -360,12 +360,12 @@ def _looked(conn, app, read, role, value):
     sa.event.listen(conn, "before_cursor_execute", lambda *a: sent.append(a[2:4]))
     places = [Place(value), Place(3)] if role == "shard" else [Place(value)]
     first = read(conn, app.tables, role, places, 100)[0]
-    all_of_it = 20 if read is shards_by_age.heads else 10
+    all_of_it = 20 if read is slices.heads_by_age else 10
     assert (len(first.found), first.after) == (all_of_it, None)
     by_id = sorted(one.msg_id for one in first.found)
     middle = (
         by_id[len(by_id) // 2 - 1]
-        if read in (slices.without_object, shards_by_age.heads)
+        if read in (slices.without_object, slices.heads_by_age)
         else "mine4"
     )
     (rest,) = read(conn, app.tables, role, [Place(value, middle)], 100)
@@ -441,11 +441,11 @@ def test_a_look_by_age_takes_as_many_steps_whatever_waits_in_other_slices(lite):
             app.send_many(conn, "t", [({}, f"o{i}") for i in range(50)])
         table.edit(app.tables.message.c.msg_id > others + 1, shard=2)
         with app.engine.connect() as conn:
-            shards_by_age.heads(conn, app.tables, "shard", [Place(2)], 20)  # builds and prepares
+            slices.heads_by_age(conn, app.tables, "shard", [Place(2)], 20)  # builds and prepares
             count = [0]
             raw = conn.connection.driver_connection
             raw.set_progress_handler(lambda count=count: count.__setitem__(0, count[0] + 1), 1)
-            (page,) = shards_by_age.heads(conn, app.tables, "shard", [Place(2)], 20)
+            (page,) = slices.heads_by_age(conn, app.tables, "shard", [Place(2)], 20)
             raw.set_progress_handler(None, 0)
         assert len(page.found) == 20
         steps.append(count[0])
@@ -469,7 +469,7 @@ def test_a_look_by_age_offers_no_message_behind_one_of_its_object(lite):
 
 def behind(app: App, place: Place) -> list[slices.Page]:
     with app.engine.connect() as conn:
-        return shards_by_age.heads(conn, app.tables, "shard", [place], 100)
+        return slices.heads_by_age(conn, app.tables, "shard", [place], 100)
 
 
 def test_what_is_free_again_among_the_oldest_is_found_at_the_next_look(lite):

@@ -13,7 +13,6 @@ from msgworker.db import DATABASES
 from msgworker.limit import Limit
 from msgworker.message import Outcome, Settlement, State
 from msgworker.queries import (
-    audited,
     charts,
     counts,
     explain,
@@ -23,7 +22,6 @@ from msgworker.queries import (
     messages,
     pages,
     remaining,
-    verdict,
 )
 from msgworker.queries import counts as overview
 from msgworker.store import (
@@ -45,7 +43,6 @@ from msgworker.store import (
     send,
     settle,
     shards,
-    shards_by_age,
     tries,
 )
 from msgworker.store import send as producing
@@ -225,8 +222,8 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield counts.counts, {"most": 0}
     yield messages.unfinished, {}
     log.rows["count(*) AS count_1 \n"] = [(3,)]
-    yield remaining.left, {"asked": verdict.Asked(topics=None)}
-    yield remaining.left, {"asked": verdict.Asked(topics=None), "most": 2}
+    yield remaining.left, {"asked": explain.Asked(topics=None)}
+    yield remaining.left, {"asked": explain.Asked(topics=None), "most": 2}
     log.rows["count(*) AS count_1 \n"] = [(0,)]
     every = tuple(State)
     for word in State:
@@ -335,7 +332,7 @@ def scope_acts(t: Tables, log: Log) -> Iterator[Any]:
             fresh = [Place(value) for value in values[:count]]
             if t.database.slices_by_age:
                 for places in (fresh, numbered):
-                    yield shards_by_age.heads, {"role": role, "places": places, "rows": 8}
+                    yield shards.heads_by_age, {"role": role, "places": places, "rows": 8}
                 continue
             for deep in (False, True):
                 for places in (fresh, begun):
@@ -416,8 +413,8 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield audit.advance, {"seen": operation} | counts
     yield audit.record, {"op_id": 1, "ids": some}
     yield audit.touched, {"op_id": 1, "ids": some}
-    yield audited.entries, {"msg_id": None, "limit": 10}
-    yield audited.entries, {"msg_id": 1, "limit": 10}
+    yield audit.entries, {"msg_id": None, "limit": 10}
+    yield audit.entries, {"msg_id": 1, "limit": 10}
     yield audit.finish, {"op_id": 1}
     yield pauses.read_all, {}
     yield pauses.add, {"topic": "t", "actor": "me", "reason": None}

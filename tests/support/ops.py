@@ -11,7 +11,7 @@ from tenacity import wait_none
 from msgworker import App
 from msgworker.ops import Ops
 from msgworker.ops.results import Progress
-from msgworker.queries.verdict import Reason
+from msgworker.queries.explain import Reason
 from msgworker.store import cancels
 
 NEW, RUNNING, DONE, FAILED = 0, 1, 2, -1

@@ -20,10 +20,9 @@ from msgworker.ops import selection as counting
 from msgworker.store import bounded, change, history
 from msgworker.store.history import Counts, Minute
 from msgworker.table import RAN_COUNTS
-from msgworker.web.jobs import Jobs, TooMany
 from msgworker.web.pages import changing
 from msgworker.web.site import MOST_COUNTS
-from msgworker.web.threads import Watch
+from msgworker.web.threads import Jobs, TooMany, Watch
 from msgworker.web.writes import CHANGES, ON_THINGS
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds, registered

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from msgworker import App
-from msgworker.web import connections, guard, serving
+from msgworker.web import guard, serving
 from tests.support.waiting import until
 from tests.support.web import dashboard_with
 
@@ -30,7 +30,7 @@ class Served:
         self.dashboard = dashboard_with(app)
         self.listener = serving.listening("127.0.0.1", 0)
         self.port = self.listener.getsockname()[1]
-        self.server = connections.Server(serving.configured(self.dashboard))
+        self.server = serving.Server(serving.configured(self.dashboard))
         serve = self.server.serve(sockets=[self.listener])
         self.thread = threading.Thread(target=lambda: asyncio.run(serve))
         self.made: list[socket.socket] = []
@@ -107,12 +107,12 @@ def trickle(one: socket.socket, text: bytes = b"x") -> None:
 def test_a_head_that_does_not_come_whole_in_time_ends_the_connection(
     served: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.2)
     assert is_closed(served.connect(sent))
 
 
 def test_bytes_that_trickle_in_buy_no_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.2)
     trickle(served.connect(served.head, b"X-A: "))
     again = served.connect(served.head, b"\r\n")  # the second request of a connection
     assert answered(again)
@@ -122,7 +122,7 @@ def test_bytes_that_trickle_in_buy_no_time(served: Served, monkeypatch: pytest.M
 def test_a_body_that_no_answer_waits_for_ends_the_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.2)
     one = served.connect(served.head, b"Content-Length: 1000000\r\n\r\n")
     assert answered(one)
     trickle(one)
@@ -132,7 +132,7 @@ def test_the_body_of_a_write_has_a_time_too(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.3)
     head = served.head.replace(b"GET /healthz", b"POST /login")
     one = served.connect(head, b"Content-Length: 100\r\n\r\n")
     trickle(one)
@@ -142,7 +142,7 @@ def test_the_body_of_a_write_has_a_time_too(
 def test_who_does_not_read_the_answer_is_left(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "UNREAD_SECONDS", 0.3)
+    monkeypatch.setattr(serving, "UNREAD_SECONDS", 0.3)
     sent = served.head.replace(b"/healthz", b"/static/htmx.min.js") + b"\r\n"
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -159,8 +159,8 @@ def test_slow_clients_leave_room_for_others(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """Two hundred wait for their head; a further one takes the place of the first."""
-    monkeypatch.setattr(connections, "MOST_UNFINISHED", 200)
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 60.0)  # time alone closes none
+    monkeypatch.setattr(serving, "MOST_UNFINISHED", 200)
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 60.0)  # time alone closes none
     with caplog.at_level(logging.WARNING):
         slow = [served.connect(b"GET / HTTP/1.1\r\n") for _ in range(200)]
         until(lambda: served.open == 200, "all connections")
@@ -176,7 +176,7 @@ def test_idle_connections_leave_room_for_others(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each asks now and then, so that none ends by time."""
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 20)
     monkeypatch.setattr(served.server.config, "timeout_keep_alive", 60)
     idle = []
     for _ in range(20):
@@ -194,7 +194,7 @@ def test_idle_connections_leave_room_for_others(
 
 
 def test_a_connection_that_is_used_goes_on(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.3)
     one = served.connect()
     for _ in range(4):
         one.sendall(served.head + b"\r\n")
@@ -228,7 +228,7 @@ def test_no_answer_on_a_kept_connection_waits_for_the_client(served: Served) -> 
 def test_who_does_not_read_leaves_room_for_others_where_few_files_may_be_open(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "most_at_once", lambda: 8)
+    monkeypatch.setattr(serving, "most_at_once", lambda: 8)
     asked = served.head.replace(b"/healthz", b"/static/htmx.min.js") + b"\r\n"
     for _ in range(20):
         one = served.connect()

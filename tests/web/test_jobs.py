@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.web.jobs import Jobs, TooMany
-from msgworker.web.threads import Watch
+from msgworker.web.threads import Jobs, TooMany, Watch
 
 
 def test_a_write_whose_thread_cannot_start_does_not_count_as_running(

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
 from msgworker.message import State
-from msgworker.queries.audited import AuditEntry
 from msgworker.queries.messages import MessageInfo
+from msgworker.store.audit import AuditEntry
 from msgworker.store.items import label
 from msgworker.store.tries import Kind, Try
 from msgworker.web.forms import Selection, id_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from msgworker import App
-from msgworker.web import sections
+from msgworker.web import site
 from msgworker.web.access import Viewer
 from msgworker.web.sessions import Role
 from msgworker.web.site import Site
@@ -26,12 +26,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = Site.text
 
     def text(self: Site, request: Any, template: str, /, **values: Any) -> str:
-        if values["layout"] == sections.LAYOUT:
+        if values["layout"] == site.LAYOUT:
             found.append(template)
         return real(self, request, template, **values)
 
     monkeypatch.setattr(Site, "text", text)
-    monkeypatch.setattr(sections, "POLL_SECONDS", 60.0)
+    monkeypatch.setattr(site, "POLL_SECONDS", 60.0)
     return found
 
 

@@ -25,7 +25,7 @@ from msgworker.instance.running.in_flight import Lane, Phase, Reason
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import Setup, Shared
-from msgworker.queries.verdict import Waits
+from msgworker.queries.explain import Waits
 from msgworker.store.candidates import Candidate
 
 # --- Look ahead: look for the next heads while no lane is free yet.

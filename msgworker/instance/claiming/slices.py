@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from msgworker.instance.claiming.choice import WHOLE_REACH, WINDOW, HeadChooser
 from msgworker.instance.claiming.search import DUE_SECONDS, Look, Search
-from msgworker.store import ranked, shards, shards_by_age
+from msgworker.store import ranked, shards
 from msgworker.store.candidates import Candidate
 from msgworker.store.ranked import Ranked
 from msgworker.store.shards import Page, Place
@@ -225,7 +225,7 @@ class AgeSearch(SliceSearch):
     ) -> tuple[list[tuple[Candidate, Any]], bool]:
         places = [Place(value) for value in where.values]
         rows = max(LEAST_ROWS, each)
-        fronts = shards_by_age.heads(conn, self.tables, where.role, places, rows)
+        fronts = shards.heads_by_age(conn, self.tables, where.role, places, rows)
         found: list[tuple[Candidate, Any]] = []
         goes = False
         behind: list[Place] = []
@@ -243,7 +243,7 @@ class AgeSearch(SliceSearch):
             behind.append(Place(value, front.after if after is None else max(after, front.after)))
         if behind and (not goes or self._wide >= WIDEST):
             rows = max(LEAST_ROWS, BEHIND // len(behind))
-            pages = shards_by_age.heads(conn, self.tables, where.role, behind, rows)
+            pages = shards.heads_by_age(conn, self.tables, where.role, behind, rows)
             for place, page in zip(behind, pages, strict=True):
                 self._tracks[place.value].heads.went(page, self._goes(page, skip))
                 found += [(row, place.value) for row in page.found]

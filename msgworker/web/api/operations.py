@@ -27,8 +27,7 @@ from msgworker.web.api.calling import (
     part_of,
     plain,
 )
-from msgworker.web.jobs import Job, TooMany
-from msgworker.web.threads import AFTER
+from msgworker.web.threads import AFTER, Job, TooMany
 from msgworker.web.writes import ON_THINGS, placed
 
 # --- Writes that may take long, such as a throttled rerun: a job, whose end is awaited a while.

@@ -7,12 +7,11 @@ from typing import Literal
 
 from starlette.exceptions import HTTPException
 
-from msgworker.queries.audited import AuditEntry
 from msgworker.queries.charts import History, Timings
 from msgworker.queries.counts import Overview, Sizes, TopicInfo
 from msgworker.queries.failures import Failures
 from msgworker.queries.lanes import LaneInfo
-from msgworker.store.audit import Operation
+from msgworker.store.audit import AuditEntry, Operation
 from msgworker.web.api import calling
 from msgworker.web.api.calling import (
     Actor,

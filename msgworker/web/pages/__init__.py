@@ -15,7 +15,7 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from msgworker.web.pages import audit, changing, instances, login, messages, overview
-from msgworker.web.sections import with_badges
+from msgworker.web.site import with_badges
 
 PAGES: tuple[Any, ...] = (overview, messages, instances, audit, changing, login)
 NAV = [

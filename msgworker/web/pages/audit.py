@@ -12,11 +12,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from msgworker.ops.results import ADVICE, Repaired, Why
-from msgworker.queries.audited import AuditEntry
+from msgworker.store.audit import AuditEntry
 from msgworker.web.forms import MOST_ID, SPANS, Selection, id_of, whole
-from msgworker.web.jobs import Job, TooMany, Work
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, site_of
+from msgworker.web.threads import Job, TooMany, Work
 
 ROWS = 50
 KINDS = (

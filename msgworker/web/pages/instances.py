@@ -16,7 +16,6 @@ from starlette.routing import Route
 from msgworker.coordination.lease import Lease
 from msgworker.queries.counts import Sizes
 from msgworker.queries.instances import InstanceInfo, Life
-from msgworker.web import sections
 from msgworker.web.site import Elsewhere, Refused, Site, or_missing, site_of
 
 ROWS = 500
@@ -48,7 +47,7 @@ async def instances(request: Request) -> Response:
             rows = sorted(rows, key=lambda row: not row[1])[:ROWS]
         return {"rows": rows, "left": len(found) - len(rows), "named": NAMED}
 
-    return await sections.page(site, request, "instances.html", values)
+    return await site.live(request, "instances.html", values)
 
 
 # --- Schedules: their next ticks, and what stops them.

@@ -19,15 +19,15 @@ from starlette.routing import Route
 
 from msgworker.errors import ConfigError
 from msgworker.message import State
-from msgworker.queries.audited import AuditEntry
 from msgworker.queries.counts import Overview
 from msgworker.queries.explain import Explanation
 from msgworker.queries.failures import Failures
 from msgworker.queries.lanes import LaneInfo
 from msgworker.queries.messages import MessageInfo
+from msgworker.store.audit import AuditEntry
 from msgworker.store.bounded import Found
 from msgworker.store.items import ItemState
-from msgworker.web import sections, shown
+from msgworker.web import shown
 from msgworker.web.forms import SPANS, Selection, id_of
 from msgworker.web.site import Refused, Site, or_missing, site_of
 
@@ -257,7 +257,7 @@ async def failures(request: Request) -> Response:
             "limits": {k: v for k, v in chosen.fixed.query.items() if k == "topic"},
         }
 
-    return await sections.page(site, request, "failures.html", values)
+    return await site.live(request, "failures.html", values)
 
 
 async def as_csv(request: Request) -> Response:
@@ -335,7 +335,7 @@ async def lanes(request: Request) -> Response:
             "more": more if by_object and found.next_after else None,
         }
 
-    return await sections.page(site, request, "lanes.html", values)
+    return await site.live(request, "lanes.html", values)
 
 
 routes = [

@@ -18,7 +18,7 @@ from msgworker.queries.charts import WINDOWS, HistoryPoint, TopicTimes, Window
 from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.bounded import Capped
 from msgworker.table import MAX_TOPIC
-from msgworker.web import charts, sections, shown
+from msgworker.web import charts, shown
 from msgworker.web.site import site_of
 
 TOPICS = 100
@@ -160,7 +160,7 @@ async def overview(request: Request) -> Response:
             "pictures": pictures(history.points, history.step_seconds) if history.recorded else [],
         }
 
-    return await sections.page(site, request, "overview.html", values)
+    return await site.live(request, "overview.html", values)
 
 
 # --- What needs help, a line each with the page that helps: the first thing on the Overview.
@@ -296,7 +296,7 @@ async def topics(request: Request) -> Response:
             "most": MAX_TOPIC,
         }
 
-    return await sections.page(site, request, "topics.html", values)
+    return await site.live(request, "topics.html", values)
 
 
 routes = [
