@@ -159,6 +159,36 @@ class IdSource:
     step: int = 1
 
 
+class At(NamedTuple):
+    """A column of a live table, or a CHECK of one, in the statements that change it. table: as SQL
+    writes it."""
+
+    sql: sa.Dialect
+    table: str
+    name: str
+
+    @property
+    def quoted(self) -> str:
+        return self.sql.identifier_preparer.quote(self.name)
+
+    def alter(self, *changes: str) -> str:
+        """ALTER TABLE with these changes."""
+        return f"ALTER TABLE {self.table} {', '.join(changes)}"
+
+
+class Was(NamedTuple):
+    """What a column holds whose type is changed. zone: instants as the local time of this zone.
+    number: numbers; instants are then seconds since 1970. counts: the database generates its
+    values."""
+
+    zone: str | None = None
+    number: bool = False
+    counts: bool = False
+
+
+NOTHING = Was()
+
+
 class LiveIndex(NamedTuple):
     """An index in the catalogue. columns: None for an expression. finished: its creation was not
     interrupted, on any partition. where: its predicate; None = it has none, or the database has no
@@ -635,21 +665,8 @@ class Database:
         """The ADD clause of ALTER TABLE; `column` is its name and type."""
         return f"ADD COLUMN {column}"
 
-    def alter_type(
-        self,
-        sql: sa.Dialect,
-        table: str,
-        column: sa.Column[Any],
-        *,
-        zone: str | None = None,
-        number: bool = False,
-        counts: bool = False,
-    ) -> list[str]:
-        """Statements that give a column the type, default and nullability of `column`.
-
-        zone: it holds instants as the local time of this zone. number: it holds numbers; instants
-        are then seconds since 1970. counts: the database generates its values.
-        """
+    def alter_type(self, at: At, to: sa.Column[Any], was: Was = NOTHING) -> list[str]:
+        """Statements that give a column the type, default and nullability of `to`."""
         return []
 
     def can_alter_type(
@@ -664,37 +681,26 @@ class Database:
         the type cannot be changed while the CHECK exists."""
         return False
 
-    def drop_not_null(
-        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
-    ) -> list[str]:
+    def drop_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
         """Statements that make a column of type `kind` nullable, with NULL as its default."""
         return []
 
-    def set_not_null(
-        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
-    ) -> list[str]:
+    def set_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
         """Statements that make a column of type `kind` NOT NULL; rows with NULL refuse them."""
         return []
 
-    def drop_generated(self, sql: sa.Dialect, table: str, column: str) -> list[str]:
+    def drop_generated(self, at: At) -> list[str]:
         """Statements that turn a generated column into an ordinary one with its values."""
         return []
 
-    def set_default(
-        self, sql: sa.Dialect, table: str, column: str, default: str
-    ) -> tuple[str, ...]:
+    def set_default(self, at: At, default: str) -> tuple[str, ...]:
         """The statement that gives a column another default."""
-        quoted = sql.identifier_preparer.quote(column)
-        return (f"ALTER TABLE {table} ALTER COLUMN {quoted} SET DEFAULT {default}",)
+        return (at.alter(f"ALTER COLUMN {at.quoted} SET DEFAULT {default}"),)
 
-    def drop_check(
-        self, sql: sa.Dialect, table: str, name: str, column: Described | None
-    ) -> tuple[str, ...]:
+    def drop_check(self, at: At, column: Described | None) -> tuple[str, ...]:
         """The statement that drops a CHECK; () if it has no name. column: the one of the same name,
         if there is one."""
-        if not name:
-            return ()
-        return (f"ALTER TABLE {table} DROP CONSTRAINT {sql.identifier_preparer.quote(name)}",)
+        return (at.alter(f"DROP CONSTRAINT {at.quoted}"),) if at.name else ()
 
     def drop_layout(self, table: str, layout: str) -> str:
         """The statement that turns a table with a `layout` (see Rule) into a plain one with all
@@ -778,14 +784,12 @@ class Database:
         follows each id that is inserted."""
         return None
 
-    def advance_ids(
-        self, sql: sa.Dialect, source: IdSource, table: str, column: str, highest: int
-    ) -> list[str]:
+    def advance_ids(self, at: At, source: IdSource, highest: int) -> list[str]:
         """The statement that sets a sequence to continue after the highest id. It reads that itself
         where the database can, and never sets a sequence back."""
         raise NotImplementedError
 
-    def end_ids(self, sql: sa.Dialect, source: IdSource, table: str, column: str) -> str:
+    def end_ids(self, at: At, source: IdSource) -> str:
         """The statement that ends a sequence at its last id."""
         return f"ALTER SEQUENCE {source.name} NOCYCLE"
 

@@ -32,16 +32,19 @@ from msgworker.db.database import (
     HIDDEN,
     LAST_MOMENTS,
     LOCK_SECONDS,
+    NOTHING,
     OLD_SNAPSHOT_SECONDS,
     READ_ONLY,
     TORN,
     WHOLE,
+    At,
     Database,
     Described,
     IdSource,
     ServerSetting,
     SeveralWriters,
     Trouble,
+    Was,
     default_of,
     of,
 )
@@ -342,27 +345,17 @@ class MySQL(Database):
         options = {"engine": "InnoDB", "default_charset": "utf8mb4"}
         return {f"{prefix}_{k}": v for prefix in ("mysql", "mariadb") for k, v in options.items()}
 
-    def alter_type(
-        self,
-        sql: sa.Dialect,
-        table: str,
-        column: sa.Column[Any],
-        *,
-        zone: str | None = None,
-        number: bool = False,
-        counts: bool = False,
-    ) -> list[str]:
-        quoted, kind = sql.identifier_preparer.quote(column.name), column.type.compile(dialect=sql)
-        default = default_of(column)
+    def alter_type(self, at: At, to: sa.Column[Any], was: Was = NOTHING) -> list[str]:
+        kind, default = to.type.compile(dialect=at.sql), default_of(to)
         set_default = f" DEFAULT {default}" if default else ""
-        null = " NULL" if column.nullable else " NOT NULL"
-        null += " AUTO_INCREMENT" if counts else ""
-        alter = f"ALTER TABLE {table} MODIFY {quoted} {kind}{set_default}{null}"
-        if not set_default or column.nullable:
+        null = " NULL" if to.nullable else " NOT NULL"
+        null += " AUTO_INCREMENT" if was.counts else ""
+        alter = at.alter(f"MODIFY {at.quoted} {kind}{set_default}{null}")
+        if not set_default or to.nullable:
             return [alter]
         # The type first: the old type may refuse the default.
-        fill = f"UPDATE {table} SET {quoted} = {default} WHERE {quoted} IS NULL"
-        return [f"ALTER TABLE {table} MODIFY {quoted} {kind} NULL", fill, alter]
+        fill = f"UPDATE {at.table} SET {at.quoted} = {default} WHERE {at.quoted} IS NULL"
+        return [at.alter(f"MODIFY {at.quoted} {kind} NULL"), fill, alter]
 
     def can_alter_type(
         self, kind: TypeEngine[Any], to: TypeEngine[Any], *, generated: bool
@@ -372,34 +365,25 @@ class MySQL(Database):
         only_to_text = kind.__visit_name__.upper() in ("UUID", "INET4", "INET6")
         return not only_to_text or isinstance(to, sa.String)
 
-    def drop_not_null(
-        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
-    ) -> list[str]:
-        return self._modify(sql, table, column, kind, "NULL")
+    def drop_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
+        return self._modify(at, kind, "NULL")
 
-    def set_not_null(
-        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
-    ) -> list[str]:
-        return self._modify(sql, table, column, kind, "NOT NULL")
+    def set_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
+        return self._modify(at, kind, "NOT NULL")
 
     @staticmethod
-    def _modify(
-        sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any], rest: str
-    ) -> list[str]:
+    def _modify(at: At, kind: TypeEngine[Any], rest: str) -> list[str]:
         if isinstance(kind, sa.types.NullType):  # its type cannot be written
             return []
-        quoted = sql.identifier_preparer.quote(column)
-        return [f"ALTER TABLE {table} MODIFY {quoted} {kind.compile(dialect=sql)} {rest}"]
+        return [at.alter(f"MODIFY {at.quoted} {kind.compile(dialect=at.sql)} {rest}")]
 
-    def drop_check(
-        self, sql: sa.Dialect, table: str, name: str, column: Described | None
-    ) -> tuple[str, ...]:
-        if not name or column is None:
-            return super().drop_check(sql, table, name, column)
+    def drop_check(self, at: At, column: Described | None) -> tuple[str, ...]:
+        if not at.name or column is None:
+            return super().drop_check(at, column)
         # On MariaDB the CHECK of a column has its name, and goes with a MODIFY.
         default = "" if column.default is None else f"DEFAULT {column.default} "
         null = "NULL" if column.nullable else "NOT NULL"
-        return tuple(self._modify(sql, table, name, column.kind, f"{default}{null}"))
+        return tuple(self._modify(at, column.kind, f"{default}{null}"))
 
     def drop_layout(self, table: str, layout: str) -> str:
         return f"ALTER TABLE {table} REMOVE PARTITIONING" if layout == "partitions" else ""
@@ -441,9 +425,7 @@ class MySQL(Database):
         ahead, step, cycles, most = conn.exec_driver_sql(quoted_query).one()
         return IdSource(called[1], bool(cycles), int(ahead), most=int(most), step=int(step))
 
-    def advance_ids(
-        self, sql: sa.Dialect, source: IdSource, table: str, column: str, highest: int
-    ) -> list[str]:
+    def advance_ids(self, at: At, source: IdSource, highest: int) -> list[str]:
         return [f"DO SETVAL({source.name}, {highest})"]  # it does nothing for a lower value
 
     # --- A live table.

@@ -24,15 +24,18 @@ from msgworker.db.database import (
     LAST_MOMENTS,
     LOCK_SECONDS,
     NOBODY,
+    NOTHING,
     OLD_SNAPSHOT_SECONDS,
     READ_ONLY,
     TORN,
     WHOLE,
+    At,
     Database,
     IdSource,
     LiveIndex,
     ServerSetting,
     Trouble,
+    Was,
     default_of,
     quoted,
 )
@@ -271,58 +274,34 @@ class PostgreSQL(Database):
         # BY DEFAULT (always=False): a restore or a copy may bring its own ids.
         return (sa.Identity(always=always),)
 
-    def alter_type(
-        self,
-        sql: sa.Dialect,
-        table: str,
-        column: sa.Column[Any],
-        *,
-        zone: str | None = None,
-        number: bool = False,
-        counts: bool = False,
-    ) -> list[str]:
-        quoted, kind = sql.identifier_preparer.quote(column.name), column.type.compile(dialect=sql)
+    def alter_type(self, at: At, to: sa.Column[Any], was: Was = NOTHING) -> list[str]:
+        kind, default = to.type.compile(dialect=at.sql), default_of(to)
         # Via text, to which every type can be cast: values that do not convert are refused, and so
         # are texts that are too long, which a cast to a length would cut.
-        using = f"{quoted}::text"
-        if not isinstance(column.type, sa.String | sa.Text | KeyText):
+        using = f"{at.quoted}::text"
+        if not isinstance(to.type, sa.String | sa.Text | KeyText):
             using += f"::{kind}"
-        if isinstance(column.type, sa.Integer):
-            using = f"{quoted}::text::numeric::{kind}"
-        if number and not isinstance(column.type, sa.Integer):
-            using = f"to_timestamp({quoted})"
-        if zone is not None:
-            using = f"{quoted} AT TIME ZONE '{zone}'"
-        default = default_of(column)
-        parts = [f"ALTER COLUMN {quoted} DROP DEFAULT"]
-        parts.append(f"ALTER COLUMN {quoted} TYPE {kind} USING {using}")
-        parts += [f"ALTER COLUMN {quoted} SET DEFAULT {default}"] if default else []
-        parts += [f"ALTER COLUMN {quoted} DROP NOT NULL"] if column.nullable else []
-        return [f"ALTER TABLE {table} {', '.join(parts)}"]
+        if isinstance(to.type, sa.Integer):
+            using = f"{at.quoted}::text::numeric::{kind}"
+        if was.number and not isinstance(to.type, sa.Integer):
+            using = f"to_timestamp({at.quoted})"
+        if was.zone is not None:
+            using = f"{at.quoted} AT TIME ZONE '{was.zone}'"
+        changes = ["DROP DEFAULT", f"TYPE {kind} USING {using}"]
+        changes += [f"SET DEFAULT {default}"] if default else []
+        return _altered(at, *changes, *(["DROP NOT NULL"] if to.nullable else []))
 
     def check_calls(self, check: str, column: str) -> bool:
         return re.search(rf'\w\s*\(+"?{re.escape(column)}"?\b', check) is not None
 
-    def drop_not_null(
-        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
-    ) -> list[str]:
-        quoted = sql.identifier_preparer.quote(column)
-        changes = f"ALTER COLUMN {quoted} DROP NOT NULL, ALTER COLUMN {quoted} DROP DEFAULT"
-        return [f"ALTER TABLE {table} {changes}"]
+    def drop_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
+        return _altered(at, "DROP NOT NULL", "DROP DEFAULT")
 
-    def set_not_null(
-        self, sql: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]
-    ) -> list[str]:
-        if isinstance(kind, sa.types.NullType):
-            return []
-        quoted = sql.identifier_preparer.quote(column)
-        return [f"ALTER TABLE {table} ALTER COLUMN {quoted} SET NOT NULL"]
+    def set_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
+        return [] if isinstance(kind, sa.types.NullType) else _altered(at, "SET NOT NULL")
 
-    def drop_generated(self, sql: sa.Dialect, table: str, column: str) -> list[str]:
-        quoted = sql.identifier_preparer.quote(column)
-        kinds = ("EXPRESSION", "IDENTITY")
-        parts = (f"ALTER COLUMN {quoted} DROP {kind} IF EXISTS" for kind in kinds)
-        return [f"ALTER TABLE {table} {', '.join(parts)}"]
+    def drop_generated(self, at: At) -> list[str]:
+        return _altered(at, "DROP EXPRESSION IF EXISTS", "DROP IDENTITY IF EXISTS")
 
     def with_lock_limit(self, statement: str) -> tuple[str, ...]:
         return f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'", statement
@@ -421,17 +400,15 @@ class PostgreSQL(Database):
         last, used = conn.exec_driver_sql(quoted_query).one()
         return IdSource(name, cycles, last + step if used else last, used, most, step)
 
-    def advance_ids(
-        self, sql: sa.Dialect, source: IdSource, table: str, column: str, highest: int
-    ) -> list[str]:
-        text, key = source.name.replace("'", "''"), sql.identifier_preparer.quote(column)
+    def advance_ids(self, at: At, source: IdSource, highest: int) -> list[str]:
+        text = source.name.replace("'", "''")
         return [
             f"SELECT setval('{text}', highest) FROM"
-            f" (SELECT max({key}) AS highest FROM {table}) m"
+            f" (SELECT max({at.quoted}) AS highest FROM {at.table}) m"
             f" WHERE highest >= (SELECT last_value FROM {source.name})"
         ]
 
-    def end_ids(self, sql: sa.Dialect, source: IdSource, table: str, column: str) -> str:
+    def end_ids(self, at: At, source: IdSource) -> str:
         return f"ALTER SEQUENCE {source.name} NO CYCLE"
 
     # --- A live table.
@@ -649,6 +626,10 @@ class PostgreSQL(Database):
 
     def new_past(self) -> Timelines:
         return Timelines()
+
+
+def _altered(at: At, *changes: str) -> list[str]:
+    return [at.alter(*(f"ALTER COLUMN {at.quoted} {change}" for change in changes))]
 
 
 _SEQUENCE_OF = (

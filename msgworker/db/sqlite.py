@@ -22,7 +22,15 @@ from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.connections import attempt, connecting, is_ours_alone
-from msgworker.db.database import Database, Described, LiveIndex, ServerSetting, Trouble, default_of
+from msgworker.db.database import (
+    At,
+    Database,
+    Described,
+    LiveIndex,
+    ServerSetting,
+    Trouble,
+    default_of,
+)
 from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.logs import logger
 
@@ -170,14 +178,10 @@ class SQLite(Database):
     def takes_default(self, column: sa.Column[Any]) -> bool:
         return "(" not in default_of(column)
 
-    def set_default(
-        self, sql: sa.Dialect, table: str, column: str, default: str
-    ) -> tuple[str, ...]:
+    def set_default(self, at: At, default: str) -> tuple[str, ...]:
         return ()
 
-    def drop_check(
-        self, sql: sa.Dialect, table: str, name: str, column: Described | None
-    ) -> tuple[str, ...]:
+    def drop_check(self, at: At, column: Described | None) -> tuple[str, ...]:
         return ()
 
     # --- The catalogue.

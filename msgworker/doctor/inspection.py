@@ -130,6 +130,10 @@ class Patient:
     def table_name(self, table: sa.Table) -> str:
         return self.conn.dialect.identifier_preparer.format_table(table)
 
+    def at(self, table: sa.Table, name: str) -> db.At:
+        """A column of it, in statements."""
+        return db.At(self.conn.dialect, self.table_name(table), name)
+
     def sql(self, statement: Any) -> str:
         """DDL as text, in one line per statement."""
         return apply.one_line(self.conn.dialect, str(statement.compile(dialect=self.conn.dialect)))

@@ -215,7 +215,7 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
         yield advised("numbers", text)
     if source is None:
         return
-    on = (p.conn.dialect, source, p.table_name(table), key.name)
+    on = (p.at(table, key.name), source)
     if source.cycles:
         text = (
             f"the sequence {source.name} begins again at its end (CYCLE): new messages would get "

@@ -88,7 +88,7 @@ def tables(p: Patient) -> list[Finding]:
             text = f"table {table.name} has no column {column.name}: {column.info[ADDED]}"
             found.append(advised("tables", text, p.add(table, column)))
         for column, text in lacks.odd:
-            change = p.database.alter_type(p.conn.dialect, p.table_name(table), column)
+            change = p.database.alter_type(p.at(table, column.name), column)
             found.append(make("types", text, *change))
     return found
 

@@ -499,7 +499,7 @@ def add_with_default_for_new(
     if db.of_dialect(dialect).takes_default(column):
         name = dialect.identifier_preparer.format_table(table)
         default = str(getattr(column.server_default, "arg", "NULL"))
-        made += db.of_dialect(dialect).set_default(dialect, name, column.name, default)
+        made += db.of_dialect(dialect).set_default(db.At(dialect, name, column.name), default)
     return made
 
 

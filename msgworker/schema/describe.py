@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import NullType
 
 from msgworker import db
-from msgworker.db import Database, Instants, LiveIndex, reason_of
+from msgworker.db import At, Database, Instants, LiveIndex, reason_of
 from msgworker.errors import SchemaError
 from msgworker.message import UNWRITABLE
 from msgworker.table import (
@@ -306,6 +306,10 @@ class Live:
     policies: tuple[str, str] | None = None
     tried: dict[str, DryRun] = field(default_factory=dict)
     charsets: dict[str, str] = field(default_factory=dict)
+
+    def at(self, name: str) -> At:
+        """A column, or a CHECK, of this name, in statements."""
+        return At(self.sql, self.name, name)
 
 
 @dataclass(frozen=True, slots=True)

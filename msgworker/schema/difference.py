@@ -18,7 +18,7 @@ from sqlalchemy.sql import visitors
 from sqlalchemy.types import NullType
 
 from msgworker import db
-from msgworker.db import Database, LiveIndex, UtcDateTime
+from msgworker.db import Database, LiveIndex, UtcDateTime, Was
 from msgworker.message import ends_at
 from msgworker.schema import describe
 from msgworker.schema.describe import Column, DryRun, Live, LiveTable, has_none, said
@@ -235,7 +235,7 @@ def _there(live: Live, roles: Iterable[str]) -> Iterator[tuple[str, Column]]:
 
 def _stays_generated(live: Live, role: str, column: Column) -> bool:
     written = column.generated and not ROLES[role].may_be_generated
-    return written and not live.database.drop_generated(live.sql, live.name, column.name)
+    return written and not live.database.drop_generated(live.at(column.name))
 
 
 def read(
@@ -346,7 +346,7 @@ def _keys(live: Live) -> Iterator[Fault]:
     elif not column.nullable or column.default not in (None, "NULL"):
         has = "takes no NULL" if not column.nullable else f"has the default {column.default}"
         text = f"column {name} (unique_key) {has}, but messages without a key need NULL"
-        fix = live.database.drop_not_null(live.sql, live.name, name, column.kind)
+        fix = live.database.drop_not_null(live.at(name), column.kind)
         yield Fault("types", True, text, tuple(fix), "unique_key")
 
 
@@ -426,7 +426,7 @@ def _ids(live: Live) -> Iterator[Fault]:
         yield _typed(live, "object_id", column, text)
     if column.changes:
         text = f"column {column.name} (object_id) changes whenever its row is updated"
-        fix = live.database.drop_not_null(live.sql, live.name, column.name, column.kind)
+        fix = live.database.drop_not_null(live.at(column.name), column.kind)
         yield Fault("columns", True, text, tuple(fix))
     room = live.database.key_room(column.kind)
     length = getattr(column.kind, "length", None)
@@ -439,7 +439,7 @@ def _nulls(live: Live) -> Iterator[Fault]:
     for role, column in _there(live, EMPTIED):
         if column.nullable:
             continue
-        fix = live.database.drop_not_null(live.sql, live.name, column.name, column.kind)
+        fix = live.database.drop_not_null(live.at(column.name), column.kind)
         text = f"column {column.name} must take NULL"
         yield Fault("columns", True, *_with_way_out(live, role, text, fix))
 
@@ -449,7 +449,7 @@ def _generated(live: Live) -> Iterator[Fault]:
     for role, column in live.columns.items():
         if column.generated and not ROLES[role].may_be_generated:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
-            plain = live.database.drop_generated(live.sql, live.name, column.name)
+            plain = live.database.drop_generated(live.at(column.name))
             is_needed = not ROLES[role].best_effort
             yield Fault("columns", is_needed, *_with_way_out(live, role, text, plain))
     if live.database.case_index != "column":
@@ -480,7 +480,7 @@ def _defaults(live: Live) -> Iterator[Fault]:
     )
     if plain != "NULL":
         text = f"column {column.name} (status) has the default {plain}: such rows are not new"
-    fix = live.database.set_default(live.sql, live.name, column.name, "0")
+    fix = live.database.set_default(live.at(column.name), "0")
     yield Fault("columns", False, text, fix)
 
 
@@ -565,18 +565,16 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     generated = column.generated and ROLES[role].may_be_generated
     if not live.database.can_alter_type(kind, ours.type, generated=generated):
         return ()
-    plain = (
-        live.database.drop_generated(live.sql, live.name, column.name) if column.generated else ()
-    )
+    plain = live.database.drop_generated(live.at(column.name)) if column.generated else ()
     zone = live.spec.time_zone if instant else None
-    options: dict[str, Any] = {"zone": zone, "number": number, "counts": counts}
+    was = Was(zone, number, counts)
     dropped = (
         statement
         for name, text in live.rules
         if live.database.check_calls(text, column.name)  # made for values of the old type
-        for statement in live.database.drop_check(live.sql, live.name, name, None)
+        for statement in live.database.drop_check(live.at(name), None)
     )
-    return (*plain, *dropped, *live.database.alter_type(live.sql, live.name, ours, **options))
+    return (*plain, *dropped, *live.database.alter_type(live.at(column.name), ours, was))
 
 
 def _with_way_out(

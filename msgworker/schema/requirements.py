@@ -158,7 +158,7 @@ def _checks(live: Live) -> Iterator[Fault]:
         what = f"CHECK {check.name} ({check.text})".replace("CHECK  ", "CHECK ")
         text = f"{what} does not take {', '.join(ROWS[name] for name in check.refuses)}"
         column = live.all.get(check.name)
-        fix = live.database.drop_check(live.sql, live.name, check.name, column)
+        fix = live.database.drop_check(live.at(check.name), column)
         if not fix:
             text += f". {REMAKE}" if live.database.loose_types else ""
         yield Fault("checks", True, text, fix)
@@ -410,7 +410,7 @@ def _without_id(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault |
     text = f"a message that is sent gets no id: column {ids.name} (msg_id) stays NULL, and the "
     text += "message is never handled"
     text += f"; {plural(others, 'row', 'has', 'have')} none" if others > 0 else ""
-    fix = () if others > 0 else live.database.set_not_null(live.sql, live.name, ids.name, ids.kind)
+    fix = () if others > 0 else live.database.set_not_null(live.at(ids.name), ids.kind)
     if live.database.loose_types:
         text += ". Create the table again, with INTEGER PRIMARY KEY, or with NOT NULL if all who "
         text += "insert bring an id"
