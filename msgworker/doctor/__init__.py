@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
 from msgworker.db import connecting, is_overtime
-from msgworker.doctor import records, rows, server, structure
-from msgworker.doctor.inspection import Finding, Severity, advised, meet
+from msgworker.doctor import rows, server, structure
+from msgworker.doctor.structure import Finding, Severity, advised, meet
 from msgworker.errors import TookTooLong
 from msgworker.schedules import Schedule
 from msgworker.schema.rule import Rule
@@ -46,10 +46,10 @@ CHECKS = (
     structure.other_collation,
     structure.indexes,
     structure.version,
-    records.rule,
-    records.left_over,
-    records.unseen,
-    records.schedules,
+    rows.rule,
+    rows.left_over,
+    rows.unseen,
+    rows.schedules,
     server.rights,
     server.settings,
     server.isolation,

@@ -22,7 +22,7 @@ from msgworker.db import (
     seconds_since,
     trouble,
 )
-from msgworker.doctor.inspection import Finding, Patient, advised, fine, needed
+from msgworker.doctor.structure import Finding, Patient, advised, fine, needed
 from msgworker.schema.requirements import of_own_policies
 from msgworker.store import bounded, candidates
 from msgworker.table import INSTANTS, Need, Tables, own_tables

@@ -9,16 +9,16 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import doctor
-from msgworker.doctor import records, rows, server
-from msgworker.doctor.inspection import Finding, fine
+from msgworker.doctor import rows, server
+from msgworker.doctor.structure import Finding, fine
 from msgworker.errors import TookTooLong
 from tests.support.ops import NEW, put
 from tests.support.sessions import too_slow
 
 SWALLOW = {
     "held": (rows.World, "read"),
-    "unseen": (records, "instances"),
-    "schedules": (records.store, "look"),
+    "unseen": (rows, "instances"),
+    "schedules": (rows.store, "look"),
     "plan": (server, "_candidates"),
 }
 """Checks that leave a refused statement to another check: module, and what it reads by."""
@@ -75,8 +75,8 @@ def test_a_check_that_was_ended_is_not_one_that_found_nothing(app, monkeypatch, 
         return too_slow(getattr(conn_or_patient, "conn", conn_or_patient))
 
     monkeypatch.setattr(module, what, slow)
-    check = {"held": rows.held, "unseen": records.unseen, "plan": server.plan}
-    checks(monkeypatch, check.get(name, records.schedules))
+    check = {"held": rows.held, "unseen": rows.unseen, "plan": server.plan}
+    checks(monkeypatch, check.get(name, rows.schedules))
     (found,) = app.ops.within(0.8).doctor()
     assert found.text.startswith(f"not examined within 0.8 s: {name};")
 

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, __version__
-from msgworker.doctor import inspection
+from msgworker.doctor import structure
 from msgworker.web import application, shown
 from msgworker.web.api import ENDPOINTS
 from msgworker.web.sessions import Role
@@ -170,7 +170,7 @@ def test_what_doctor_says_is_shown_without_secrets(
 ) -> None:
     """It may hold words of the driver."""
     text = "cannot reach https://bob:hunter2canary@crm/x"
-    found = inspection.needed("server", text, f"SELECT '{text}'")
+    found = structure.needed("server", text, f"SELECT '{text}'")
     monkeypatch.setattr("msgworker.ops.Ops.doctor", lambda _: [found])
     dashboard = application.dashboard(sqlite_app, values=[("locks", text, "flag")])
     page = Browser(dashboard).get("/system").text
