@@ -148,6 +148,7 @@ from msgworker.db.errors import (
     no_connection_left,
     nothing,
     outage_pause,
+    raise_lost,
     reason_of,
     repeatable,
     secrets_of,

@@ -17,7 +17,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.database import Database, IdSource, Trouble, of, quoted
-from msgworker.db.errors import is_overtime, trouble
+from msgworker.db.errors import raise_lost, trouble
 
 
 def names_there(inspector: Inspector, schema: str | None) -> list[str]:
@@ -109,8 +109,7 @@ def id_source(conn: sa.Connection, table: sa.Table, column: str) -> IdSource | N
     try:
         return of(conn).id_source(conn, table, column)
     except DBAPIError as error:
-        if trouble(error) is Trouble.LOST or is_overtime(error):
-            raise
+        raise_lost(error)
     return None
 
 
@@ -125,8 +124,7 @@ def refuses_all_writes(conn: sa.Connection) -> str:
         try:
             value = str(conn.scalar(sa.text(setting.query)))
         except DBAPIError as error:
-            if trouble(error) is Trouble.LOST or is_overtime(error):
-                raise
+            raise_lost(error)
             continue
         if value.lower() not in setting.good:
             return f"{setting.name} is {value}: {setting.otherwise}. To fix it: {setting.fix}"
@@ -263,8 +261,7 @@ def _rows(
     try:
         return asked(conn, text, table, **known).all()
     except DBAPIError as error:
-        if trouble(error) is Trouble.LOST or is_overtime(error):
-            raise
+        raise_lost(error)
         return None
 
 
@@ -310,8 +307,7 @@ def refused_by(
     try:
         return database.refusing(conn, queries)
     except DBAPIError as error:
-        if trouble(error) is Trouble.LOST or is_overtime(error):
-            raise
+        raise_lost(error)
         return None
 
 
@@ -325,8 +321,7 @@ def refused_by_domain(
         try:
             conn.execute(_plain(f"SELECT CAST({_literal(conn, value)} AS {name})"))
         except DBAPIError as error:
-            if trouble(error) is Trouble.LOST or is_overtime(error):
-                raise
+            raise_lost(error)
             refused.append(row)
     return refused
 

@@ -123,24 +123,33 @@ def violates(error: DBAPIError, index: str) -> bool:
     return named is None or named.rpartition(".")[2].lower() == index.lower()
 
 
+def _is(error: BaseException, what: str) -> bool:
+    """What the Database says of its driver's own error."""
+    cause = cause_of(error)
+    database = of_error(cause)
+    return database is not None and bool(getattr(database, what)(cause))
+
+
 def is_denied(error: DBAPIError) -> bool:
     """Whether the login lacks a right on a table or column."""
-    database = of_error(error.orig)
-    return database is not None and database.is_denied(cause_of(error))
+    return _is(error, "is_denied")
 
 
 def no_connection_left(error: BaseException) -> bool:
     """Whether all connections are in use: of our pool, or of the server."""
-    if isinstance(error, PoolTimeout):
-        return True
-    database = of_error(cause_of(error))
-    return database is not None and database.no_connection_left(cause_of(error))
+    return isinstance(error, PoolTimeout) or _is(error, "no_connection_left")
 
 
 def is_overtime(error: BaseException) -> bool:
     """Whether a statement was ended because it took too long."""
-    database = of_error(cause_of(error))
-    return database is not None and database.is_overtime(cause_of(error))
+    return _is(error, "is_overtime")
+
+
+def raise_lost(error: DBAPIError) -> None:
+    """Raise it again where the connection is lost, or the time of the statement is over: any other
+    error of a question says that it cannot be answered."""
+    if trouble(error) is Trouble.LOST or is_overtime(error):
+        raise error
 
 
 def is_time_limit(error: BaseException, *, of_session: bool = False) -> bool:
@@ -157,19 +166,13 @@ def is_time_limit(error: BaseException, *, of_session: bool = False) -> bool:
 
 def follows(error: BaseException) -> bool:
     """Whether it only says that an earlier error has ended the transaction or the session."""
-    if isinstance(error, PendingRollbackError):
-        return True
-    database = of_error(cause_of(error))
-    return database is not None and database.follows(cause_of(error))
+    return isinstance(error, PendingRollbackError) or _is(error, "follows")
 
 
 def shows_a_row(error: BaseException | None) -> bool:
     """Whether the text of an error contains the row that a CHECK or NOT NULL refuses, with its
     payload."""
-    if error is None:
-        return False
-    database = of_error(cause_of(error))
-    return database is not None and database.shows_a_row(cause_of(error))
+    return error is not None and _is(error, "shows_a_row")
 
 
 def reason_of(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import db, ticks
 from msgworker.counted import plural
-from msgworker.db import Trouble, WholeId, is_overtime, seconds_since, trouble
+from msgworker.db import Trouble, WholeId, seconds_since, trouble
 from msgworker.doctor.structure import Finding, Patient, advised, fine, needed
 from msgworker.errors import ConfigError
 from msgworker.message import State, Status
@@ -53,8 +53,7 @@ def held(p: Patient) -> list[Finding]:
     try:
         found = list(_found(p, t))
     except DBAPIError as error:
-        if is_overtime(error):
-            raise
+        db.raise_lost(error)
         return []  # no right to read, or a column is missing: another check says so
     return found or [fine("held", "every processing message belongs to a live instance")]
 
@@ -213,8 +212,9 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
         source = db.id_source(p.conn, table, key.name)
         highest = requirements.highest_id(p.conn, key)
     except DBAPIError as error:
-        if table is t.message or is_overtime(error):
+        if table is t.message:
             raise
+        db.raise_lost(error)
         return  # no right to read it, which other checks say
     end = 2**63 - 1 if t.database.loose_types else db.whole_end(key.type)
     if source is not None and source.most is not None:
@@ -433,8 +433,7 @@ def schedules(p: Patient) -> list[Finding]:
     try:
         now, rows = store.look(p.conn, p.ideal)
     except DBAPIError as error:
-        if is_overtime(error):
-            raise
+        db.raise_lost(error)
         return []  # no right to read, or a column is missing: another check says so
     declared = {one.name: one for one in p.declared or ()}
     found = [one for row in rows for one in _judged(row, now, declared.get(row.name))]
@@ -479,8 +478,7 @@ def unseen(p: Patient) -> list[Finding]:
     try:
         return list(_unseen(p, p.live))
     except DBAPIError as error:
-        if is_overtime(error):
-            raise
+        db.raise_lost(error)
         return []  # no right to read, or a column is missing: another check says so
 
 

@@ -15,7 +15,6 @@ from msgworker import db
 from msgworker.config import Settings
 from msgworker.db import (
     Trouble,
-    is_overtime,
     now,
     real_instant,
     reason_of,
@@ -117,10 +116,8 @@ def _refused(conn: Connection, statement: Any) -> str | None:
         conn.execute(statement)
         return None
     except DBAPIError as error:
-        kind = trouble(error)
-        if kind is Trouble.LOST or is_overtime(error):
-            raise
-        return reason_of(error) if kind is Trouble.REFUSED else None
+        db.raise_lost(error)
+        return reason_of(error) if trouble(error) is Trouble.REFUSED else None
     finally:
         conn.rollback()
 
@@ -145,8 +142,7 @@ def plan(p: Patient) -> list[Finding]:
         query, params, index = _candidates(p, p.live)
         lines = db.plan_of(p.conn, query, params)
     except DBAPIError as error:
-        if is_overtime(error):
-            raise
+        db.raise_lost(error)
         return []  # something that the claim needs is missing, and was found already
     if lines is None:
         return []
@@ -189,8 +185,7 @@ def settings(p: Patient) -> list[Finding]:
         try:
             value = str(p.conn.scalar(sa.text(setting.query)))
         except DBAPIError as error:
-            if is_overtime(error):
-                raise
+            db.raise_lost(error)
             continue  # an older or newer server does not have it, or does not show it
         if value.lower() not in setting.good:
             make = needed if setting.needed else advised
@@ -272,8 +267,7 @@ def snapshots(p: Patient) -> list[Finding]:
     try:
         oldest = p.conn.execute(sa.text(query)).first()
     except DBAPIError as error:
-        if is_overtime(error) or trouble(error) is Trouble.LOST:
-            raise
+        db.raise_lost(error)
         return []  # this login may not see others, or an older server does not show them
     if oldest is None:
         return []

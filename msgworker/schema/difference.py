@@ -537,8 +537,7 @@ def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
         if (length := _length(ours)) and (count := db.longer_than(*at, length)):
             return DryRun(f"{count:,} of its values are longer than {length} characters")
     except DBAPIError as error:
-        if db.trouble(error) is db.Trouble.LOST or db.is_overtime(error):
-            raise
+        db.raise_lost(error)
         return DryRun("what it holds cannot be read as that type")
     return DryRun()
 

@@ -262,16 +262,11 @@ def trial(conn: Connection, t: Tables, live: Live) -> list[Fault]:
     try:
         found += _tried(conn, t, live)
     except DBAPIError as error:
-        _raise_lost(error)
+        db.raise_lost(error)
     finally:
         if transaction.is_active and not conn.invalidated:
             transaction.rollback()
     return found
-
-
-def _raise_lost(error: DBAPIError) -> None:
-    if trouble(error) is Trouble.LOST or db.is_overtime(error):
-        raise error
 
 
 def _tried(conn: Connection, t: Tables, live: Live) -> Iterator[Fault]:
@@ -315,7 +310,7 @@ def _send(conn: Connection, t: Tables, live: Live) -> _Sent:
                 with _savepoint(conn):
                     return _inserted(conn, t, live, own, object_id)
             except DBAPIError as error:
-                _raise_lost(error)
+                db.raise_lost(error)
                 kind = trouble(error)
                 if kind in (Trouble.AGAIN, Trouble.REFUSED):
                     raise _Untried(reason_of(error), refused=True) from None
@@ -388,7 +383,7 @@ def _newest(conn: Connection, t: Tables) -> _Sent | None:
         with _savepoint(conn):
             found = conn.execute(query).first()
     except DBAPIError as error:
-        _raise_lost(error)
+        db.raise_lost(error)
         return None  # no right to change it, which other checks say
     if found is None or found[0] is None or found[1] == 1:
         return None
@@ -424,7 +419,7 @@ def _unseen(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault | Non
         with _savepoint(conn):
             seen = conn.scalar(sa.select(sa.func.count()).select_from(t.message).where(sent.which))
     except DBAPIError as error:
-        _raise_lost(error)
+        db.raise_lost(error)
         return None  # no right to read it, which other checks say
     if seen:
         return None
@@ -465,7 +460,7 @@ def _problem(
                 return f"nothing is changed, without an error: {_hidden_by(live)}"
             status = conn.scalar(sa.select(t.cols().status).where(sent.which))
     except DBAPIError as error:
-        _raise_lost(error)
+        db.raise_lost(error)
         kind = trouble(error)
         told_otherwise = (Trouble.RACE, Trouble.AGAIN)
         if kind in told_otherwise or (kind is Trouble.REFUSED and live.policies is None):
@@ -483,7 +478,7 @@ def _purged(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[Fa
                 return
             reason = f"nothing is deleted, without an error: {_hidden_by(live)}"
     except DBAPIError as error:
-        _raise_lost(error)
+        db.raise_lost(error)
         if trouble(error) in (Trouble.REFUSED, Trouble.AGAIN):
             return  # only a purge needs the right
         reason = reason_of(error)
