@@ -101,10 +101,7 @@ def row_of(
     if "\x00" in topic or not is_text(topic):
         raise ConfigError(f"the topic {topic!r:.120} holds a NUL or half of a surrogate pair")
     if tables.unfilled:
-        raise SchemaError(
-            f"table {tables.spec.name} cannot be sent to: msgworker does not fill its column "
-            f"{', '.join(tables.unfilled)}, which is NOT NULL and has no default"
-        )
+        store.refuse_unfilled(tables)
     if not tables.has("payload") and payload is not None:
         raise ConfigError(f"table {tables.spec.name} has no payload column; send None")
     row = store.row_values(

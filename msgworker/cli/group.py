@@ -331,10 +331,7 @@ class Main(click.Group):
         return name, command, rest
 
     def main(  # type: ignore[override]  # click has overloads: it returns or does not
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = "msgworker",
-        **extra: Any,
+        self, args: Sequence[str] | None = None, prog_name: str | None = "msgworker", **extra: Any
     ) -> Any:
         extra.pop("standalone_mode", None)
         with standard_streams() as streams:

@@ -53,13 +53,7 @@ from msgworker.instance.stop import Beside, Signals, StopRequest, end_by
 @flags("locks")
 @on_table
 def locks(
-    ctx: click.Context,
-    /,
-    prefix: str,
-    name: str | None,
-    force: bool,
-    as_json: bool,
-    **given: Any,
+    ctx: click.Context, /, prefix: str, name: str | None, force: bool, as_json: bool, **given: Any
 ) -> None:
     """List locks: holder, token, since when and for how long.
 

@@ -209,10 +209,7 @@ def common(fn: F) -> F:
     )(fn)
     fn = flags("log_level", "log_format")(fn)
     return click.option(
-        "--config",
-        CONFIG_FILE,
-        metavar="FILE",
-        help="Read this file instead of ./msgworker.toml.",
+        "--config", CONFIG_FILE, metavar="FILE", help="Read this file instead of ./msgworker.toml."
     )(fn)
 
 

@@ -47,12 +47,7 @@ LATE_SECONDS = 60.0
 @audited
 @on_table
 def schedules(
-    ctx: click.Context,
-    /,
-    action: str | None,
-    name: str | None,
-    as_json: bool,
-    **given: Any,
+    ctx: click.Context, /, action: str | None, name: str | None, as_json: bool, **given: Any
 ) -> None:
     """List schedules with their next five ticks; or pause, resume, delete one, or send its message
     now."""

@@ -59,10 +59,7 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 
 @click.command("ddl")
 @click.option(
-    "--dialect",
-    required=True,
-    type=click.Choice(NAMES),
-    help="The database of the script.",
+    "--dialect", required=True, type=click.Choice(NAMES), help="The database of the script."
 )
 @click.option(
     "--partitions",

@@ -350,11 +350,7 @@ PAYLOAD_SHOWN = 10_000
 @click.argument("msg_id", metavar="ID")
 @click.option("--all", "all_", is_flag=True, help="Every traceback in full, not only the newest.")
 @click.option(
-    "--items",
-    metavar="N",
-    type=int,
-    default=20,
-    help="How many items of a fan-out; default 20.",
+    "--items", metavar="N", type=int, default=20, help="How many items of a fan-out; default 20."
 )
 @on_table
 def show(

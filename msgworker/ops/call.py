@@ -300,9 +300,7 @@ def item_state(given: Any) -> ItemState:
 
 
 def word(
-    status: StateName | State | None,
-    allowed: tuple[State, ...] = tuple(State),
-    why: str = "",
+    status: StateName | State | None, allowed: tuple[State, ...] = tuple(State), why: str = ""
 ) -> State | None:
     """An allowed state; raises ConfigError with `why` for others."""
     if status is None:

@@ -470,12 +470,7 @@ class Writing(Call):
         return op
 
     def _bulk(
-        self,
-        kind: str,
-        by: Who,
-        asked: dict[str, Any],
-        op: Operation | None = None,
-        **pace: Any,
+        self, kind: str, by: Who, asked: dict[str, Any], op: Operation | None = None, **pace: Any
     ) -> Bulk:
         """An operation that has yet to begin, or to be continued; pace: rate and progress."""
         kept = {k: v for k, v in asked.items() if v is not None and v is not False}

@@ -41,11 +41,7 @@ WHY: Mapping[State, Why] = {
     State.UNKNOWN: Why.UNKNOWN,
 }
 """Why messages in a state that may not be changed are skipped."""
-_WENT_ON = {
-    State.PROCESSING: Why.RUNS_LATER,
-    State.DONE: Why.RAN_LATER,
-    State.UNKNOWN: Why.CHANGED,
-}
+_WENT_ON = {State.PROCESSING: Why.RUNS_LATER, State.DONE: Why.RAN_LATER, State.UNKNOWN: Why.CHANGED}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.db import (
-    beginning,
-    bytewise,
-    now_ms,
-    real_instant,
-    whole_number,
-)
+from msgworker.db import beginning, bytewise, now_ms, real_instant, whole_number
 from msgworker.limit import Limit
 from msgworker.payload import shortened, shown
 from msgworker.queries.messages import MessageInfo

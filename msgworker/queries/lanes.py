@@ -81,11 +81,7 @@ def lanes(
 
 
 def by_object(
-    conn: Connection,
-    t: Tables,
-    *,
-    limit: int = 50,
-    after: str | None = None,
+    conn: Connection, t: Tables, *, limit: int = 50, after: str | None = None
 ) -> Found[LaneInfo]:
     """The same of every object in the order of its key, behind the cursor `after`.
 

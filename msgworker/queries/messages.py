@@ -268,12 +268,7 @@ def unfinished(conn: Connection, t: Tables) -> int:
 
 
 def find(
-    conn: Connection,
-    t: Tables,
-    wanted: Filter,
-    *,
-    limit: int = 50,
-    after: int | None = None,
+    conn: Connection, t: Tables, wanted: Filter, *, limit: int = 50, after: int | None = None
 ) -> Found[MessageInfo]:
     """Messages of a filter, lowest msg_id first, behind `after`; without payloads.
 

@@ -152,14 +152,7 @@ def advance(
     return bool(conn.execute(t.built("operation_step", build), params).rowcount)
 
 
-def end(
-    conn: Connection,
-    t: Tables,
-    op_id: int,
-    *,
-    changed: int,
-    skipped: int = 0,
-) -> None:
+def end(conn: Connection, t: Tables, op_id: int, *, changed: int, skipped: int = 0) -> None:
     """Record the end of an operation of one step, and what it did."""
     op = OPERATION.of(t)
     counts = {"steps": 1, "matched": changed + skipped, "changed": changed, "skipped": skipped}

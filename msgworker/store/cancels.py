@@ -175,12 +175,7 @@ def running(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, tuple[
 
 
 def add(
-    conn: Connection,
-    t: Tables,
-    running: Mapping[int, tuple[str, int]],
-    *,
-    actor: str,
-    reason: str,
+    conn: Connection, t: Tables, running: Mapping[int, tuple[str, int]], *, actor: str, reason: str
 ) -> None:
     """Request that running messages are cancelled: by id their owner and tries, as they were
     locked. In the caller's transaction, under those locks."""

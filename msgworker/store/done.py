@@ -73,11 +73,7 @@ def moved_on(conn: Connection, t: Tables, nexts: Sequence[int], moved: int, *, m
 
 
 def write_done(
-    conn: Connection,
-    t: Tables,
-    plain: Sequence[Settlement],
-    others: Sequence[Settlement],
-    me: str,
+    conn: Connection, t: Tables, plain: Sequence[Settlement], others: Sequence[Settlement], me: str
 ) -> dict[int, Settled]:
     """Lock everything in msg_id order (otherwise two settles, or a claim, could deadlock), then
     write."""
@@ -179,19 +175,14 @@ def done_arrays(
             return sa.select(_ids_of(done))
         pairs = (
             sa.func.unnest(
-                array_param("mw_heads", sa.BigInteger()),
-                array_param("mw_nexts", sa.BigInteger()),
+                array_param("mw_heads", sa.BigInteger()), array_param("mw_nexts", sa.BigInteger())
             )
             .table_valued("head", "next")
             .render_derived(name="pairs")
         )
         moved = (
             sa.update(t.message)
-            .where(
-                done.c.msg_id == pairs.c.head,
-                c.msg_id == pairs.c.next,
-                *may_follow(t, c),
-            )
+            .where(done.c.msg_id == pairs.c.head, c.msg_id == pairs.c.next, *may_follow(t, c))
             .values(flagged_values(t))
             .returning(c.msg_id.label("msg_id"))
             .cte("moved")

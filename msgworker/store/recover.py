@@ -337,9 +337,7 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
     return found
 
 
-def running_rows(
-    t: Tables,
-) -> Iterable[tuple[FromClause, Cols, str, ColumnElement[bool]]]:
+def running_rows(t: Tables) -> Iterable[tuple[FromClause, Cols, str, ColumnElement[bool]]]:
     """The index of running rows: few entries, whatever the size of the table."""
     sources = (t.message.alias("a"), t.message.alias("b"))
     looks = t.running_rows(*map(t.cols, sources))

@@ -17,17 +17,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
 from msgworker import db
-from msgworker.db import (
-    instant_text,
-    kind_of,
-    now,
-    read_instant,
-    real_instant,
-    same_text,
-)
+from msgworker.db import instant_text, kind_of, now, read_instant, real_instant, same_text
 from msgworker.errors import SchemaError
 from msgworker.message import DEFAULT_TOPIC, Status
-from msgworker.store.send import insert_many, row_values
+from msgworker.store.send import insert_many, refuse_unfilled, row_values
 from msgworker.table import SCHEDULE, Tables, lit
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -185,10 +178,7 @@ def rows_of(t: Tables, of: Stored, ticks: Sequence[datetime]) -> list[dict[str, 
     """A row for each tick, for `fire`. Raises SchemaError if the message table does not take such
     messages, ValueError if it does not take the object."""
     if t.unfilled:
-        raise SchemaError(
-            f"table {t.spec.name} cannot be sent to: msgworker does not fill its column "
-            f"{', '.join(t.unfilled)}, which is NOT NULL and has no default"
-        )
+        refuse_unfilled(t)
     refuse(t, of.name, of.topic, of.payload)
     held = object_of(t, of.object_id)
     message = {"topic": of.topic, "object_id": held, "payload": of.payload}

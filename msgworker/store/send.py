@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from decimal import Decimal
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
 from msgworker.db import AnyText, kind_of, now_plus
-from msgworker.errors import DuplicateMessage
+from msgworker.errors import DuplicateMessage, SchemaError
 from msgworker.message import Outgoing, Status
 from msgworker.store.rows import array_of_texts, array_param
 from msgworker.table import MessageTable, Tables, lit
@@ -332,6 +332,14 @@ def _insert_arrays(t: Tables, kinds: dict[str, sa.types.TypeEngine[Any]]) -> sa.
     values = t.values(**roles)
     chosen = sa.select(*values.values()).order_by(given.c.place)
     return sa.insert(t.message).from_select(list(values), chosen)
+
+
+def refuse_unfilled(t: Tables) -> NoReturn:
+    """Raise SchemaError: an INSERT of ours would leave a column empty that must not be."""
+    raise SchemaError(
+        f"table {t.spec.name} cannot be sent to: msgworker does not fill its column "
+        f"{', '.join(t.unfilled)}, which is NOT NULL and has no default"
+    )
 
 
 def row_values(

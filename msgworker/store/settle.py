@@ -203,11 +203,7 @@ _KINDS = {
 
 
 def _check_settled(
-    conn: Connection,
-    t: Tables,
-    batch: Sequence[Settlement],
-    settled: dict[int, Settled],
-    me: str,
+    conn: Connection, t: Tables, batch: Sequence[Settlement], settled: dict[int, Settled], me: str
 ) -> None:
     """Raise if a row does not hold what was written."""
     written = [s for s in batch if settled[s.msg_id] is not Settled.LOST]

@@ -135,13 +135,7 @@ def _type(t: Tables, role: str) -> Any:
 
 
 def _each(
-    conn: Connection,
-    t: Tables,
-    role: str,
-    places: Sequence[Place],
-    rows: int,
-    what: str,
-    hop: bool,
+    conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int, what: str, hop: bool
 ) -> list[Page]:
     """For each place what stands behind it. Only a table of others has NULL as shard 0, too."""
     apart = t.no_shard_apart(role)

@@ -210,10 +210,7 @@ async def readyz(request: Request) -> Response:
     return JSONResponse(body, 200 if fine else 503)
 
 
-probes = [
-    Route("/healthz", healthz, name="healthz"),
-    Route("/readyz", readyz, name="readyz"),
-]
+probes = [Route("/healthz", healthz, name="healthz"), Route("/readyz", readyz, name="readyz")]
 
 
 # --- /metrics: counts of this process since the first scrape, and counts of the database.

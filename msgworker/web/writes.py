@@ -64,10 +64,7 @@ CHANGES = {
             text="Failed and dead messages are tried again, with their tries set to 0: each has "
             "all its tries again. Items of a fan-out that are done stay done: only the others run.",
             word="rerun",
-            says=(
-                "Try one message again.",
-                "Try many messages again, by ids or by filters.",
-            ),
+            says=("Try one message again.", "Try many messages again, by ids or by filters."),
             orders=_ORDERS,
         ),
         Change(

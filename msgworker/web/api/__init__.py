@@ -17,11 +17,7 @@ from starlette.routing import BaseRoute, Route
 from msgworker.web.api import messages, operations, overview
 from msgworker.web.api.calling import Endpoint, answer_of
 
-ENDPOINTS: list[Endpoint] = [
-    *overview.ENDPOINTS,
-    *messages.ENDPOINTS,
-    *operations.ENDPOINTS,
-]
+ENDPOINTS: list[Endpoint] = [*overview.ENDPOINTS, *messages.ENDPOINTS, *operations.ENDPOINTS]
 
 
 async def openapi(request: Request) -> Response:

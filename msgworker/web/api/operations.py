@@ -17,16 +17,7 @@ from msgworker.ops.records import ScheduleInfo
 from msgworker.ops.results import OnProgress, Progress, Repaired
 from msgworker.queries.instances import InstanceInfo, TopicLimit
 from msgworker.web import shown
-from msgworker.web.api.calling import (
-    Call,
-    Endpoint,
-    Page,
-    Part,
-    Why,
-    endpoint_of,
-    part_of,
-    plain,
-)
+from msgworker.web.api.calling import Call, Endpoint, Page, Part, Why, endpoint_of, part_of, plain
 from msgworker.web.threads import AFTER, Job, TooMany
 from msgworker.web.writes import ON_THINGS, placed
 

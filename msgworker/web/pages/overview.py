@@ -101,10 +101,7 @@ def pictures(points: Sequence[HistoryPoint], step_seconds: int) -> list[dict[str
             "keys": ("p50", "p95"),
             "about": took,
             "picture": charts.lines(
-                {
-                    "p50": [one.ran_p50 for one in points],
-                    "p95": [one.ran_p95 for one in points],
-                },
+                {"p50": [one.ran_p50 for one in points], "p95": [one.ran_p95 for one in points]},
                 title="How long handlers run",
                 about=took,
                 ticks=ticks,
@@ -299,7 +296,4 @@ async def topics(request: Request) -> Response:
     return await site.live(request, "topics.html", values)
 
 
-routes = [
-    Route("/", overview, name="overview"),
-    Route("/topics", topics, name="topics"),
-]
+routes = [Route("/", overview, name="overview"), Route("/topics", topics, name="topics")]
