@@ -1,4 +1,4 @@
-"""What a run says of what it could not test, and what may not be missing."""
+"""What a run says of what it could not test, what may not be missing, and what the CI adds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.quick import SLICE, SLICE_TEST_SECONDS, SLICES, todays
 from tests.tools import NEEDS
 
 ROOT = Path(__file__).parent.parent
@@ -72,3 +75,33 @@ def test_what_a_run_needs_may_not_be_missing(tmp_path: Path, needs: str, failed:
         assert told == (name in failed), out
     skipped = 3 - len(failed)
     assert f"1 passed, {skipped} skipped" in out, out
+
+
+class Item:
+    """A collected test, as far as a slice looks at it."""
+
+    def __init__(self, nodeid: str, *marks: pytest.Mark) -> None:
+        self.nodeid = nodeid
+        self.marks = {mark.name: mark for mark in marks}
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self.marks.get(name)
+
+    def add_marker(self, mark: pytest.MarkDecorator) -> None:
+        self.marks[mark.name] = mark.mark
+
+
+def test_each_long_test_is_in_the_slice_of_one_day_and_behind_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    long, slow = pytest.mark.long.mark, pytest.mark.timeout(SLICE_TEST_SECONDS).mark
+    taken = Counter[str]()
+    for day in range(1000, 1000 + SLICES):
+        items: Any = [Item(f"l{n}", long) for n in range(200)]
+        items += [Item("quick"), Item("slow", long, slow)]
+        monkeypatch.setenv(SLICE, str(day))
+        todays(items)
+        mine = [one.nodeid for one in items if one.get_closest_marker("today")]
+        assert [one.nodeid for one in items][len(items) - len(mine) :] == mine
+        taken.update(mine)
+    assert taken == Counter(f"l{n}" for n in range(200))

@@ -4,10 +4,9 @@ MariaDB in its Oracle mode.
 The driver's types and exceptions are its own; its connections and cursors are ours.
 
   standins    which URL means which stand-in; takes the place of `oracledb.connect`
-  driver      a connection and a cursor as the driver's, over any engine
+  driver      a connection and a cursor as the driver's
   values      values on their way to the engine and back, as the driver and Oracle have them
   text        statements cut into tokens, calls and parameters
-  engine      what an engine offers to the driver
   mariadb     Oracle's SQL for MariaDB in sql_mode=ORACLE: real locks between sessions
   dictionary  Oracle's views of its catalogue, from those of MariaDB
   errors      the engines' errors as Oracle's

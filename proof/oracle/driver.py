@@ -1,4 +1,4 @@
-"""A connection and a cursor as those of Oracle's driver, over any engine."""
+"""A connection and a cursor as those of Oracle's driver, over a session of MariaDB."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import oracledb
 
 from proof.oracle import text
 from proof.oracle.dictionary import is_asked
-from proof.oracle.engine import Answer, Session
 from proof.oracle.errors import dpy, is_lost, ora
 from proof.oracle.faults import faults
+from proof.oracle.mariadb import Answer, MariaDBSession
 from proof.oracle.values import LOBS, Lob, Variable, plain_number, read, sent
 from tests.oracle_lint import lint, parts_of_block
 
@@ -204,7 +204,9 @@ class Connection:
     max_identifier_length = 128
     thin = True
 
-    def __init__(self, session: Session, *, stmtcachesize: int = 20, strict: bool = True) -> None:
+    def __init__(
+        self, session: MariaDBSession, *, stmtcachesize: int = 20, strict: bool = True
+    ) -> None:
         """strict: refuse what Oracle would; else MariaDB's own words are good, too."""
         self.stmtcachesize = stmtcachesize
         self._strict = strict

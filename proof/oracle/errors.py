@@ -66,44 +66,14 @@ def by_name(name: str) -> oracledb.Error:
     return dpy(int(number)) if kind == "DPY" else ora(int(number))
 
 
-_MARIADB = {
-    1044: 1031,
-    1045: 1017,
-    1049: 942,
-    1050: 955,
-    1053: 3113,
-    1054: 904,
-    1061: 955,
-    1062: 1,
-    1048: 1400,
-    1364: 1400,
-    1064: 900,
-    1020: 8177,
-    1046: 942,
-    1051: 942,
-    1040: 12516,
-    1091: 1418,
-    1142: 1031,
-    1143: 1031,
-    1146: 942,
-    1203: 2391,
-    1205: 30006,
-    1213: 60,
-    1226: 2391,
-    1264: 1438,
-    1292: 1858,
-    1317: 1013,
-    1366: 1722,
-    1406: 12899,
-    1451: 2292,
-    1452: 2291,
-    1927: 28,
-    2003: 12541,
-    2006: 3114,
-    2013: 3113,
-    2014: 3113,
-    4025: 2290,
-}
+_PAIRS = """
+    1044:1031 1045:1017 1049:942 1050:955 1053:3113 1054:904 1061:955 1062:1 1048:1400
+    1364:1400 1064:900 1020:8177 1046:942 1051:942 1040:12516 1091:1418 1142:1031 1143:1031
+    1146:942 1203:2391 1205:30006 1213:60 1226:2391 1264:1438 1292:1858 1317:1013 1366:1722
+    1406:12899 1451:2292 1452:2291 1927:28 2003:12541 2006:3114 2013:3113 2014:3113 4025:2290
+"""
+_MARIADB = dict(map(int, one.split(":")) for one in _PAIRS.split())
+"""Number of MariaDB's -> that of Oracle's."""
 
 
 def from_mariadb(error: BaseException, owner: str) -> oracledb.Error:
@@ -114,17 +84,12 @@ def from_mariadb(error: BaseException, owner: str) -> oracledb.Error:
         return dpy(1001, "not connected to database")
     if code == 1969:  # max_statement_time
         return dpy(4024, "call timeout exceeded")
-    return _known(_MARIADB, code, text, r"for key '([^']*)'", owner)
-
-
-def _known(codes: dict[int, int], code: int, text: str, index: str, owner: str) -> oracledb.Error:
-    """The error of Oracle's for this one. index: where its text names a unique index."""
-    number = codes.get(code)
+    number = _MARIADB.get(code)
     if number is None:
         # Not one that Oracle has: a fault of the translation, and so it must be seen.
         return oracledb.DatabaseError(Details(900, "ORA-00900", f"ORA-00900: {code} {text}"))
     if number == 1:
-        named = re.search(index, text)
+        named = re.search(r"for key '([^']*)'", text)
         name = named[1].rpartition(".")[2].upper() if named else "?"
         return ora(1, f"unique constraint ({owner.upper()}.{name}) violated")
     return ora(number, f"{text} [{code}]")

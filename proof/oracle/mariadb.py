@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,6 @@ import pymysql
 from pymysql.constants import CLIENT, FIELD_TYPE
 
 from proof.oracle import dictionary, text
-from proof.oracle.engine import Answer
 from proof.oracle.errors import from_mariadb, ora
 from tests.oracle_lint import parts_of_block
 
@@ -41,8 +41,19 @@ _TRANSACTION_GONE = ((1213,), (1020,))
 _BYTES = 63  # the character set of what is no text
 
 
+@dataclass(slots=True)
+class Answer:
+    """The rows of a statement, or how many it has changed. columns: name, type of the driver,
+    precision and scale."""
+
+    columns: list[tuple[str, Any, int, int]] = field(default_factory=list)
+    rows: Sequence[Sequence[Any]] = ()
+    changed: int = -1
+
+
 class MariaDBSession:
-    """A session. owner: the name of the database, which stands for a schema."""
+    """A session, of which the errors are the driver's. owner: the name of the database, which
+    stands for a schema."""
 
     def __init__(self, host: str, port: int, user: str, password: str, database: str) -> None:
         self.owner = database
@@ -66,6 +77,8 @@ class MariaDBSession:
         self._place_of = host, port, database
 
     def execute(self, sql: str, values: dict[str, Any], timeout: int) -> Answer:
+        """values: by the upper-case names of the parameters. timeout: milliseconds; 0 = none.
+        The rows of a RETURNING are its answer."""
         self._refuse_if_rolled_back()
         try:
             self._limit(timeout)

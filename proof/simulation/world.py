@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -38,7 +38,6 @@ from proof.history import (
     Snapshot,
 )
 from proof.judge import Rule, Violation, odd_ticks, too_many
-from proof.simulation.quick import Quick
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - the text that SQLite keeps has no zone
@@ -145,8 +144,8 @@ class World:
             object.__setattr__(self.t, "object_is_running", lambda of: sa.false())
         args = {"check_same_thread": False}
         self.engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool, connect_args=args)
-        self._real = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        raw = self._real.connection.dbapi_connection
+        self.conn = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        raw = self.conn.connection.dbapi_connection
         assert isinstance(raw, sqlite3.Connection)
         self.raw: sqlite3.Connection = raw
         raw.execute("PRAGMA synchronous=OFF")
@@ -154,15 +153,14 @@ class World:
         raw.create_function("julianday", 1, self.clock.julianday)
         self.schedule = SCHEDULE.of(self.t)
         self.keys = keys
-        self.t.message.metadata.create_all(self._real)
-        self.conn = cast(sa.Connection, Quick(self._real, raw, self.t))
+        self.t.message.metadata.create_all(self.conn)
         raw.execute("CREATE TABLE effects (msg_id INTEGER)")
         if not guard:
             raw.execute(f"DROP INDEX {self.t.guard_name}")
         self.reset()
 
     def close(self) -> None:
-        self._real.close()
+        self.conn.close()
         self.engine.dispose()
 
     def reset(self) -> None:
@@ -435,12 +433,3 @@ class World:
             self.record(Kind.EFFECT, "reader", msg_id=msg_id)
         rows = {i: Row(r.object_id, r.status, r.tries, r.claimed_by) for i, r in self.rows.items()}
         return Final(rows, self.observed, self.holders_of_keys, self.keyed)
-
-    def next_due_in(self) -> float | None:
-        """Seconds until the next waiting row is due, None if none waits."""
-        query = f"SELECT min(available_at) FROM {self.t.message.name} WHERE status IN (0, -1)"
-        text = self.raw.execute(query).fetchone()[0]
-        if text is None:
-            return None
-        now = self.clock.seconds + self.clock.ahead
-        return (datetime.fromisoformat(text) - EPOCH).total_seconds() - now
