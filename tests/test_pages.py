@@ -17,13 +17,13 @@ def name(page: Path) -> str:
     return page.relative_to(pages.DOCS).as_posix()
 
 
-@pytest.mark.quick("quickstart|testing|flag-table|troubleshooting")
+@pytest.mark.quick("quickstart")
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_page_shows_what_its_commands_print(page: Path) -> None:
     assert pages.check(page, "SQLite" if page in WITH_TABS else None) == []
 
 
-@pytest.mark.quick("postgresql")
+@pytest.mark.long
 @pytest.mark.parametrize("page", WITH_TABS, ids=name)
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_a_page_with_tabs_is_run_on_servers(

@@ -119,6 +119,7 @@ def test_a_child_sends_while_a_thread_of_its_parent_does():
         assert child_ends(use)
 
 
+@pytest.mark.long
 def test_a_child_wakes_no_worker_of_its_parent(sqlite_app: App):
     """Whoever wakes it in the parent may hold the lock of its event at the fork."""
     sqlite_app.add_handler("t", lambda msg: None)

@@ -176,6 +176,7 @@ def test_a_drain_of_a_test_refuses_bad_arguments(app: App) -> None:
         Clock().attach(sa.create_engine("postgresql+psycopg://nobody@localhost:1/none"))
 
 
+@pytest.mark.long
 def test_fixture_is_there_without_any_import(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "def test_it(msgworker_db):\n    assert msgworker_db.app().ops.counts() == []\n"

@@ -228,6 +228,7 @@ def forget_user(trial: Trial) -> None:
             conn.exec_driver_sql(f"DROP USER '{user}'@'%%', '{user}'@'localhost'")
 
 
+@pytest.mark.quick("postgresql")
 @ON_SERVERS
 @pytest.mark.ahead(lease=60.0)
 def test_too_few_connections_are_waited_for(trial: Trial) -> None:

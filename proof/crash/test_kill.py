@@ -200,7 +200,7 @@ def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
         assert old not in later
 
 
-@pytest.mark.quick("mariadb-15")
+@pytest.mark.long
 @pytest.mark.ahead(lease=30.0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_under_load_leaves_nothing_behind(trial: Trial, number: int) -> None:
@@ -284,6 +284,7 @@ def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how
     assert {verdict.count(n, Kind.EFFECT) for n in exact} == {1}
 
 
+@pytest.mark.quick("sqlite")
 @pytest.mark.ahead(lease=60.0)
 def test_memory_that_runs_out_fails_the_try_and_the_process_goes_on(trial: Trial) -> None:
     """F25: MemoryError, in the handler and for a moment in every other thread too."""
@@ -306,6 +307,7 @@ def test_memory_that_runs_out_fails_the_try_and_the_process_goes_on(trial: Trial
     assert "MemoryError" in last_error(trial, verdict, hog)
 
 
+@pytest.mark.quick("postgresql")
 @pytest.mark.ahead(lease=60.0)
 def test_items_that_end_or_hang_their_threads_fail_alone(trial: Trial) -> None:
     """F27: SystemExit, KeyboardInterrupt and an item beyond the time of its handler."""

@@ -103,6 +103,7 @@ def test_missing_table_names_near_ones(cli: Cli) -> None:
     assert "Near names: msgworker_message" in done.stderr
 
 
+@pytest.mark.quick("drop|select|a.b.c|a%b")
 @pytest.mark.parametrize(
     "name",
     [

@@ -79,6 +79,7 @@ def running(start: Callable[..., Program], *args: object) -> Iterator[tuple[Prog
         child.communicate(timeout=60)
 
 
+@pytest.mark.long
 def test_a_child_that_is_killed_takes_no_count_along(
     app: App, start: Callable[..., Program]
 ) -> None:

@@ -318,6 +318,9 @@ def test_an_instance_whose_loops_end_by_errors_again_and_again_leaves(app, monke
     assert app.ops.instances() == []
 
 
+@pytest.mark.quick(
+    "sqlite-settle-settle_at_once-True|sqlite-Lanes-next-False|postgresql-claim-flag-True|mariadb-recover-recover-False"
+)
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize(
     ("module", "name"),
@@ -370,6 +373,7 @@ def test_an_instance_without_memory_waits_for_it_and_blames_no_message(
     assert not [one for one in caplog.messages if "not written" in one or "refused" in one]
 
 
+@pytest.mark.quick("utf8mb3|ascii")
 @pytest.mark.parametrize(
     ("charset", "stored"),
     [

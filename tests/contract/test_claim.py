@@ -224,6 +224,7 @@ def held(app, request, monkeypatch) -> Iterator[Held]:
     return one
 
 
+@pytest.mark.quick("all-sqlite")
 @pytest.mark.requires("index_by_age")
 def test_looks_from_the_start_take_a_twentieth_of_the_time_or_are_two_seconds_apart(held):
     held.in_between()

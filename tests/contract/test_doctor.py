@@ -85,6 +85,7 @@ def test_the_table_of_locks_is_missed_by_nobody_who_has_no_locks(make_app, app):
     assert other.drain(linger=0).done == 1
 
 
+@pytest.mark.quick("postgresql-msgworker_audit")
 @pytest.mark.parametrize("name", ["msgworker_operation", "msgworker_audit", "msgworker_pause"])
 def test_a_table_of_ops_is_advised(app, name):
     run(app, f"DROP TABLE {name}")
@@ -104,6 +105,7 @@ def test_the_table_of_limits_is_advised(app):
     assert app.create_schema() == []
 
 
+@pytest.mark.quick("postgresql-msgworker_(lease|try)")
 @pytest.mark.parametrize("name", ["msgworker_lease", "msgworker_item", "msgworker_try"])
 def test_a_table_beside_is_missing(make_app, app, name):
     run(app, f"DROP TABLE {name}")
@@ -166,6 +168,7 @@ def test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them(app, d
     assert app.drain(linger=0).done == 1
 
 
+@pytest.mark.quick("SET NULL|STORED")
 @pytest.mark.requires("stored_columns", of="STORED")
 @pytest.mark.parametrize(
     ("acts", "kind"),
@@ -708,6 +711,7 @@ LEFT_BEHIND = {
 }
 
 
+@pytest.mark.quick("never|by a default")
 @pytest.mark.parametrize("case", LEFT_BEHIND)
 def test_a_sequence_that_was_left_behind_is_told_and_mended(postgresql, case, caplog):
     """As where rows are copied with their ids, and their sequence is not."""

@@ -90,7 +90,7 @@ def local(database: Any, zone: str, request: pytest.FixtureRequest) -> Local:
     return Local(database, zone, kinds[request.param])
 
 
-@pytest.mark.quick("0-.*Shanghai-1")
+@pytest.mark.quick("0-mariadb.*Shanghai-1")
 @pytest.mark.parametrize("delay", [0.0, 1.0])
 def test_local_times_are_due_when_their_clock_shows_them(local: Local, delay: float) -> None:
     app, ran = local.app(visibility_delay_seconds=delay), list[Any]()
@@ -116,7 +116,7 @@ def test_local_times_are_due_when_their_clock_shows_them(local: Local, delay: fl
         assert 1900 < (waits[obj] - datetime.now(UTC)).total_seconds() <= 2000.1
 
 
-@pytest.mark.quick("0-.*Shanghai|2-mariadb")
+@pytest.mark.quick("0-postgresql.*Shanghai|2-mariadb.*York")
 def test_what_we_write_is_read_back_as_the_same_instants(local: Local) -> None:
     app = local.app()
 
@@ -142,7 +142,7 @@ def test_what_we_write_is_read_back_as_the_same_instants(local: Local) -> None:
     assert app.ops.purge(older_than=datetime.now(UTC) - timedelta(seconds=0.01)).changed == 1
 
 
-@pytest.mark.quick("0-.*Shanghai")
+@pytest.mark.quick("0-postgresql.*Shanghai")
 def test_doctor_finds_a_table_of_another_zone(local: Local) -> None:
     def said(zone: str) -> list[str]:
         table = MessageTable("theirs", **NAMES, time_zone=zone)

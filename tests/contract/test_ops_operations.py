@@ -198,6 +198,7 @@ def test_the_old_name_of_the_keyword_for_an_operation_works_and_warns(app):
         app.ops.purge(resume=1, operation=2)
 
 
+@pytest.mark.quick("sqlite-rerun$|postgresql-discard|mariadb-cancel")
 @pytest.mark.parametrize("act", ["rerun", "discard", "cancel", "rerun behind"])
 def test_a_row_that_the_database_refuses_is_left_out_and_named(app, act):
     """Whatever changes many: the others of its step are changed."""

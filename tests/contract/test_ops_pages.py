@@ -42,6 +42,9 @@ def mixed(app: App) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.quick(
+    "sqlite-True-(done|dead)|sqlite-False-new|postgresql-True-(new|failed)|mariadb-False-None"
+)
 @pytest.mark.parametrize("word", [None, *(state for state in State if state != "unknown")])
 @pytest.mark.parametrize("newest", [True, False])
 def test_pages_show_every_message_of_a_state_once_in_order(app, word, newest, monkeypatch):

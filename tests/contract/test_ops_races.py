@@ -23,6 +23,7 @@ def lines(app: App) -> int:
         return int(conn.execute(sa.text("SELECT count(*) FROM msgworker_audit")).scalar_one())
 
 
+@pytest.mark.quick("postgresql")
 def test_discards_beside_a_worker(app, table):
     """What was discarded never starts; what has started is never discarded."""
     watch = Watch()
@@ -41,6 +42,7 @@ def test_discards_beside_a_worker(app, table):
     watch.assert_in_order()
 
 
+@pytest.mark.quick("mariadb")
 def test_reruns_with_successors_beside_a_worker(app, table):
     """Every message starts once for the sending and once for each rerun, one at a time."""
     watch, chance = Watch(), random.Random(7)
@@ -67,6 +69,7 @@ def test_reruns_with_successors_beside_a_worker(app, table):
     assert {table.statuses[i - ids[0]] for i in ids if i % 3} == {2}
 
 
+@pytest.mark.quick("postgresql")
 def test_reruns_and_discards_at_once(app, table):
     """Both lock the same rows; each change is in the audit once."""
     app.add_handler("t", lambda msg: Reject("no"))
@@ -111,6 +114,7 @@ def test_purges_and_reruns_at_once(app, table):
     assert set(table.statuses) <= {0}
 
 
+@pytest.mark.quick("sqlite")
 def test_pauses_beside_a_worker(make_app):
     """Pausing and resuming again and again: order and exclusion hold, no try is counted."""
     app = make_app()

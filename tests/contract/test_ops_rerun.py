@@ -121,6 +121,7 @@ def test_calls_need_one_connection(app, make_app, table, monkeypatch):
     assert small.ops.items(ids[0]) == []
 
 
+@pytest.mark.long
 def test_a_long_list_of_ids(app, table):
     many_dead(app, 3000)
     done = app.ops.rerun(range(1, 100_000))

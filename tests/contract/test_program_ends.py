@@ -75,7 +75,7 @@ atexit.register(lambda: setattr(threading.Thread, "start", refuse))
 }
 
 
-@pytest.mark.quick("sqlite-(start|an error)|postgresql-(run|sys)|mariadb-(drain|no thread)")
+@pytest.mark.quick("sqlite-an error|postgresql-run|mariadb-no thread")
 @pytest.mark.parametrize("how", ENDS)
 def test_a_program_that_ends_without_a_stop_is_stopped_in_order(database, app, table, how):
     send(app, *"abcd", payload={"sleep": 0.7})
@@ -254,9 +254,7 @@ print(os.getpid(), [code for _, code in children], report.done, report.failed, r
 """
 
 
-@pytest.mark.quick(
-    "sqlite-(returns|async)|postgresql-(raises|transactional$)|mariadb-(items$|before)"
-)
+@pytest.mark.quick("sqlite-returns|mariadb-items")
 @pytest.mark.parametrize("how", FORKS)
 def test_the_child_of_a_handler_that_forks_ends_and_the_parent_goes_on(database, app, table, how):
     # Others run beside it and after it, on all connections of the parent.

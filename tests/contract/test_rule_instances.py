@@ -202,8 +202,8 @@ def no_share_locks(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATABASES, name, DATABASES[name].having(share_locks=False))
 
 
+@pytest.mark.quick("postgresql-None")
 @pytest.mark.requires("row_locks")
-@pytest.mark.quick("postgresql")
 @pytest.mark.parametrize("rate", [None, 1e6])
 def test_a_start_comes_between_two_steps_of_an_operation(no_share_locks, app, one, rate):
     t = one.setup.tables

@@ -65,6 +65,7 @@ def test_create_schema_by_eight_threads_at_once(make_app):
     assert apps[0].create_schema() == []
 
 
+@pytest.mark.long
 def test_create_schema_by_four_processes_at_once(database, make_app):
     code = (
         "import sys; from msgworker import App; app = App(sys.argv[1]); sys.stdin.readline(); "

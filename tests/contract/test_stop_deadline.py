@@ -177,6 +177,7 @@ def test_what_finishes_in_a_stop_is_written_while_others_use_their_grace_time(ap
     assert table.statuses == [2, 2]
 
 
+@pytest.mark.quick("sqlite-7|postgresql-[14]|mariadb-5")
 @pytest.mark.parametrize("place", range(1, 9))
 def test_a_start_that_fails_half_way_leaves_nothing(app, monkeypatch, place):
     started, real = [], threading.Thread.start

@@ -100,6 +100,9 @@ def limit_app(
         yield make
 
 
+@pytest.mark.quick(
+    "postgresql-(statement_timeout-swallowed|lock_timeout)|mariadb-(wait_timeout|max_statement_time)"
+)
 @pytest.mark.parametrize(("name", "limit", "value", "work", "words"), ALL)
 def test_a_start_that_a_limit_of_the_server_ended_is_a_failed_try(
     limit_app: Any, caplog: Any, name: str, limit: str, value: str, work: Work, words: str

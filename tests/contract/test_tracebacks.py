@@ -153,6 +153,7 @@ class Kept(Exception):
     """One that can be referred to weakly."""
 
 
+@pytest.mark.long
 def test_an_error_is_let_go_when_it_is_logged(app):
     seen: list[weakref.ref[Any]] = []
 

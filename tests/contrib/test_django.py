@@ -108,6 +108,7 @@ def test_send_is_part_of_django_s_transaction_and_manage_py_runs_the_handlers(
     assert keys == [f"msgworker_message:{first}"]
 
 
+@pytest.mark.long
 def test_handlers_use_the_orm_and_refuse_what_would_not_be_in_their_transaction(environment):
     found = told(environment, "handle")
     assert found["read"] == 0
@@ -116,6 +117,7 @@ def test_handlers_use_the_orm_and_refuse_what_would_not_be_in_their_transaction(
     assert "INSERT through Django's connection in a transactional handler" in found["why"][0]
 
 
+@pytest.mark.long
 def test_manage_py_takes_the_app_of_the_project_for_every_command(sqlite, environment_of):
     environment = environment_of(sqlite)
     assert run(environment, "manage.py", "msgworker", "init-db").returncode == 0

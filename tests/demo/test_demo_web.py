@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from click.testing import CliRunner
+from x import pytest
 
 from msgworker.cli import main
 
@@ -29,6 +30,7 @@ main()
 """The program with less to do: the acts of the others are in the long test."""
 
 
+@pytest.mark.long
 def test_the_demo_keeps_the_dashboard_open_until_ctrl_c_and_removes_its_database(
     tmp_path: Path,
 ) -> None:

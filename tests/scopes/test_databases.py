@@ -242,6 +242,7 @@ def test_a_key_without_an_object_is_refused_as_it_would_be_unique_in_one_of_them
     assert [Table(app).statuses for app in databases.apps.values()] == [[], [], []]
 
 
+@pytest.mark.long
 def test_shards_with_unfinished_messages_away_from_home_are_told(make):
     databases = make("a", "b")
     send_all(databases)

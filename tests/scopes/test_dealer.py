@@ -110,6 +110,7 @@ def test_a_dealer_stands_by_for_as_long_as_it_is_told(app, wait):
     assert wait <= time.monotonic() - begun < wait + 0.9
 
 
+@pytest.mark.long
 def test_a_dealer_waits_for_a_database_that_is_away(app, monkeypatch):
     dealer, asked = Dealer(app, ["asA"]), []
     real = store.flags

@@ -46,6 +46,7 @@ def test_a_row_that_the_driver_could_not_decode_is_judged():
     assert "object_id" in (row.odd or "")
 
 
+@pytest.mark.long
 def test_rows_that_wait_are_nothing_to_the_garbage_collector():
     given = [(0, 1, *found(0, 0, 0)[:3], "{}" * n, *found(0, 0, 0)[4:]) for n in range(5)]
     bare = bare_rows(TABLES, given, 2)
