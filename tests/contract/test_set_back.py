@@ -49,9 +49,7 @@ def set_back(app: App, database: Any, when: str, columns: Iterable[str] = ALL) -
         )
 
 
-@pytest.mark.quick(
 @pytest.mark.quick("sqlite-(plain|batch)-status|postgresql-transactional-status|mariadb-plain-all")
-)
 @pytest.mark.parametrize("columns", [ALL, ("status",)], ids=["all", "status"])
 @pytest.mark.parametrize("kind", ["plain", "transactional", "batch", "batch transactional"])
 def test_an_outcome_that_is_set_back_is_a_failed_try(app, database, kind, columns):
