@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -14,6 +15,7 @@ from sqlalchemy.engine import make_url
 _made: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
 _open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """What pools keep of the connections that are open."""
+ENDING_SECONDS = 5.0
 watched = True
 """Whether all that is in use is of the test that runs, and not of others beside it."""
 
@@ -37,15 +39,20 @@ def dispose_all() -> None:
 
 
 def left_in_use() -> list[str]:
-    """The connections that were taken of a pool and not given back; what only the garbage collector
-    would still find is given back, and named."""
-    if not watched:
-        return []
+    """The connections that were taken of a pool and not given back, not by a thread that is just
+    ending either; what only the garbage collector would still find is given back, and named."""
+    end = time.monotonic() + ENDING_SECONDS
+    while watched and (found := _in_use()):
+        if time.monotonic() > end:
+            gc.collect()
+            return found
+        time.sleep(0.01)
+    return []
+
+
+def _in_use() -> list[str]:
     records = [record for ref in _open.valuerefs() if (record := ref()) is not None]
-    found = [repr(one.dbapi_connection) for one in records if one.fairy_ref is not None]
-    if found:
-        gc.collect()
-    return found
+    return [repr(one.dbapi_connection) for one in records if one.fairy_ref is not None]
 
 
 @sa.event.listens_for(sa.Pool, "connect")
