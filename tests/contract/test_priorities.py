@@ -12,17 +12,15 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, MessageTable
-from msgworker.app import setup_of
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.claiming import choice
 from msgworker.instance.claiming.choice import SHARE
 from msgworker.instance.claiming.search import Search
-from msgworker.instance.instance import Instance
 from msgworker.instance.state import Controls
 from msgworker.store import claim
 from msgworker.table import URGENT
 from tests.support.flags import ME
-from tests.support.rounds import fetch, register
+from tests.support.rounds import by_hand, fetch
 from tests.support.rows import Table, send
 from tests.support.tables import OTHER_NAMES
 
@@ -239,17 +237,11 @@ def test_show_list_and_explain_tell_the_priority(app):
     assert (
         text == f"message {first} of the same object b comes first, although its priority is lower"
     )
-    live = Instance(setup_of(app), 1)
-    register(live)
-    try:
+    with by_hand(app):
         assert app.ops.explain(plain).text.endswith(
             "claims it when messages of a higher priority, up to 7, and older ones leave room"
         )
         assert app.ops.explain(high).text.endswith("older ones of its priority leave room")
-    finally:
-        live.heartbeat.link.close()
-        live.fetcher.link.close()
-        live.settler.close()
 
 
 # ---------------------------------------------------------------- tables
