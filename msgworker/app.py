@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from msgworker.events import Event, EventName, Events
     from msgworker.instance.claiming.scope import Scope
     from msgworker.instance.connections import FairLock
-    from msgworker.instance.state import Setup
+    from msgworker.instance.state import Setup, Shared
     from msgworker.instance.worker import Report, Worker
     from msgworker.ops import Ops
     from msgworker.schema.apply import Plan, Step
@@ -703,10 +703,20 @@ class App(Declaring):
     def heartbeats(self) -> dict[str, bool]:
         """The instances of this App that run in this process, by their ids: whether each has
         renewed its lease in time."""
-        with self._workers_lock:
-            running = [worker.instance for worker in self._workers]
-        identities = [one.shared.identity for one in running if one is not None]
+        identities = [one.identity for one in self._running()]
         return {identity.id: identity.trusted() for identity in identities}
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Of the instances of this App that run in this process: how many messages they have
+        claimed, one for each object, and how many handlers run."""
+        load = [one.in_flight for one in self._running()]
+        return sum(len(one.lanes) for one in load), sum(len(one.running) for one in load)
+
+    def _running(self) -> list[Shared]:
+        with self._workers_lock:
+            found = [worker.instance for worker in self._workers]
+        return [one.shared for one in found if one is not None]
 
     def web(
         self,

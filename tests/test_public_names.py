@@ -87,6 +87,7 @@ APP = {
     "from_config",
     "handler",
     "heartbeats",
+    "load",
     "label",
     "on",
     "ops",

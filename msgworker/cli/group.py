@@ -272,7 +272,7 @@ COMMANDS = {
     "resume": ("upkeep", "Resume a paused topic."),
     "limits": ("explain", "List topics with max_running or rate, and who has the permits."),
     "schedules": ("schedules", "List schedules; pause, resume, delete one, or send it now."),
-    "audit": ("audit", "List what operators did, newest first."),
+    "audit": ("show", "List what operators did, newest first."),
     "lanes": ("explain", "List objects that wait: the head of each, and how many behind."),
     "instances": ("explain", "List live and dead instances with their messages."),
     "locks": ("locks", "List locks: holder, token, since when and for how long."),

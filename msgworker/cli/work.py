@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -37,38 +39,74 @@ from msgworker.errors import ConfigError
 from msgworker.instance.stop import Signals, StopRequest
 from msgworker.instance.worker import complaints
 from msgworker.logs import Said, logger
-from msgworker.metrics.counting import Snapshot, packed, summed
+from msgworker.metrics import need
+from msgworker.metrics.counting import Counting, Snapshot, known_of, packed, summed
 
-# --- `--metrics-port`: metrics of `run`, of this process or of its children.
+# --- `--metrics-port` of `run` and `--metrics-file` of `drain`: metrics of this process or of its
+# children.
 
 Source = Callable[[], Iterable[Snapshot]]
 log = logger("msgworker.cli")
 
 
-def counted(conf: Configuration, app: App, *, for_parent: bool) -> Source:
-    """Count in this process, if metrics are served or a parent asks for them."""
-    if conf["metrics_port"] is None and not for_parent:
+def counted(app: App, *, wanted: bool) -> Source:
+    """Count in this process, if metrics are served or written, or a parent asks for them."""
+    if not wanted:
         return lambda: ()
-    from msgworker.metrics.counting import Counting
-
-    counting = Counting(app)
+    counting = Counting(app, partial(known_of, app))
     return lambda: (counting.snapshot(),)
 
 
 @contextmanager
-def scraped(conf: Configuration, app: App, source: Source) -> Iterator[None]:
-    """Serve metrics while the block runs, if that is asked for. Raises ConfigError."""
-    if conf["metrics_port"] is None:
+def scraped(
+    conf: Configuration, app: App, source: Source, parent: Parent | None = None
+) -> Iterator[None]:
+    """Serve metrics while the block runs, if that is asked for; a child leaves it to its parent.
+    Raises ConfigError."""
+    if conf["metrics_port"] is None or parent is not None:
         yield
         return
-    from msgworker.metrics.exposition import Looking, serving
+    from msgworker.metrics.exposition import serving
 
-    looking, host = Looking(app.ops), conf["metrics_host"]
-    with serving(lambda: (*source(), looking.snapshot()), host, conf["metrics_port"]) as port:
+    host = conf["metrics_host"]
+    with serving(_with_table(app, source), host, conf["metrics_port"]) as port:
         shown = f"[{host}]" if ":" in host else host
         extra = {"event": Said.METRICS_STARTED}
         log.info("metrics: http://%s:%d/metrics", shown, port, extra=extra)
         yield
+
+
+@contextmanager
+def written(
+    conf: Configuration, app: App, source: Source, parent: Parent | None = None
+) -> Iterator[None]:
+    """Write metrics to a file at the end of the block, however it ends, if that is asked for.
+    Raises ConfigError before the block; what fails behind it is logged."""
+    path = conf["metrics_file"]
+    if path is None or parent is not None:
+        yield
+        return
+    need()
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.access(folder, os.W_OK):
+        raise ConfigError(f"metrics cannot be written to {path}: {folder} is no folder to write to")
+    try:
+        yield
+    finally:
+        from msgworker.metrics.exposition import write
+
+        try:
+            write(_with_table(app, source), path)
+        except ConfigError as error:
+            log.error("%s", error)
+
+
+def _with_table(app: App, source: Source) -> Source:
+    """Beside the counts of processes, what is asked of the database."""
+    from msgworker.metrics.exposition import Looking
+
+    looking = Looking(app.ops, partial(known_of, app))
+    return lambda: (*source(), looking.snapshot())
 
 
 # --- `run` and `drain`, in one process or several.
@@ -100,6 +138,9 @@ def working(fn: F) -> F:
         click.option("--quiet", is_flag=True, help="No progress, and only warnings in the log."),
         flags("threads", "processes", "topics", "time_limit", "grace"),
         flags("scope", "locks"),
+        click.option(
+            "--report-metrics", is_flag=True, hidden=True, help="Set by the parent process."
+        ),
         app_option,
     ):
         fn = option(fn)
@@ -107,7 +148,6 @@ def working(fn: F) -> F:
 
 
 @click.command("run")
-@click.option("--report-metrics", is_flag=True, hidden=True, help="Set by the parent process.")
 @working
 @flags("metrics_port", "metrics_host")
 @common
@@ -135,8 +175,8 @@ def run(
         fleet = _fleet("run", ref, conf, ctx, file, quiet)
         with scraped(conf, app, fleet.metrics):
             return fleet.run()
-    counting = counted(conf, app, for_parent=report_metrics)
-    with scoped(conf, app) as scope, scraped(conf, app, counting):
+    counting = counted(app, wanted=report_metrics or conf["metrics_port"] is not None)
+    with scoped(conf, app) as scope, scraped(conf, app, counting, parent):
         worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None, scope=scope)
         with _watched(worker, quiet, parent, counting if report_metrics else None):
             worker.run(grace=conf["grace"], time_limit=conf["time_limit"])
@@ -145,7 +185,7 @@ def run(
 
 @click.command("drain")
 @working
-@flags("linger", "retry_linger", "outage_limit")
+@flags("linger", "retry_linger", "outage_limit", "metrics_file")
 @as_json
 @common
 @click.pass_context
@@ -155,6 +195,7 @@ def drain(
     app_ref: str | None,
     quiet: bool,
     report_fd: int | None,
+    report_metrics: bool,
     as_json: bool,
     **given: Any,
 ) -> int:
@@ -169,11 +210,16 @@ def drain(
     conf = configure(ctx, given, level="warning" if quiet else "info")
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
-        report, code = _fleet("drain", ref, conf, ctx, file, quiet).drain()
-        if not report.database_lost:  # each process counted what was left at its own end
-            report = _leaving(app, conf, report)
+        fleet = _fleet("drain", ref, conf, ctx, file, quiet)
+        with written(conf, app, fleet.metrics):
+            report, code = fleet.drain()
+            if not report.database_lost:  # each process counted what was left at its own end
+                report = _leaving(app, conf, report)
     else:
-        report, code = _drain_here(app, conf, quiet, parent), 0
+        counting = counted(app, wanted=report_metrics or conf["metrics_file"] is not None)
+        with written(conf, app, counting, parent):
+            told = counting if report_metrics else None
+            report, code = _drain_here(app, conf, quiet, parent, told), 0
     if parent is not None:
         parent.send(report=asdict(report))
     elif as_json:
@@ -206,11 +252,13 @@ def _leaving(app: App, conf: Configuration, report: Report) -> Report:
     return report
 
 
-def _drain_here(app: App, conf: Configuration, quiet: bool, parent: Parent | None) -> Report:
+def _drain_here(
+    app: App, conf: Configuration, quiet: bool, parent: Parent | None, metrics: Source | None
+) -> Report:
     with scoped(conf, app) as scope:
         worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None, scope=scope)
         worker.counts_left = parent is None
-        with _watched(worker, quiet, parent):
+        with _watched(worker, quiet, parent, metrics):
             return worker.drain(
                 time_limit=conf["time_limit"],
                 linger=conf["linger"],
@@ -338,7 +386,7 @@ def _fleet(
             arguments += [f"{flag_of(name)}={each}"]
     if file is not None:
         arguments += ["--config", file]
-    if command == "run" and conf["metrics_port"] is not None:
+    if conf["metrics_port" if command == "run" else "metrics_file"] is not None:
         arguments.append("--report-metrics")
     if quiet:
         arguments.append("--quiet")

@@ -253,6 +253,9 @@ _ROWS = {
     "metrics_port": _row(
         "work", "whole", None, "serve metrics for Prometheus at this port; unset: none", 1, 65_535
     ),
+    "metrics_file": _row(
+        "work", "text", None, "drain writes its metrics to this file at its end; unset: none"
+    ),
     "metrics_host": _row("work", "text", "127.0.0.1", "the address at which metrics are served"),
     "locks": _row(
         "locks",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from msgworker import events
 from msgworker.instance.observers import MOST_TOPICS, OTHERS, countable
 from msgworker.latency import RAN, WAITED, bucket
 from msgworker.processlock import ProcessLock
+from msgworker.schedules import Schedule
 
 Kind = Literal["counter", "gauge", "histogram"]
 BATCHES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
@@ -45,10 +46,8 @@ WASTED = Metric("msgworker_wasted_looks_total", "counter", "Looks for work that 
 OFFERED = Metric("msgworker_claims_offered_total", "counter", "Messages that claims tried to get")
 WON = Metric("msgworker_claims_won_total", "counter", "Messages that claims got")
 SETTLES = Metric("msgworker_settle_messages", "histogram", "Outcomes written at once", (), BATCHES)
-IN_FLIGHT = Metric(
-    "msgworker_in_flight_messages", "gauge", "Claimed messages, at the last heartbeat"
-)
-RUNNING = Metric("msgworker_running_handlers", "gauge", "Running handlers, at the last heartbeat")
+IN_FLIGHT = Metric("msgworker_in_flight_messages", "gauge", "Claimed messages")
+RUNNING = Metric("msgworker_running_handlers", "gauge", "Running handlers")
 INSTANCES = Metric("msgworker_instances", "gauge", "Instances that run in these processes")
 THREADS = Metric("msgworker_handler_threads", "gauge", "Handler threads of these instances")
 MARGIN = Metric(
@@ -148,17 +147,58 @@ def past(snapshot: Snapshot) -> Snapshot:
 # The functions run in the threads of instances, so they only add numbers, under one lock.
 
 
+OUTCOMES: dict[type[events.Event], str] = {
+    events.Retried: "retried",
+    events.Dead: "dead",
+    events.Cancelled: "cancelled",
+    events.Later: "postponed",
+    events.Released: "released",
+    events.Lost: "lost",
+}
+"""The outcomes of one message each, by their events; beside them "done"."""
+
+
 class Subscribes(Protocol):
     """An App, or an event stream."""
 
     def on(self, event: Any, fn: Callable[[Any], object]) -> Callable[[], None]: ...
 
 
-class Counting:
-    """The counts of a process since this was made; `end` ends it."""
+class Known(NamedTuple):
+    """What a process knows of itself at this moment. topics: those with a handler. schedules: their
+    names. in_flight, running: claimed messages and running handlers of its instances."""
 
-    def __init__(self, stream: Subscribes) -> None:
+    topics: Collection[str] = ()
+    schedules: Collection[str] = ()
+    in_flight: int = 0
+    running: int = 0
+
+
+class Working(Subscribes, Protocol):
+    """An App."""
+
+    @property
+    def topics(self) -> Collection[str] | None: ...
+
+    @property
+    def schedules(self) -> Sequence[Schedule]: ...
+
+    @property
+    def load(self) -> tuple[int, int]: ...
+
+
+def known_of(app: Working) -> Known:
+    """Of the instances of an App in this process."""
+    return Known(app.topics or (), [one.name for one in app.schedules], *app.load)
+
+
+class Counting:
+    """The counts of a process since this was made; `end` ends it. All series of known topics and
+    schedules are there from the start, so that the first event is seen as an increase."""
+
+    def __init__(self, stream: Subscribes, known: Callable[[], Known] = Known) -> None:
         self._lock = ProcessLock()
+        self._known = known
         self._counters: dict[tuple[str, tuple[str, ...]], float] = {}
         self._histograms: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
         self._topics: set[str] = set()
@@ -174,12 +214,7 @@ class Counting:
             events.Claimed: self._claimed,
             events.Looked: self._looked,
             events.Settled: self._settled,
-            events.Retried: self._outcome("retried"),
-            events.Dead: self._outcome("dead"),
-            events.Cancelled: self._outcome("cancelled"),
-            events.Later: self._outcome("postponed"),
-            events.Released: self._outcome("released"),
-            events.Lost: self._outcome("lost"),
+            **{kind: self._outcome(word) for kind, word in OUTCOMES.items()},
             events.FellBack: lambda _: self._add(ALONE),
             events.Renewed: self._renewed,
             events.LeaseLost: self._lease_lost,
@@ -198,7 +233,9 @@ class Counting:
 
     def snapshot(self) -> Snapshot:
         """The counts now."""
+        known = self._known()
         with self._lock:
+            self._begin(known)
             beats = list(self._beats.values())
             found: Snapshot = dict(self._counters)
             for key, (total, counts) in self._histograms.items():
@@ -206,13 +243,24 @@ class Counting:
             found[INSTANCES.name, ()] = len(self._threads)
             found[THREADS.name, ()] = sum(self._threads.values())
             found[AWAY.name, ()] = len(self._away)
-        found[IN_FLIGHT.name, ()] = sum(beat.in_flight for beat in beats)
-        found[RUNNING.name, ()] = sum(beat.running for beat in beats)
+        found[IN_FLIGHT.name, ()] = known.in_flight
+        found[RUNNING.name, ()] = known.running
         if beats:
             found[MARGIN.name, ()] = min(beat.margin_seconds for beat in beats)
         return found
 
     # ------------------------------------------------------------ adding; the lock is held
+
+    def _begin(self, known: Known) -> None:
+        for topic in {self._topic(topic) for topic in sorted(known.topics)}:
+            for word in ("done", *OUTCOMES.values()):
+                self._counters.setdefault((MESSAGES.name, (topic, word)), 0.0)
+            for metric in (HANDLER, WAIT):
+                nothing = [0.0, [0] * (len(metric.bounds) + 1)]
+                self._histograms.setdefault((metric.name, (topic,)), nothing)
+        for name in known.schedules:
+            for metric in (TICKS, TICKS_FAILED):
+                self._counters.setdefault((metric.name, (name,)), 0.0)
 
     def _count(self, metric: Metric, labels: tuple[str, ...], by: float) -> None:
         key = (metric.name, labels)

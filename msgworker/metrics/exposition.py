@@ -7,8 +7,9 @@ import ipaddress
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import ThreadingHTTPServer
 from itertools import accumulate
 from socketserver import TCPServer
@@ -21,7 +22,17 @@ from msgworker.instance.observers import MOST_TOPICS, OTHERS, countable
 from msgworker.logs import logger
 from msgworker.message import State
 from msgworker.metrics import counting, need
-from msgworker.metrics.counting import METRICS, Counting, Histogram, Key, Metric, Snapshot, summed
+from msgworker.metrics.counting import (
+    METRICS,
+    Counting,
+    Histogram,
+    Key,
+    Known,
+    Metric,
+    Snapshot,
+    known_of,
+    summed,
+)
 from msgworker.processlock import ProcessLock
 
 if TYPE_CHECKING:
@@ -93,6 +104,18 @@ def text(source: Source, accept: str = "") -> tuple[bytes, str]:
 
     encode, kind = choose_encoder(accept)
     return encode(registry), kind
+
+
+def write(source: Source, path: str) -> None:
+    """Write the text of a scrape to a file, at once, as the textfile collector of node_exporter
+    reads it. Raises ConfigError if it cannot be written, or the extra is not installed."""
+    registry = registry_of(source)
+    from prometheus_client import write_to_textfile
+
+    try:
+        write_to_textfile(path, registry)
+    except OSError as error:
+        raise ConfigError(f"metrics cannot be written to {path}: {error}") from error
 
 
 class _Server(ThreadingHTTPServer):
@@ -187,10 +210,17 @@ log = logger("msgworker.metrics")
 
 
 class Looking:
-    """Reads the overview, at most every `KEEP_SECONDS`."""
+    """Reads the overview, at most every `KEEP_SECONDS`. known: see `Known`; a topic without
+    messages has a count of 0."""
 
-    def __init__(self, ops: Ops, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        ops: Ops,
+        known: Callable[[], Known] = Known,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ops = ops.within(DEADLINE_SECONDS)
+        self._known = known
         self._clock = clock
         self._lock = ProcessLock()
         self._last: Snapshot = {}
@@ -207,7 +237,7 @@ class Looking:
 
     def _look(self) -> Snapshot:
         try:
-            found = metrics_of(self._ops.overview())
+            found = metrics_of(self._ops.overview(), self._known().topics)
         except Exception as error:
             if not self._failed:
                 log.warning("the database cannot be read for metrics: %s", reason_of(error))
@@ -217,9 +247,9 @@ class Looking:
         return found
 
 
-def metrics_of(seen: Overview) -> Snapshot:
+def metrics_of(seen: Overview, known: Collection[str] = ()) -> Snapshot:
     """An overview as metrics. Beyond so many topics the others are one: the age of their oldest,
-    and the sum of their messages."""
+    and the sum of their messages. known: topics that are there without a message, too."""
     found: Snapshot = {(counting.UP.name, ()): 1.0}
     for life in ("live", "silent", "dead"):
         found[counting.LIVING.name, (life,)] = getattr(seen, life)
@@ -231,6 +261,11 @@ def metrics_of(seen: Overview) -> Snapshot:
         for status in STATUSES:
             counted = (counting.TABLE.name, (name, str(status)))
             found[counted] = _number(found, counted) + topic.count(status).count
+    there = {topic.topic for topic in seen.topics}
+    empty = sorted(name for name in known if name not in there)
+    for name in empty[: max(0, MOST_TOPICS - len(there))]:
+        for status in STATUSES:
+            found.setdefault((counting.TABLE.name, (countable(name), str(status))), 0.0)
     return found
 
 
@@ -244,8 +279,9 @@ class Scrapes:
     """Metrics of a process that may never be asked for them: counts events from the first scrape
     on."""
 
-    def __init__(self, stream: counting.Subscribes, ops: Callable[[], Ops]) -> None:
-        self._stream = stream
+    def __init__(self, app: counting.Working, ops: Callable[[], Ops]) -> None:
+        self._app = app
+        self._known = partial(known_of, app)
         self._ops = ops
         self._lock = threading.Lock()
         self._made: tuple[Counting, Looking] | None = None
@@ -264,10 +300,11 @@ class Scrapes:
         """Drop what was read from the database, because it is out of date."""
         with self._lock:
             if self._made is not None:
-                self._made = self._made[0], Looking(self._ops())
+                self._made = self._made[0], Looking(self._ops(), self._known)
 
     def _parts(self) -> tuple[Counting, Looking]:
         with self._lock:
             if self._made is None:
-                self._made = Counting(self._stream), Looking(self._ops())
+                counted = Counting(self._app, self._known)
+                self._made = counted, Looking(self._ops(), self._known)
             return self._made

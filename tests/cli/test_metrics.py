@@ -1,4 +1,4 @@
-"""`msgworker run --metrics-port`."""
+"""`msgworker run --metrics-port` and `drain --metrics-file`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from msgworker import App
 from tests import tools
-from tests.support.programs import Cli, Program, children, fill
+from tests.support.programs import Cli, Program, children, environment, fill
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -97,6 +97,43 @@ def test_a_child_that_is_killed_takes_no_count_along(
         until(lambda: scrape(port).get(done) == 45, "others go on counting")
 
 
+def test_children_leave_the_port_to_their_parent_wherever_it_is_set(
+    app: App, start: Callable[..., Program]
+) -> None:
+    port = free_port()
+    fill(app, 4)
+    given = environment(MSGWORKER_METRICS_PORT=str(port))
+    child = start("run", "crm:app", "--processes", 2, env=given)
+    until(lambda: scrape(port).get("msgworker_messages_total") == 4, "all are counted")
+    child.send_signal(signal.SIGTERM)
+    assert "already in use" not in child.communicate(timeout=60)[1]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_drain_writes_its_metrics_to_a_file(
+    app: App, crm: Cli, tmp_path: Path, processes: int
+) -> None:
+    fill(app, 4)
+    path = tmp_path / "crm.prom"
+    found = crm("drain", "crm:app", "--metrics-file", path, "--processes", processes)
+    assert found.exit_code == 0, found.stderr
+    families = text_string_to_metric_families(path.read_text())
+    samples = {one.name: one.value for family in families for one in family.samples}
+    assert samples["msgworker_claims_won_total"] == 4
+    assert samples["msgworker_database_up"] == 1
+    assert os.listdir(tmp_path).count("crm.prom") == 1
+
+
+def test_a_file_for_metrics_that_cannot_be_written_ends_a_drain_before_it_begins(
+    app: App, crm: Cli, tmp_path: Path
+) -> None:
+    fill(app, 1)
+    for path in (tmp_path, tmp_path / "none" / "crm.prom"):
+        found = crm("drain", "crm:app", "--metrics-file", path)
+        assert (found.exit_code, "cannot be written" in found.stderr) == (2, True)
+    assert [one.status for one in app.ops.find()] == ["new"]
+
+
 def test_a_port_that_is_taken_ends_a_run_with_2(app: App, crm: Cli) -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -150,12 +187,15 @@ def test_prometheus_itself_scrapes_and_judges(
             with urlopen(f"http://127.0.0.1:{ours}/api/v1/rules", timeout=10) as answer:
                 assert b'"health":"err"' not in answer.read()
             board = json.loads((GRAFANA / "msgworker.json").read_text())
-            shown = [one["expr"] for panel in board["panels"] for one in panel["targets"]]
+            shown = [one["expr"] for panel in board["panels"] for one in panel.get("targets", ())]
 
             def empty() -> list[str]:
                 """The pictures of the dashboard without a value, while messages are done."""
                 fill(app, 5)
-                queries = {one: one.replace("$__rate_interval", "10s") for one in shown}
+                chosen = {"$__rate_interval": "10s", "$topic": ".*", "$instance": ".*"}
+                queries = {one: one for one in shown}
+                for name, given in chosen.items():
+                    queries = {one: query.replace(name, given) for one, query in queries.items()}
                 return [one for one, query in queries.items() if not asked(ours, query)]
 
             none = [one for one in shown if "msgworker_schedule" in one]  # there are no schedules

@@ -9,6 +9,7 @@ import re
 import socket
 import threading
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,21 @@ import pytest
 from msgworker import App, MessageTable, Reject, RetryLater, events
 from msgworker.errors import ConfigError, DatabaseUnavailable
 from msgworker.metrics import exposition
-from msgworker.metrics.counting import METRICS, Counting, Snapshot, packed, past, summed, unpacked
+from msgworker.metrics.counting import (
+    METRICS,
+    OUTCOMES,
+    Counting,
+    Known,
+    Snapshot,
+    known_of,
+    packed,
+    past,
+    summed,
+    unpacked,
+)
 from msgworker.metrics.exposition import KEEP_SECONDS, Looking, serving, text
 from msgworker.store.rows import Row
+from tests.support.programs import fill
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -43,7 +56,7 @@ def parsed(body: bytes) -> Samples:
 
 
 def scraped(app: App, counting: Counting) -> Samples:
-    looking = Looking(app.ops)
+    looking = Looking(app.ops, partial(known_of, app))
     return parsed(text(lambda: (counting.snapshot(), looking.snapshot()))[0])
 
 
@@ -92,7 +105,7 @@ def test_a_scrape_tells_what_was_done(sqlite_app):
 
 def told_of_all() -> Snapshot:
     stream = events.Events()
-    counting = Counting(stream)
+    counting = Counting(stream, lambda: Known(in_flight=7, running=3))
     me, one = "i", row()
     for event in (
         events.InstanceStarted(me, 4),
@@ -212,8 +225,11 @@ def used(expressions: list[str]) -> set[str]:
 
 def test_the_grafana_dashboard_uses_metrics_that_exist_and_shows_all():
     board = json.loads((GRAFANA / "msgworker.json").read_text())
-    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    found = [target["expr"] for panel in panels for target in panel["targets"]]
     assert used(found) == set(METRICS)
+    chosen = {one["name"] for one in board["templating"]["list"]}
+    assert chosen == {"datasource", *re.findall(r"\$(\w+)", " ".join(found))} - {"__rate_interval"}
     places = [tuple(panel["gridPos"].values()) for panel in board["panels"]]
     assert len(set(places)) == len(places)
 
@@ -222,6 +238,39 @@ def test_alert_rules_use_metrics_that_exist():
     found = re.findall(r"expr:(.*?)(?:for|labels):", (GRAFANA / "alerts.yml").read_text(), re.S)
     assert len(found) == 7
     assert used(found) <= set(METRICS)
+
+
+def test_what_is_known_is_there_at_0_before_anything_happens(sqlite_app):
+    app = sqlite_app
+    app.add_handler("t", lambda msg: None)
+    app.every("1h", topic="t", name="hourly")
+    counting = Counting(app, partial(known_of, app))
+    found = scraped(app, counting)
+    for outcome in ("done", *OUTCOMES.values()):
+        assert value(found, "msgworker_messages_total", topic="t", outcome=outcome) == 0
+    assert value(found, "msgworker_wait_seconds_count", topic="t") == 0
+    assert value(found, "msgworker_schedule_ticks_total", schedule="hourly") == 0
+    assert value(found, "msgworker_table_messages", topic="t", status="dead") == 0
+
+
+def test_what_runs_is_that_of_the_moment(sqlite_app):
+    app, go = sqlite_app, threading.Event()
+
+    @app.handler("settle")
+    def waits(msg: Any) -> None:
+        go.wait(30)
+
+    counting = Counting(app, partial(known_of, app))
+    fill(app, 3)
+    with app.worker(threads=2) as worker:
+        worker.start()
+        until(lambda: app.load[1] == 2, "two handlers run")
+        found = scraped(app, counting)
+        assert value(found, "msgworker_running_handlers") == 2
+        assert value(found, "msgworker_in_flight_messages") in (2, 3)
+        go.set()
+        until(lambda: app.load == (0, 0), "nothing runs")
+        assert value(scraped(app, counting), "msgworker_running_handlers") == 0
 
 
 def test_a_topic_cannot_fake_a_line_of_a_scrape(sqlite_app):
@@ -250,7 +299,7 @@ class Away:
 
 def test_the_database_is_asked_rarely_and_its_absence_is_told():
     now, ops = [0.0], Away()
-    looking = Looking(ops, lambda: now[0])  # type: ignore[arg-type]
+    looking = Looking(ops, clock=lambda: now[0])  # type: ignore[arg-type]
     for _ in range(50):
         assert looking.snapshot() == {("msgworker_database_up", ()): 0.0}
     assert ops.asked == 1
