@@ -607,8 +607,8 @@ class Database:
         return text
 
     def index_where(self, where: Any) -> dict[str, Any]:
-        """The option of an Index with a WHERE."""
-        return {f"{self.name}_where": where}
+        """The option of an Index with a WHERE, where there are such."""
+        return {f"{self.name}_where": where} if self.partial_indexes else {}
 
     def predicate_of(self, index: sa.Index) -> Any:
         """Its WHERE, of an Index of ours; None = it has none."""

@@ -80,22 +80,19 @@ _SNAPSHOT = (
     " ORDER BY trx_started LIMIT 1"
 )
 """By the schema in which the sessions are."""
+_OF_TABLE = " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
 _RULES = (
-    "SELECT 'charset', column_name, character_set_name FROM information_schema.columns"
-    " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+    f"SELECT 'charset', column_name, character_set_name FROM information_schema.columns{_OF_TABLE}"
     " AND character_set_name NOT IN ('utf8mb4', 'utf16', 'utf32')",
     "SELECT 'trigger', trigger_name, concat(action_timing, ' ', event_manipulation)"
     " FROM information_schema.triggers WHERE event_object_schema = coalesce(:schema, database())"
     " AND event_object_table = :name",
     "SELECT 'compare', column_name, coalesce(collation_name, '')"
-    " FROM information_schema.columns WHERE table_schema = coalesce(:schema, database())"
-    " AND table_name = :name AND column_name = :object",
+    f" FROM information_schema.columns{_OF_TABLE} AND column_name = :object",
     "SELECT 'layout', table_name, CASE table_type WHEN 'SYSTEM VERSIONED' THEN 'versions' ELSE"
-    " 'partitions' END FROM information_schema.tables WHERE table_name = :name"
-    " AND table_schema = coalesce(:schema, database())"
+    f" 'partitions' END FROM information_schema.tables{_OF_TABLE}"
     " AND (table_type = 'SYSTEM VERSIONED' OR create_options LIKE '%partitioned%')",
-    "SELECT 'changes', column_name, extra FROM information_schema.columns"
-    " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+    f"SELECT 'changes', column_name, extra FROM information_schema.columns{_OF_TABLE}"
     " AND column_name = :object AND extra LIKE '%on update%'",
 )
 
@@ -404,14 +401,8 @@ class MySQL(Database):
         "SELECT table_schema FROM information_schema.tables"
         " WHERE table_name = :name AND table_schema <> coalesce(:own, database(), '-')"
     )
-    row_estimate = (
-        "SELECT table_rows FROM information_schema.tables"
-        " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
-    )
-    table_size = (
-        "SELECT data_length, index_length FROM information_schema.tables"
-        " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
-    )
+    row_estimate = f"SELECT table_rows FROM information_schema.tables{_OF_TABLE}"
+    table_size = f"SELECT data_length, index_length FROM information_schema.tables{_OF_TABLE}"
     sizes_are_exact = False  # and the primary key is among the rows
 
     def id_source(self, conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
@@ -725,8 +716,7 @@ class MariaDB(MySQL):
 
 
 _DEFAULT_OF = (
-    "SELECT column_default FROM information_schema.columns WHERE table_name = :name"
-    " AND table_schema = coalesce(:schema, database()) AND column_name = :column"
+    f"SELECT column_default FROM information_schema.columns{_OF_TABLE} AND column_name = :column"
 )
 _NAME = r"(?:`[^`]+`|\w+)"
 _CALLED = re.compile(rf"^next(?:val\(|\s+value\s+for\s+)\s*({_NAME}(?:\.{_NAME})?)", re.I)
@@ -736,54 +726,45 @@ _CHARACTER_BYTES = {"latin1": 1, "ascii": 1, "ucs2": 2, "utf8mb3": 3, "utf8": 3}
 
 
 _TROUBLES = {
-    0: Trouble.LOST,  # PyMySQL: the connection is already closed
     1062: Trouble.RACE,
-    1205: Trouble.AGAIN,
-    1213: Trouble.AGAIN,  # on Galera at COMMIT, too: another node has changed the same row
-    1020: Trouble.AGAIN,
-    1317: Trouble.AGAIN,  # Galera ends a statement that is in the way of another node's change
-    1412: Trouble.AGAIN,  # the table was altered since the transaction began
-    3101: Trouble.AGAIN,  # Group Replication: what 1213 is on Galera
-    1047: Trouble.LOST,  # Galera: the node is not one of the majority, or not ready yet
-    1180: Trouble.LOST,  # Galera: the node was cut off at COMMIT
-    3100: Trouble.LOST,  # Group Replication: the same
-    **dict.fromkeys(range(3796, 3800), Trouble.LOST),  # ... and while it is not yet like the others
-    3032: Trouble.LOST,  # MySQL in offline mode, also of a server that has left its group
-    6400: Trouble.LOST,
-    1836: Trouble.LOST,  # the server is read-only as a whole, for an upgrade
-    3168: Trouble.LOST,
-    3169: Trouble.LOST,
-    4031: Trouble.LOST,  # the session was idle for too long
-    1021: Trouble.LOST,  # the disk is full
-    1037: Trouble.LOST,
-    1040: Trouble.LOST,
-    1041: Trouble.LOST,
-    1114: Trouble.LOST,  # the table is full: the disk is
-    1203: Trouble.LOST,
-    1226: Trouble.LOST,  # the user has as many connections as it may
-    1053: Trouble.LOST,
-    1927: Trouble.LOST,
-    2002: Trouble.LOST,
-    2003: Trouble.LOST,
-    2006: Trouble.LOST,
-    2013: Trouble.LOST,
-    2014: Trouble.LOST,
-    2027: Trouble.LOST,  # MariaDB Connector/Python: what a killed session last sent
-    1044: Trouble.REFUSED,
-    1045: Trouble.REFUSED,
-    1820: Trouble.REFUSED,  # the password has expired
-    1862: Trouble.REFUSED,
-    3118: Trouble.REFUSED,  # the account is locked
-    3955: Trouble.REFUSED,
-    3159: Trouble.REFUSED,  # the server wants TLS
-    1049: Trouble.REFUSED,
-    1054: Trouble.REFUSED,
-    1142: Trouble.REFUSED,
-    1143: Trouble.REFUSED,
-    1146: Trouble.REFUSED,
-    1290: Trouble.REFUSED,
-    1665: Trouble.REFUSED,  # a binary log of statements at READ COMMITTED
-    1792: Trouble.REFUSED,
+    **dict.fromkeys(
+        (
+            1213,  # on Galera at COMMIT, too: another node has changed the same row
+            1317,  # Galera ends a statement that is in the way of another node's change
+            1412,  # the table was altered since the transaction began
+            3101,  # Group Replication: what 1213 is on Galera
+            *(1020, 1205),
+        ),
+        Trouble.AGAIN,
+    ),
+    **dict.fromkeys(
+        (
+            0,  # PyMySQL: the connection is already closed
+            1047,  # Galera: the node is not one of the majority, or not ready yet
+            1180,  # Galera: the node was cut off at COMMIT
+            3100,  # Group Replication: the same
+            *range(3796, 3800),  # ... and while it is not yet like the others
+            *(3032, 6400),  # MySQL in offline mode, also of a server that has left its group
+            *(1836, 3168, 3169),  # the server is read-only as a whole, for an upgrade
+            4031,  # the session was idle for too long
+            *(1021, 1114),  # the disk is full
+            *(1037, 1041),
+            *(1040, 1203, 1226),  # no connection left, or none for this user
+            *(1053, 1927, 2002, 2003, 2006, 2013, 2014),
+            2027,  # MariaDB Connector/Python: what a killed session last sent
+        ),
+        Trouble.LOST,
+    ),
+    **dict.fromkeys(
+        (
+            *(1820, 1862),  # the password has expired
+            *(3118, 3955),  # the account is locked
+            3159,  # the server wants TLS
+            1665,  # a binary log of statements at READ COMMITTED
+            *(1044, 1045, 1049, 1054, 1142, 1143, 1146, 1290, 1792),
+        ),
+        Trouble.REFUSED,
+    ),
 }
 _TOO_LARGE = re.compile(r"[Gg]ot error (5|90)\b")
 """At COMMIT on Galera: the transaction changes more than wsrep_max_ws_size; it always will."""

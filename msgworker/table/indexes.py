@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, FromClause
+from sqlalchemy import ColumnElement
 from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.types import TypeEngine
 
@@ -42,7 +42,7 @@ from msgworker.table.spec import (
     Cols,
     text_lit,
 )
-from msgworker.table.tables import Tables
+from msgworker.table.tables import Tables, add_generated, generated
 
 
 def indexing(database: Database) -> type[Tables]:
@@ -199,9 +199,7 @@ class GeneratedColumns(CaseIndexes):
         failed = sa.case((t.failed(plain), sa.literal_column("1")))
         wanted[FAILED_MARK] = (failed, sa.SmallInteger())
         for name, (expression, kind) in wanted.items():
-            computed = sa.Computed(expression, persisted=t.database.stored_columns)
-            hidden = {db.HIDDEN: True}
-            t.message.append_column(sa.Column(name, kind, computed, nullable=True, info=hidden))
+            add_generated(t, name, expression, kind)
 
     def _guard_key(self, c: Cols) -> Any:
         # A key part that is an expression needs parentheses.
@@ -209,22 +207,16 @@ class GeneratedColumns(CaseIndexes):
         return Grouping(key) if self.database.guard_case == "function" else key
 
     def _failed_keys(self, c: Cols) -> Sequence[ColumnElement[Any]]:
-        return self._own(c, FAILED_MARK), c.msg_id
+        return generated(c, FAILED_MARK), c.msg_id
 
     def _text_key(self, object_id: ColumnElement[Any]) -> ColumnElement[Any]:
         # Independent of settings of the session.
         return sa.func.rtrim(object_id) if isinstance(object_id.type, sa.CHAR) else object_id
 
-    def _own(self, c: Cols, name: str) -> ColumnElement[Any]:
-        """One of our generated columns, of the source of `c`."""
-        source: FromClause = c.msg_id.table
-        found: ColumnElement[Any] = source.c[name]
-        return found
-
     def running_object(self, c: Cols) -> ColumnElement[Any]:
         if self.database.guard_case == "function":
             return super().running_object(c)
-        return self._own(c, RUNNING_OBJECT)
+        return generated(c, RUNNING_OBJECT)
 
     def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
         with_object, without = super().running_rows(c, d)
@@ -235,10 +227,10 @@ class GeneratedColumns(CaseIndexes):
         return with_object, without
 
     def open_object(self, c: Cols) -> ColumnElement[Any]:
-        return self._own(c, OPEN_OBJECT + self.spec.rule)
+        return generated(c, OPEN_OBJECT + self.spec.rule)
 
     def failed_rows(self, c: Cols) -> ColumnElement[bool]:
-        return self._own(c, FAILED_MARK) == sa.literal_column("1")
+        return generated(c, FAILED_MARK) == sa.literal_column("1")
 
 
 class FunctionIndexes(CaseIndexes):

@@ -30,6 +30,23 @@ from msgworker.table.spec import (
     lit,
 )
 
+# --- Generated columns, on databases that need them for indexes.
+
+
+def generated(c: Cols, name: str) -> ColumnElement[Any]:
+    """One of our generated columns, of the source of `c`."""
+    source: FromClause = c.msg_id.table
+    found: ColumnElement[Any] = source.c[name]
+    return found
+
+
+def add_generated(t: Tables, name: str, of: ColumnElement[Any], kind: TypeEngine[Any]) -> None:
+    """Attach one to the message table."""
+    computed = sa.Computed(of, persisted=t.database.stored_columns)
+    hidden = {db.HIDDEN: True}
+    t.message.append_column(sa.Column(name, kind, computed, nullable=True, info=hidden))
+
+
 # --- Priorities: the predicates of rows that have one, and the index by which these are found.
 #
 # The index `urgent` has the rows with a priority that may be claimed and wait for no instant, by
@@ -57,9 +74,7 @@ def rank_of(t: Tables, c: Cols) -> ColumnElement[Any]:
     if t.database.partial_indexes:
         return _rank(c)
     if t.database.case_index == "column":
-        source: FromClause = c.msg_id.table
-        found: ColumnElement[Any] = source.c[_column_name(t)]
-        return found
+        return generated(c, _column_name(t))
     return sa.case((_urgent(t, c), _rank(c)))
 
 
@@ -98,14 +113,8 @@ def add_priority_index(t: Tables) -> None:
     if c.priority is None:
         return
     if t.database.case_index == "column":
-        rank = sa.case((_urgent(t, c), _rank(c)))
-        computed = sa.Computed(rank, persisted=t.database.stored_columns)
-        hidden = {db.HIDDEN: True}
-        column = sa.Column(_column_name(t), sa.Integer(), computed, nullable=True, info=hidden)
-        t.message.append_column(column)
-    option: dict[str, Any] = {}
-    if t.database.partial_indexes:
-        option = t.database.index_where(urgent_rows(t, c))
+        add_generated(t, _column_name(t), sa.case((_urgent(t, c), _rank(c))), sa.Integer())
+    option = t.database.index_where(urgent_rows(t, c))
     sa.Index(t.spec.index_name(URGENT), *urgent_order(t, c), **option)
 
 
@@ -185,9 +194,7 @@ def held_key(t: Tables, c: Cols) -> ColumnElement[Any]:
     if t.database.partial_indexes:
         return c.unique_key
     if t.database.case_index == "column":
-        source: FromClause = c.msg_id.table
-        found: ColumnElement[Any] = source.c[HELD_KEY]
-        return found
+        return generated(c, HELD_KEY)
     return sa.case((key_counts(c), c.unique_key))
 
 
@@ -204,15 +211,9 @@ def add_unique_index(t: Tables) -> None:
     c = t.cols()
     assert c.unique_key is not None
     if t.database.case_index == "column":
-        key = sa.case((key_counts(c), c.unique_key))
-        computed = sa.Computed(key, persisted=t.database.stored_columns)
-        hidden = {db.HIDDEN: True}
         kind = db.key_text(MAX_KEY)  # byte by byte, whatever the collation of the column
-        column = sa.Column(HELD_KEY, kind, computed, nullable=True, info=hidden)
-        t.message.append_column(column)
-    option: dict[str, Any] = {}
-    if t.database.partial_indexes:
-        option = t.database.index_where(key_counts(c))
+        add_generated(t, HELD_KEY, sa.case((key_counts(c), c.unique_key)), kind)
+    option = t.database.index_where(key_counts(c))
     sa.Index(unique_index_name(t), held_key(t, c), unique=True, **option)
 
 
