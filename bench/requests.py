@@ -178,4 +178,4 @@ def job(app: App, site: Site) -> str:
     work = partial(ops.pause, f"{TOPIC}{TOPICS - 1}", dry_run=True)
     done = site.jobs.start(lambda tell: work(), by="bench", **about)
     done.over.wait()
-    return f"/jobs/{quote(done.job_id)}"
+    return f"/writes/{quote(done.job_id)}"

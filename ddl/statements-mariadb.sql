@@ -763,6 +763,55 @@ SELECT CAST(msgworker_message.scheduled_for AS CHAR) AS anon_1
 FROM msgworker_message
 WHERE msgworker_message.msg_id = %s;
 
+-- ==================== jobs: Jobs: messages that belong together, and the message that is sent when all of them have ended
+
+-- open_job: Insert a job; return its id
+INSERT INTO msgworker_job (table_name, name, on_complete, object_id, opened_by, payload, on_dead, opened_at)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, utc_timestamp(6));
+
+-- lock_open: A job, whose row is locked, shared, until the end of the transaction; None if there is no such one
+SELECT msgworker_job.name, msgworker_job.sealed_at
+FROM msgworker_job
+WHERE msgworker_job.job_id = %s AND msgworker_job.table_name = %s LOCK IN SHARE MODE;
+
+-- seal: Close a job to further senders; False if it was sealed, or is not there
+UPDATE msgworker_job SET sealed_at=utc_timestamp(6) WHERE msgworker_job.job_id = %s AND
+    msgworker_job.table_name = %s AND msgworker_job.sealed_at IS NULL;
+
+-- job_of: The job of a message; None if it belongs to none
+SELECT msgworker_message.job_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id = %s;
+
+-- ended: The sealed jobs of which nothing is unfinished, that have not completed, among the next LOOKED_AT
+--     behind `after`; and where to go on, None at the end
+SELECT msgworker_job.job_id, CASE WHEN ((EXISTS (SELECT 1
+FROM msgworker_message AS j0 FORCE INDEX (msgworker_message_job)
+WHERE j0.job_id = msgworker_job.job_id AND j0.mw_job_status = 0)) OR (EXISTS (SELECT 1
+FROM msgworker_message AS j1 FORCE INDEX (msgworker_message_job)
+WHERE j1.job_id = msgworker_job.job_id AND j1.mw_job_status = 1)) OR (EXISTS (SELECT 1
+FROM msgworker_message AS j2 FORCE INDEX (msgworker_message_job)
+WHERE j2.job_id = msgworker_job.job_id AND j2.mw_job_status = -1 AND (coalesce(j2.error_try_times, 0) < 3 OR
+    msgworker_job.on_dead = 'wait' AND msgworker_job.cancelled_at IS NULL AND NOT (j2.status = -1 AND
+    j2.last_error IS NOT NULL AND ((j2.last_error LIKE concat(%s, '%%') ESCAPE '/') OR (j2.last_error LIKE
+    concat(%s, '%%') ESCAPE '/'))))))) THEN 0 ELSE 1 END AS anon_1
+FROM msgworker_job
+WHERE msgworker_job.table_name = %s AND msgworker_job.completed_at IS NULL AND msgworker_job.sealed_at IS NOT
+    NULL AND msgworker_job.job_id > %s ORDER BY msgworker_job.job_id
+ LIMIT 200;
+
+-- cancel: Seal a job, and send no message when it has ended; False if that is so, or it has completed
+UPDATE msgworker_job SET sealed_at=coalesce(msgworker_job.sealed_at, utc_timestamp(6)),
+    cancelled_at=utc_timestamp(6) WHERE msgworker_job.job_id = %s AND msgworker_job.table_name = %s AND
+    msgworker_job.completed_at IS NULL AND msgworker_job.cancelled_at IS NULL;
+
+-- complete: Complete a job and send its message, if nothing of it is unfinished and no other has done so
+SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, msgworker_job.payload,
+    msgworker_job.cancelled_at
+FROM msgworker_job
+WHERE msgworker_job.job_id = %s AND msgworker_job.table_name = %s AND msgworker_job.sealed_at IS NOT NULL AND
+    msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
+
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
 -- undealt: Messages without an instance type that may be claimed, oldest first

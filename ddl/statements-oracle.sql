@@ -1087,6 +1087,61 @@ SELECT TO_CHAR(CAST(msgworker_message.scheduled_for AS TIMESTAMP), 'SYYYY-MM-DD 
 FROM msgworker_message
 WHERE msgworker_message.msg_id = :mw_id;
 
+-- ==================== jobs: Jobs: messages that belong together, and the message that is sent when all of them have ended
+
+-- open_job: Insert a job; return its id
+INSERT INTO msgworker_job (table_name, name, on_complete, object_id, opened_by, payload, on_dead, opened_at)
+    VALUES (:table_name, :name, :on_complete, :object_id, :opened_by, :payload, :on_dead, CAST(SYSTIMESTAMP AT
+    TIME ZONE 'UTC' AS TIMESTAMP)) RETURNING msgworker_job.job_id INTO :ret_0;
+
+-- lock_open: A job, whose row is locked, shared, until the end of the transaction; None if there is no such one
+SELECT msgworker_job.name, msgworker_job.sealed_at
+FROM msgworker_job
+WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table FOR UPDATE;
+
+-- seal: Close a job to further senders; False if it was sealed, or is not there
+UPDATE msgworker_job SET sealed_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE
+    msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.sealed_at IS
+    NULL;
+
+-- job_of: The job of a message; None if it belongs to none
+SELECT msgworker_message.job_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id = :mw_id;
+
+-- ended: The sealed jobs of which nothing is unfinished, that have not completed, among the next LOOKED_AT
+--     behind `after`; and where to go on, None at the end
+SELECT msgworker_job.job_id, CASE WHEN ((EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(j0 msgworker_message_job) */
+    1
+FROM msgworker_message j0
+WHERE j0.job_id = msgworker_job.job_id AND CASE WHEN (j0.job_id IS NOT NULL) THEN j0.status END = 0)) OR
+    (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(j1 msgworker_message_job) */ 1
+FROM msgworker_message j1
+WHERE j1.job_id = msgworker_job.job_id AND CASE WHEN (j1.job_id IS NOT NULL) THEN j1.status END = 1)) OR
+    (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(j2 msgworker_message_job) */ 1
+FROM msgworker_message j2
+WHERE j2.job_id = msgworker_job.job_id AND CASE WHEN (j2.job_id IS NOT NULL) THEN j2.status END = -1 AND
+    (coalesce(j2.error_try_times, 0) < 3 OR msgworker_job.on_dead = 'wait' AND msgworker_job.cancelled_at IS
+    NULL AND NOT (j2.status = -1 AND j2.last_error IS NOT NULL AND ((j2.last_error LIKE :last_error_1 || '%'
+    ESCAPE '/') OR (j2.last_error LIKE :last_error_2 || '%' ESCAPE '/'))))))) THEN 0 ELSE 1 END AS anon_1
+FROM msgworker_job
+WHERE msgworker_job.table_name = :mw_table AND msgworker_job.completed_at IS NULL AND msgworker_job.sealed_at
+    IS NOT NULL AND msgworker_job.job_id > :mw_after ORDER BY msgworker_job.job_id
+ FETCH FIRST 200 ROWS ONLY;
+
+-- cancel: Seal a job, and send no message when it has ended; False if that is so, or it has completed
+UPDATE msgworker_job SET sealed_at=coalesce(msgworker_job.sealed_at, CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP)), cancelled_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_job.job_id =
+    :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.completed_at IS NULL AND
+    msgworker_job.cancelled_at IS NULL;
+
+-- complete: Complete a job and send its message, if nothing of it is unfinished and no other has done so
+SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, msgworker_job.payload,
+    msgworker_job.cancelled_at
+FROM msgworker_job
+WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.sealed_at IS
+    NOT NULL AND msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
+
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
 -- undealt: Messages without an instance type that may be claimed, oldest first

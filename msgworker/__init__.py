@@ -20,6 +20,7 @@ if typing.TYPE_CHECKING:
         HandlerStuck,
         HandlerTimeout,
         ItemsFailed,
+        JobSealed,
         LostClaim,
         MsgworkerError,
         PayloadError,
@@ -33,6 +34,7 @@ if typing.TYPE_CHECKING:
     from msgworker.instance.running.context import BatchContext, Context, FanOut
     from msgworker.instance.worker import Report, Worker
     from msgworker.message import Message
+    from msgworker.producing import Job
     from msgworker.table import MessageTable
     from msgworker.workers import Reports, Workers
 
@@ -52,6 +54,8 @@ __all__ = [
     "HandlerStuck",
     "HandlerTimeout",
     "ItemsFailed",
+    "Job",
+    "JobSealed",
     "LostClaim",
     "Message",
     "MessageTable",
@@ -76,6 +80,7 @@ _HOMES = {
     "Context": "instance.running.context",
     "Databases": "databases",
     "FanOut": "instance.running.context",
+    "Job": "producing",
     "Message": "message",
     "MessageTable": "table",
     "Report": "instance.worker",

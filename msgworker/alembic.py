@@ -22,6 +22,7 @@ from msgworker.table import (
     DEFAULT_NAME,
     FAILED_MARK,
     HELD_KEY,
+    JOB_STATUS,
     OPEN_OBJECT,
     OWN,
     RUNNING_OBJECT,
@@ -48,6 +49,7 @@ _INDEX = re.compile(rf"{_RULE}_({'|'.join(_SUFFIXES)})$")
 _PARTITION = re.compile(rf"{DEFAULT_NAME}_p\d+")
 _COLUMN = re.compile(
     rf"(?:{OPEN_OBJECT}|{URGENT_RANK}){_RULE}|{RUNNING_OBJECT}|{FAILED_MARK}|{HELD_KEY}"
+    rf"|{JOB_STATUS}"
 )
 
 

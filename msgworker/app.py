@@ -10,6 +10,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -31,7 +32,7 @@ from msgworker.declaring import AnyHandler, Declaring
 from msgworker.errors import ConfigError, HandlerError
 from msgworker.instance.running.handler import Registry, make_handler
 from msgworker.logs import logger
-from msgworker.message import OnDuplicate, Outgoing, Uniqueness
+from msgworker.message import JobPolicy, OnDuplicate, Outgoing, Uniqueness
 from msgworker.payload import clean
 from msgworker.processlock import ProcessLock
 from msgworker.schedules import OWN, Schedule, Schedules, configured
@@ -55,12 +56,17 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from msgworker.web.sessions import RoleName
 from msgworker.producing import (
     Borrowed,
+    Job,
+    OnComplete,
     Unique,
     checked_priority,
     checked_unique,
     connection_of,
+    into_job,
     is_session,
+    open_job,
     outgoing,
+    refuse_jobs,
     refuse_topic,
     row_of,
     seconds_of,
@@ -363,6 +369,7 @@ class App(Declaring):
         unique_key: str | None = None,
         unique: Uniqueness = "open",
         on_duplicate: OnDuplicate = "skip",
+        job: Job | int | None = None,
     ) -> Any:
         """Insert one message in the caller's transaction; return its msg_id.
 
@@ -380,8 +387,10 @@ class App(Declaring):
         DuplicateMessage; "replace" gives that one this payload, priority and delay if it was never
         claimed, and returns its msg_id; if it was, it continues without its key (a kept one with
         it), and this message is sent.
+        job: the job that it belongs to, from `App.job`, or its id.
         Raises PayloadError, ConfigError, SchemaError or DatabaseUnavailable before anything is
-        inserted; DuplicateMessage also where "replace" would change the topic or the object.
+        inserted; DuplicateMessage also where "replace" would change the topic or the object;
+        JobSealed.
         """
         connection = connection_of(conn, self.engine)
         tables = self._known.read(TABLES_SECONDS)
@@ -398,6 +407,7 @@ class App(Declaring):
                 unique_key=unique_key,
                 unique=unique,
                 on_duplicate=on_duplicate,
+                job_id=None if job is None else into_job(connection, tables, job),
             )
             sending.carry(message.row, tables.header_room)
             msg_id = store.send_one(connection, tables, message)
@@ -416,27 +426,68 @@ class App(Declaring):
         priority: int | None = None,
         unique: Uniqueness = "open",
         on_duplicate: OnDuplicate = "skip",
+        job: Job | int | None = None,
     ) -> int:
         """Insert (payload, object_id) pairs in the caller's transaction, in order; return how many.
 
         A message with a unique key is a triple: (payload, object_id, unique_key). delay, at,
-        priority, unique, on_duplicate: as in `send`, the same for all; those with a key are sent
-        one by one, and all that are given are counted, also those whose key was taken. All messages
-        of a chunk of 5,000 are checked before any of it is inserted.
+        priority, unique, on_duplicate, job: as in `send`, the same for all; those with a key are
+        sent one by one, and all that are given are counted, also those whose key was taken. All
+        messages of a chunk of 5,000 are checked before any of it is inserted.
         """
         connection = connection_of(conn, self.engine)
         tables = self._known.read(TABLES_SECONDS)
         self._refuse_topic(tables, topic)
         seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
         rule = checked_unique(unique, on_duplicate)
+        job_id = None if job is None else into_job(connection, tables, job)
         with self._tracer.sending(topic) as sending:
             count = self._send_chunks(
-                connection, tables, topic, iter(messages), seconds, at, rank, rule, sending
+                connection, tables, topic, iter(messages), seconds, at, rank, rule, job_id, sending
             )
             sending.sent(count=count)
         if count:
             self._sent(conn, connection)
         return count
+
+    def job(
+        self,
+        name: str | int,
+        *,
+        conn: Connection | Session | None = None,
+        on_complete: OnComplete | None = None,
+        on_dead: JobPolicy = "complete",
+        opened_by: str | None = None,
+    ) -> Job:
+        """Open a job: messages that belong together, which are sent with `job=`, and a message that
+        is sent once all of them have ended. See docs/guides/jobs.md.
+
+        name: for people, 1 to 190 characters; several jobs may have it. A whole number is the id of
+        a job that is open already, for another transaction or program. conn: opens it in your
+        transaction, in which it is then also sealed; None = both commit at once.
+        on_complete: the topic of the message that is sent, exactly once, when the job is sealed and
+        nothing of it is unfinished; or (topic, payload), or (topic, payload, object_id). Without a
+        payload it is {"job": its id, "name": ..., "done": how many, "dead": how many}.
+        on_dead: "complete" = a dead message has ended, too; "wait" = the job waits until an
+        operator reruns, discards or cancels it. opened_by: for people.
+
+        With `with` it is sealed at the end of the block, unless that raises. Raises ConfigError,
+        PayloadError, SchemaError or DatabaseUnavailable.
+        """
+        tables = self._known.read(TABLES_SECONDS)
+        connection = None if conn is None else connection_of(conn, self.engine)
+
+        def transaction() -> AbstractContextManager[Connection]:
+            return db.writing(self._own) if connection is None else nullcontext(connection)
+
+        if isinstance(name, int):
+            if (on_complete, on_dead, opened_by) != (None, "complete", None):
+                raise ConfigError(f"job {name} is open already: what it does is in its row")
+            refuse_jobs(tables)
+            return Job(name, None, tables, transaction)
+        with transaction() as own:
+            job_id = open_job(own, tables, name, on_complete, on_dead, opened_by)
+        return Job(job_id, name, tables, transaction)
 
     def _send_chunks(
         self,
@@ -448,6 +499,7 @@ class App(Declaring):
         at: datetime | None,
         rank: int | None,
         rule: Unique,
+        job_id: int | None,
         sending: Sending,
     ) -> int:
         count = 0
@@ -461,7 +513,8 @@ class App(Declaring):
                     )
                 key = one[2] if len(one) == 3 else None
                 by = Unique() if key is None else rule
-                rows.append(row_of(tables, topic, one[0], one[1], seconds, at, rank, key, by))
+                row = row_of(tables, topic, one[0], one[1], seconds, at, rank, key, by, job_id)
+                rows.append(row)
                 keyed |= key is not None
             if rule != Unique() and not (keyed or count):
                 raise ConfigError(
@@ -536,6 +589,7 @@ class App(Declaring):
             explain,
             failures,
             instances,
+            jobs,
             lanes,
             pages,
         )

@@ -8,6 +8,7 @@ MsgworkerError
 +-- SchemaError                  a table, column or index is missing or of a wrong kind  exit 4
 +-- PayloadError (ValueError)    a payload is not JSON, too large or not of its type
 +-- DuplicateMessage             the unique key of a message that was sent is taken
++-- JobSealed                    a message was sent into a job that takes no more
 +-- KeyUsed                      a write with the key of this request is recorded already
 +-- TookTooLong                  a read took longer than the time that it was given
 +-- SelectionChanged             a write would not change as many messages as were expected
@@ -125,6 +126,22 @@ class DuplicateMessage(MsgworkerError):
         super().__init__(f"the unique key {unique_key!r} is held by {whose}: {why}")
         self.msg_id = msg_id
         self.unique_key = unique_key
+
+
+class JobSealed(MsgworkerError):
+    """A message was not sent: its job is sealed, so that it can complete. The transaction is
+    unharmed.
+
+    job_id, name: of the job.
+    """
+
+    def __init__(self, job_id: int, name: str) -> None:
+        super().__init__(
+            f"job {job_id} ({name}) is sealed: nothing was sent. Send before it is sealed, or from "
+            "a handler of one of its messages: ctx.send(..., job=True)"
+        )
+        self.job_id = job_id
+        self.name = name
 
 
 class KeyUsed(MsgworkerError):

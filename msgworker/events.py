@@ -233,6 +233,19 @@ class ScheduleFailed(Event):
     delay_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class JobCompleted(Event):
+    """All messages of a job have ended. done, dead: how many ended so. topic, report_id: of the
+    message that was sent, None if there is none."""
+
+    job: int
+    name: str
+    done: int
+    dead: int
+    topic: str | None = None
+    report_id: Any = None
+
+
 E = TypeVar("E", bound=Event)
 Subscriber = Callable[[Any], object]
 EventName = Literal[
@@ -256,6 +269,7 @@ EventName = Literal[
     "OutageEnded",
     "ScheduleFired",
     "ScheduleFailed",
+    "JobCompleted",
 ]
 """The names of the events, for type checkers."""
 EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}

@@ -39,6 +39,7 @@ class Said(StrEnum):
     PRIMARY_OLD = "primary.old"
     SCHEDULE_FIRED = "schedule.fired"
     SCHEDULE_FAILED = "schedule.failed"
+    JOB_COMPLETED = "job.completed"
     HANDLER_LATE = "handler.late"
     INSTANCE_STUCK = "instance.stuck"
     TOPICS_UNHANDLED = "topics.unhandled"

@@ -25,6 +25,9 @@ DEFAULT_TOPIC = "default"
 Uniqueness = Literal["open", "kept"]
 UNIQUE: tuple[Uniqueness, ...] = get_args(Uniqueness)
 """How long a message holds its unique key: until it has ended, or until its row is purged."""
+JobPolicy = Literal["complete", "wait"]
+JOB_POLICIES: tuple[JobPolicy, ...] = get_args(JobPolicy)
+"""What a dead message means to its job: it completes with it, or waits for an operator."""
 OnDuplicate = Literal["skip", "raise", "replace"]
 ON_DUPLICATE: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 """What a send does where another message holds the key."""

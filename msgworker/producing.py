@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypedDict, TypeGuard, cast
@@ -14,18 +15,29 @@ from sqlalchemy import Connection
 
 from msgworker import db
 from msgworker.config import number
-from msgworker.errors import ConfigError, PayloadError, SchemaError
+from msgworker.errors import ConfigError, JobSealed, PayloadError, SchemaError
 from msgworker.message import (
     DEFAULT_TOPIC,
+    JOB_POLICIES,
     ON_DUPLICATE,
     UNIQUE,
+    JobPolicy,
     OnDuplicate,
     Outgoing,
     Uniqueness,
 )
-from msgworker.payload import encode, is_text
+from msgworker.payload import clean, encode, is_text
 from msgworker.store import send as store
-from msgworker.table import MAX_KEY, MAX_OBJECT_ID, MAX_TOPIC, MOST_PRIORITY, Tables
+from msgworker.table import (
+    JOB,
+    MAX_ACTOR,
+    MAX_JOB,
+    MAX_KEY,
+    MAX_OBJECT_ID,
+    MAX_TOPIC,
+    MOST_PRIORITY,
+    Tables,
+)
 from msgworker.table.tables import enforces_keys, takes_keys, unique_index_name
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
@@ -42,6 +54,18 @@ class Unique(NamedTuple):
     on_duplicate: OnDuplicate = "skip"
 
 
+class FromHandler(TypedDict, total=False):
+    """The options of `send` in a handler of batches."""
+
+    object_id: Any
+    delay: float | timedelta | None
+    at: datetime | None
+    priority: int | None
+    unique_key: str | None
+    unique: Uniqueness
+    on_duplicate: OnDuplicate
+
+
 class ManyOptions(TypedDict, total=False):
     """The options of `App.send_many`, for what passes them on to it."""
 
@@ -50,6 +74,7 @@ class ManyOptions(TypedDict, total=False):
     priority: int | None
     unique: Uniqueness
     on_duplicate: OnDuplicate
+    job: Job | int | None
 
 
 class SendOptions(ManyOptions, total=False):
@@ -76,11 +101,12 @@ def outgoing(
     unique_key: str | None = None,
     unique: Uniqueness = "open",
     on_duplicate: OnDuplicate = "skip",
+    job_id: int | None = None,
 ) -> Outgoing:
     """Check what `App.send` takes; raises ConfigError, PayloadError or SchemaError."""
     seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
     rule = checked_unique(unique, on_duplicate)
-    row = row_of(tables, topic, payload, object_id, seconds, at, rank, unique_key, rule)
+    row = row_of(tables, topic, payload, object_id, seconds, at, rank, unique_key, rule, job_id)
     return Outgoing(row, None if unique_key is None else on_duplicate)
 
 
@@ -94,6 +120,7 @@ def row_of(
     priority: int | None = None,
     unique_key: str | None = None,
     rule: Unique = Unique(),  # noqa: B008 - a constant
+    job_id: int | None = None,
 ) -> dict[str, Any]:
     """The values of a new row by column; raises ConfigError, PayloadError or SchemaError."""
     if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC:
@@ -114,6 +141,7 @@ def row_of(
         priority=priority,
         unique_key=checked_key(unique_key, rule, tables),
         kept=rule.unique == "kept",
+        job_id=job_id,
     )
     for room in tables.rooms:
         value = row.get(f"b_{room.role}")
@@ -139,6 +167,144 @@ def refuse_topic(tables: Tables, topic: object) -> None:
             f'"{DEFAULT_TOPIC}", and {topic!r:.80} would be lost. Send it as "{DEFAULT_TOPIC}", or '
             "name a column, MessageTable(topic=...)"
         )
+
+
+# --- Jobs: messages that belong together. What they need of the store is imported with the first.
+
+OnComplete = str | tuple[str, Any] | tuple[str, Any, Any]
+"""A topic; a topic and a payload; a topic, a payload and an object."""
+
+
+class Job:
+    """A job; see `App.job`, which makes it. As a context manager it is sealed at the end of the
+    block, unless that raises.
+
+    job_id: its id. name: as it was opened; None where only the id is known.
+    """
+
+    def __init__(
+        self,
+        job_id: int,
+        name: str | None,
+        tables: Tables,
+        transaction: Callable[[], AbstractContextManager[Connection]],
+    ) -> None:
+        """transaction: the one in which it is sealed, where `seal` is given none."""
+        self.job_id = job_id
+        self.name = name
+        self._tables = tables
+        self._transaction = transaction
+
+    def __repr__(self) -> str:
+        return f"<Job {self.job_id}{'' if self.name is None else f' {self.name!r}'}>"
+
+    def seal(self, conn: Connection | Session | None = None) -> bool:
+        """Say that all has been sent: from now on only handlers of its own messages send into it.
+        It completes when all its messages have ended. Returns False if it was sealed before.
+
+        conn: of your transaction; None = that in which the job was opened, or one of its own.
+        Waits for other transactions that have sent into it. Raises DatabaseUnavailable.
+        """
+        from msgworker.store import jobs
+
+        if conn is not None:
+            return jobs.seal(connection_of(conn), self._tables, self.job_id)
+        with self._transaction() as own:
+            return jobs.seal(own, self._tables, self.job_id)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.seal()
+
+
+def refuse_jobs(tables: Tables) -> None:
+    """Raise SchemaError if the database has not what jobs need."""
+    from msgworker.store import jobs
+
+    if jobs.is_there(tables):
+        return
+    hint = (
+        "Run App.create_schema() or `msgworker init-db`, which add it"
+        if tables.spec.is_default
+        else 'Add a BIGINT column, name it, MessageTable(job_id="job_id"), and run '
+        "create_schema(); `msgworker doctor` prints the statements"
+    )
+    raise SchemaError(
+        f"jobs need the table msgworker_job and the column job_id of {tables.spec.name} with its "
+        f"index {tables.spec.index_name(JOB)}; one is missing. {hint}"
+    )
+
+
+def open_job(
+    conn: Connection,
+    tables: Tables,
+    name: str,
+    on_complete: OnComplete | None,
+    on_dead: JobPolicy,
+    opened_by: str | None,
+) -> int:
+    """Check what `App.job` takes and insert the job; return its id. Raises ConfigError,
+    PayloadError or SchemaError before anything is inserted."""
+    from msgworker.store import jobs
+
+    refuse_jobs(tables)
+    if not isinstance(name, str) or not 0 < len(name.strip()) <= len(name) <= MAX_JOB:
+        raise ConfigError(f"the name of a job is a text of 1 to {MAX_JOB} characters, got {name!r}")
+    if "\x00" in name or not is_text(name):
+        raise ConfigError(f"the name {name!r:.120} holds a NUL or half of a surrogate pair")
+    if on_dead not in JOB_POLICIES:
+        raise ConfigError(f'on_dead of a job is "complete" or "wait"; got {on_dead!r:.60}')
+    if opened_by is not None and not isinstance(opened_by, str):
+        raise ConfigError(f"opened_by is a text, got {opened_by!r:.80}")
+    topic = payload = object_id = None
+    if on_complete is not None:
+        parts = (on_complete,) if isinstance(on_complete, str) else on_complete
+        if not isinstance(parts, tuple | list) or not 1 <= len(parts) <= 3:
+            raise ConfigError(
+                "on_complete is a topic, (topic, payload) or (topic, payload, object_id); "
+                f"got {on_complete!r:.80}"
+            )
+        topic, sent, of = (*parts, None, None)[:3]
+        refuse_topic(tables, topic)
+        row = row_of(tables, topic, sent, of, None, None)
+        payload = row.get("b_payload")
+        payload = None if sent is None else payload
+        object_id = None if of is None else str(of)
+    return jobs.open_job(
+        conn,
+        tables,
+        name=name,
+        on_complete=topic,
+        object_id=object_id,
+        payload=payload,
+        on_dead=on_dead,
+        opened_by=None if opened_by is None else clean(opened_by, MAX_ACTOR),
+    )
+
+
+def into_job(conn: Connection, tables: Tables, job: Job | int | None) -> int | None:
+    """The id of the job that a message is sent into, which stays open until the transaction ends.
+    Raises ConfigError, SchemaError or JobSealed."""
+    from msgworker.store import jobs
+
+    if job is None:
+        return None
+    job_id = job.job_id if isinstance(job, Job) else job
+    if isinstance(job_id, bool) or not isinstance(job_id, int):
+        raise ConfigError(f"job is what App.job returned, or the id of a job; got {job!r:.80}")
+    refuse_jobs(tables)
+    found = jobs.lock_open(conn, tables, job_id) if 0 < job_id < 2**63 else None
+    if found is None:
+        raise ConfigError(
+            f"there is no job {job_id} of table {tables.spec.name}: it was not opened, its "
+            "transaction was rolled back, or it was purged; nothing was sent"
+        )
+    if found.sealed:
+        raise JobSealed(job_id, found.name)
+    return job_id
 
 
 class Borrowed:

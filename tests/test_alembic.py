@@ -38,6 +38,7 @@ OURS = {
     "msgworker_lock",
     "msgworker_schedule",
     "msgworker_history",
+    "msgworker_job",
 }
 
 

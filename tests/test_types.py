@@ -94,6 +94,6 @@ def test_options_for_type_checkers_are_those_that_are_taken() -> None:
     )
     assert AllSendOptions.__annotations__.keys() >= of(App.send)
     assert ManyOptions.__annotations__.keys() == of(App.send_many)
-    assert of(BatchContext.send) == {"of"}
+    assert of(BatchContext.send) == {"of", "job"}
     assert Databases.handler is App.handler
     assert Keywords.__total__ is False

@@ -272,6 +272,7 @@ COMMANDS = {
     "resume": ("upkeep", "Resume a paused topic."),
     "limits": ("explain", "List topics with max_running or rate, and who has the permits."),
     "schedules": ("schedules", "List schedules; pause, resume, delete one, or send it now."),
+    "jobs": ("jobs", "List jobs; show how far one is; seal one, or cancel it."),
     "audit": ("show", "List what operators did, newest first."),
     "lanes": ("explain", "List objects that wait: the head of each, and how many behind."),
     "instances": ("explain", "List live and dead instances with their messages."),

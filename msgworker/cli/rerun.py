@@ -33,7 +33,7 @@ from msgworker.ops.results import ADVICE, OnProgress, Progress, Repaired
 F = TypeVar("F", bound=Callable[..., Any])
 EXAMPLES = 10
 """Skipped messages that are named."""
-FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint")
+FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint", "job")
 
 
 def writes(fn: F) -> F:
@@ -67,6 +67,7 @@ def long_work(fn: F) -> F:
 def chooses(fn: F) -> F:
     """Ids, or the filters of `list`."""
     for option in (
+        click.option("--job", type=int, metavar="ID", help="Only this job."),
         click.option("--group", "fingerprint", metavar="HEX", help="Only this group of failures."),
         click.option(
             "--since", metavar="TIME", help="Created in the last 2h, or since an instant."

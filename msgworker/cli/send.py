@@ -29,6 +29,7 @@ log = logger("msgworker.cli")
 @click.option("--unique-key", metavar="TEXT", help="Only one message holds a key at a time.")
 @click.option("--unique", type=click.Choice(UNIQUE), help="Until it has ended, or is purged.")
 @click.option("--on-duplicate", type=click.Choice(ON_DUPLICATE), help="If the key is taken.")
+@click.option("--job", type=int, metavar="ID", help="The job that it belongs to, which is open.")
 @on_table
 def send(
     ctx: click.Context,
@@ -41,6 +42,7 @@ def send(
     unique_key: str | None,
     unique: Uniqueness | None,
     on_duplicate: OnDuplicate | None,
+    job: int | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -63,6 +65,7 @@ def send(
             unique_key=unique_key,
             unique=unique or "open",
             on_duplicate=on_duplicate or "skip",
+            job=job,
         )
     if as_json:
         print_json({"msg_id": msg_id, "topic": topic, "object_id": object_id})

@@ -231,6 +231,7 @@ def rounded(number: int) -> int:
 @click.option("--object-id", metavar="TEXT", help="Only this object.")
 @click.option("--error", metavar="TEXT", help="The last error holds this text.")
 @click.option("--since", metavar="TIME", help="Created in the last 2h, or since 2026-11-21T08:00Z.")
+@click.option("--job", type=int, metavar="ID", help="Only this job.")
 @click.option(
     "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
 )
@@ -238,7 +239,8 @@ def rounded(number: int) -> int:
 @on_table
 def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     """List messages by filter, the oldest first."""
-    filters = {name: given.pop(name) for name in ("status", "topic", "object_id", "error", "limit")}
+    names = ("status", "topic", "object_id", "error", "job", "limit")
+    filters = {name: given.pop(name) for name in names}
     filters["after"] = id_in_range(given.pop("after"))
     filters["since"] = instant_of(given.pop("since"))
     app = open_app(ctx, given)

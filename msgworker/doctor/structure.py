@@ -34,6 +34,7 @@ from msgworker.schema.requirements import only_anew
 from msgworker.schema.rule import Rule
 from msgworker.table import (
     ADDED,
+    JOB,
     NEWEST,
     OWN,
     OWN_PREFIX,
@@ -388,6 +389,7 @@ def unfilled(p: Patient) -> list[Finding]:
 # --- The guard, the indexes of unfinished and failed rows, and what they are built from.
 
 KEY = "key"
+OPEN = "open"
 WHY = {
     "guard": "two messages of one object could run at once",
     "id": "a message is looked for by its id among all",
@@ -398,6 +400,8 @@ WHY = {
     "urgent": "priorities do nothing: messages are claimed by age",
     "unique": "unique keys do nothing: App.send refuses them",
     KEY: "two writes of the API with one Idempotency-Key could both be done",
+    JOB: "no job can be opened, and the messages of one are looked for among all",
+    OPEN: "open jobs are looked for among all",
     "group": "tries of a kind are looked for among all",
     "owner": "an owner's locks are looked for among all",
     "shard": "a scope over shards reads the messages of all others, too",
@@ -516,7 +520,7 @@ def indexes(p: Patient) -> list[Finding]:
         for index in lacks.indexes:
             of = suffix(index)
             text = f"index {index.name} is missing: {WHY[of]}"
-            make = advised if of in (*SLICES.values(), URGENT, UNIQUE, KEY) else needed
+            make = advised if of in (*SLICES.values(), URGENT, UNIQUE, KEY, JOB, OPEN) else needed
             found.append(make("indexes", text, p.sql(CreateIndex(index))))
         for index in lacks.unfinished:
             text = f"index {index.name} was not finished: it promises nothing"

@@ -27,7 +27,7 @@ from msgworker.payload import is_text, shown
 from msgworker.store.history import Counts, Minute
 from msgworker.store.rows import Row
 from msgworker.store.tries import fingerprint
-from msgworker.table import MAX_ERROR, MAX_TOPIC
+from msgworker.table import MAX_ERROR, MAX_JOB, MAX_TOPIC
 
 # --- How long the handler of a message has run, and how long the message waited before.
 #
@@ -397,6 +397,7 @@ class EventLog:
             events.Recovered: self._recovered,
             events.ScheduleFired: self._fired,
             events.ScheduleFailed: self._not_fired,
+            events.JobCompleted: self._job_completed,
         }
         if storms is not None:
             tells[events.Renewed] = lambda _: self._sum_up(storms.over())
@@ -482,6 +483,12 @@ class EventLog:
         text = "schedule %s: its message cannot be sent: %s; trying again in %.0f s"
         told = (event.name, shown(event.error, MAX_ERROR), event.delay_seconds)
         self._log.warning(text, *told, extra={"event": Said.SCHEDULE_FAILED})
+
+    def _job_completed(self, event: events.JobCompleted) -> None:
+        text = "job %s (%s) has completed: %s done, %s dead%s"
+        sent = "" if event.topic is None else f"; sent message {event.report_id}"
+        told = (event.job, shown(event.name, MAX_JOB), event.done, event.dead, sent)
+        self._log.info(text, *told, extra={"event": Said.JOB_COMPLETED})
 
 
 def _facts(name: Said, message: events.Facts) -> dict[str, Any]:

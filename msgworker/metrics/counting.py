@@ -70,6 +70,7 @@ TICKS = Metric("msgworker_schedule_ticks_total", "counter", "Ticks that were sen
 TICKS_FAILED = Metric(
     "msgworker_schedule_failures_total", "counter", "Failed tries to send a tick", ("schedule",)
 )
+JOBS = Metric("msgworker_jobs_completed_total", "counter", "Jobs that have completed")
 UP = Metric("msgworker_database_up", "gauge", "Whether the database answers within the deadline")
 OLDEST = Metric(
     "msgworker_oldest_waiting_seconds", "gauge", "Age of the oldest new message", ("topic",)
@@ -87,7 +88,7 @@ METRICS: dict[str, Metric] = {
     for one in (
         *(MESSAGES, HANDLER, WAIT, LOOKS, WASTED, OFFERED, WON, SETTLES, IN_FLIGHT, RUNNING),
         *(INSTANCES, THREADS, MARGIN, LOST, RECOVERIES, RECOVERED, OUTAGES, AWAY, ALONE),
-        *(TICKS, TICKS_FAILED, UP, OLDEST, TABLE, LIVING),
+        *(TICKS, TICKS_FAILED, JOBS, UP, OLDEST, TABLE, LIVING),
     )
 }
 """By name, in the order of the documentation."""
@@ -223,6 +224,7 @@ class Counting:
             events.OutageEnded: lambda event: self._away.discard(event.instance),
             events.ScheduleFired: lambda e: self._add(TICKS, (e.name,), len(e.ticks)),
             events.ScheduleFailed: lambda e: self._add(TICKS_FAILED, (e.name,)),
+            events.JobCompleted: lambda _: self._add(JOBS),
         }
         self._off = [stream.on(kind, count) for kind, count in subscribers.items()]
 

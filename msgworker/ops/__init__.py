@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from msgworker.ops.jobs import Jobs
 from msgworker.ops.queries import Looks
 from msgworker.ops.records import Locking, Scheduling
-from msgworker.ops.repairs import Repairs
 from msgworker.ops.upkeep import Upkeep
 
 __all__ = ["Ops"]
 
 
-class Ops(Looks, Repairs, Upkeep, Scheduling, Locking):
+class Ops(Looks, Jobs, Upkeep, Scheduling, Locking):
     """Reads and repairs for operators, in short transactions."""

@@ -257,6 +257,8 @@ def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
     for name in ("topic", "error", "fingerprint"):
         text_of(name, given.get(name))
     since_of(given.get("since"))
+    if given.get("job") is not None:
+        whole("job", given["job"], 1, 2**63 - 1)
     if given.get("up_to") is not None:
         whole("up_to", given["up_to"], -(2**63), 2**63 - 1)
     _check_object(given.get("object_id"))

@@ -48,7 +48,7 @@ from msgworker.store import audit
 from msgworker.store.audit import Operation
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.rows import RowKept
-from msgworker.table import CANCEL, HISTORY, LIMIT, Tables
+from msgworker.table import CANCEL, HISTORY, JOB_TABLE, LIMIT, Tables
 from msgworker.table.tables import unique_index_name
 
 T = TypeVar("T")
@@ -438,7 +438,8 @@ class Writing(Call):
         from msgworker.schema import known
 
         missing = known.missing_tables(self._engine, self._tables)
-        needed = missing - {CANCEL.name, LIMIT.name, HISTORY.name}  # only for who uses them
+        features = {CANCEL.name, LIMIT.name, HISTORY.name, JOB_TABLE.name}
+        needed = missing - features
         if needed:
             raise SchemaError(
                 f"table {', '.join(sorted(needed))} is missing, which records operations. "

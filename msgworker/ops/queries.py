@@ -78,20 +78,22 @@ class Looks(Call):
         object_id: Any = None,
         error: str | None = None,
         since: datetime | None = None,
+        job: int | None = None,
         limit: int = 50,
         after: int | None = None,
     ) -> Found[MessageInfo]:
         """Messages by filter, lowest msg_id first; `after` = `next_after` of the page before.
 
-        error: a part of the last error. since: created at or after this instant. A list, with
-        `next_after` (None = no more) and `complete` (False = only a part was searched).
-        Raises ConfigError.
+        error: a part of the last error. since: created at or after this instant. job: those of a
+        job. A list, with `next_after` (None = no more) and `complete` (False = only a part was
+        searched). Raises ConfigError.
         """
         whole("limit", limit, 1, MAX_LIMIT)
         if after is not None:
             whole("after", after, LEAST, MOST)
         word = call.word(status)
         chosen: dict[str, Any] = {"topic": topic, "object_id": object_id, "error": error}
+        chosen["job"] = job
         wanted = call.filter_of(tuple(State) if word is None else (word,), **chosen, since=since)
         with self._reading() as (conn, t):
             found = messages.find(conn, t, wanted, limit=limit, after=after)
@@ -107,6 +109,7 @@ class Looks(Call):
         error: str | None = None,
         since: datetime | None = None,
         fingerprint: str | None = None,
+        job: int | None = None,
         newest: bool = True,
         limit: int = 50,
         after: str | None = None,
@@ -124,6 +127,7 @@ class Looks(Call):
         allowed = tuple(State) if fingerprint is None else (State.FAILED, State.DEAD)
         word = call.word(status, allowed, "are in no group of failures")
         chosen: dict[str, Any] = {"topic": topic, "object_id": object_id, "error": error}
+        chosen["job"] = job
         chosen |= {"since": since, "fingerprint": fingerprint}
         wanted = call.filter_of(allowed if word is None else (word,), **chosen)
         from msgworker.queries import pages

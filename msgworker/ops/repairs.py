@@ -152,6 +152,7 @@ class Repairs(Writing):
         error: str | None = None,
         since: datetime | None = None,
         fingerprint: str | None = None,
+        job: int | None = None,
         up_to: int | None = None,
         force: bool = False,
         with_successors: bool = False,
@@ -169,7 +170,7 @@ class Repairs(Writing):
 
         By ids, or by the filters of `find` and the group of `failures` (fingerprint): dead ones, if
         no status is given, without discarded ones (unless error or fingerprint select
-        them). Never new and running messages; done ones only with force.
+        them). job: those of a job. Never new and running messages; done ones only with force.
 
         A message is skipped if a later one of its object is done or running, or if another one
         holds its unique key by now, unless force; then it runs without that key. with_successors:
@@ -193,7 +194,7 @@ class Repairs(Writing):
         """
         asked = Selection(
             call.ids_of(ids),
-            *(status, topic, object_id, error, since, fingerprint, up_to),
+            *(status, topic, object_id, error, since, fingerprint, job, up_to),
             *(force, with_successors, also_done),
         )
         how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
@@ -211,6 +212,7 @@ class Repairs(Writing):
         error: str | None = None,
         since: datetime | None = None,
         fingerprint: str | None = None,
+        job: int | None = None,
         up_to: int | None = None,
         dry_run: bool = False,
         count_limit: int | None = None,
@@ -227,7 +229,7 @@ class Repairs(Writing):
         A reason is required. up_to, count_limit, expected_count, rate, operation, progress: as in
         `rerun`.
         """
-        filters = (status, topic, object_id, error, since, fingerprint, up_to)
+        filters = (status, topic, object_id, error, since, fingerprint, job, up_to)
         how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
         asked = Selection(call.ids_of(ids), *filters)
         return self._write("discard", lambda _: _discard(self._tables), asked, how)
@@ -244,6 +246,7 @@ class Repairs(Writing):
         error: str | None = None,
         since: datetime | None = None,
         fingerprint: str | None = None,
+        job: int | None = None,
         up_to: int | None = None,
         dry_run: bool = False,
         count_limit: int | None = None,
@@ -265,7 +268,7 @@ class Repairs(Writing):
         Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
         up_to, count_limit, expected_count, rate, operation, progress: as in `rerun`.
         """
-        filters = (status, topic, object_id, error, since, fingerprint, up_to)
+        filters = (status, topic, object_id, error, since, fingerprint, job, up_to)
         how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
         asked = Selection(call.ids_of(ids), *filters)
         if not CANCEL.is_there(self._tables):  # it may have been created since

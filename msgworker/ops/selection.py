@@ -56,6 +56,7 @@ class Selection:
     error: str | None = None
     since: datetime | None = None
     fingerprint: str | None = None
+    job: int | None = None
     up_to: int | None = None
     force: bool = False
     with_successors: bool = False
@@ -91,7 +92,7 @@ class Selection:
         return call.filter_of(words, **given, given_up=act.chooses_given_up)
 
 
-_FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint", "up_to")
+_FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint", "job", "up_to")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

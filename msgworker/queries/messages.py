@@ -63,7 +63,7 @@ class MessageInfo:
     later_times, later_reason: how often it was postponed (RetryLater), and the last reason, the
     last time, if that was the last thing it said; `last_error` is None then. priority, unique_key:
     as they are in the row. unique_kept: 1 if its key is kept after it has ended.
-    scheduled_for: the tick of the schedule that sent it.
+    scheduled_for: the tick of the schedule that sent it. job_id: the job that it belongs to.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not. ending: of a dead one. cancel: a request to cancel it that is not
     settled; `show` reads it. trace_id: of the trace in which it was sent, 32 hexadecimal digits;
@@ -92,6 +92,7 @@ class MessageInfo:
     unique_key: str | None = None
     unique_kept: int | None = None
     scheduled_for: datetime | None = None
+    job_id: int | None = None
     tries: tuple[Try, ...] = ()
     items: Items | None = None
     odd: Mapping[str, str] = field(default_factory=dict)

@@ -55,7 +55,7 @@ def page(
         return Found()
     if wanted.fingerprint is not None:
         found = _group(conn, t, wanted, newest, limit, after)
-    elif wanted.words == (State.DONE,) and newest:
+    elif wanted.words == (State.DONE,) and newest and wanted.job is None:
         found = _done(conn, t, wanted, limit, after)
     else:
         found = _chain(conn, t, wanted, newest, limit, after)
@@ -84,7 +84,7 @@ def _chain(
 def _walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     """The walks of a list, in the order in which they are shown."""
     ended = not set(wanted.words) <= {State.NEW, State.PROCESSING, State.FAILED}
-    if wanted.object_id is None or not ended:
+    if wanted.object_id is None or wanted.job is not None or not ended:
         return bounded.walks(t, c, wanted)
     opened = Walk("object", (bounded.same_object(t, c, wanted.object_id),), c.msg_id)
     return [opened, Walk(None, (), c.msg_id, but=t.unfinished(c))]

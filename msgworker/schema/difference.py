@@ -165,9 +165,9 @@ def _other(database: Database, index: sa.Index, live: LiveIndex) -> str:
 
 OWN_NAMES = frozenset(own.name for own in OWN)
 IN_ORDER = (
-    *("guard", "id", "object", "oldest", "due", "failed", "urgent", "unique"),
+    *("guard", "id", "object", "oldest", "due", "failed", "urgent", "unique", "job"),
     *SLICES.values(),
-    *("group", "owner", "key"),
+    *("group", "owner", "key", "open"),
 )
 """The suffixes of indexes."""
 

@@ -14,6 +14,7 @@ done        the settle of messages that are done
 settle      write outcomes, move the flag
 tries       the record of failed tries
 items       the items of a fan-out
+jobs        messages that belong together, and what is sent when all have ended
 lease       the leases of instances
 recover     messages of instances without a lease
 locks       locks with tokens, and the dealing of messages to instance types

@@ -25,7 +25,8 @@ from msgworker.payload import is_text
 from msgworker.store.cancels import CANCELLED
 from msgworker.store.recover import of_running
 from msgworker.store.tries import fingerprint
-from msgworker.table import Cols, Tables, lit
+from msgworker.table import JOB, Cols, Tables, lit
+from msgworker.table.indexes import by_job, job_status
 
 T = TypeVar("T")
 SCAN = 100_000
@@ -325,8 +326,8 @@ WAITING = (State.NEW, State.FAILED)
 class Filter:
     """Which messages: the filters of `list`, and a failure group.
 
-    words: the states to choose from, at least one. up_to: the highest msg_id. given_up: whether
-    those that were discarded before are chosen too.
+    words: the states to choose from, at least one. job: the id of one. up_to: the highest msg_id.
+    given_up: whether those that were discarded before are chosen too.
     """
 
     words: tuple[State, ...]
@@ -335,6 +336,7 @@ class Filter:
     error: str | None = None
     since: datetime | None = None
     fingerprint: str | None = None
+    job: int | None = None
     up_to: int | None = None
     given_up: bool = True
 
@@ -374,6 +376,8 @@ def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
     if wanted.since is not None:
         begin = sa.literal(wanted.since, UtcDateTime())
         where.append(sa.false() if c.created_at is None else utc_of(c.created_at) >= begin)
+    if wanted.job is not None:
+        where.append(sa.false() if c.job_id is None else c.job_id == an_id(wanted.job))
     if wanted.up_to is not None:
         where.append(c.msg_id <= an_id(wanted.up_to))
     if not wanted.given_up:
@@ -428,6 +432,8 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
         return []
     words = set(wanted.words)
 
+    if wanted.job is not None:
+        return _of_job(t, c, wanted.job, words)
     if wanted.object_id is not None and not words & {State.DONE, State.UNKNOWN}:
         opened = Walk("object", (same_object(t, c, wanted.object_id),), c.msg_id)
         if words == {State.DEAD}:
@@ -446,6 +452,18 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
         due = (*t.due_rows(c), c.available_at.is_not(None))
         found.append(Walk("due", due, c.msg_id, late=True))
     return found
+
+
+def _of_job(t: Tables, c: Cols, job: int, words: set[State]) -> list[Walk]:
+    """The messages of a job, a walk for each status."""
+    if c.job_id is None or not by_job(t):
+        return []
+    places = {State.DEAD: Status.FAILED} | {State[one.name]: one for one in Status}
+    statuses = sorted({places[word] for word in words if word in places})
+    return [
+        Walk(JOB, (c.job_id == an_id(job), job_status(t, c) == lit(status)), c.msg_id)
+        for status in statuses
+    ]
 
 
 def of_filter(

@@ -59,6 +59,7 @@ PARAMS = {
     "b_unique_kept": Param("unique_kept"),
     "b_scheduled_for": Param("scheduled_for"),
     "b_headers": Param("headers", replaces=True, array=True),
+    "b_job_id": Param("job_id", array=True),
 }
 """All that `row_values`, and who adds headers, may give."""
 
@@ -354,6 +355,7 @@ def row_values(
     unique_key: str | None = None,
     kept: bool = False,
     scheduled_for: datetime | None = None,
+    job_id: int | None = None,
 ) -> dict[str, Any]:
     """One row as parameters of `insert`; the columns that are not there are left out."""
     row: dict[str, Any] = {"b_object_id": object_id}
@@ -375,6 +377,8 @@ def row_values(
         row["b_unique_key"] = unique_key
         if kept:
             row["b_unique_kept"] = 1
+    if job_id is not None:
+        row["b_job_id"] = job_id
     return row
 
 

@@ -19,12 +19,14 @@ from sqlalchemy.types import TypeEngine
 from msgworker import db
 from msgworker.db import Database, KeyText, UtcDateTime, key_text, long_text, plain_text
 from msgworker.latency import RAN, WAITED
-from msgworker.table.indexes import indexing
+from msgworker.table.indexes import add_job_index, indexing
 from msgworker.table.spec import (
     ADDED,
     FAILED,
     FAILED_MARK,
     HELD_KEY,
+    JOB,
+    JOB_STATUS,
     LONGEST_ID,
     MAX_ERROR,
     MAX_OBJECT_ID,
@@ -50,6 +52,7 @@ MAX_LOCK = 190
 MAX_LOCK_OWNER = 120
 MAX_SPEC = 200
 MAX_ZONE = 64
+MAX_JOB = 190
 
 
 class Need(enum.Enum):
@@ -352,7 +355,38 @@ SCHEDULE = OwnTable(
     Need.OPTIONAL,
     _schedule,
 )
-OWN = (LEASE, ITEM, TRY, OPERATION, AUDIT, PAUSE, CANCEL, LIMIT, HISTORY, LOCK, SCHEDULE)
+
+
+def _job(database: Database) -> Iterable[sa.Column[Any]]:
+    # on_complete: the topic of the message that is sent when it has completed, with this object and
+    # payload; report_id: that message. done, dead: how its messages had ended then.
+    counted: Any = {"primary_key": True, "autoincrement": True}
+    yield sa.Column("job_id", db.big_id(), *database.identity(), **counted)
+    yield _table_name(key=False)
+    yield sa.Column("name", plain_text(MAX_JOB), nullable=False)
+    texts = {"on_complete": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "opened_by": MAX_ACTOR}
+    yield from (sa.Column(name, plain_text(most)) for name, most in texts.items())
+    yield sa.Column("payload", long_text())
+    yield sa.Column("on_dead", plain_text(10), nullable=False, server_default="complete")
+    now = db.created_default(database, "UTC")
+    yield sa.Column("opened_at", UtcDateTime(), nullable=False, server_default=now)
+    instants = ("sealed_at", "cancelled_at", "completed_at")
+    yield from (sa.Column(name, UtcDateTime()) for name in instants)
+    yield from (sa.Column(name, sa.BigInteger()) for name in ("report_id", "done", "dead"))
+
+
+JOB_TABLE = OwnTable(
+    "msgworker_job",
+    "jobs: messages that belong together, and what is sent when all have ended",
+    Need.FEATURE,
+    _job,
+    ("open", ("table_name", "completed_at"), False),
+    without="no job can be opened without it",
+)
+OWN = (
+    *(LEASE, ITEM, TRY, OPERATION, AUDIT, PAUSE, CANCEL, LIMIT, HISTORY, LOCK, SCHEDULE),
+    JOB_TABLE,
+)
 """Our tables, in the order in which they are made."""
 
 
@@ -392,25 +426,15 @@ VERSIONS = (
     ),
     Version(3, "tracebacks of tries, totals of items", ("try.traceback", "item.total")),
     Version(4, "locks", ("lock",)),
-    Version(
-        5,
-        "priorities",
-        (*_columns(5), f"message.{URGENT_RANK}", f"message:{URGENT}"),
-    ),
-    Version(
-        6,
-        "unique keys",
-        (
-            *_columns(6),
-            *(f"message.{HELD_KEY}", f"message:{UNIQUE}"),
-        ),
-    ),
+    Version(5, "priorities", (*_columns(5), f"message.{URGENT_RANK}", f"message:{URGENT}")),
+    Version(6, "unique keys", (*_columns(6), f"message.{HELD_KEY}", f"message:{UNIQUE}")),
     Version(7, "limits of topics", ("limit",)),
     Version(8, "schedules", ("schedule", *_columns(8))),
     Version(9, "requests to cancel", ("cancel",)),
     Version(10, "history for charts", ("history",)),
     Version(11, "headers of traces", _columns(11)),
     Version(12, "keys of requests", ("operation.request_key", "operation:key")),
+    Version(13, "jobs", ("job", *_columns(13), f"message.{JOB_STATUS}", f"message:{JOB}")),
 )
 NEWEST = VERSIONS[-1].number
 LEAST = 1
@@ -503,6 +527,7 @@ def build_tables(
     tables.add_indexes()
     add_priority_index(tables)
     add_unique_index(tables)
+    add_job_index(tables)
     return tables
 
 

@@ -12,6 +12,7 @@ due     rows that wait for an instant, by that instant: retries and delayed mess
 failed  failed and dead rows by age: operators search them among millions of done ones
 id      all rows by id, where partitions allow no primary key
 urgent  rows with a priority: tables.py
+job     rows that belong to a job, by status: below
 shard, flag  unfinished rows by slice, object and age, if scopes are used (`spec.slices`);
         the object comes before the age, so that a deep object is one step; or behind it, see
         `Database.slices_by_age`
@@ -33,6 +34,8 @@ from msgworker.db import Database, KeyText
 from msgworker.table.spec import (
     FAILED,
     FAILED_MARK,
+    JOB,
+    JOB_STATUS,
     MAX_OBJECT_ID,
     NO_OBJECT,
     NO_OBJECT_RUNNING,
@@ -257,3 +260,44 @@ class FunctionIndexes(CaseIndexes):
 
     def no_shard_apart(self, role: str) -> bool:
         return False
+
+
+# --- Jobs: the messages of one, by status, for its progress and its end.
+#
+# The index `job` has every message that belongs to a job, and no other one where an index can be
+# partial, or of a function. So a job's count is read from its own entries, and whether any of its
+# messages is unfinished is one probe for each status. It asks nothing of the rule of the table.
+
+
+def by_job(t: Tables) -> bool:
+    """Whether the table has the column of jobs and their index."""
+    return t.has("job_id") and (t.indexes is None or t.spec.index_name(JOB) in t.indexes)
+
+
+def job_status(t: Tables, c: Cols) -> ColumnElement[int]:
+    """The status of a message that belongs to a job, as in the index."""
+    assert c.job_id is not None
+    if t.database.partial_indexes:
+        return c.status
+    if t.database.case_index == "column":
+        return generated(c, JOB_STATUS)
+    return _if_of_a_job(c, c.status)
+
+
+def add_job_index(t: Tables) -> None:
+    """Attach the index, and the generated column that it is on, to the message table."""
+    c = t.cols()
+    if c.job_id is None:
+        return
+    keys: list[ColumnElement[Any]] = [c.msg_id, c.error_try_times]
+    if t.database.case_index == "column" and not t.database.partial_indexes:
+        add_generated(t, JOB_STATUS, _if_of_a_job(c, c.status), sa.SmallInteger())
+    elif not t.database.partial_indexes:  # an entry of only NULLs is not in an index
+        keys = [_if_of_a_job(c, key) for key in keys]
+    option = t.database.index_where(c.job_id.is_not(None))
+    sa.Index(t.spec.index_name(JOB), c.job_id, job_status(t, c), *keys, **option)
+
+
+def _if_of_a_job(c: Cols, value: ColumnElement[int]) -> ColumnElement[int]:
+    assert c.job_id is not None
+    return sa.case((c.job_id.is_not(None), value))

@@ -41,6 +41,9 @@ UNIQUE = "unique"
 """The suffix of the index of the unique keys that count."""
 URGENT_RANK = "mw_urgent"
 HELD_KEY = "mw_unique"
+JOB = "job"
+"""The suffix of the index of messages by their job."""
+JOB_STATUS = "mw_job_status"
 """Generated columns of these, on databases that need them for indexes."""
 _NO_KEYS = "no message can be sent with a unique key"
 
@@ -200,6 +203,14 @@ ROLES = {
             own_type=True,
             best_effort=True,
         ),
+        ColumnRole(
+            "job_id",
+            *("number", db.big_id),
+            without="no message can belong to a job",
+            since=13,
+            index=JOB,
+            hidden=JOB_STATUS,
+        ),
     )
 }
 """In the order of the columns in our CREATE TABLE."""
@@ -246,6 +257,7 @@ BESIDE = (
     "lock",
     "schedule",
     "history",
+    "job",
 )
 """msgworker's own tables, without `msgworker_`."""
 OWN_PREFIX = "mw_"
@@ -301,6 +313,7 @@ class Cols:
     unique_kept: ColumnElement[Any] | None = None
     scheduled_for: ColumnElement[Any] | None = None
     headers: ColumnElement[Any] | None = None
+    job_id: ColumnElement[Any] | None = None
 
 
 def lit(status: Status) -> ColumnElement[int]:
@@ -341,6 +354,7 @@ class _Names:
     unique_kept: str | None = "unique_kept"
     scheduled_for: str | None = "scheduled_for"
     headers: str | None = "headers"
+    job_id: str | None = "job_id"
 
 
 class Columns(TypedDict, total=False):
@@ -367,6 +381,7 @@ class Columns(TypedDict, total=False):
     unique_kept: str | None
     scheduled_for: str | None
     headers: str | None
+    job_id: str | None
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -379,12 +394,13 @@ class MessageTable(_Names):
     for fleets that slice a table (`scope=` of a worker): `App.send` fills shard, a
     `Dealer` instance_type.
 
-    priority, unique_key, unique_kept, scheduled_for and headers are columns of the default table;
-    on a table of another name each is used only if it is named here, because a column of that name
-    may mean something else there. Of priorities higher comes first, see docs/guides/priorities.md.
-    unique_key and unique_kept go together and need finished_at, see docs/guides/unique.md.
-    scheduled_for is the tick of a schedule, see docs/guides/timers.md. headers is JSON text with
-    the trace of the producer, see docs/operate/tracing.md.
+    priority, unique_key, unique_kept, scheduled_for, headers and job_id are columns of the
+    default table; on a table of another name each is used only if it is named here, because a
+    column of that name may mean something else there. Of priorities higher comes first, see
+    docs/guides/priorities.md. unique_key and unique_kept go together and need finished_at, see
+    docs/guides/unique.md. scheduled_for is the tick of a schedule, see docs/guides/timers.md.
+    headers is JSON text with the trace of the producer, see docs/operate/tracing.md. job_id is
+    the job that a message belongs to, see docs/guides/jobs.md.
 
     slices: which of shard and instance_type get an index of open messages, without which a scope
     also reads the messages of all others; default: those that are named here.
@@ -545,7 +561,11 @@ class MessageTable(_Names):
         # Index names appear unquoted in hints: letters, digits and _ only.
         plain = re.sub(r"[^a-z0-9_]", "_", self.bare_name.lower())
         plain = plain if plain[0].isalpha() else f"mw{plain}"
-        end = f"_{suffix}" if suffix in ("guard", "id", FAILED, UNIQUE) else f"{self.rule}_{suffix}"
+        end = (
+            f"_{suffix}"
+            if suffix in ("guard", "id", FAILED, UNIQUE, JOB)
+            else f"{self.rule}_{suffix}"
+        )
         whole = plain + end
         if len(whole) <= MAX_NAME and plain == self.bare_name.lower():
             return whole

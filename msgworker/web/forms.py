@@ -110,9 +110,11 @@ LABELS = {
     "error": "error contains",
     "since": "created since",
     "group": "error group",
+    "job": "job",
 }
 
 SAID = {
+    "job": "of job {}",
     "topic": "of topic {}",
     "object": "of object {}",
     "group": "of error group {}",
@@ -132,6 +134,7 @@ class Selection:
     error: str = ""
     since: str = ""
     group: str = ""
+    job: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Selection:
@@ -147,7 +150,7 @@ class Selection:
                 raise ConfigError(f"{one.name} has at most {most:,} characters")
             found[one.name] = text
         made = cls(**found)
-        _ = made.numbers, made.instant(), made.state
+        _ = made.numbers, made.instant(), made.state, made.job_id
         return made
 
     @property
@@ -180,6 +183,11 @@ class Selection:
             words = ", ".join(one.value for one in State)
             raise ConfigError(f"a state is one of {words}; got {self.status!r:.60}") from None
 
+    @property
+    def job_id(self) -> int | None:
+        """The id of the job; raises ConfigError."""
+        return whole({"job": self.job}, "job", 0, 1, MOST_ID) or None
+
     def instant(self, now: datetime | None = None) -> datetime | None:
         """`since` as an instant; raises ConfigError."""
         if not self.since:
@@ -207,6 +215,7 @@ class Selection:
             "error": self.error or None,
             "since": self.instant(),
             "fingerprint": self.group or None,
+            "job": self.job_id,
         }
 
     @property

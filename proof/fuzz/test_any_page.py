@@ -61,7 +61,7 @@ def _paths(msg_id: int, text: str, query: str) -> Iterable[str]:
     yield f"/act/pause-topic?{urlencode({'name': text})}"
     for page in ("/", "/messages", "/failures", "/lanes", "/audit"):
         yield f"{page}?{typed}"
-    for page in ("/messages", "/audit", "/change", "/act", "/jobs"):
+    for page in ("/messages", "/audit", "/change", "/act", "/writes"):
         yield f"{page}/{quote(query, errors='replace', safe='')}"
 
 

@@ -318,3 +318,21 @@ def test_the_openapi_document_is_in_step():
     assert OPENAPI.read_text() == wanted, (
         "run: python -m msgworker.web.api > docs/reference/openapi.json"
     )
+
+
+def test_jobs_are_listed_read_sealed_and_cancelled(app, client):
+    jobs = [app.job(f"job {n}", on_complete=("t", {"secret": n})) for n in range(3)]
+    send(app, "a", "b", topic="t", job=jobs[0])
+    assert [one["name"] for one in rows_of(client, "/jobs?limit=2")] == ["job 2", "job 1", "job 0"]
+    assert client.get("/jobs?state=ended").json()["items"] == []
+    one = client.get(f"/jobs/{jobs[0].job_id}").json()
+    assert (one["state"], one["waiting"]["count"], one["payload"]) == ("open", 2, None)
+    assert client.get("/jobs/99").status_code == client.get("/jobs/x").status_code == 404
+    path = f"/jobs/{jobs[0].job_id}"
+    assert client.post(f"{path}/seal", json={}).json()["changed"] == 1
+    assert client.post("/messages", json={"topic": "t", "job": jobs[0].job_id}).status_code == 409
+    assert client.post("/messages", json={"topic": "t", "job": jobs[1].job_id}).status_code == 200
+    found = client.get(f"/messages?job={jobs[1].job_id}").json()["items"]
+    assert [one["job_id"] for one in found] == [jobs[1].job_id]
+    assert client.post(f"{path}/cancel", json={"reason": "wrong"}).json()["changed"] == 2
+    assert client.get(path).json()["state"] == "cancelled"

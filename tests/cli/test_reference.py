@@ -34,6 +34,7 @@ REST: dict[str, tuple[str, ...]] = {
     "resume": ("settle",),
     "limits": ("--json",),
     "schedules": ("--json",),
+    "jobs": ("--json",),
     "audit": ("1",),
     "lanes": (),
     "instances": (),

@@ -18,7 +18,7 @@ from msgworker.queries.instances import overdue as missed
 from msgworker.store.lease import Lease
 from tests.support.programs import AT, LOOKS, Cli, dead, environment, sql
 
-OF_NO_ROW = ("pause", "limits", "schedules", "audit", "locks", "partitions", "config")
+OF_NO_ROW = ("pause", "limits", "schedules", "jobs", "audit", "locks", "partitions", "config")
 """Looks that show no text of messages."""
 EVIL = "\x1b]0;owned\x07\u202eC-1"
 

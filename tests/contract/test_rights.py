@@ -36,7 +36,7 @@ pytestmark = pytest.mark.quick
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "rights.md"
 LACKING = ", shard, priority)"
-OF_OTHERS, OF_TRACES = ("unique_key", "(headers)"), "(headers)"
+OF_OTHERS, OF_TRACES = ("unique_key", "(headers)", "(job_id)"), "(headers)"
 """Of a table without these columns."""
 ROLES = ("owner", "producer", "worker", "looker", "ops")
 _number = count()

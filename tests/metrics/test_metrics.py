@@ -125,6 +125,7 @@ def told_of_all() -> Snapshot:
         events.OutageBegan(me, "fetcher", "x"),
         events.ScheduleFired(me, "nightly", "t", [1, 2]),  # type: ignore[list-item]
         events.ScheduleFailed(me, "nightly", "x", 1.0),
+        events.JobCompleted(me, 1, "month end", done=5, dead=0),
     ):
         stream.emit(event)
     return counting.snapshot()
@@ -136,6 +137,7 @@ TOLD = {
         for word in ("done", "retried", "dead", "cancelled", "postponed", "released", "lost")
     },
     ("msgworker_looks_total", ()): 2,
+    ("msgworker_jobs_completed_total", ()): 1,
     ("msgworker_wasted_looks_total", ()): 1,
     ("msgworker_claims_offered_total", ()): 3,
     ("msgworker_claims_won_total", ()): 2,

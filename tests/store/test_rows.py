@@ -65,7 +65,7 @@ def test_what_counts_as_filled_is_what_each_insert_names():
 
 def test_every_parameter_of_a_row_is_known():
     given: dict[str, Any] = dict.fromkeys(("topic", "object_id", "payload", "at"), "x")
-    given |= {"priority": 1, "unique_key": "k", "kept": True, "scheduled_for": "x"}
+    given |= {"priority": 1, "unique_key": "k", "kept": True, "scheduled_for": "x", "job_id": 1}
     t = tables_for(MessageTable(), DATABASES["sqlite"])
     keys = {key for delay in (None, 1.0) for key in row_values(t, delay=delay, **given)}
     assert keys | {"b_headers"} == set(PARAMS)

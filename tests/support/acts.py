@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -24,6 +24,7 @@ from msgworker.queries import (
     remaining,
 )
 from msgworker.queries import counts as overview
+from msgworker.queries import jobs as shown_jobs
 from msgworker.store import (
     audit,
     bounded,
@@ -32,6 +33,7 @@ from msgworker.store import (
     change,
     claim,
     items,
+    jobs,
     lease,
     limits,
     locks,
@@ -91,6 +93,15 @@ class Compiled:
         return iter(())
 
 
+class _Opened(NamedTuple):
+    name: str = "j"
+    on_complete: str = "t"
+    object_id: None = None
+    payload: None = None
+    cancelled_at: None = None
+
+
+OPENED = _Opened()
 LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None, None)
 
 
@@ -111,6 +122,7 @@ def _shown_row(status: int) -> tuple[Any, ...]:
         None,
         0,
         0,
+        None,
         None,
         None,
         None,
@@ -196,6 +208,21 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield schedules.fire, {"seen": stored, "rows": ticks, "next_at": tick, "last_at": tick}
     yield schedules.delete, {"seen": stored}
     yield schedules.tick_of, {"msg_id": 1}
+    if jobs.is_there(t):
+        opens = {"name": "j", "on_complete": "t", "object_id": None, "payload": None}
+        yield jobs.open_job, opens | {"on_dead": "wait", "opened_by": None}
+        yield jobs.lock_open, {"job_id": 1}
+        yield jobs.seal, {"job_id": 1}
+        yield jobs.job_of, {"msg_id": 1}
+        yield jobs.ended, {"after": 0}
+        yield jobs.cancel, {"job_id": 1}
+        some = log.rows
+        log.rows = {"FOR UPDATE": [OPENED], "count(*)": [(1,) * 5]}
+        yield jobs.complete, {"job_id": 1}
+        yield shown_jobs.find, {"is_open": True, "limit": 5, "after": 9}
+        yield shown_jobs.find, {"is_open": False, "limit": 5, "after": None}
+        yield shown_jobs.show, {"job_id": 1}
+        log.rows = some
     yield recover.flagged_by, {"instance_id": "x"}
     yield recover.owners, {}
     yield recover.recover, {"ids": many[: recover.BATCH], "dead_id": "x", "text": "died"}

@@ -19,11 +19,11 @@ NEW, RUNNING, DONE, FAILED = 0, 1, 2, -1
 
 def looks(ops: Ops, msg_id: int) -> dict[str, Callable[[], Any]]:
     """Every look of ops; those at one message at this one."""
-    of_one = ("show", "explain", "place", "items")
+    of_one = ("show", "explain", "place", "items", "job")
     plain = (
         *("counts", "overview", "probe", "unfinished", "find", "messages", "failures", "lanes"),
         *("instances", "limits", "history", "timings", "sizes", "doctor", "pauses", "audit"),
-        *("schedules", "can_schedule", "locks"),
+        *("schedules", "can_schedule", "locks", "jobs"),
     )
     found = {name: getattr(ops, name) for name in plain}
     return found | {name: lambda name=name: getattr(ops, name)(msg_id) for name in of_one}

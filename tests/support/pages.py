@@ -10,6 +10,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 
 from msgworker import App
+from msgworker.payload import clean
 from msgworker.store.items import label
 from msgworker.store.tries import fingerprint
 from tests.support.browsing import Browser, Page
@@ -18,6 +19,7 @@ from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rows import Table
 
 PLAIN = "plain text"
+BY_JOB = "job_id"
 AT = datetime(2026, 11, 22, 13, 0, tzinfo=UTC)
 
 
@@ -49,6 +51,9 @@ def fill(app: App, text: str) -> list[int]:
     ops = app.ops.acting(actor=text, source=text)
     ops.pause(text, reason=text)
     ops.cancel(ids[3], reason=f"because {text}")
+    if BY_JOB in app.tables.names:
+        told = clean(text, 190)
+        app.job(told, on_complete=(clean(text, 100), {told: told}, told), opened_by=text)
     app.add_handler("t", lambda msg: None)
     name = "".join(c for c in text[:60] if c.isprintable()).strip()
     app.every("24h", topic="t", name=name or "nightly")
@@ -63,7 +68,8 @@ def paths(text: str, ids: list[int]) -> list[str]:
     """Every page, with this text in every parameter that takes one."""
     one, q = ids[0], quote(text, safe="")
     found = ["/", "/failures", "/lanes", "/lanes?by=object", "/instances", "/topics", "/schedules"]
-    found += ["/locks", "/audit", "/system", "/audit/1", f"/jobs/{one}?op=3", "/messages/99999"]
+    found += ["/locks", "/audit", "/system", "/audit/1", f"/writes/{one}?op=3", "/messages/99999"]
+    found += ["/jobs", "/jobs/1", f"/jobs?after={q}", f"/jobs/{q}"]
     found += [f"/messages/{i}?payload=1" for i in ids] + [f"/messages/{one}/items"]
     found += ["/messages", f"/messages?find={q}", f"/messages?group={fingerprint(text)}"]
     found += [f"/messages?topic={q}&object={q}&error={q}", f"/messages?status={q}&after={q}"]

@@ -48,6 +48,7 @@ def gone(pid: int) -> bool:
 AT = ("--app", "crm:app")
 LOOKS = (
     *("status", "list", "show 1", "explain 1", "failures", "pause", "limits", "schedules"),
+    "jobs",
     *("audit", "lanes", "instances", "locks", "partitions", "doctor", "config"),
 )
 """Every command that looks, as it is called for message 1 without a change; all take --json."""

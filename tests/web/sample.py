@@ -49,6 +49,7 @@ def sample(app: App) -> dict[str, str]:
     _waiting(app, now)
     _instances(app, table, now)
     _history(app, now)
+    job = _job(app)
     rerun = _operations(app, dead, now)
     _again(app, dead[3], now)
     return {
@@ -60,6 +61,8 @@ def sample(app: App) -> dict[str, str]:
         "failures": "/failures",
         "rerun": "/change/rerun?topic=statement.send",
         "lanes": "/lanes",
+        "jobs": "/jobs",
+        "job": f"/jobs/{job}",
         "instances": "/instances",
         "release": f"/act/release?name={GONE}",
         "topics": "/topics",
@@ -71,6 +74,20 @@ def sample(app: App) -> dict[str, str]:
         "system": "/system",
         "error": "/messages/4711000",
     }
+
+
+def _job(app: App) -> int:
+    """A month-end run at two thirds; its id."""
+    table = Table(app)
+    how = {"on_complete": "settlement.report", "opened_by": "anna"}
+    sent = [({"month": "2026-10"}, f"S-{n}") for n in range(60)]
+    with app.job("settlement 2026-10", **how) as job, app.engine.begin() as conn:
+        app.send_many(conn, "contract.settle", sent, job=job)
+    ids = [row[0] for row in table.rows("msg_id", "job_id") if row[1] == job.job_id]
+    for msg_id in ids[:41]:
+        edit(app, msg_id, status=DONE)
+    edit(app, ids[41], status=FAILED, error_try_times=3, last_error="ValueError: no tariff")
+    return job.job_id
 
 
 def _done(app: App, now: datetime) -> None:

@@ -135,7 +135,7 @@ def _written(app: App, page: Any, _: dict[str, str]) -> Iterator[tuple[str, byte
         page.get_by_label("Messages a second").fill("4")
         page.get_by_role("button", name="Cancel").click()
         page.get_by_text("It runs").wait_for()
-        yield "job", page.screenshot()
+        yield "write", page.screenshot()
         page.get_by_role("button", name="End it").click()
         page.get_by_text("It was ended").wait_for()
 

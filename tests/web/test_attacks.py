@@ -69,7 +69,9 @@ def test_who_is_not_admitted_learns_no_place_and_no_version(
             assert told not in found.text + str(found.headers), told
 
 
-@pytest.mark.parametrize("path", ["/audit/{}", "/messages/{}", "/audit?after={}", "/jobs/x?op={}"])
+@pytest.mark.parametrize(
+    "path", ["/audit/{}", "/messages/{}", "/audit?after={}", "/writes/x?op={}"]
+)
 @pytest.mark.parametrize("number", [MOST_ID, MOST_ID + 1, -MOST_ID - 1, -MOST_ID - 2, 10**400])
 def test_a_number_that_no_database_has_is_refused(sqlite_app: App, path: str, number: int) -> None:
     found = browse(sqlite_app).get(path.format(number))

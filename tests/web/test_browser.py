@@ -103,7 +103,7 @@ def test_axe_finds_nothing_serious_on_any_page(sqlite_app: App, width: int, colo
             page.get_by_label("Reason").fill("INC-4713")
             page.get_by_role("button", name="Resume").click()
             page.get_by_text("Done, in").wait_for()
-            found += _serious(page, program, "job")
+            found += _serious(page, program, "write")
         with served(sqlite_app, auth=tokens) as url:
             page.goto(url)
             found += _serious(page, program, "login")

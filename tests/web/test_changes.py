@@ -240,9 +240,9 @@ def test_a_slow_rerun_shows_how_far_it_is_and_can_be_ended_and_continued(
 
 
 def test_a_job_that_this_process_does_not_know_leads_to_the_audit(ann: Browser) -> None:
-    page = ann.get("/jobs/0123456789abcdef?op=17", 404)
+    page = ann.get("/writes/0123456789abcdef?op=17", 404)
     assert "/audit/17" in page.links
-    assert "/audit" in ann.get("/jobs/x", 404).links
+    assert "/audit" in ann.get("/writes/x", 404).links
 
 
 def test_the_page_of_topics_tells_how_long_each_took_in_a_window(
@@ -390,7 +390,7 @@ WRITES = [
         ("POST", f"/act/{act.kind}", {"name": "x", "reason": "x"}, str(act.role))
         for act in ON_THINGS.values()
     ),
-    ("POST", "/jobs/x/end", {}, "operator"),
+    ("POST", "/writes/x/end", {}, "operator"),
 ]
 
 

@@ -19,6 +19,7 @@ from msgworker.instance.claiming.drain import Drain, DrainEnd, Next, PollPace, S
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.search import Look
 from msgworker.instance.connections import Connections
+from msgworker.instance.liveness.jobs import JobCloser
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane, Phase, Reason
@@ -148,6 +149,7 @@ class Fetcher(Role):
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
+        self._jobs = JobCloser(setup, shared, self.link, log=shared.log, look_now=wake.set)
         self.exhausted = False
         self._more = True
         self._full = False  # the last claim took all free lanes
@@ -402,6 +404,9 @@ class Fetcher(Role):
         return self.drain_end.waits(None, lease_ends_in)
 
     def _count(self) -> Next:
+        if self._drain is not None and self._jobs.run():  # what they have sent is there now
+            self.drain_end.saw_work()
+            return Next.LOOK_AFRESH
         found = self._finder.left()
         due, refused = found.due_heads, len(self._claimer.rejected_rows)
         self.undone = found.by[Waits.DUE] if due > refused else 0

@@ -14,6 +14,7 @@ from msgworker.db import Trouble, outage_pause, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.connections import Connections
+from msgworker.instance.liveness.jobs import JobCloser
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import OperatorRequests
@@ -123,7 +124,7 @@ class HistoryWriter:
 
 # --- The housekeeping, in the order of one round: check lanes kept from a lost lease, take a new id
 # if it should, read pauses, limits and requests, release flagged rows without a lane, recover dead
-# instances, write the history.
+# instances, write the history, complete jobs. Between two rounds jobs are completed, too.
 #
 # Its statements may wait for locks of others, such as one on the table of messages. The lease does
 # not depend on them: the heartbeat renews it in another thread, on another connection. The
@@ -168,6 +169,8 @@ class Housekeeper(Role):
         self.link = self._link = shared.connector.new(spare=True)
         self._file = db.DatabaseFile(setup.engine)
         self._begun = 0.0
+        self._whole_at = 0.0  # when the next whole round begins
+        self.jobs = JobCloser(setup, shared, self._link, log=self.log, look_now=look_now)
         self.requests = OperatorRequests(setup, shared, self._link, log=self.log, look_now=look_now)
         self.chronicle = HistoryWriter(
             setup, self._link, spans=settler.spans, me=shared.identity.id, log=self.log
@@ -189,14 +192,24 @@ class Housekeeper(Role):
             self.chronicle.look_at_clock()
 
     def run_once(self) -> int:
-        """One round."""
-        self._begun = time.monotonic()
+        """One round; or, between two, only a look for jobs to complete."""
+        begun = time.monotonic()
         self.emit()
         if self._shared.stop.has_left:
             return 0
+        if begun < self._whole_at:
+            with self._link.lock:
+                return self.jobs.run()
+        self._begun = begun
         self._watch_file()
         with self._link.lock:
             return self._keep_house()
+
+    def woken(self) -> None:
+        self._whole_at = 0.0
+
+    def failed(self, error: BaseException) -> None:
+        self._whole_at = 0.0
 
     def _keep_house(self) -> int:
         """Run each part, also if another one has failed; the first error is raised at the end.
@@ -210,6 +223,7 @@ class Housekeeper(Role):
             self._release_unknown,
             self._recover,
             self.chronicle.write,
+            self.jobs.run,
         )
         did = 0
         for part in parts:
@@ -234,15 +248,17 @@ class Housekeeper(Role):
         return self.recovery.run(self._begun)
 
     def pause_seconds(self, did: int) -> float:
-        """Counted from the beginning of the round."""
+        """Counted from the beginning of the whole round."""
         if self._shared.stop.has_left:
             return self._setup.settings.heartbeat_seconds
+        self._whole_at = 0.0
         if self.recovery.more:
             return 0.0
         if self._shared.in_flight.unsure:
             return UNSURE_SECONDS
-        over = time.monotonic() - self._begun
-        return max(0.0, self._setup.settings.heartbeat_seconds - over)
+        now = time.monotonic()
+        self._whole_at = self._begun + self._setup.settings.heartbeat_seconds
+        return max(0.0, min(self._whole_at - now, self.jobs.pause))
 
     def emit(self) -> None:
         """Log, and emit as events, what has happened to the lease."""

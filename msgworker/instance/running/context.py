@@ -12,16 +12,16 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Unpack
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
-from msgworker.db import follows, is_aborted
-from msgworker.errors import HandlerMisuse, ItemsFailed
+from msgworker.db import connecting, follows, is_aborted
+from msgworker.errors import ConfigError, HandlerMisuse, ItemsFailed
 from msgworker.instance.running.traceback import came_from
 from msgworker.logs import logger
 from msgworker.message import Message, OnDuplicate, Outgoing, Uniqueness
 from msgworker.payload import quoted
 from msgworker.processlock import ProcessLock
-from msgworker.producing import AllSendOptions, outgoing, refuse_topic
+from msgworker.producing import FromHandler, outgoing, refuse_topic
 from msgworker.store import send as store
 from msgworker.table import Tables
 from msgworker.tracing import NoTracer
@@ -114,6 +114,8 @@ class Sends(Protocol):
     @property
     def tables(self) -> Tables: ...
     @property
+    def engine(self) -> Engine: ...
+    @property
     def channel(self) -> str | None: ...
     @property
     def tracer(self) -> NoTracer: ...
@@ -140,6 +142,7 @@ class Context:
     __slots__ = (
         "_connection",
         "_fans",
+        "_known_jobs",
         "_log",
         "_msg",
         "_running",
@@ -212,8 +215,10 @@ class Context:
         unique_key: str | None = None,
         unique: Uniqueness = "open",
         on_duplicate: OnDuplicate = "skip",
+        job: bool = False,
     ) -> Any:
-        """Send a message as a part of this message's outcome. The arguments are those of App.send.
+        """Send a message as a part of this message's outcome. The arguments are those of App.send;
+        job=True sends it into the job of this message, if it belongs to one, sealed or not.
 
         In a transactional handler it is inserted at once, in the transaction of the outcome, and
         its msg_id is returned. In a plain handler it is inserted after the handler has returned, in
@@ -234,6 +239,7 @@ class Context:
             unique_key=unique_key,
             unique=unique,
             on_duplicate=on_duplicate,
+            job_id=self._job_of(self._msg.msg_id, job),
         )
         return self._send(message, self._msg.msg_id)
 
@@ -252,6 +258,36 @@ class Context:
             message = outgoing(tables, topic, *what, **options)
             sending.carry(message.row, tables.header_room)
         return message
+
+    def _job_of(self, msg_id: Any, job: Any) -> int | None:
+        """The job of a message, if what is sent belongs to it, too. Until that message has ended
+        the job cannot complete."""
+        if not isinstance(job, bool):
+            raise ConfigError(
+                f"ctx.send takes job=True, for the job of its message; got {job!r:.80}. What goes "
+                "into another job is sent by App.send, in a transaction of yours"
+            )
+        if not job:
+            return None
+        assert self._setup is not None
+        from msgworker.store import jobs  # each instance has it
+
+        if msg_id not in (known := self._jobs):
+            if self._connection is not None:
+                known[msg_id] = jobs.job_of(self._connection, self._setup.tables, msg_id)
+            else:
+                with connecting(self._setup.engine) as conn:
+                    known[msg_id] = jobs.job_of(conn, self._setup.tables, msg_id)
+        return known[msg_id]
+
+    @property
+    def _jobs(self) -> dict[Any, int | None]:
+        """The jobs of messages, as far as they were asked for."""
+        try:
+            return self._known_jobs
+        except AttributeError:  # set when it is first asked for: most handlers never do
+            self._known_jobs: dict[Any, int | None] = {}
+        return self._known_jobs
 
     def _send(self, message: Outgoing, of: Any) -> Any:
         """Send a message with the outcome of the message whose msg_id is `of`."""
@@ -426,7 +462,8 @@ class BatchContext(Context):
         payload: Any = None,
         *,
         of: Message[Any] | None = None,
-        **options: Unpack[AllSendOptions],
+        job: bool = False,
+        **options: Unpack[FromHandler],
     ) -> Any:
         """As Context.send. of: the message of this batch with whose outcome it is sent.
 
@@ -448,8 +485,9 @@ class BatchContext(Context):
                 f"ctx.send takes of=..., a message of this batch, got {_named(of)}; pass one of "
                 "the messages that the handler was called with"
             )
-        message = self._outgoing(topic, payload, **options)
-        return self._send(message, self._msg.msg_id if of is None else of.msg_id)
+        whose = self._msg.msg_id if of is None else of.msg_id
+        message = self._outgoing(topic, payload, **options, job_id=self._job_of(whose, job))
+        return self._send(message, whose)
 
     def _is_ours(self, message: Any) -> bool:
         if self._ids is None:

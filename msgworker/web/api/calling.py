@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from msgworker.errors import (
     DuplicateMessage,
+    JobSealed,
     KeyUsed,
     LeaseBusy,
     MsgworkerError,
@@ -137,6 +138,7 @@ Topic = Annotated[str, _words(1000), _STORABLE]
 NewTopic = Annotated[str, _words(100), _STORABLE]
 ObjectId = Annotated[str, _words(190), _STORABLE]
 Key = Annotated[str, _words(190), _STORABLE]
+JobId = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
 Reason = Annotated[str, _words(1000), _STORABLE]
 ErrorPart = Annotated[str, _words(2000), _STORABLE]
 Kind = Annotated[str, _words(20), _STORABLE]
@@ -177,6 +179,7 @@ class Selection(Asked):
     error: ErrorPart | None = None
     since: Instant | None = None
     fingerprint: Fingerprint | None = None
+    job: JobId | None = None
     up_to: Id | None = None
 
 
@@ -327,7 +330,7 @@ async def _answer(endpoint: Endpoint, request: Request) -> Response:
             found = await _once(endpoint, call)
     except Wrong as error:
         return problem(422, "the request has wrong values; see errors", errors=error.faults)
-    except (SelectionChanged, DuplicateMessage, LeaseBusy) as error:
+    except (SelectionChanged, DuplicateMessage, JobSealed, LeaseBusy) as error:
         facts = {
             name: getattr(error, name)
             for name in ("expected", "found", "msg_id")

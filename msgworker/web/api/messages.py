@@ -46,6 +46,7 @@ class Filter(calling.Paging):
     error: calling.ErrorPart | None = None
     since: Instant | None = None
     fingerprint: calling.Fingerprint | None = None
+    job: Annotated[int, Field(ge=1, le=2**63 - 1)] | None = None
     order: Literal["newest", "oldest"] = "newest"
 
 
@@ -73,6 +74,7 @@ class Send(Asked):
     unique_key: calling.Key | None = None
     unique: Literal["open", "kept"] = "open"
     on_duplicate: Literal["skip", "raise", "replace"] = "skip"
+    job: calling.JobId | None = None
     reason: Reason | None = None
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from starlette.exceptions import HTTPException
 
+from msgworker.ops.results import Progress, Repaired
 from msgworker.queries.charts import History, Timings
 from msgworker.queries.counts import Overview, Sizes, TopicInfo
 from msgworker.queries.failures import Failures
+from msgworker.queries.jobs import JobInfo
 from msgworker.queries.lanes import LaneInfo
 from msgworker.store.audit import AuditEntry, Operation
 from msgworker.web.api import calling
@@ -25,9 +28,11 @@ from msgworker.web.api.calling import (
     Page,
     Part,
     Topic,
+    Why,
     part_of,
 )
-from msgworker.web.api.operations import write_of
+from msgworker.web.api.operations import lasting, write_of
+from msgworker.web.sessions import Role
 
 
 class Span(Asked):
@@ -100,6 +105,64 @@ async def list_lanes(call: Call) -> Page:
     return Page(await call.site.ask(call.ops.lanes, **call.query.model_dump()))
 
 
+# --- Jobs.
+
+
+class Jobs(Asked):
+    """state: "open" = those that have not completed, "ended" = the others."""
+
+    limit: Limit = 50
+    after: IdText | None = None
+    state: Literal["open", "ended"] | None = None
+
+
+async def list_jobs(call: Call) -> Page:
+    """Jobs, the newest first, and how far each is; payloads are not shown."""
+    asked = call.query.model_dump(exclude={"state"})
+    state = call.query.state
+    is_open = None if state is None else state == "open"
+    found = await call.site.ask(call.ops.jobs, is_open=is_open, **asked)
+    return Page(found, [replace(one, payload=None) for one in found])
+
+
+async def get_job(call: Call) -> JobInfo:
+    """One job, and how far it is; its payload is not shown."""
+    return replace(await _job(call), payload=None)
+
+
+async def _job(call: Call) -> JobInfo:
+    job_id = call.number("job_id", "job")
+    found = await call.site.ask(call.ops.job, job_id) if job_id > 0 else None
+    if found is None:
+        raise HTTPException(404, f"there is no job {job_id}; see /jobs")
+    return found
+
+
+async def seal_job(call: Call) -> Repaired:
+    """Say that all messages of a job were sent, for a producer that has ended before that."""
+    job = await _job(call)
+    done: Repaired = await call.site.ask(
+        partial(call.acting.seal_job, job.job_id, **call.body.model_dump())
+    )
+    return done
+
+
+async def cancel_job(call: Call) -> Repaired | Progress:
+    """Cancel a job: it is sealed, sends no message, and what has not ended of it is cancelled."""
+    job, given = await _job(call), call.body.model_dump()
+    if job.completed_at is not None:
+        raise HTTPException(409, f"job {job.job_id} has completed")
+    write = partial(call.acting.cancel_job, job.job_id, **given)
+    if given["dry_run"]:
+        counted: Repaired = await call.site.count(write)
+        return counted
+    title = f"cancel of job {job.job_id}, by the API"
+    return await lasting(call, title, lambda on_progress: write(progress=on_progress))
+
+
+_JOB: dict[str, Any] = {"paths": {"job_id": "the id of a job"}, "tag": "jobs"}
+
+
 # --- The audit: what was asked, by whom, from where and why; and operations as they run.
 
 
@@ -137,6 +200,14 @@ ENDPOINTS: list[Endpoint] = [
     *(write_of(f"{verb}-topic") for verb in ("pause", "resume")),
     Endpoint("GET", "/failures", list_failures, Failures, query=Groups, page=True, tag="failures"),
     Endpoint("GET", "/lanes", list_lanes, LaneInfo, query=Lanes, page=True, tag="lanes"),
+    Endpoint("GET", "/jobs", list_jobs, JobInfo, query=Jobs, page=True, tag="jobs"),
+    Endpoint("GET", "/jobs/{job_id}", get_job, JobInfo, **_JOB),
+    Endpoint(
+        "POST", "/jobs/{job_id}/seal", seal_job, Repaired, body=Why, role=Role.OPERATOR, **_JOB
+    ),
+    Endpoint(
+        "POST", "/jobs/{job_id}/cancel", cancel_job, Repaired, body=Why, role=Role.OPERATOR, **_JOB
+    ),
     Endpoint("GET", "/audit", list_audit, AuditEntry, query=Entries, page=True, tag="audit"),
     Endpoint(
         "GET",

@@ -1,9 +1,9 @@
 """The pages. Each module has `routes`.
 
 overview   /, what needs help, /topics
-messages   /messages, one message and its items, /failures, /lanes
+messages   /messages, one message and its items, /failures, /lanes, /jobs
 instances  /instances, /schedules, /locks, /system
-audit      /audit: who changed what, and why; /jobs: a write that was begun, how far it is
+audit      /audit: who changed what, and why; /writes: one that was begun, how far it is
 changing   /change: rerun, discard and cancel messages; /act: pause a topic, and the like
 login      /login, /logout, /theme
 """
@@ -23,6 +23,7 @@ NAV = [
     ("Messages", "messages"),
     ("Failures", "failures"),
     ("Lanes", "lanes"),
+    ("Jobs", "jobs"),
     ("Instances", "instances"),
     ("Topics", "topics"),
     ("Schedules", "schedules"),

@@ -117,7 +117,7 @@ async def begun(request: Request, work: Work, **about: Any) -> Response:
         if job.over.is_set():
             break
         await asyncio.sleep(LOOK_SECONDS)
-    return RedirectResponse(site.url(request, "job", {"op": job.op_id}, job_id=job.job_id), 303)
+    return RedirectResponse(site.url(request, "write", {"op": job.op_id}, job_id=job.job_id), 303)
 
 
 def job_of(site: Site, request: Request) -> Job | None:
@@ -129,10 +129,10 @@ async def job(request: Request) -> Response:
     found = job_of(site, request)
     if found is None:
         op_id = whole(request.query_params, "op", 0, 0, 2**62) or None
-        return site.render(request, "job_gone.html", 404, op_id=op_id)
+        return site.render(request, "write_gone.html", 404, op_id=op_id)
     result = found.result if isinstance(found.result, Repaired) else None
     return site.render(
-        request, "job.html", job=found, result=result, advice=HELP, over=found.over.is_set()
+        request, "write.html", job=found, result=result, advice=HELP, over=found.over.is_set()
     )
 
 
@@ -143,12 +143,12 @@ async def end(request: Request) -> Response:
     if found is None:
         raise HTTPException(404, "this process does not know that write; the audit shows it")
     found.end()
-    return RedirectResponse(site.url(request, "job", job_id=found.job_id), 303)
+    return RedirectResponse(site.url(request, "write", job_id=found.job_id), 303)
 
 
 routes = [
     Route("/audit", audit, name="audit"),
     Route("/audit/{op_id}", operation, name="operation"),
-    Route("/jobs/{job_id}", job, methods=["GET"], name="job"),
-    Route("/jobs/{job_id}/end", end, methods=["POST"], name="job_end"),
+    Route("/writes/{job_id}", job, methods=["GET"], name="write"),
+    Route("/writes/{job_id}/end", end, methods=["POST"], name="write_end"),
 ]

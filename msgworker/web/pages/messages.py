@@ -338,11 +338,49 @@ async def lanes(request: Request) -> Response:
     return await site.live(request, "lanes.html", values)
 
 
+# --- Jobs: how far each is, with a bar.
+
+JOBS = 50
+
+
+async def jobs(request: Request) -> Response:
+    site, query = site_of(request), request.query_params
+    after = query.get("after", "")
+    is_open = query.get("state") == "open" or None
+
+    async def values() -> dict[str, Any]:
+        last = id_of(after) if after else None
+        found = await site.ask(
+            partial(site.ops.jobs, is_open=is_open, limit=JOBS, after=last),
+        )
+        chosen = {"state": "open"} if is_open else {}
+        more = None if found.next_after is None else chosen | {"after": found.next_after}
+        first = chosen if after else None
+        return {"rows": found, "is_open": is_open, "first": first, "more": more}
+
+    return await site.live(request, "jobs.html", values)
+
+
+async def job(request: Request) -> Response:
+    site = site_of(request)
+    job_id = id_of(request.path_params["job_id"])
+
+    async def values() -> dict[str, Any]:
+        found = await site.ask(site.ops.job, job_id) if job_id > 0 else None
+        if found is None:
+            raise HTTPException(404, f"there is no job {job_id}")
+        return {"job": found}
+
+    return await site.live(request, "job.html", values)
+
+
 routes = [
     Route("/messages", messages, name="messages"),
     Route("/messages/{msg_id}", message, name="message"),
     Route("/messages/{msg_id}/items", items, name="items"),
     Route("/failures", failures, name="failures"),
     Route("/failures.csv", as_csv, name="failures_csv"),
+    Route("/jobs", jobs, name="jobs"),
+    Route("/jobs/{job_id}", job, name="job"),
     Route("/lanes", lanes, name="lanes"),
 ]

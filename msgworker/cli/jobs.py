@@ -1,0 +1,248 @@
+"""`jobs`: list them, show one and watch how far it is, seal one, cancel one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from msgworker import App
+from msgworker.cli.logs import screen
+from msgworker.cli.options import message_id, on_table, open_app
+from msgworker.cli.output import (
+    Column,
+    NothingMatched,
+    Usage,
+    age,
+    confirm,
+    note,
+    print_json,
+    print_table,
+    print_text,
+    safe,
+    since,
+    when,
+)
+from msgworker.cli.rerun import as_json_of, print_result, writes, written
+from msgworker.config import nearest
+from msgworker.counted import plural
+from msgworker.errors import ConfigError
+from msgworker.queries.jobs import JobInfo, JobState
+
+ACTIONS = ("show", "seal", "cancel")
+COLUMNS = (
+    Column("JOB", "right"),
+    Column("NAME", share=2),
+    Column("STATE"),
+    Column("WAITING", "right"),
+    Column("RUNNING", "right"),
+    Column("DONE", "right"),
+    Column("DEAD", "right"),
+    Column("%", "right"),
+    Column("AGE", "right"),
+)
+WATCH_SECONDS = 1.0
+TELL_SECONDS = 10.0
+"""How often the progress is printed where there is no terminal."""
+
+
+@click.command("jobs")
+@click.argument("action", metavar="[show|seal|cancel]", required=False)
+@click.argument("job", metavar="[ID]", required=False)
+@click.option("--open", "is_open", is_flag=True, help="Only those that have not completed.")
+@click.option(
+    "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
+)
+@click.option("--after", metavar="ID", help="Older than this one: the next page.")
+@click.option("--watch", is_flag=True, help="With show: print how far it is until it is over.")
+@writes
+@on_table
+def jobs(
+    ctx: click.Context,
+    /,
+    action: str | None,
+    job: str | None,
+    is_open: bool,
+    limit: int,
+    after: str | None,
+    watch: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """List jobs, the newest first; show how far one is; seal one; or cancel one with its messages.
+
+    Its messages: `list --job ID`; its dead ones run again by `rerun --job ID`. With --watch the
+    exit code is 1 if messages of it are dead.
+    """
+    how = written(given)
+    if action is not None and action not in ACTIONS:
+        raise Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
+    if action is not None and job is None:
+        raise Usage(f"name the job by its id: msgworker jobs {action} ID")
+    if watch and action != "show":
+        raise Usage("--watch is for one job: msgworker jobs show ID --watch")
+    if action not in ("seal", "cancel") and any(how.values()):
+        raise Usage(f"what is to be done? {', '.join(ACTIONS[1:])}, and the id of a job")
+    if action == "cancel" and not how["dry_run"] and not (how["reason"] or "").strip():
+        raise Usage("--reason is required; it is kept in the audit")
+    app = open_app(ctx, given)
+    if action is None or job is None:
+        last = None if after is None else message_id(after)
+        return _list(app, as_json, is_open=is_open or None, limit=limit, after=last)
+    job_id = message_id(job)
+    if action == "show":
+        return _show(app, job_id, as_json=as_json, watch=watch)
+    yes = how.pop("yes")
+    if action == "seal":
+        return _seal(app, job_id, as_json, **how)
+    return _cancel(app, job_id, as_json, yes=yes, **how)
+
+
+def _list(app: App, json: bool, **asked: Any) -> int:
+    found = app.ops.jobs(**asked)
+    if json:
+        print_json({"jobs": [as_dict(one) for one in found], "next_after": found.next_after})
+    elif not found:
+        click.echo("there is no job")
+    else:
+        print_table(COLUMNS, [_row(one) for one in found])
+        if found.next_after is not None:
+            note(f"there may be more: msgworker jobs --after {found.next_after}")
+    return 0
+
+
+def _row(one: JobInfo) -> list[Any]:
+    numbers = [str(one.waiting), str(one.running), str(one.done), str(one.dead)]
+    return [one.job_id, one.name, one.state, *numbers, _percent(one), age(since(one.opened_at))]
+
+
+def as_dict(one: JobInfo) -> dict[str, Any]:
+    """A job for JSON: numbers as they are, `more` where there are more than were counted."""
+    fields = asdict(one)
+    counts = {name: getattr(one, name) for name in ("waiting", "running", "done", "dead", "total")}
+    more = [name for name, found in counts.items() if found.more]
+    fields |= {name: found.count for name, found in counts.items()}
+    return fields | {"at_least": more, "percent": round(100 * one.share, 1)}
+
+
+def _known(app: App, job_id: int) -> JobInfo:
+    found = app.ops.job(job_id) if job_id > 0 else None
+    if found is None:
+        raise NothingMatched(f"there is no job {job_id}")
+    return found
+
+
+def _show(app: App, job_id: int, *, as_json: bool, watch: bool) -> int:
+    found = _watched(app, job_id) if watch else _known(app, job_id)
+    if as_json:
+        print_json(as_dict(found))
+    else:
+        for line in _lines(found):
+            print_text(line, rest="    ")
+    return int(watch and found.dead.count > 0)
+
+
+def _watched(app: App, job_id: int) -> JobInfo:
+    """The job once it is over; until then its progress, with the rate of the last seconds."""
+    line, told_at, before = screen(), -TELL_SECONDS, None
+    try:
+        while True:
+            found, now = _known(app, job_id), time.monotonic()
+            if found.completed_at is not None:
+                return found
+            before = before or (now, found.ended.count)
+            seconds = now - before[0]
+            rate = (found.ended.count - before[1]) / seconds if seconds else found.rate
+            if seconds >= TELL_SECONDS:
+                before = (now, found.ended.count)
+            text = f"job {job_id}: {progress(found, rate)}"
+            if line.is_terminal:
+                line.status(text)
+            elif now - told_at >= TELL_SECONDS:
+                told_at = now
+                note(text)
+            time.sleep(WATCH_SECONDS)
+    finally:
+        line.status("")
+
+
+def progress(one: JobInfo, rate: float | None) -> str:
+    """Such as "[#######...] 62.3 %, 62,310 of 100,000, 12 dead, 3,100/s, 12 seconds left"."""
+    marks = int(20 * one.share)
+    parts = [
+        f"[{'#' * marks}{'.' * (20 - marks)}] {_percent(one)} %",
+        f"{one.ended} of {one.total}",
+    ]
+    if one.dead.count:
+        parts.append(f"{one.dead} dead")
+    if rate:
+        left = one.waiting + one.running
+        parts.append(f"{rate:,.3g}/s")
+        parts += (
+            [f"{age(max(1.0, left.count / rate))} left"] if left.count and not left.more else []
+        )
+    if one.state is not JobState.RUNNING:
+        parts.append(one.state.value)
+    return ", ".join(parts)
+
+
+def _percent(one: JobInfo) -> str:
+    percent = f"{100 * one.share:.1f}"
+    return "99.9" if percent == "100.0" and one.share < 1 else percent
+
+
+def _lines(one: JobInfo) -> list[str]:
+    over = one.completed_at is not None
+    lines = [f"job {one.job_id}: {safe(one.name)}", f"state: {one.state}"]
+    lines.append(f"progress: {progress(one, None if over else one.rate)}")
+    counts = f"{one.waiting} waiting, {one.running} running, {one.done} done, {one.dead} dead"
+    if over:
+        again = one.waiting.count + one.running.count
+        counts = f"{one.done} done, {one.dead} dead"
+        counts += f"; since then {again:,} of it are unfinished again" if again else ""
+    lines.append(f"messages: {counts}")
+    for name in ("opened_at", "sealed_at", "cancelled_at", "completed_at"):
+        if (instant := getattr(one, name)) is not None:
+            by = f" by {safe(one.opened_by)}" if name == "opened_at" and one.opened_by else ""
+            lines.append(f"{name.removesuffix('_at')}: {when(instant)}{by}")
+    if one.on_complete is not None:
+        sent = "" if one.report_id is None else f": message {one.report_id}"
+        of = "" if one.object_id is None else f" of object {safe(one.object_id)}"
+        lines.append(f"when it completes: {safe(one.on_complete)}{of}{sent}")
+    if one.on_dead == "wait":
+        lines.append("dead messages: it waits until they are rerun, discarded or cancelled")
+    return lines
+
+
+def _seal(app: App, job_id: int, json: bool, **how: Any) -> int:
+    _known(app, job_id)
+    done = app.ops.seal_job(job_id, **how)
+    if json:
+        print_json({"operation": done.op_id, "job": job_id, "sealed": int(done)})
+    elif done:
+        click.echo(f"{'would have ' if done.dry_run else ''}sealed job {job_id}")
+    else:
+        click.echo(f"job {job_id} is sealed already")
+    return 0
+
+
+def _cancel(app: App, job_id: int, json: bool, *, yes: bool, dry_run: bool, **how: Any) -> int:
+    _known(app, job_id)
+    try:
+        would = app.ops.cancel_job(job_id, dry_run=True, **how)
+    except ConfigError as error:
+        raise NothingMatched(str(error)) from None
+    if dry_run:
+        return print_result(would, word="cancelled", verb="cancel", json=json)
+    what = f"{plural(int(would), 'message')} of job {job_id}"
+    if int(would) > 1:
+        confirm(f"Cancel {what}?", yes=yes)
+    done = app.ops.cancel_job(job_id, **how)
+    if json:
+        print_json(as_json_of(done, "cancelled") | {"job": job_id})
+    else:
+        asked = f", requested {done.requested:,}" if done.requested else ""
+        click.echo(f"cancelled job {job_id}: {done.changed - done.requested:,} messages{asked}")
+    return 0

@@ -1,0 +1,136 @@
+"""Jobs: list them, seal one, and cancel one with all its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from msgworker.config import whole
+from msgworker.errors import ConfigError
+from msgworker.ops import call
+from msgworker.ops.queries import MAX_PAGE
+from msgworker.ops.repairs import Repairs
+from msgworker.ops.results import OnProgress, Repaired
+from msgworker.producing import refuse_jobs
+from msgworker.store import jobs as store
+from msgworker.store.bounded import Found
+from msgworker.table import JOB_TABLE, Tables
+
+if TYPE_CHECKING:  # the methods that read import it
+    from msgworker.queries.jobs import JobInfo
+
+MOST_ID = 2**63 - 1
+
+
+class Jobs(Repairs):
+    """Operations on jobs; `actor`, `reason` and `dry_run` as in `Repairs`."""
+
+    def jobs(
+        self, *, is_open: bool | None = None, limit: int = 50, after: int | None = None
+    ) -> Found[JobInfo]:
+        """Jobs, the newest first, with how far each is, counted up to 10,000 messages of a state;
+        none where the database has no jobs. A list with `next_after` (None = no more), which is
+        `after` of the next page.
+
+        is_open: True = only those that have not completed, False = only the others. Raises
+        ConfigError.
+        """
+        whole("limit", limit, 1, MAX_PAGE)
+        if after is not None:
+            whole("after", after, 1, MOST_ID)
+        from msgworker.queries import jobs
+
+        if not store.is_there(self._job_tables()):
+            return Found()
+        return self._read(jobs.find, is_open=is_open, limit=limit, after=after)
+
+    def job(self, job_id: int) -> JobInfo | None:
+        """One job, counted up to 1,000,000 messages of a state; None if there is no such one."""
+        whole("job_id", job_id, 1, MOST_ID)
+        from msgworker.queries import jobs
+
+        if not store.is_there(self._job_tables()):
+            return None
+        return self._read(jobs.show, job_id)
+
+    def seal_job(
+        self,
+        job_id: int,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Say that all messages of a job were sent, as `Job.seal`; for one whose producer has ended
+        before that. Returns 1, or 0 if it was sealed already. Raises ConfigError for an unknown
+        job."""
+        by = self._who(actor, reason)
+        return self._on_job(
+            "seal-job", job_id, by, dry_run, store.seal, lambda job: not job.sealed_at
+        )
+
+    def cancel_job(
+        self,
+        job_id: int,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+        rate: float | None = None,
+        progress: OnProgress | None = None,
+    ) -> Repaired:
+        """Cancel a job: it is sealed, its message is never sent, and all its messages that have not
+        ended are cancelled, as by `cancel(job=...)`, whose result is returned.
+
+        An interrupted call is continued by another one. A reason is required. Raises ConfigError
+        for an unknown job, and for one that has completed.
+        """
+        by = self._who(actor, reason, needs_reason=None if dry_run else "cancel-job")
+        if self._known_job(job_id).completed_at is not None:
+            raise ConfigError(f"job {job_id} has completed; `cancel` cancels what was rerun of it")
+        if not dry_run:
+            wanted: Callable[[JobInfo], bool] = lambda job: not job.cancelled_at  # noqa: E731
+            self._on_job("cancel-job", job_id, by, False, store.cancel, wanted)
+        return self.cancel(
+            job=job_id,
+            reason=reason,
+            actor=actor,
+            rate=rate,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    def _on_job(
+        self,
+        kind: str,
+        job_id: int,
+        by: call.Who,
+        dry_run: bool,
+        act: Callable[[Connection, Tables, int], bool],
+        wanted: Callable[[JobInfo], bool],
+    ) -> Repaired:
+        """Change the row of a job, if it is as wanted, and record it, in one transaction."""
+        self._ready()
+        would = int(wanted(self._known_job(job_id)))
+        if dry_run or not would:
+            return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
+        return self._at_once(kind, by, {"job": job_id}, lambda conn, t: act(conn, t, job_id))
+
+    def _known_job(self, job_id: int) -> JobInfo:
+        refuse_jobs(self._job_tables())
+        found = self.job(job_id)
+        if found is None:
+            raise ConfigError(f"there is no job {job_id} of table {self._tables.spec.name}")
+        return found
+
+    def _job_tables(self) -> Tables:
+        """The tables, with the table of jobs if it was created since they were read."""
+        if not JOB_TABLE.is_there(self._tables):
+            from msgworker.schema import known
+
+            missing = known.missing_tables(self._engine, self._tables)
+            self._found = replace(self._tables, missing=missing)
+        return self._tables

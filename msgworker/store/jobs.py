@@ -1,0 +1,305 @@
+"""Jobs: messages that belong together, and the message that is sent when all of them have ended.
+
+No count is kept: the messages are the count, and the index `job` finds those of one that are
+unfinished (table/tables.py). A job has completed when it is sealed and none of them is; who finds
+that first writes `completed_at`, under a lock of the row, and sends the message of the job in the
+same transaction. So nothing that a crash interrupts has to be made good: the next look finds it.
+
+Who sends into an open job holds a shared lock of its row until the COMMIT, and the seal changes
+the row, so it waits for them: a sealed job gets messages from handlers of its own messages only,
+which are unfinished until the transaction that inserts what they send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.db import now
+from msgworker.message import DEFAULT_TOPIC, Status
+from msgworker.payload import encode
+from msgworker.store.bounded import discarded
+from msgworker.store.schedules import object_of
+from msgworker.store.send import insert_one, row_values
+from msgworker.table import JOB, JOB_TABLE, Cols, Tables, lit, text_lit
+from msgworker.table.indexes import by_job, job_status
+
+WAIT = "wait"
+MOST = 10_000_000
+"""The most messages of a state that are counted when a job completes."""
+LOOKED_AT = 200
+"""The most jobs of one look for those that have ended."""
+_ONE: ColumnElement[int] = sa.literal_column("1")
+_BIG = sa.BigInteger()
+
+
+class JobState(NamedTuple):
+    """What a sender asks of a job."""
+
+    name: str
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A job that has completed. report_id: the message that was sent, None if it has none, or was
+    cancelled."""
+
+    job_id: int
+    name: str
+    done: int
+    dead: int
+    topic: str | None
+    report_id: Any = None
+
+
+def is_there(t: Tables) -> bool:
+    """Whether the database has what jobs need: their table, the column and its index."""
+    return JOB_TABLE.is_there(t) and by_job(t)
+
+
+# --- Open, send into, seal.
+
+
+def open_job(
+    conn: Connection,
+    t: Tables,
+    *,
+    name: str,
+    on_complete: str | None,
+    object_id: str | None,
+    payload: str | None,
+    on_dead: str,
+    opened_by: str | None,
+) -> int:
+    """Insert a job; return its id. In the caller's transaction. payload: JSON."""
+    values = {
+        "table_name": t.spec.bare_name,
+        "name": name,
+        "on_complete": on_complete,
+        "object_id": object_id,
+        "payload": payload,
+        "on_dead": on_dead,
+        "opened_by": opened_by,
+    }
+    insert = sa.insert(JOB_TABLE.of(t)).values(opened_at=now(), **values)
+    made = conn.execute(insert).inserted_primary_key
+    assert made is not None
+    return int(made[0])
+
+
+def lock_open(conn: Connection, t: Tables, job_id: int) -> JobState | None:
+    """A job, whose row is locked, shared, until the end of the transaction; None if there is no
+    such one. The seal waits for that; where rows have no such lock (Oracle), senders wait for each
+    other, too."""
+
+    def build() -> sa.Select[Any]:
+        c = JOB_TABLE.of(t).c
+        return sa.select(c.name, c.sealed_at).where(*_this(t)).with_for_update(read=True)
+
+    row = conn.execute(t.built("job_locked", build), {"mw_job": job_id} | _of(t)).first()
+    return None if row is None else JobState(row[0], row[1] is not None)
+
+
+def seal(conn: Connection, t: Tables, job_id: int) -> bool:
+    """Close a job to further senders; False if it was sealed, or is not there. Waits for those that
+    have sent into it and not committed."""
+
+    def build() -> sa.Update:
+        job = JOB_TABLE.of(t)
+        return sa.update(job).where(*_this(t), job.c.sealed_at.is_(None)).values(sealed_at=now())
+
+    done = conn.execute(t.built("job_seal", build), {"mw_job": job_id} | _of(t))
+    return bool(done.rowcount)
+
+
+def cancel(conn: Connection, t: Tables, job_id: int) -> bool:
+    """Seal a job, and send no message when it has ended; False if that is so, or it has
+    completed."""
+
+    def build() -> sa.Update:
+        job = JOB_TABLE.of(t)
+        where = (*_this(t), job.c.completed_at.is_(None), job.c.cancelled_at.is_(None))
+        sealed = sa.func.coalesce(job.c.sealed_at, now())
+        return sa.update(job).where(*where).values(cancelled_at=now(), sealed_at=sealed)
+
+    done = conn.execute(t.built("job_cancel", build), {"mw_job": job_id} | _of(t))
+    return bool(done.rowcount)
+
+
+def job_of(conn: Connection, t: Tables, msg_id: Any) -> int | None:
+    """The job of a message; None if it belongs to none."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        assert c.job_id is not None
+        return sa.select(c.job_id).where(c.msg_id == bindparam("mw_id", type_=c.msg_id.type))
+
+    if not t.has("job_id"):
+        return None
+    found = conn.execute(t.built("job_of", build), {"mw_id": msg_id}).scalar()
+    return None if found is None else int(found)
+
+
+# --- Complete.
+
+
+def ended(conn: Connection, t: Tables, *, after: int = 0) -> tuple[list[int], int | None]:
+    """The sealed jobs of which nothing is unfinished, that have not completed, among the next
+    LOOKED_AT behind `after`; and where to go on, None at the end."""
+
+    def build() -> sa.Select[Any]:
+        c = JOB_TABLE.of(t).c
+        mark = bindparam("mw_after", type_=_BIG)
+        found = sa.select(
+            c.job_id, sa.case((_unfinished(t, c), sa.literal_column("0")), else_=_ONE)
+        )
+        where = (c.table_name == bindparam("mw_table"), c.completed_at.is_(None))
+        found = found.where(*where, c.sealed_at.is_not(None), c.job_id > mark)
+        return found.order_by(c.job_id).limit(sa.literal_column(str(LOOKED_AT)))
+
+    rows = conn.execute(t.built("jobs_ended", build), {"mw_after": after} | _of(t)).all()
+    more = int(rows[-1][0]) if len(rows) == LOOKED_AT else None
+    return [int(job_id) for job_id, is_over in rows if is_over], more
+
+
+def complete(conn: Connection, t: Tables, job_id: int) -> Completed | None:
+    """Complete a job and send its message, if nothing of it is unfinished and no other has done so.
+    In the caller's transaction.
+
+    Its row is locked first, in a statement of its own: what then asks for unfinished messages sees
+    all that was committed before the seal.
+    """
+
+    def lock() -> sa.Select[Any]:
+        c = JOB_TABLE.of(t).c
+        columns = (c.name, c.on_complete, c.object_id, c.payload, c.cancelled_at)
+        query = sa.select(*columns).where(*_this(t), *_is_to_complete(c))
+        return query.with_for_update(skip_locked=t.database.skip_locked)
+
+    def build() -> sa.Update:
+        job = JOB_TABLE.of(t)
+        unfinished = sa.not_(_unfinished(t, job.c))
+        return (
+            sa.update(job)
+            .where(*_this(t), *_is_to_complete(job.c), unfinished)
+            .values(completed_at=now())
+        )
+
+    this = {"mw_job": job_id} | _of(t)
+    row = conn.execute(t.built("job_to_complete", lock), this).first()
+    if row is None or not conn.execute(t.built("job_complete", build), this).rowcount:
+        return None
+    had = counts(conn, t, job_id, most=MOST)
+    done, dead = had["done"], had["dead"]
+    sends = row.on_complete is not None and row.cancelled_at is None
+    over = Completed(job_id, row.name, done, dead, row.on_complete if sends else None)
+    report_id = _report(conn, t, over, row.object_id, row.payload) if sends else None
+    written = sa.update(JOB_TABLE.of(t)).where(*_this(t))
+    conn.execute(written.values(done=done, dead=dead, report_id=report_id), this)
+    return Completed(job_id, row.name, done, dead, over.topic, report_id)
+
+
+def _report(
+    conn: Connection, t: Tables, over: Completed, object_id: str | None, payload: str | None
+) -> Any:
+    """Send the message of a job; without a payload of its own it says how the job has ended."""
+    if payload is None and t.has("payload"):
+        says = {"job": over.job_id, "name": over.name, "done": over.done, "dead": over.dead}
+        payload = encode(says)
+    row = row_values(
+        t,
+        topic=over.topic or DEFAULT_TOPIC,
+        object_id=object_of(t, object_id),
+        payload=payload,
+        delay=None,
+        at=None,
+    )
+    return insert_one(conn, t, row)
+
+
+def counts(
+    conn: Connection, t: Tables, job_id: int, *, most: int, but: frozenset[Status] = frozenset()
+) -> dict[str, int]:
+    """How many messages of a job wait, run, are done and dead, up to `most` of each; those at the
+    statuses of `but` are not counted, failed ones that are to be tried again excepted."""
+
+    def build() -> sa.Select[Any]:
+        job = bindparam("mw_job", type_=_BIG)
+        parts = [
+            _counted(_of_status(t, job, status), most)
+            for status in (Status.NEW, Status.PROCESSING, Status.DONE)
+            if status not in but
+        ]
+        parts.append(_counted(_of_status(t, job, Status.FAILED, is_dead=False), most))
+        if Status.FAILED not in but:
+            parts.append(_counted(_of_status(t, job, Status.FAILED, is_dead=True), most))
+        return sa.select(*parts)
+
+    row = conn.execute(t.built(("job_counts", most, but), build), {"mw_job": job_id}).one()
+    found = [int(count) for count in row]
+    done = 0 if Status.DONE in but else found[2]
+    again, dead = (found[-1], 0) if Status.FAILED in but else found[-2:]
+    return {"waiting": min(most, found[0] + again), "running": found[1], "done": done, "dead": dead}
+
+
+def _counted(query: sa.Select[Any], most: int) -> Any:
+    inner = query.limit(sa.literal_column(str(most))).subquery()
+    return sa.select(sa.func.count()).select_from(inner).scalar_subquery()
+
+
+def _of_status(
+    t: Tables, job: ColumnElement[int], status: Status, *, is_dead: bool | None = None
+) -> sa.Select[Any]:
+    """is_dead: of failed ones, only those with tries left, or only the others."""
+    source = t.message.alias()
+    c = t.cols(source)
+    query = t.hinted(sa.select(_ONE.label("one")), source, JOB)
+    if is_dead is not None:
+        query = query.where(sa.not_(t.tries_left(c)) if is_dead else t.tries_left(c))
+    return query.where(_is_of(c, job), job_status(t, c) == lit(status))
+
+
+def _is_of(c: Cols, job: ColumnElement[int]) -> ColumnElement[bool]:
+    assert c.job_id is not None
+    return c.job_id == job
+
+
+def _unfinished(t: Tables, job: Any) -> ColumnElement[bool]:
+    """A message of a job is unfinished, or is dead and the job waits for its operator."""
+    return sa.or_(*_kinds_of_unfinished(t, job))
+
+
+def _kinds_of_unfinished(t: Tables, job: Any) -> Iterator[ColumnElement[bool]]:
+    for number, status in enumerate((Status.NEW, Status.PROCESSING, Status.FAILED)):
+        source = t.message.alias(f"j{number}")
+        c = t.cols(source)
+        # In a form that no other partial index fits.
+        is_at = (
+            t.stands_at(c, status)
+            if t.database.partial_indexes
+            else job_status(t, c) == lit(status)
+        )
+        query = t.hinted(sa.select(_ONE), source, JOB).where(_is_of(c, job.job_id), is_at)
+        if status is Status.FAILED:
+            waits = sa.and_(job.on_dead == text_lit(WAIT), job.cancelled_at.is_(None))
+            given_up = sa.and_(waits, sa.not_(discarded(t, c)))
+            query = query.where(sa.or_(t.tries_left(c), given_up))
+        yield sa.exists(t.row_by_row(query))
+
+
+def _is_to_complete(c: Any) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return c.sealed_at.is_not(None), c.completed_at.is_(None)
+
+
+def _this(t: Tables) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    c = JOB_TABLE.of(t).c
+    return c.job_id == bindparam("mw_job", type_=_BIG), c.table_name == bindparam("mw_table")
+
+
+def _of(t: Tables) -> dict[str, Any]:
+    return {"mw_table": t.spec.bare_name}

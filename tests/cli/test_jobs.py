@@ -1,0 +1,103 @@
+"""`msgworker jobs`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from msgworker import App
+from tests.support.programs import AT, Cli, sql
+
+
+def opened(folder: Path, count: int = 3) -> int:
+    app = App(f"sqlite:///{folder / 'crm.db'}")
+    app.create_schema()
+    with (
+        app.job("month end", on_complete="report", opened_by="anna") as job,
+        app.engine.begin() as c,
+    ):
+        app.send_many(c, "settle", [({}, f"C-{n}") for n in range(count)], job=job)
+    app.engine.dispose()
+    return job.job_id
+
+
+def ended(folder: Path, status: int) -> None:
+    tries = 3 if status < 0 else 0
+    change = f"UPDATE msgworker_message SET status = {status}, error_try_times = {tries}"
+    sql(folder, f"{change} WHERE topic = 'settle'")
+
+
+def test_there_is_no_job(crm: Cli) -> None:
+    crm("init-db", *AT)
+    done = crm("jobs", *AT)
+    assert (done.exit_code, done.stdout) == (0, "there is no job\n")
+    assert crm("jobs", "show", "1", *AT).exit_code == 5
+    assert "no job 1" in crm("jobs", "seal", "1", *AT).stderr
+
+
+def test_jobs_are_listed_and_shown(crm: Cli, folder: Path) -> None:
+    job_id = opened(folder)
+    listed = crm("jobs", *AT)
+    assert "month end  running        3        0     0     0  0.0" in listed.stdout
+    shown = crm("jobs", "show", str(job_id), *AT)
+    assert "progress: [....................] 0.0 %, 0 of 3" in shown.stdout
+    assert "by anna" in shown.stdout
+    found = json.loads(crm("jobs", "--json", *AT).stdout)
+    (one,) = found["jobs"]
+    assert (one["job_id"], one["waiting"], one["percent"], one["at_least"]) == (job_id, 3, 0.0, [])
+    assert found["next_after"] is None
+    assert json.loads(crm("jobs", "show", str(job_id), "--json", *AT).stdout)["total"] == 3
+    assert "1 message" not in crm("list", "--job", str(job_id), *AT).stderr
+    assert crm("list", "--job", "99", *AT).exit_code == 5
+
+
+def test_a_watch_ends_with_the_job(crm: Cli, folder: Path) -> None:
+    job_id = opened(folder)
+    ended(folder, -1)
+    sql(folder, "UPDATE msgworker_job SET completed_at = opened_at, done = 0, dead = 3")
+    done = crm("jobs", "show", str(job_id), "--watch", *AT)
+    assert done.exit_code == 1
+    assert "3 of 3, 3 dead, completed" in done.stdout
+
+
+def test_a_job_is_cancelled_with_its_messages(crm: Cli, folder: Path) -> None:
+    job_id = str(opened(folder))
+    assert crm("jobs", "cancel", job_id, *AT).exit_code == 2
+    would = crm("jobs", "cancel", job_id, "--dry-run", *AT)
+    assert would.stdout.startswith("would cancel 3 messages")
+    done = crm("jobs", "cancel", job_id, "--reason", "wrong month", "--yes", *AT)
+    assert done.stdout == f"cancelled job {job_id}: 3 messages\n"
+    assert sql(folder, "SELECT status FROM msgworker_message") == [(-1,)] * 3
+    assert "state: cancelled" in crm("jobs", "show", job_id, *AT).stdout
+
+
+def test_a_job_is_sealed_once(crm: Cli, folder: Path) -> None:
+    job_id = str(opened(folder))
+    sql(folder, "UPDATE msgworker_job SET sealed_at = NULL")
+    assert (
+        crm("jobs", "seal", job_id, "--dry-run", *AT).stdout == f"would have sealed job {job_id}\n"
+    )
+    assert crm("jobs", "seal", job_id, *AT).stdout == f"sealed job {job_id}\n"
+    assert crm("jobs", "seal", job_id, *AT).stdout == f"job {job_id} is sealed already\n"
+
+
+def test_what_is_asked_wrongly(crm: Cli) -> None:
+    crm("init-db", *AT)
+    for args, says in (
+        (("stop", "1"), "unknown action"),
+        (("show",), "by its id"),
+        (("--watch",), "--watch is for one job"),
+        (("--reason", "x"), "what is to be done"),
+        (("show", "x"), "whole number"),
+    ):
+        done = crm("jobs", *args, *AT)
+        assert done.exit_code == 2, args
+        assert says in done.stderr
+
+
+def test_a_message_is_sent_into_a_job(crm: Cli, folder: Path) -> None:
+    job_id = opened(folder, 0)
+    assert "sealed" in crm("send", "settle", "--job", str(job_id), *AT).stderr
+    sql(folder, "UPDATE msgworker_job SET sealed_at = NULL")
+    assert crm("send", "settle", "--job", str(job_id), *AT).exit_code == 0
+    assert sql(folder, "SELECT job_id FROM msgworker_message") == [(job_id,)]

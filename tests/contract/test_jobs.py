@@ -1,0 +1,520 @@
+"""Jobs: many messages, one outcome, which is sent exactly once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import ConfigError, JobSealed, MessageTable, SchemaError
+from msgworker.events import JobCompleted
+from msgworker.store import jobs
+from msgworker.table import JOB_TABLE
+from tests.support.refusing import refuse
+from tests.support.rows import Table, edit, send
+from tests.support.waiting import in_thread, until
+
+DEAD = 3
+
+
+def job_row(app: Any, job_id: int) -> Any:
+    job = JOB_TABLE.of(app.tables)
+    with app.engine.connect() as conn:
+        return conn.execute(sa.select(job).where(job.c.job_id == job_id)).one()
+
+
+def complete(app: Any, job: Any) -> jobs.Completed | None:
+    with app.engine.begin() as conn:
+        return jobs.complete(conn, app.tables, job.job_id)
+
+
+def ended(app: Any) -> list[int]:
+    with app.engine.connect() as conn:
+        return jobs.ended(conn, app.tables)[0]
+
+
+def opened(app: Any, count: int = 2, *, seals: bool = True, **options: Any) -> Any:
+    """A job with so many messages, sealed or not."""
+    with app.engine.begin() as conn:
+        job = app.job("month end", conn=conn, on_complete="report", **options)
+        app.send_many(conn, "t", [({"n": n}, f"o{n}") for n in range(count)], job=job)
+        if seals:
+            job.seal()
+    return job
+
+
+def reports(app: Any) -> list[Any]:
+    table = Table(app)
+    topics = table.column("topic")
+    return [one for one in topics if one == "report"]
+
+
+# ---------------------------------------------------------------- from the opening to the end
+
+
+def test_a_job_completes_once_and_its_message_says_how_it_ended(app):
+    got: list[Any] = []
+    over: list[JobCompleted] = []
+    app.on(JobCompleted, over.append)
+    app.add_handler("t", lambda msg: None)
+    app.add_handler("report", lambda msg: got.append(msg.payload))
+    job = opened(app, 5)
+    app.drain(linger=0)
+    assert got == [{"job": job.job_id, "name": "month end", "done": 5, "dead": 0}]
+    assert [(one.job, one.name, one.done, one.dead) for one in over] == [
+        (job.job_id, "month end", 5, 0)
+    ]
+    row = job_row(app, job.job_id)
+    assert (row.done, row.dead) == (5, 0)
+    assert row.report_id == over[0].report_id == max(Table(app).column("msg_id"))
+    app.drain(linger=0)
+    assert len(got) == 1
+
+
+def test_a_running_instance_completes_a_job_within_seconds(make_app):
+    app = make_app(lease_seconds=30.0)
+    app.create_schema()
+    at: list[Any] = []
+    app.add_handler("t", lambda msg: None)
+    app.add_handler("report", lambda msg: at.append(msg.payload))
+    with app.worker(threads=2) as worker:
+        worker.start()
+        opened(app, 3)
+        until(lambda: at, "its message was handled", seconds=8)
+
+
+def test_a_payload_and_an_object_of_one_s_own(app):
+    got: list[Any] = []
+    app.add_handler("report", lambda msg: got.append((msg.payload, msg.object_id)))
+    with app.job("a", on_complete=("report", {"month": "2026-10"}, "C-1")):
+        pass  # nothing is sent into it: it ends at once
+    app.drain(linger=0)
+    assert got == [({"month": "2026-10"}, "C-1")]
+
+
+def test_a_job_in_transactions_of_its_own_is_sealed_by_the_end_of_its_block(app):
+    app.add_handler("t", lambda msg: None)
+    with app.job("a", on_complete="report") as job:
+        send(app, "x", job=job)
+        send(app, "y", job=app.job(job.job_id))
+        assert job_row(app, job.job_id).sealed_at is None
+    assert job_row(app, job.job_id).sealed_at is not None
+    assert Table(app).column("job_id") == [job.job_id] * 2
+    with pytest.raises(JobSealed, match="sealed"):
+        send(app, "z", job=job)
+    assert job.seal() is False
+
+
+def test_a_block_that_raises_leaves_the_job_open_and_a_rollback_leaves_none(app):
+    with pytest.raises(ZeroDivisionError), app.job("a") as job:
+        raise ZeroDivisionError
+    assert job_row(app, job.job_id).sealed_at is None
+    assert ended(app) == []
+    with app.engine.connect() as conn:
+        with app.job("b", conn=conn) as gone:
+            app.send(conn, "t", job=gone)
+        conn.rollback()
+    with pytest.raises(ConfigError, match="no job"):
+        send(app, "x", job=gone)
+
+
+def test_a_job_and_its_messages_by_plain_sql(app):
+    """What another program does."""
+    t = app.tables
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "INSERT INTO msgworker_job (table_name, name, on_complete) "
+            f"VALUES ('{t.spec.bare_name}', 'by hand', 'report')"
+        )
+        job_id = conn.scalar(sa.text("SELECT MAX(job_id) FROM msgworker_job"))
+        conn.exec_driver_sql(
+            f"INSERT INTO {t.spec.name} (topic, object_id, job_id) VALUES ('t', 'o', {job_id})"
+        )
+        conn.exec_driver_sql(
+            f"UPDATE msgworker_job SET sealed_at = opened_at WHERE job_id = {job_id}"
+        )
+    got: list[Any] = []
+    app.add_handler("t", lambda msg: None)
+    app.add_handler("report", lambda msg: got.append(msg.payload["done"]))
+    app.drain(linger=0)
+    assert got == [1]
+
+
+# ---------------------------------------------------------------- handlers that send into it
+
+
+@pytest.mark.parametrize("kind", ["plain", "transactional", "batch", "group"])
+def test_a_handler_sends_into_the_sealed_job_of_its_message(app, kind):
+    got: list[Any] = []
+    options: dict[str, Any] = {
+        "plain": {},
+        "transactional": {"transactional": True},
+        "batch": {"transactional": True, "batch": 10},
+        "group": {"transactional": True, "group": 10},
+    }[kind]
+
+    @app.handler("t", **options)
+    def first(msg: Any, ctx: Any) -> None:
+        for one in msg if isinstance(msg, list) else [msg]:
+            of = {"of": one} if isinstance(msg, list) else {}
+            ctx.send("second", one.payload, job=True, **of)
+            ctx.send("beside", one.payload, **of)
+
+    app.add_handler("second", lambda msg: None)
+    app.add_handler("beside", lambda msg: None)
+    app.add_handler("report", lambda msg: got.append(msg.payload["done"]))
+    opened(app, 3)
+    app.drain(linger=0)
+    assert got == [6]
+
+
+def test_a_message_of_no_job_sends_into_none_and_another_job_is_refused(app):
+    seen: list[str] = []
+
+    @app.handler("t")
+    def first(msg: Any, ctx: Any) -> None:
+        ctx.send("second", job=True)
+        with pytest.raises(ConfigError, match="job=True") as why:
+            ctx.send("second", job=17)
+        seen.append(str(why.value))
+
+    app.add_handler("second", lambda msg: None)
+    send(app, "a")
+    app.drain(linger=0)
+    assert Table(app).column("job_id") == [None, None]
+    assert len(seen) == 1
+
+
+# ---------------------------------------------------------------- exactly once, and not too early
+
+
+def test_it_waits_for_the_seal_and_for_all_messages(app):
+    job = opened(app, 2, seals=False)
+    for msg_id in Table(app).column("msg_id"):
+        edit(app, msg_id, status=2)
+    assert complete(app, job) is None
+    assert ended(app) == []
+    job = opened(app, 1)
+    (msg_id,) = Table(app).column("msg_id")[2:]
+    for status, tries in ((0, 0), (1, 0), (-1, 1), (-1, 2)):
+        edit(app, msg_id, status=status, error_try_times=tries)
+        assert complete(app, job) is None, (status, tries)
+        assert ended(app) == []
+    edit(app, msg_id, status=2)
+    assert ended(app) == [job.job_id]
+    assert complete(app, job) is not None
+    assert complete(app, job) is None
+    assert ended(app) == []
+    assert reports(app) == ["report"]
+
+
+@pytest.mark.requires("row_locks")
+def test_two_settles_that_end_the_last_two_messages_at_once(app):
+    """Each sees the other's as unfinished: who looks after both has to find it."""
+    job = opened(app, 2)
+    t = app.tables
+    ids = Table(app).column("msg_id")
+
+    def end(conn: Any, msg_id: int) -> None:
+        column = t.message.c
+        conn.execute(sa.update(t.message).values(status=2).where(column.msg_id == msg_id))
+
+    with app.engine.connect() as one, app.engine.connect() as two:
+        end(one, ids[0])
+        end(two, ids[1])
+        with app.engine.connect() as third:
+            assert jobs.ended(third, t)[0] == []
+        one.commit()
+        assert ended(app) == []
+        two.commit()
+    assert ended(app) == [job.job_id]
+    assert complete(app, job) is not None
+
+
+@pytest.mark.requires("row_locks")
+def test_two_that_complete_at_once_send_one_message(app):
+    job = opened(app, 0)
+    with app.engine.connect() as one:
+        assert jobs.complete(one, app.tables, job.job_id) is not None
+        assert complete(app, job) is None  # it does not wait
+        one.commit()
+    assert complete(app, job) is None
+    assert reports(app) == ["report"]
+
+
+def test_a_completion_that_is_rolled_back_is_done_by_the_next_look(app):
+    job = opened(app, 0)
+    with app.engine.connect() as one:
+        assert jobs.complete(one, app.tables, job.job_id) is not None
+        one.rollback()
+    assert reports(app) == []
+    assert ended(app) == [job.job_id]
+    assert complete(app, job) is not None
+    assert reports(app) == ["report"]
+
+
+@pytest.mark.requires("row_locks")
+def test_the_seal_waits_for_a_transaction_that_has_sent(app):
+    """So a message that commits late cannot come after the end."""
+    job = opened(app, 1, seals=False)
+    for msg_id in Table(app).column("msg_id"):
+        edit(app, msg_id, status=2)
+    sealed = threading.Event()
+
+    def seal() -> None:
+        app.job(job.job_id).seal()
+        sealed.set()
+
+    with app.engine.connect() as late:
+        app.send(late, "t", job=job.job_id)
+        join = in_thread(seal)
+        assert not sealed.wait(0.5)
+        assert complete(app, job) is None
+        late.commit()
+    join()
+    assert job_row(app, job.job_id).sealed_at is not None
+    assert complete(app, job) is None
+    assert ended(app) == []
+
+
+@pytest.mark.requires("row_locks")
+def test_senders_of_one_job_do_not_wait_for_each_other(app):
+    if app.engine.dialect.name == "oracle":
+        pytest.skip("no shared locks of rows there")
+    job = opened(app, 0, seals=False)
+    with app.engine.connect() as one, app.engine.connect() as two:
+        app.send(one, "t", job=job.job_id)
+        app.send(two, "t", job=job.job_id)
+        two.commit()
+        one.commit()
+    assert Table(app).column("job_id") == [job.job_id] * 2
+
+
+# ---------------------------------------------------------------- dead messages, reruns
+
+
+def test_dead_messages_complete_a_job_unless_it_waits_for_its_operator(app):
+    over, waits = opened(app, 1), opened(app, 1, on_dead="wait")
+    dead = Table(app).column("msg_id")
+    for msg_id in dead:
+        edit(app, msg_id, status=-1, error_try_times=DEAD, last_error="ValueError: no")
+    assert ended(app) == [over.job_id]
+    done = complete(app, over)
+    assert done is not None
+    assert (done.done, done.dead) == (0, 1)
+    assert complete(app, waits) is None
+    app.ops.discard([dead[1]], reason="paid by hand", actor="anna")
+    assert complete(app, waits) is not None
+
+
+def test_a_rerun_of_one_that_waits_lets_it_complete(app):
+    app.add_handler("t", lambda msg: None)
+    job = opened(app, 1, on_dead="wait")
+    (dead,) = Table(app).column("msg_id")
+    edit(app, dead, status=-1, error_try_times=DEAD)
+    app.drain(linger=0)
+    assert reports(app) == []
+    app.ops.rerun([dead], actor="anna")
+    app.drain(linger=0)
+    assert reports(app) == ["report"]
+    assert job_row(app, job.job_id).done == 1
+
+
+def test_a_rerun_after_the_end_sends_nothing_again(app):
+    app.add_handler("t", lambda msg: None)
+    job = opened(app, 1)
+    app.drain(linger=0)
+    first = job_row(app, job.job_id)
+    app.ops.rerun([min(Table(app).column("msg_id"))], force=True, actor="anna")
+    app.drain(linger=0)
+    assert job_row(app, job.job_id) == first
+    assert reports(app) == ["report"]
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"name": ""}, "1 to 190 characters"),
+        ({"name": "x" * 191}, "1 to 190 characters"),
+        ({"name": "a\x00"}, "NUL"),
+        ({"name": None}, "1 to 190 characters"),
+        ({"name": "a", "on_dead": "stop"}, "on_dead"),
+        ({"name": "a", "on_complete": 5}, "on_complete"),
+        ({"name": "a", "on_complete": ()}, "on_complete"),
+        ({"name": "a", "on_complete": ("t", 1, "o", 2)}, "on_complete"),
+        ({"name": "a", "on_complete": ""}, "topic"),
+        ({"name": "a", "on_complete": ("t", None, "o" * 191)}, "object_id"),
+        ({"name": "a", "opened_by": 5}, "opened_by"),
+        ({"name": 5, "on_complete": "t"}, "open already"),
+    ],
+    ids=str,
+)
+def test_a_job_that_cannot_be_opened(app, options, says):
+    others = {name: value for name, value in options.items() if name != "name"}
+    with pytest.raises(ConfigError, match=says):
+        app.job(options["name"], **others)
+    with app.engine.connect() as conn:
+        assert conn.scalar(sa.select(sa.func.count()).select_from(JOB_TABLE.of(app.tables))) == 0
+
+
+@pytest.mark.parametrize("job", [True, "1", 0, -1, 2**63, 99, 1.0], ids=str)
+def test_a_job_that_is_none(app, job):
+    with pytest.raises(ConfigError, match="job"):
+        send(app, "a", job=job)
+    assert Table(app).statuses == []
+
+
+def test_a_job_of_another_table_is_none_of_ours(make_app):
+    ours, theirs = make_app(), make_app(table=MessageTable("msg_theirs", job_id="job_id"))
+    ours.create_schema()
+    theirs.create_schema()
+    job = opened(ours, 0)
+    with pytest.raises(ConfigError, match="no job"):
+        send(theirs, "a", job=job.job_id)
+    assert ended(theirs) == []
+
+
+def test_a_table_without_the_column_has_no_jobs(make_app):
+    app = make_app(table=MessageTable("msg_without"))
+    app.create_schema()
+    with pytest.raises(SchemaError, match="job_id"):
+        app.job("a")
+    app.add_handler("t", lambda msg: None)
+    send(app, "a")
+    assert app.drain(linger=0).done == 1
+
+
+# ---------------------------------------------------------------- what operators see and do
+
+
+def test_how_far_a_job_is(app):
+    job = opened(app, 6, opened_by="anna")
+    ids = Table(app).column("msg_id")
+    edit(app, ids[0], status=1)
+    edit(app, ids[1], status=2)
+    edit(app, ids[2], status=-1, error_try_times=1)
+    edit(app, ids[3], status=-1, error_try_times=DEAD)
+    found = app.ops.job(job.job_id)
+    counts = [found.waiting, found.running, found.done, found.dead, found.total, found.ended]
+    assert [one.count for one in counts] == [3, 1, 1, 1, 6, 2]
+    assert found.state == "running"
+    assert round(found.share, 3) == 0.333
+    assert (found.name, found.opened_by, found.on_complete) == ("month end", "anna", "report")
+    assert found.rate > 0
+    assert found.seconds_left > 0
+    assert [one.job_id for one in app.ops.jobs(is_open=True)] == [job.job_id]
+    assert app.ops.jobs(is_open=False) == []
+    assert app.ops.job(job.job_id + 1) is None
+
+
+def test_the_states_of_a_job(app):
+    job = opened(app, 1, seals=False, on_dead="wait")
+
+    def state() -> str:
+        return str(app.ops.job(job.job_id).state)
+
+    assert state() == "open"
+    assert app.ops.seal_job(job.job_id, dry_run=True, actor="anna") == 1
+    assert app.ops.seal_job(job.job_id, actor="anna") == 1
+    assert app.ops.seal_job(job.job_id, actor="anna") == 0
+    assert state() == "running"
+    (msg_id,) = Table(app).column("msg_id")
+    edit(app, msg_id, status=-1, error_try_times=DEAD)
+    assert state() == "waits"
+    edit(app, msg_id, status=2)
+    assert complete(app, job) is not None
+    assert state() == "completed"
+    app.ops.rerun([msg_id], force=True, actor="anna")
+    found = app.ops.job(job.job_id)
+    assert (found.waiting.count, found.done.count) == (1, 1)
+    assert found.completed_at is not None
+
+
+def test_pages_of_jobs(app):
+    ids = [opened(app, 0).job_id for _ in range(5)]
+    first = app.ops.jobs(limit=2)
+    assert [one.job_id for one in first] == [ids[4], ids[3]]
+    second = app.ops.jobs(limit=3, after=first.next_after)
+    assert [one.job_id for one in second] == [ids[2], ids[1], ids[0]]
+    assert app.ops.jobs(limit=3, after=second.next_after) == []
+
+
+def test_the_messages_of_a_job_are_found_and_chosen(app):
+    others, job = opened(app, 2), opened(app, 5)
+    ids = [row[0] for row in Table(app).rows("msg_id", "job_id") if row[1] == job.job_id]
+    for msg_id in ids[:2]:
+        edit(app, msg_id, status=-1, error_try_times=DEAD, last_error="ValueError: no")
+    edit(app, ids[2], status=2)
+    assert [one.msg_id for one in app.ops.find(job=job.job_id)] == ids
+    assert {one.job_id for one in app.ops.find(job=job.job_id)} == {job.job_id}
+    assert [one.msg_id for one in app.ops.find(job=job.job_id, status="dead")] == ids[:2]
+    assert [one.msg_id for one in app.ops.find(job=job.job_id, limit=2, after=ids[1])] == ids[2:4]
+    assert [one.msg_id for one in app.ops.find(job=job.job_id, object_id="o3")] == [ids[3]]
+    assert {one.msg_id for one in app.ops.messages(job=job.job_id)} == set(ids)
+    assert app.ops.find(job=others.job_id + 99) == []
+    assert app.ops.rerun(job=job.job_id, actor="anna") == 2
+    assert app.ops.discard(job=others.job_id, reason="no", actor="anna") == 2
+    with pytest.raises(ConfigError, match="job"):
+        app.ops.find(job=0)
+
+
+def test_a_cancelled_job_sends_nothing(app):
+    app.add_handler("t", lambda msg: None)
+    job = opened(app, 3, seals=False, on_dead="wait")
+    first, *_ = Table(app).column("msg_id")
+    edit(app, first, status=-1, error_try_times=DEAD, last_error="ValueError: no")
+    assert app.ops.cancel_job(job.job_id, dry_run=True, actor="anna") == 2
+    with pytest.raises(ConfigError, match="reason"):
+        app.ops.cancel_job(job.job_id, actor="anna")
+    done = app.ops.cancel_job(job.job_id, reason="wrong month", actor="anna")
+    assert done == 2
+    app.drain(linger=0)
+    assert reports(app) == []
+    row = job_row(app, job.job_id)
+    assert (row.done, row.dead, row.report_id) == (0, 3, None)
+    assert row.completed_at is not None
+    assert app.ops.job(job.job_id).state == "cancelled"
+    with pytest.raises(JobSealed):
+        send(app, "x", job=job)
+    with pytest.raises(ConfigError, match="has completed"):
+        app.ops.cancel_job(job.job_id, reason="again", actor="anna")
+    kinds = [one.kind for one in app.ops.audit()]
+    assert kinds == ["cancel", "cancel-job"]
+
+
+def test_jobs_that_are_not_there(app, make_app):
+    with pytest.raises(ConfigError, match="no job 99"):
+        app.ops.seal_job(99, actor="anna")
+    with pytest.raises(ConfigError, match="no job 99"):
+        app.ops.cancel_job(99, reason="x", actor="anna")
+    without = make_app(table=MessageTable("msg_without"))
+    without.create_schema()
+    assert without.ops.jobs() == []
+    assert without.ops.job(1) is None
+    assert without.ops.find(job=1) == []
+    with pytest.raises(SchemaError, match="job_id"):
+        without.ops.seal_job(1, actor="anna")
+
+
+def test_a_job_whose_message_is_refused_holds_up_no_other(app, caplog):
+    app.add_handler("t", lambda msg: None)
+    bad = app.job("bad", on_complete="refused")
+    bad.seal()
+    good = opened(app, 1)
+    if app.engine.dialect.name == "sqlite":
+        with app.engine.begin() as conn:
+            conn.exec_driver_sql(
+                "CREATE TRIGGER theirs BEFORE INSERT ON msgworker_message "
+                "WHEN NEW.topic = 'refused' BEGIN SELECT RAISE(ABORT, 'theirs'); END"
+            )
+    else:
+        refuse(app, "topic <> 'refused'")
+    app.drain(linger=0)
+    assert job_row(app, good.job_id).completed_at is not None
+    assert job_row(app, bad.job_id).completed_at is None
+    assert "its message cannot be sent" in caplog.text
