@@ -1,4 +1,4 @@
-"""One cache of compiled statements for all engines of a test process.
+"""One cache of compiled statements for all engines of a test process, and one of templates.
 
 SQLAlchemy keeps them per engine, and nearly every test has an engine of its own: compiling the same
 statements again for each takes longer than all else that most tests do.
@@ -10,6 +10,7 @@ import functools
 import weakref
 from typing import Any
 
+import jinja2
 import sqlalchemy as sa
 from sqlalchemy.util import LRUCache
 
@@ -35,6 +36,20 @@ def share_compiled() -> None:
         return engine
 
     sa.create_engine = create_engine
+    jinja2.Environment = functools.partial(jinja2.Environment, bytecode_cache=Templates())
+
+
+class Templates(jinja2.BytecodeCache):
+    """Each dashboard has an environment of its own, all of them alike."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], Any] = {}
+
+    def load_bytecode(self, bucket: Any) -> None:
+        bucket.code = self._kept.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Any) -> None:
+        self._kept[bucket.key, bucket.checksum] = bucket.code
 
 
 class Shared:

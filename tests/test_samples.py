@@ -59,7 +59,7 @@ def test_every_sample_is_described() -> None:
     assert [p.name for p in (ROOT / "samples").glob("*.py") if f"`{p.name}`" not in described] == []
 
 
-@pytest.mark.quick("existing")
+@pytest.mark.long
 @pytest.mark.parametrize("name", MAIN)
 def test_main_samples_run_on_every_database(database: Database, name: str) -> None:
     if database.name == "oracle":

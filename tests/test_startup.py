@@ -140,6 +140,7 @@ assert app.ops.counts()[0].status == "done"
 """
 
 
+@pytest.mark.long
 def test_a_worker_runs_without_what_only_unix_has(tmp_path) -> None:
     """As on Windows: taken away before the import, as far as that tells."""
     command = [sys.executable, "-c", WITHOUT_UNIX, f"sqlite:///{tmp_path / 'q.db'}"]

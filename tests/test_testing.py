@@ -351,6 +351,7 @@ def test_a_schema_on_a_server_is_a_fresh_database(server_db: Database) -> None:
         assert sorted(conn.scalars(sa.text("SELECT msg_id FROM effect"))) == ids
 
 
+@pytest.mark.long
 def test_time_passes_on_a_server_where_a_test_says_so(server_db: Database) -> None:
     app, clock = server_db.app(), server_db.clock
     app.add_handler("t", lambda msg: 1 / 0, wait=wait_fixed(3600))
@@ -372,6 +373,7 @@ def test_time_passes_on_a_server_where_a_test_says_so(server_db: Database) -> No
         clock.set(datetime(2030, 1, 1, tzinfo=UTC))
 
 
+@pytest.mark.long
 def test_the_fixture_uses_the_server_that_pytest_is_given(postgresql: Any, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "def test_it(msgworker_db):\n"

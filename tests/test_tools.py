@@ -51,6 +51,7 @@ def run(folder: Path, needs: str, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_run_names_loudly_what_it_did_not_test(tmp_path: Path) -> None:
     code, out = run(tmp_path, "chromium", "-n", "1")
     assert code == 0, out
@@ -60,6 +61,7 @@ def test_a_run_names_loudly_what_it_did_not_test(tmp_path: Path) -> None:
     assert "Monday (set" not in out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("needs", "failed"),
     [

@@ -54,6 +54,7 @@ def run(*command: object) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_mypy_finds_every_mistake_of_a_user_and_no_other() -> None:
     out = run("mypy", "--strict", "--config-file=", "--cache-dir=.mypy_users_cache")
     assert named(out) == marked(), out

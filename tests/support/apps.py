@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from msgworker import App, MessageTable
+from tests.ready import ReadyFile
 from tests.support.rows import Table
 
 MakeApp = Callable[..., App]
@@ -47,8 +49,8 @@ def table(app: App) -> Table:
 
 
 @pytest.fixture
-def sqlite_app(sqlite: Any) -> App:
+def sqlite_app(sqlite: Any, scratch: Path) -> App:
     """An App on SQLite, for what is the same everywhere."""
     app = App(sqlite.url)
-    app.create_schema()
+    ReadyFile(scratch).copy_to(Path(app.engine.url.database or ""))
     return app

@@ -67,6 +67,7 @@ def test_an_incident_is_seen_and_mended_in_a_browser(sqlite_app: App) -> None:
         assert [one.topic for one in app.ops.pauses()] == ["t"]
 
 
+@pytest.mark.long
 def test_another_choice_about_the_order_is_counted_at_once(sqlite_app: App) -> None:
     put(sqlite_app, ("c", FAILED), ("c", DONE), ("c", FAILED))
     with opened() as browser, served(sqlite_app) as url:
