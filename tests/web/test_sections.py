@@ -26,7 +26,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = Site.text
 
     def text(self: Site, request: Any, template: str, /, **values: Any) -> str:
-        if values["layout"] == site.LAYOUT:
+        if values["layout"] == "section.html":
             found.append(template)
         return real(self, request, template, **values)
 
