@@ -28,6 +28,7 @@ COMMITS = {
     10: "156f8f2",
     11: "2708a7b",
     12: "93d6018",
+    13: "bb61e3d",
 }
 STATES = (
     # topic, object, status, tries, error
