@@ -430,17 +430,17 @@ class Database:
     """A query for names and values, and how many of their unit are a second: how long a session may
     do nothing within a transaction, and how long a transaction may last; 0 = without end."""
 
-    @contextmanager
-    def deadline(self, conn: sa.Connection, seconds: float) -> Iterator[None]:
+    def deadline(self, conn: sa.Connection, seconds: float) -> AbstractContextManager[None]:
         """The database ends each statement of the block that takes longer than this, with an error
         that `is_overtime` knows. `conn` is one of `connecting`."""
-        yield
+        return nullcontext()
 
-    @contextmanager
-    def before_transaction(self, conn: sa.Connection, seconds: float) -> Iterator[None]:
+    def before_transaction(
+        self, conn: sa.Connection, seconds: float
+    ) -> AbstractContextManager[None]:
         """The same for a transaction that begins in the block, and for its waits for locks, as far
         as that is set before."""
-        yield
+        return nullcontext()
 
     def in_transaction(self, conn: sa.Connection, seconds: float) -> None:
         """What is set in the transaction itself."""

@@ -11,7 +11,7 @@ import socket
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal
@@ -183,39 +183,22 @@ class MySQL(Database):
         1,
     )
 
-    @contextmanager
-    def deadline(self, conn: sa.Connection, seconds: float) -> Iterator[None]:
-        name, value = self._read_limit(seconds)
-        begin = f"SET @msgworker_kept = @@SESSION.{name}, SESSION {name} = {value}"
-        end = f"SET SESSION {name} = @msgworker_kept"
-        conn.exec_driver_sql(begin)
-        try:
-            yield
-        finally:
-            if not (conn.closed or conn.invalidated):
-                conn.exec_driver_sql(end)
+    def deadline(self, conn: sa.Connection, seconds: float) -> AbstractContextManager[None]:
+        return _set_within(conn, "read", self._read_limit(seconds), conn.exec_driver_sql)
 
-    @contextmanager
-    def before_transaction(self, conn: sa.Connection, seconds: float) -> Iterator[None]:
+    def before_transaction(
+        self, conn: sa.Connection, seconds: float
+    ) -> AbstractContextManager[None]:
         raw: Any = conn.connection.driver_connection
-        most = self._limits(seconds)
-        kept = {name: f"@msgworker_{name}" for name in most}
-        begin = "SET " + ", ".join(
-            f"{kept[name]} = @@SESSION.{name}, SESSION {name} = {value}"
-            for name, value in most.items()
-        )
-        end = "SET " + ", ".join(f"SESSION {name} = {was}" for name, was in kept.items())
-        with closing(raw.cursor()) as cursor:
-            cursor.execute(begin)
-        try:
-            yield
-        finally:
-            if not (conn.closed or conn.invalidated):
-                with closing(raw.cursor()) as cursor:
-                    cursor.execute(end)
 
-    def _read_limit(self, seconds: float) -> tuple[str, str]:
-        return "max_execution_time", str(max(1, round(seconds * 1000)))
+        def run(statement: str) -> None:  # which begins no transaction of SQLAlchemy's
+            with closing(raw.cursor()) as cursor:
+                cursor.execute(statement)
+
+        return _set_within(conn, "begun", self._limits(seconds), run)
+
+    def _read_limit(self, seconds: float) -> dict[str, str]:
+        return {"max_execution_time": str(max(1, round(seconds * 1000)))}
 
     def _limits(self, seconds: float) -> dict[str, str]:
         # Its limit of statements is for reads.
@@ -671,8 +654,8 @@ class MariaDB(MySQL):
     def returns_ids(self, version: tuple[Any, ...]) -> bool:
         return version >= (10, 5)
 
-    def _read_limit(self, seconds: float) -> tuple[str, str]:
-        return "max_statement_time", f"{max(1, round(seconds * 1000)) / 1000:.3f}"
+    def _read_limit(self, seconds: float) -> dict[str, str]:
+        return {"max_statement_time": f"{max(1, round(seconds * 1000)) / 1000:.3f}"}
 
     def _limits(self, seconds: float) -> dict[str, str]:
         return {"max_statement_time": f"{seconds:.3f}"}
@@ -699,20 +682,27 @@ class MariaDB(MySQL):
     def single_primary(self, conn: sa.Connection) -> tuple[str, str, str]:
         return "", "", ""
 
-    @contextmanager
-    def past_snapshot(self, conn: sa.Connection) -> Iterator[None]:
+    def past_snapshot(self, conn: sa.Connection) -> AbstractContextManager[None]:
         if (conn.dialect.server_version_info or ()) < (11, 6):
-            yield
-            return
-        conn.exec_driver_sql(
-            "SET @msgworker_isolated = @@SESSION.innodb_snapshot_isolation, "
-            "SESSION innodb_snapshot_isolation = OFF"
-        )
-        try:
-            yield
-        finally:
-            if not (conn.closed or conn.invalidated):
-                conn.exec_driver_sql("SET SESSION innodb_snapshot_isolation = @msgworker_isolated")
+            return nullcontext()
+        off = {"innodb_snapshot_isolation": "OFF"}
+        return _set_within(conn, "past", off, conn.exec_driver_sql)
+
+
+@contextmanager
+def _set_within(
+    conn: sa.Connection, whose: str, values: dict[str, str], run: Callable[[str], Any]
+) -> Iterator[None]:
+    """The session of `conn` has these settings in the block, and behind it those that it had.
+    whose: another one for each that may be in the block of another."""
+    kept = {name: f"@msgworker_{whose}_{name}" for name in values}
+    begin = (f"{kept[n]} = @@SESSION.{n}, SESSION {n} = {value}" for n, value in values.items())
+    run("SET " + ", ".join(begin))
+    try:
+        yield
+    finally:
+        if not (conn.closed or conn.invalidated):
+            run("SET " + ", ".join(f"SESSION {name} = {was}" for name, was in kept.items()))
 
 
 _DEFAULT_OF = (
