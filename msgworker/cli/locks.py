@@ -66,9 +66,7 @@ def locks(
         raise Usage("give --prefix or --release, not both")
     ref = app_ref_of(given)
     conf = configure(ctx, given)
-    call = ctx.find_object(Invocation)
-    if call is not None:
-        call.secrets |= secrets_of_centre(conf.locks)
+    keep_secrets(ctx, conf)
     app: App | None = None
     if name is not None or conf.locks == DATABASE or ref is not None:
         app = app_from(conf, ctx) if ref is None else import_app(ref, ctx)

@@ -8,7 +8,7 @@ import inspect
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
@@ -164,38 +164,31 @@ Proving = Callable[[Entry], str]
 """What a session with the token of an entry has, see `Sessions.proof_of`."""
 
 
-class Door(Protocol):
-    """Admits requests."""
+class Door:
+    """Admits requests. logs_in: whether a browser may log in with a token, by a form. challenge:
+    WWW-Authenticate of a refusal, "" = none; why: its text."""
 
-    @property
-    def logs_in(self) -> bool:
-        """Whether a browser may log in with a token, by a form."""
-
-    @property
-    def challenge(self) -> str:
-        """WWW-Authenticate of a refusal; "" = none."""
-
-    @property
-    def why(self) -> str:
-        """The text of a refusal."""
+    logs_in = False
+    challenge = ""
+    why: str
 
     async def admit(self, request: HTTPConnection) -> Viewer | None:
         """Who it is; None refuses."""
+        raise NotImplementedError
 
     def again(self, session: Session, proof_of: Proving) -> Viewer | None:
         """Who has logged in with this session, if the token is still the same."""
+        return None
 
 
 # ---------------- doors
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Door):
     """Admits programs of this machine, without a proxy between. For loopback only."""
 
     role: Role = Role.ADMIN
-    logs_in = False
-    challenge = ""
     why = (
         "without authentication the dashboard is for this machine only, and not behind a proxy; "
         "set a token, --trusted-proxy-header, or auth="
@@ -210,16 +203,13 @@ class Local:
             return None  # the proxy is of this machine, its client may not be
         return Viewer("local", self.role, "local")
 
-    def again(self, session: Session, proof_of: Proving) -> Viewer | None:
-        return None
-
 
 def _tells_of_a_proxy(header: str) -> bool:
     return header in FORWARDED or header.startswith(("x-forwarded-", "x-envoy-"))
 
 
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(Door):
     """Admits who has a token: `Authorization: Bearer TOKEN`, basic with NAME:TOKEN, or the form."""
 
     entries: tuple[Entry, ...]
@@ -261,7 +251,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Proxied:
+class Proxied(Door):
     """Admits whom a trusted proxy names in a header. proxies: the networks it connects from.
     role_header: with the role of the user; if it has none, or another word, the role is viewer."""
 
@@ -269,11 +259,9 @@ class Proxied:
     proxies: Sequence[Network]
     role: Role = Role.ADMIN
     role_header: str | None = None
-    logs_in = False
-    challenge = ""
 
     @property
-    def why(self) -> str:
+    def why(self) -> str:  # type: ignore[override]
         return f"the proxy in front has to name the user in {self.header}"
 
     async def admit(self, request: HTTPConnection) -> Viewer | None:
@@ -292,9 +280,6 @@ class Proxied:
         except ConfigError:
             return Role.VIEWER
 
-    def again(self, session: Session, proof_of: Proving) -> Viewer | None:
-        return None
-
 
 Asked = Callable[[HTTPConnection], Any]
 """Of a program that mounts the dashboard: a Viewer, the name of one, or None to refuse; or a
@@ -302,13 +287,11 @@ coroutine of that."""
 
 
 @dataclass(frozen=True)
-class Asking:
+class Asking(Door):
     """Admits whom a callable of the mounting program names."""
 
     fn: Asked
     role: Role = Role.VIEWER
-    logs_in = False
-    challenge = ""
     why = "the program that serves this dashboard does not admit you"
 
     async def admit(self, request: HTTPConnection) -> Viewer | None:
@@ -322,9 +305,6 @@ class Asking:
         raise ConfigError(
             f"auth returns a Viewer, a name, or None to refuse; got {type(found).__name__}"
         )
-
-    def again(self, session: Session, proof_of: Proving) -> Viewer | None:
-        return None
 
 
 async def _awaited(found: Awaitable[Any]) -> Any:

@@ -99,7 +99,7 @@ def door_of(auth: access.Asked | Door | None, role: Role | str | None) -> Door:
     given = None if role is None else Role.of(role)
     if auth is None:
         return Local() if given is None else Local(given)
-    if isinstance(auth, access.Local | access.Tokens | access.Proxied | access.Asking):
+    if isinstance(auth, Door):
         return auth
     if not callable(auth):
         raise ConfigError(
