@@ -428,4 +428,5 @@ def let_ages_be_unknown(app: App) -> None:
     if app.engine.dialect.name == "sqlite":
         run(app, f"ALTER TABLE {name} DROP COLUMN created_at")
         run(app, f"ALTER TABLE {name} ADD COLUMN created_at TEXT")
-    run(app, *db.of(app.engine).drop_not_null(app.engine.dialect, name, "created_at", kind))
+    where = db.At(app.engine.dialect, name, "created_at")
+    run(app, *db.of(app.engine).drop_not_null(where, kind))

@@ -17,7 +17,7 @@ from tenacity.wait import wait_none
 
 from msgworker import App, Context, Message, Reject, RetryLater
 from msgworker.doctor import Severity
-from msgworker.instance.running import call
+from msgworker.instance import state
 from msgworker.store.tries import Try
 from tests.support.rows import Table, send
 
@@ -222,7 +222,7 @@ def test_any_text_of_an_error_is_kept(app):
 
 
 def test_secrets_do_not_reach_a_traceback(app, monkeypatch):
-    monkeypatch.setattr(call, "secrets_of", lambda url: {"hunter22"})
+    monkeypatch.setattr(state, "secrets_of", lambda url: {"hunter22"})
 
     def fail(msg: Message[Any]) -> None:
         raise ValueError("postgresql://me:hunter22@db")
