@@ -100,6 +100,7 @@ SHARES = [
 ]
 
 
+@pytest.mark.quick("20-1000-8-0-2500|20-10-1-0|1-1000-4")
 @pytest.mark.parametrize(("run", "lanes", "share", "ahead", "longest"), SHARES)
 def test_all_lanes_together_hold_run_limit_times_lanes_limit(run, lanes, share, ahead, longest):
     runs = RunLength(run, lanes)

@@ -42,6 +42,7 @@ def test_the_newest_version_that_is_kept_is_the_schema_of_today(name: str) -> No
     assert sorted(kept.COMMITS) == [one.number for one in VERSIONS] == [*range(1, NEWEST + 1)]
 
 
+@pytest.mark.quick("sqlite-[47]$|postgresql-(1|11)$|mariadb-(3|12)$")
 @pytest.mark.parametrize("version", kept.COMMITS)
 def test_an_upgrade_makes_what_a_new_database_has_and_keeps_all_rows(
     database: Any, make_app: Callable[..., App], version: int
