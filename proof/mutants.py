@@ -34,16 +34,16 @@ SECONDS = 300
 PASSED, FAILED = 0, 1
 ON_SQLITE = ("-m", "not long", "-k", "not postgresql and not mariadb and not oracle")
 DECIDING = {
-    "message.py": "tests/test_message.py",
-    "ticks.py": "tests/test_ticks.py",
-    "limit.py": "tests/test_limit.py",
-    "instance/claiming/capacity.py": "tests/instance",
-    "instance/claiming/choice.py": "tests/instance",
-    "instance/claiming/drain.py": "tests/instance",
-    "instance/running/outcome.py": "tests/contract/test_outcomes.py tests/instance",
-    "table/tables.py": "tests/store/test_claim.py tests/store/test_settle.py",
+    "message.py": "contract/test_quarantine.py instance store/test_settle.py",
+    "ticks.py": "test_ticks.py",
+    "limit.py": "test_limit.py",
+    "instance/claiming/capacity.py": "instance",
+    "instance/claiming/choice.py": "instance",
+    "instance/claiming/drain.py": "instance",
+    "instance/running/outcome.py": "contract/test_outcomes.py instance",
+    "table/tables.py": "store/test_claim.py store/test_settle.py",
 }
-"""Modules of which mutants are made, and the tests that judge them."""
+"""Modules of which mutants are made, and the tests that judge them, under tests/."""
 KINDS = re.compile(
     r"core/(AddNot|NumberReplacer|ZeroIterationForLoop|Replace(AndWithOr|OrWithAnd|TrueWithFalse"
     r"|FalseWithTrue|BinaryOperator_(Add_Sub|Sub_Add|Mul_Div)"
@@ -124,7 +124,14 @@ def generated(file: str, count: int, seed: int) -> Iterator[Mutant]:
         old, new = text.splitlines(), made.splitlines()
         line = next(n for n, two in enumerate(zip(old, new, strict=False)) if two[0] != two[1])
         told = f"{file}:{line + 1} {name.removeprefix('core/')}: {new[line].strip()}"
-        yield Mutant(told, "generated", file, text, made, (*DECIDING[file].split(), *ON_SQLITE))
+        yield Mutant(
+            told,
+            "generated",
+            file,
+            text,
+            made,
+            (*(f"tests/{one}" for one in DECIDING[file].split()), *ON_SQLITE),
+        )
 
 
 def copy_to(folder: Path) -> None:
