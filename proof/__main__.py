@@ -37,6 +37,8 @@ model: the protocol as coded holds in every interleaving within bounds
     15 PYTEST proof/test_model.py -m long
 simulation: whole instances, interleaved on virtual time with faults, break no rule
     20 PYTEST proof/simulation -m long
+machines: leases, shards and segments keep their rules in any order of events
+    10 PYTEST proof/machines -m long
 judge: the judge of all runs is right about random histories
     5 PYTEST proof/test_history.py -m long
 contract: what users see holds on every database

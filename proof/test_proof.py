@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proof import __main__ as proof
-from tests.names import ROOT
+from tests.names import ROOT, homes, marked
 from tests.variants import VARIABLE, VARIANTS
 
 TRIAL = """
@@ -71,3 +71,6 @@ def test_the_parts_name_files_variants_and_sessions_that_are_there() -> None:
         assert part.variant.get(VARIABLE, "psycopg2") in VARIANTS
         if part.program.startswith("nox"):
             assert part.name in noxfile.SESSIONS
+    paths = re.findall(r"PYTEST ((?:tests|proof)[\w/.]*)", proof.PARTS)
+    long = {file for test in marked("long") for file in homes().get(test, ())}
+    assert [file for file in sorted(long) if not file.startswith(tuple(paths))] == []

@@ -11,8 +11,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
-from x import pytest
 
 from msgworker.cli import main
 
