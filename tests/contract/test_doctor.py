@@ -139,7 +139,7 @@ def test_an_index_is_missing(make_app, app, database, suffix):
 def test_generated_columns_are_missing(make_app, app, database):
     if database.name != "mariadb":
         pytest.skip("no generated columns there")
-    for suffix in ("guard", "object", "failed"):
+    for suffix in ("guard", "object", "failed", "job"):
         run(app, f"DROP INDEX msgworker_message_{suffix} ON msgworker_message")
     for name in GENERATED:
         run(app, f"ALTER TABLE msgworker_message DROP COLUMN {name}")
@@ -219,14 +219,17 @@ def test_two_rules_add_their_columns_at_once(mariadb, monkeypatch):
     run(one, f"{THEIRS})")
     monkeypatch.setattr(apply, "add_columns", after_the_other)
     made += one.create_schema()
-    of_columns_it_lacks = {"mw_urgent", "mw_unique"}
+    of_columns_it_lacks = {"mw_urgent", "mw_unique", "mw_job_status"}
     assert {*GENERATED, "mw_open_object_t5"} - of_columns_it_lacks <= set(made)
     assert len(made) == len(set(made))
     again = [*one.create_schema(), *other.create_schema()]
     assert {name.partition(" ")[0] for name in again} == {"rule"}  # that is all that changes
 
 
-GENERATED = ("mw_open_object", "mw_running_object", "mw_failed", "mw_urgent", "mw_unique")
+GENERATED = (
+    *("mw_open_object", "mw_running_object", "mw_failed", "mw_urgent", "mw_unique"),
+    "mw_job_status",
+)
 
 
 def generated(app: App) -> dict[str, str]:
@@ -245,7 +248,7 @@ def make_virtual(app: App) -> None:
     columns = [line.strip(" ,") for line in made if line.strip().startswith("mw_")]
     virtual = [f"ADD COLUMN {line.replace('STORED', 'VIRTUAL')}" for line in columns]
     drops = [f"DROP COLUMN {name}" for name in GENERATED]
-    for suffix in ("guard", "object", "failed"):
+    for suffix in ("guard", "object", "failed", "job"):
         run(app, f"DROP INDEX msgworker_message_{suffix} ON msgworker_message")
     run(app, f"ALTER TABLE msgworker_message {', '.join([*drops, *virtual])}")
     app.create_schema()
