@@ -170,7 +170,7 @@ def _looks(app: App, server: Server) -> dict[str, float]:
         search = Search(t, None)
 
         def look(conn: sa.Connection, search: Search = search, slots: int = slots) -> object:
-            return search.look(conn, want=THREADS, in_hand=0, slot=1, slots=slots)
+            return search.look(conn, want=THREADS, held=0, slot=1, slots=slots)
 
         found[slots] = _cost(app, server, look, REPEAT)
     where = Slice("shard", (5, 6, 7, 8))

@@ -283,4 +283,4 @@ class Settled(enum.Enum):
 
     LOST = "lost"  # the message was no longer flagged by us: nothing was written
     ENDED = "ended"  # written; the lane ends here
-    WENT_ON = "went on"  # written, and the next message is flagged
+    ADVANCED = "advanced"  # written, and the next message is flagged

@@ -80,13 +80,13 @@ class _Part:
         )
 
     def _run(self) -> None:
-        self.worker.orders = self.asked
+        self.worker.stop_requests = self.asked
         try:
             self.report = self._work(self)
         except BaseException as error:
             self.error = error
         finally:
-            self.worker.orders = None
+            self.worker.stop_requests = None
 
     @property
     def is_away(self) -> bool:

@@ -263,10 +263,10 @@ def deal(
         asked.begun = True
         with Signals(asked):
             work = Beside(dealer.run)
-            while work.goes_on(TICK_SECONDS) and not asked.in_order:
+            while not work.ends_within(TICK_SECONDS) and not asked.in_order:
                 pass
             dealer.stop()
-            while work.goes_on(TICK_SECONDS):
+            while not work.ends_within(TICK_SECONDS):
                 if asked.at_once is not None:
                     end_by(asked.at_once)
             work.result()

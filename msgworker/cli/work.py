@@ -325,7 +325,7 @@ def _watched(
     keep_imports()
     over = threading.Event()
     progress = StatusLine(quiet=quiet)
-    worker.orders = asked = StopRequest() if parent is None else parent.asked
+    worker.stop_requests = asked = StopRequest() if parent is None else parent.asked
 
     def send_metrics() -> None:
         if metrics is not None and parent is not None:

@@ -80,13 +80,13 @@ class Instance:
         shared: Shared | None = None,
         drain: Drain | None = None,
         label: str = "",
-        asked: StopRequest | None = None,
+        stop_request: StopRequest | None = None,
         retry_level: int = logging.INFO,
         before_settle: Callable[[Lane], None] = lambda lane: None,
         grace: float = GRACE,
         stopped: Callable[[Instance], None] = lambda instance: None,
     ) -> None:
-        """asked: stop requests for the thread that waits for the instance to end. grace: seconds
+        """stop_request: for the thread that waits for the instance to end. grace: seconds
         for handlers in a stop that names none. stopped: called at the end of the stop. retry_level,
         before_settle: for tests, see EventLog and Caller."""
         self.setup = setup
@@ -98,7 +98,7 @@ class Instance:
         EventLog(setup.events, shared.log, retry_level=retry_level, storms=storms)
         self._hurried = False
         self.ending = StopOnce()
-        self.asked = asked or StopRequest()
+        self.stop_request = stop_request or StopRequest()
         self.keeper = StopThread(shared.stop.requested, self._stop_once)
         self._grace, self._stopped = grace, stopped
         self._in_time = self._handlers_ended = True
@@ -176,7 +176,7 @@ class Instance:
             housekeep_now=housekeep_now,
             settler=self.settler,
         )
-        self.listener = Listener(shared, setup.channel, heard=look_now)
+        self.listener = Listener(shared, setup.channel, on_notice=look_now)
         self.timer = Timer(setup, shared, look_now=look_now) if setup.schedules else None
         self.parts = list(self._parts())
         self.roles = [part.role for part in self.parts if part.role is not None]
@@ -268,7 +268,7 @@ class Instance:
         within = self.shared.stop.within or self.keeper.is_current
         return within or any(role.is_current for role in (self.watchdog, *self.roles))
 
-    def leave(self) -> None:
+    def request_stop(self) -> None:
         """Ask the keeper to stop the instance; returns at once."""
         self.shared.stop.requested.set()
 
@@ -276,11 +276,11 @@ class Instance:
         """Request a stop because the program ends."""
         if not self.ending.begun:
             self.shared.log.warning("the program ends without a stop of this worker; it stops now")
-        self.ask(EXIT_GRACE)
-        self.asked.stop()
-        self.leave()
+        self.limit_grace(EXIT_GRACE)
+        self.stop_request.stop()
+        self.request_stop()
 
-    def say_what_is_left(self) -> None:
+    def log_what_is_left(self) -> None:
         """Log what a stop that takes too long leaves to recovery."""
         held = (
             ", ".join(str(n.row.msg_id) for n in list(self.shared.in_flight.lanes)[:10]) or "none"
@@ -291,9 +291,9 @@ class Instance:
             held,
         )
 
-    def ask(self, grace: float) -> None:
+    def limit_grace(self, grace: float) -> None:
         """Limit the grace time of handlers, also in a stop in progress."""
-        until = self.ending.ask(grace)
+        until = self.ending.limit_grace(grace)
         if self.shared.stop.give_up_at is not None:
             self._give_up_at(until + GIVE_UP_SECONDS)
 
@@ -307,15 +307,15 @@ class Instance:
         """Stop, or wait for the stop, which continues if this call is interrupted. grace: seconds,
         unless others were set before."""
         self.begin_stop(grace)
-        while self.ending.goes_on(TICK_SECONDS):
+        while not self.ending.ends_within(TICK_SECONDS):
             pass
         return self.ending.result()
 
     def begin_stop(self, grace: float) -> None:
         """Have the keeper stop the instance. grace: as in `stop`."""
         if self.ending.until is None:
-            self.ask(grace)
-        self.leave()
+            self.limit_grace(grace)
+        self.request_stop()
         if not self.keeper.alive:  # the start failed before it was started
             self._stop_once()
 
@@ -328,7 +328,7 @@ class Instance:
 
     def _stop(self) -> bool:
         if self.ending.until is None:  # requested by a thread of the instance
-            self.ask(self._grace)
+            self.limit_grace(self._grace)
         try:
             return self._stop_in_order()
         finally:
@@ -408,7 +408,7 @@ class Instance:
         if self.member is not None:
             self.member.stop(0.0 if self._hurried else min(ROLE_SECONDS, self._rest))
 
-    def hurry(self) -> None:
+    def stop_now(self) -> None:
         """Make the stop, which has begun or is about to, wait for no handler."""
         self.shared.log.warning("stopping at once; what runs is left to recovery")
         self._hurried = True
@@ -457,7 +457,7 @@ class Instance:
             )
             setup.events.emit(events.InstanceStopped(shared.identity.id, clean=False))
             if self._beats_are_over:
-                self.housekeeper.say_stopped()
+                self.housekeeper.record_stop()
             self.handlers.when_ended(self._close)
             return
         clean = False
@@ -506,5 +506,5 @@ class Instance:
 
     def raise_why_it_left(self) -> None:
         """Raise the error for which the instance stopped by itself, if it did."""
-        if self.shared.stop.left_for is not None:
-            raise self.shared.stop.left_for
+        if self.shared.stop.stopped_for is not None:
+            raise self.shared.stop.stopped_for

@@ -87,7 +87,7 @@ def _seconds(instant: Any, zone: str) -> float | None:
 # --- Count what is done by minute and topic, from the events of an instance; for the history.
 #
 # Minutes are those of the database's clock, as far as it is known: `ahead`. Kept in memory until
-# they are written (liveness/chronicle.py); the numbers of minutes and topics are bounded.
+# they are written (liveness/housekeeper.py); the numbers of minutes and topics are bounded.
 
 MOST_TOPICS = 100
 """Topics counted separately in one minute."""
@@ -386,7 +386,7 @@ class EventLog:
         self._log = log
         self._storms = storms
         self._retry_level = retry_level
-        tells: dict[type[events.Event], Callable[[Any], None]] = {
+        loggers: dict[type[events.Event], Callable[[Any], None]] = {
             events.InstanceStarted: self._started,
             events.Retried: self._retried,
             events.Dead: self._dead,
@@ -400,10 +400,10 @@ class EventLog:
             events.JobCompleted: self._job_completed,
         }
         if storms is not None:
-            tells[events.Renewed] = lambda _: self._sum_up(storms.over())
-            tells[events.InstanceStopped] = lambda _: self._sum_up(storms.over(all_of_them=True))
-        for kind, tell in tells.items():
-            stream.on(kind, tell)
+            loggers[events.Renewed] = lambda _: self._sum_up(storms.over())
+            loggers[events.InstanceStopped] = lambda _: self._sum_up(storms.over(all_of_them=True))
+        for kind, log_event in loggers.items():
+            stream.on(kind, log_event)
 
     def _started(self, event: events.InstanceStarted) -> None:
         text, extra = "started with %s", {"event": Said.INSTANCE_STARTED}
@@ -436,21 +436,21 @@ class EventLog:
             return
         raised, row = event.raised, event.message
         extra = _facts(name, row)
-        told = None if raised is None else (type(raised), raised, raised.__traceback__)
+        values = None if raised is None else (type(raised), raised, raised.__traceback__)
         error = shown(event.error.removeprefix(LATER), MAX_ERROR)  # on one line
         if self._storms is not None:
             mark = fingerprint(event.error.removeprefix(LATER))
             if not self._storms.logs(name, extra["topic"], mark, level=level, error=error):
                 return
         text = "message %s %s: %s"
-        self._log.log(level, text, row.msg_id, what, error, exc_info=told, extra=extra)
+        self._log.log(level, text, row.msg_id, what, error, exc_info=values, extra=extra)
 
     def _sum_up(self, storms: list[More]) -> None:
         for more in storms:
             text = "%s x %s more in the last minute: topic %s, %s"
             extra = {"event": more.name, "topic": more.topic, "more": more.count}
-            told = (more.name, f"{more.count:,}", more.topic, more.error)
-            self._log.log(more.level, text, *told, extra=extra)
+            values = (more.name, f"{more.count:,}", more.topic, more.error)
+            self._log.log(more.level, text, *values, extra=extra)
 
     def _lost(self, event: events.Lost) -> None:
         text = "message %s is no longer claimed by us; its outcome was not written"
@@ -476,13 +476,13 @@ class EventLog:
     def _fired(self, event: events.ScheduleFired) -> None:
         level = logging.DEBUG if len(event.ticks) == 1 else logging.INFO
         text = "schedule %s: sent %s, the last one for %s"
-        told = (event.name, plural(len(event.ticks), "message"), event.ticks[-1].isoformat())
-        self._log.log(level, text, *told, extra={"event": Said.SCHEDULE_FIRED})
+        values = (event.name, plural(len(event.ticks), "message"), event.ticks[-1].isoformat())
+        self._log.log(level, text, *values, extra={"event": Said.SCHEDULE_FIRED})
 
     def _not_fired(self, event: events.ScheduleFailed) -> None:
         text = "schedule %s: its message cannot be sent: %s; trying again in %.0f s"
-        told = (event.name, shown(event.error, MAX_ERROR), event.delay_seconds)
-        self._log.warning(text, *told, extra={"event": Said.SCHEDULE_FAILED})
+        values = (event.name, shown(event.error, MAX_ERROR), event.delay_seconds)
+        self._log.warning(text, *values, extra={"event": Said.SCHEDULE_FAILED})
 
     def _job_completed(self, event: events.JobCompleted) -> None:
         text = "job %s (%s) has completed: %s done, %s dead%s"
@@ -523,7 +523,7 @@ def facts(row: Row) -> dict[str, Any]:
     }
 
 
-def tell_of_limit(log: logging.LoggerAdapter[logging.Logger], row: Row, reason: str) -> None:
+def log_time_limit(log: logging.LoggerAdapter[logging.Logger], row: Row, reason: str) -> None:
     """Log for operators that a time limit of the server ended the message's handler."""
     text = (
         "message %s: a time limit of the server ended its handler, and would again, so that its "

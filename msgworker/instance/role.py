@@ -47,16 +47,16 @@ def outlive(
     An error that it raises is a bug of ours: it is logged, and the loop starts again, after a pause
     if memory ran out. twice: called with the second other error within AGAIN_SECONDS; returns
     whether to start once more."""
-    failed_at, untold = float("-inf"), None
+    failed_at, unlogged = float("-inf"), None
     while True:
         try:
-            if untold is not None:
-                log.critical("%s: its loop was ended by an error", name, exc_info=untold)
-                untold = None
+            if unlogged is not None:
+                log.critical("%s: its loop was ended by an error", name, exc_info=unlogged)
+                unlogged = None
             loop()
             return
         except NO_MEMORY as error:
-            untold = error  # logged after the pause: that needs memory
+            unlogged = error  # logged after the pause: that needs memory
             time.sleep(HUNGRY_SECONDS)
             continue
         except BaseException as error:
@@ -151,7 +151,7 @@ class Outage:
         self._longest_pause = longest_pause
         self._what = what
         self._away = away or Away()
-        self._told = False
+        self._logged = False
         self.failures = 0
         self.error: BaseException | None = None
 
@@ -160,14 +160,14 @@ class Outage:
         self.failures += 1
         self.error = error
         with suppress(*NO_MEMORY):
-            self._tell(error)
+            self._log_failure(error)
         return outage_pause(self.failures, self._longest_pause)
 
-    def _tell(self, error: BaseException) -> None:
+    def _log_failure(self, error: BaseException) -> None:
         if self.failures < max(EVERYDAY.get(trouble(error), 0), self._away.patience):
             self._log.debug("%s: %s; trying again", self._what, reason_of(error))
-        elif not self._told:
-            self._told = True
+        elif not self._logged:
+            self._logged = True
             level = (
                 logging.WARNING
                 if self._away.begins(self, self._what, reason_of(error))
@@ -178,12 +178,12 @@ class Outage:
 
     def over(self) -> None:
         """Record a success."""
-        if self._told and self._away.ends(self, self._what, self.failures):
+        if self._logged and self._away.ends(self, self._what, self.failures):
             text, extra = "%s: works again after %s", {"event": Said.DATABASE_BACK}
             self._log.warning(text, self._what, plural(self.failures, "failure"), extra=extra)
         self.failures = 0
         self.error = None
-        self._told = False
+        self._logged = False
 
 
 class Role:
@@ -200,11 +200,11 @@ class Role:
         log: logging.LoggerAdapter[logging.Logger],
         away: Away | None = None,
         wake: threading.Event | None = None,
-        leave_for: Callable[[MsgworkerError], None] | None = None,
+        stop_for: Callable[[MsgworkerError], None] | None = None,
         *,
         longest_pause: float = LONGEST_PAUSE_SECONDS + 0.5,
     ) -> None:
-        """wake: set by others to end the pause early. leave_for: stops the instance if the loop
+        """wake: set by others to end the pause early. stop_for: stops the instance if the loop
         cannot continue; None = the instance works without this role meanwhile. longest_pause:
         seconds, after a failure."""
         self.name = name
@@ -212,8 +212,8 @@ class Role:
         self._aside = isinstance(away, Aside)
         self.outage = Outage(log, name, away, longest_pause)
         self.busy_since: float | None = None  # when the current round began
-        self._told_of = ""
-        self._leave_for = leave_for
+        self._logged_error = ""
+        self._stop_for = stop_for
         self._wake = wake or threading.Event()
         self._stopping = threading.Event()
         self.over = threading.Event()
@@ -281,9 +281,9 @@ class Role:
                 self.woken()
 
     def _failed_twice(self, error: MsgworkerError) -> bool:
-        if self._leave_for is None:
+        if self._stop_for is None:
             return not self._stopping.wait(AGAIN_SECONDS)
-        self._leave_for(error)
+        self._stop_for(error)
         return False
 
     @property
@@ -303,16 +303,16 @@ class Role:
         except BaseException as error:
             self.failed(error)
             pause = self.outage.failed(error)
-            if trouble(error) is Trouble.OTHER and reason_of(error) != self._told_of:
-                self._told_of = reason_of(error)  # a repeated error is logged once
+            if trouble(error) is Trouble.OTHER and reason_of(error) != self._logged_error:
+                self._logged_error = reason_of(error)  # a repeated error is logged once
                 plain = shows_a_row(error) or (self._aside and isinstance(error, DBAPIError))
-                told = None if plain else error
-                why = "unexpected error; continuing" if told else reason_of(error)
-                self.log.error("%s: %s", self.name, why, exc_info=told)
+                shown = None if plain else error
+                why = "unexpected error; continuing" if shown else reason_of(error)
+                self.log.error("%s: %s", self.name, why, exc_info=shown)
             return pause
         finally:
             self.busy_since = None
-        self._told_of = ""
+        self._logged_error = ""
         if self.answered():
             self.outage.over()
         return self.pause_seconds(did)

@@ -204,7 +204,7 @@ class Shared:
         self.controls = Controls()
         self.peers = Peers()
 
-    def go_on_as(
+    def continue_as(
         self, new_id: str, trusted_until: float, begun: float, *, with_all: bool = False
     ) -> None:
         """The lease is lost: continue under another id, without the lanes of the old one. begun:
@@ -214,5 +214,5 @@ class Shared:
         """
         identity = self.identity
         kept = frozenset(self.in_flight.owners() | {identity.id}) if with_all else frozenset()
-        identity.become(identity.id, new_id, trusted_until, begun, carried=kept)
+        identity.adopt(identity.id, new_id, trusted_until, begun, carried=kept)
         self.in_flight.forget(identity.is_ours)

@@ -115,27 +115,27 @@ _WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)
 class Stop:
     """Whether an instance is to stop, why, and until when.
 
-    requested: set by any thread, read by all. left_for: the error for which it stops by itself;
-    written by any thread (`leave_for`), read by the thread that waits for the end. give_up_at: when
+    requested: set by any thread, read by all. stopped_for: the error for which it stops by itself;
+    written by any thread (`stop_for`), read by the thread that waits for the end. give_up_at: when
     the stop no longer waits for the database (monotonic); written by the stop, read by all.
     """
 
-    __slots__ = ("give_up_at", "left_for", "requested")
+    __slots__ = ("give_up_at", "requested", "stopped_for")
 
     def __init__(self, requested: threading.Event | None = None) -> None:
         self.requested = requested or threading.Event()
-        self.left_for: MsgworkerError | None = None
+        self.stopped_for: MsgworkerError | None = None
         self.give_up_at: float | None = None
 
-    def leave_for(self, error: MsgworkerError) -> None:
+    def stop_for(self, error: MsgworkerError) -> None:
         """Make the instance stop in order, for this error."""
-        self.left_for = error
+        self.stopped_for = error
         self.requested.set()
 
     @property
-    def has_left(self) -> bool:
+    def rule_changed(self) -> bool:
         """Whether it stops because the rule of the table has changed: then no lease is renewed."""
-        return isinstance(self.left_for, RuleChanged)
+        return isinstance(self.stopped_for, RuleChanged)
 
     def gave_up(self) -> bool:
         """Whether the stop no longer waits for the database."""
@@ -168,7 +168,7 @@ class StopOnce:
         self.until: float | None = None
         self.over = threading.Event()
 
-    def ask(self, grace: float) -> float:
+    def limit_grace(self, grace: float) -> float:
         """Limit the grace time of handlers; returns when it ends (monotonic)."""
         until = time.monotonic() + grace
         self.until = until if self.until is None else min(self.until, until)
@@ -192,12 +192,12 @@ class StopOnce:
         finally:
             self.over.set()
 
-    def goes_on(self, seconds: float) -> bool:
-        """Wait at most so long for its end; returns whether it has not ended."""
+    def ends_within(self, seconds: float) -> bool:
+        """Wait at most so long for its end; returns whether it has ended."""
         until = time.monotonic() + seconds
         while not self.over.is_set() and time.monotonic() < until:
             time.sleep(WAIT_SECONDS)
-        return not self.over.is_set()
+        return self.over.is_set()
 
     def result(self) -> bool:
         """Whether every handler ended in time; raises the error of a stop that failed."""
@@ -248,7 +248,7 @@ class Unstopped(Protocol):
     def end_with_program(self) -> None:
         """Request its stop from an existing thread; returns at once."""
 
-    def say_what_is_left(self) -> None:
+    def log_what_is_left(self) -> None:
         """Log what a stop that takes too long leaves to recovery."""
 
 
@@ -282,7 +282,7 @@ class AtExit:
             instance.end_with_program()
         for instance in mine:
             if not instance.ending.over.wait(max(0.0, deadline - time.monotonic())):
-                instance.say_what_is_left()
+                instance.log_what_is_left()
 
 
 AT_EXIT = AtExit()
@@ -307,11 +307,11 @@ class Beside:
         except BaseException as error:
             self._error = error
 
-    def goes_on(self, seconds: float) -> bool:
-        """Wait at most so long for its end; returns whether it still runs."""
+    def ends_within(self, seconds: float) -> bool:
+        """Wait at most so long for its end; returns whether it has ended."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
-        return self._thread.is_alive()
+        return not self._thread.is_alive()
 
     def result(self) -> None:
         """Raise the exception of the call."""
@@ -359,11 +359,11 @@ class StopRequest:
                 self._rung.get(timeout=timeout)
 
 
-def words_of(heard: Sequence[float]) -> tuple[int, float]:
-    """The number of stop requests, and the time of the last one (-inf = none). heard: the times of
-    all signals."""
+def requests_of(received: Sequence[float]) -> tuple[int, float]:
+    """The number of stop requests, and the time of the last one (-inf = none). received: the times
+    of all signals."""
     words, last = 0, float("-inf")
-    for at in heard:
+    for at in received:
         if at - last >= INSIST_SECONDS:
             words, last = words + 1, at
     return words, last
@@ -382,7 +382,7 @@ class Signals:
         self._asked = asked
         self._last = last
         self._before: dict[int, Any] = {}
-        self._heard: list[float] = []
+        self._received_at: list[float] = []
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
@@ -391,12 +391,12 @@ class Signals:
         return self
 
     def _is_the_same(self) -> bool:
-        return time.monotonic() - words_of(self._heard)[1] < INSIST_SECONDS
+        return time.monotonic() - requests_of(self._received_at)[1] < INSIST_SECONDS
 
     def received(self, number: int, frame: FrameType | None) -> None:
         # Another signal may interrupt this call: then both have the same effect.
-        self._heard.append(time.monotonic())
-        words, _ = words_of(self._heard)
+        self._received_at.append(time.monotonic())
+        words, _ = requests_of(self._received_at)
         if words == 1:
             self._asked.stop()
         elif words == 2 and self._asked.begun:

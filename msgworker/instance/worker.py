@@ -301,11 +301,11 @@ class Worker(Working[Report]):
         self._threads = threads
         self._label = label
         self._lock = ProcessLock()  # a signal handler may interrupt a start
-        self._stop_asked = StopRequest()
+        self._stop_request = StopRequest()
         self.error: MsgworkerError | None = None
         """The error for which the last instance stopped by itself, as `run` raises it; None while
         one runs, and after a requested stop. The worker can be started again."""
-        self.orders: StopRequest | None = None
+        self.stop_requests: StopRequest | None = None
         """Stop requests for `run` and `drain`, instead of signals; set by the command line."""
         self.counts_left = True
         """Whether a drain counts the messages left; with several processes the parent does."""
@@ -333,20 +333,20 @@ class Worker(Working[Report]):
         whose default action ends the process, such as SIGTERM, after `os._exit`, and at the end of
         a `multiprocessing.Process`.
         """
-        instance = self._start(None, told=None)
-        if instance.asked.in_order:
-            instance.leave()
+        instance = self._start(None, request=None)
+        if instance.stop_request.in_order:
+            instance.request_stop()
 
     def _start(
-        self, drain: Drain | None, *, told: StopRequest | None, grace: float = GRACE
+        self, drain: Drain | None, *, request: StopRequest | None, grace: float = GRACE
     ) -> Instance:
         with self._lock:
             if self._here() is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
-            self._stop_asked = told or StopRequest()
+            self._stop_request = request or StopRequest()
             self.error = None
             instance = self._started(drain, grace)
-            self._stop_asked.begun = True
+            self._stop_request.begun = True
             self.instance = instance
             AT_EXIT.add(instance)
             if instance.ending.over.is_set():  # it has stopped by itself already
@@ -368,7 +368,7 @@ class Worker(Working[Report]):
                 self._threads,
                 drain=drain,
                 label=self._label,
-                asked=self._stop_asked,
+                stop_request=self._stop_request,
                 grace=grace,
                 stopped=self._stopped,
             )
@@ -401,7 +401,7 @@ class Worker(Working[Report]):
             return True
         if instance.is_within:
             instance.lanes.close()  # no handler starts before the stop has begun
-            instance.leave()
+            instance.request_stop()
             return False
         return instance.stop(grace)
 
@@ -409,17 +409,17 @@ class Worker(Working[Report]):
         """Request an orderly stop and return at once; `stop` waits for it."""
         instance = self._ask(grace)
         if instance is not None:
-            instance.leave()
+            instance.request_stop()
 
     def _ask(self, grace: float) -> Instance | None:
         """Request a stop of the running instance and of the thread that waits for it."""
-        asked = self._stop_asked
+        waiting = self._stop_request
         with self._lock:
             instance = self._here()
         if instance is not None:
-            instance.ask(grace)
-            instance.asked.stop()
-        asked.stop()
+            instance.limit_grace(grace)
+            instance.stop_request.stop()
+        waiting.stop()
         return instance
 
     @property
@@ -430,46 +430,46 @@ class Worker(Working[Report]):
 
     def _stopped(self, instance: Instance) -> None:
         if self.instance is instance:  # without the lock: a start that is undone holds it
-            self.error = instance.shared.stop.left_for
+            self.error = instance.shared.stop.stopped_for
             self.instance = None
 
     @contextmanager
     def _listening(self, signals: bool) -> Iterator[StopRequest | None]:
         """The stop requests for this thread while the block runs; None if there are none."""
-        if self.orders is not None or not signals:
-            yield self.orders
+        if self.stop_requests is not None or not signals:
+            yield self.stop_requests
             return
-        told = StopRequest()
-        with Signals(told):
-            yield told
+        request = StopRequest()
+        with Signals(request):
+            yield request
 
-    def _end(self, instance: Instance, grace: float, told: StopRequest | None) -> None:
+    def _end(self, instance: Instance, grace: float, request: StopRequest | None) -> None:
         """Stop, or wait for the stop in progress. After a request to stop at once, wait for no
         handler, and end the process.
 
         The keeper's thread stops the instance, so that this one can handle signals.
         """
-        if told is None:
+        if request is None:
             instance.stop(grace)
             return
         instance.begin_stop(grace)
         help_: Beside | None = None
         insisted_at: float | None = None
-        while instance.ending.goes_on(TICK_SECONDS):
-            if told.at_once is None:
+        while not instance.ending.ends_within(TICK_SECONDS):
+            if request.at_once is None:
                 continue
             now = time.monotonic()
             if insisted_at is None:
                 insisted_at = now
-                instance.hurry()
+                instance.stop_now()
             elif now - insisted_at > HURRY_SECONDS:
                 instance.shared.log.warning("the stop takes too long; recovery follows")
                 break
             elif help_ is None and now - insisted_at > HELP_SECONDS:
                 help_ = Beside(instance.release_unstarted)
-        told.begun = False
-        if told.at_once is not None and told.ends_process:
-            end_by(told.at_once)
+        request.begun = False
+        if request.at_once is not None and request.ends_process:
+            end_by(request.at_once)
         if instance.ending.over.is_set():
             instance.ending.result()
 
@@ -496,23 +496,23 @@ class Worker(Working[Report]):
         that did not end in time; MsgworkerError if this worker runs already.
         """
         deadline = None if time_limit is None else time.monotonic() + time_limit
-        with self._listening(signals) as told:
-            instance = self._start(None, told=told, grace=grace)
+        with self._listening(signals) as request:
+            instance = self._start(None, request=request, grace=grace)
             try:
                 while not self._should_stop(instance):
                     if deadline is not None and time.monotonic() >= deadline:
                         break
-                    self._stop_asked.wait(0.2)
+                    self._stop_request.wait(0.2)
             except Exception:  # outcomes cannot be written: do not wait for handlers
-                instance.ask(0.0)
+                instance.limit_grace(0.0)
                 raise
             finally:
-                self._end(instance, grace, told)
+                self._end(instance, grace, request)
             instance.raise_why_it_left()
 
     def _should_stop(self, instance: Instance) -> bool:
         instance.raise_what_people_must_mend()
-        return self._stop_asked.in_order or instance.shared.stop.requested.is_set()
+        return self._stop_request.in_order or instance.shared.stop.requested.is_set()
 
     def drain(
         self,
@@ -537,23 +537,23 @@ class Worker(Working[Report]):
         lost = False
         if retry_linger is None:
             retry_linger = RETRY_LINGER if linger else 0.0
-        with self._listening(signals) as told:
+        with self._listening(signals) as request:
             until = Drain(linger=linger, retry_linger=retry_linger, overdue=OVERDUE_SECONDS)
-            instance = self._start(until, told=told, grace=grace)
+            instance = self._start(until, request=request, grace=grace)
             try:
                 while not self._should_stop(instance) and not instance.fetcher.exhausted:
                     lost = instance.database_gone_seconds() > outage_limit
                     if lost:
-                        instance.ask(0.0)
+                        instance.limit_grace(0.0)
                     if lost or (deadline is not None and time.monotonic() >= deadline):
                         break
                     instance.fetcher.over.wait(0.05)
                 within = instance.finder.reach
             except Exception:
-                instance.ask(0.0)
+                instance.limit_grace(0.0)
                 raise
             finally:
-                self._end(instance, grace, told)
+                self._end(instance, grace, request)
             instance.raise_why_it_left()
         if deadline is not None:
             rest = max(GIVE_UP_SECONDS, deadline - time.monotonic())

@@ -93,7 +93,7 @@ def write_done(
     for part in t.parts(nexts):
         moved += changed(conn, t, "advance", advance(t), {"mw_ids": part, "mw_me": me})
     flagged = moved_on(conn, t, nexts, moved, me=me)
-    return {s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain}
+    return {s.msg_id: Settled.ADVANCED if s.next_id in flagged else Settled.ENDED for s in plain}
 
 
 def _by_tries(t: Tables, batch: Sequence[Settlement]) -> list[tuple[int | None, Sequence[int]]]:
@@ -206,7 +206,7 @@ def done_arrays(
     key = ("settle", bool(moving))
     texts = sent_often(conn, t, key, lambda: build(bool(moving)), params)[0]
     if texts[0] == ids and (not moving or texts[1] == nexts):  # all is as it was read
-        on, ended = Settled.WENT_ON, Settled.ENDED
+        on, ended = Settled.ADVANCED, Settled.ENDED
         return {s.msg_id: ended if s.next_id is None else on for s in batch}
     written, flagged = _ids_in(texts[0]), _ids_in(texts[1]) if moving else set()
     return {s.msg_id: became_of(s, written, flagged) for s in batch}
@@ -242,7 +242,7 @@ def done_alone(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled:
     found = sent_often(conn, t, "settle_alone", lambda: _move_alone(t), both, kept=True)
     if not found:
         return Settled.LOST
-    return Settled.ENDED if found[0][0] is None else Settled.WENT_ON
+    return Settled.ENDED if found[0][0] is None else Settled.ADVANCED
 
 
 _HEAD = bindparam("mw_head", type_=sa.BigInteger())
@@ -286,7 +286,7 @@ def _named(t: Tables, c: Cols, ids: ColumnElement[Any]) -> list[ColumnElement[bo
 def became_of(s: Settlement, written: set[int], flagged: set[int]) -> Settled:
     if s.msg_id not in written:
         return Settled.LOST
-    return Settled.WENT_ON if s.next_id in flagged else Settled.ENDED
+    return Settled.ADVANCED if s.next_id in flagged else Settled.ENDED
 
 
 # --- The settle of messages that are done, in one statement: it ends the old rows and flags the
@@ -327,7 +327,7 @@ def done_together(
         written = _in_block(conn, t, heads, nexts, params)
     if written != len(heads) + len(nexts):
         raise NotTogether
-    return {s.msg_id: Settled.ENDED if s.next_id is None else Settled.WENT_ON for s in batch}
+    return {s.msg_id: Settled.ENDED if s.next_id is None else Settled.ADVANCED for s in batch}
 
 
 def _build(t: Tables, *, moving: bool) -> sa.Update:

@@ -149,7 +149,7 @@ def _settle_alone(
         if trouble(error) not in OF_A_ROW:
             raise
         moved = 0
-    return Settled.WENT_ON if moved else Settled.ENDED
+    return Settled.ADVANCED if moved else Settled.ENDED
 
 
 def _settle_in_one(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled | None:
@@ -208,8 +208,8 @@ def _check_settled(
     """Raise if a row does not hold what was written."""
     written = [s for s in batch if settled[s.msg_id] is not Settled.LOST]
     check_written(conn, t, {s.msg_id: _wanted(t, s) for s in written})
-    went_on = [s.next_id for s in written if settled[s.msg_id] is Settled.WENT_ON]
-    nexts = [msg_id for msg_id in went_on if msg_id is not None]
+    advanced = [s.next_id for s in written if settled[s.msg_id] is Settled.ADVANCED]
+    nexts = [msg_id for msg_id in advanced if msg_id is not None]
     moved_on(conn, t, nexts, len(nexts), me=me)
 
 

@@ -180,7 +180,7 @@ class Witness:
             finally:
                 now.again = False
                 if lane.settled is not None:
-                    fate = Settled.WENT_ON if lane.settled else Settled.ENDED
+                    fate = Settled.ADVANCED if lane.settled else Settled.ENDED
                     die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
                     witness._settled(lane, fate, now.sent_at, guessed=now.guessed)
 
@@ -249,7 +249,7 @@ class Witness:
         outcome = Outcome.DONE if lane.result is None else lane.result.outcome
         self._told(lane, Told.LOST if guessed else Told(outcome.value), since)
         ahead = lane.next_row
-        if fate is Settled.WENT_ON and ahead is not None:
+        if fate is Settled.ADVANCED and ahead is not None:
             read_at = self._run_read_at.pop((lane.owner, ahead.msg_id))
             self._claimed(lane.owner, ahead, read_at)
 

@@ -56,7 +56,7 @@ def test_a_block_locks_its_rows_in_order_before_it_changes_any(app: App) -> None
         assert not is_locked(app, b1)
         assert not settled.done()
         other.rollback()
-        assert settled.result() == {a1: Settled.WENT_ON, b1: Settled.ENDED}
+        assert settled.result() == {a1: Settled.ADVANCED, b1: Settled.ENDED}
 
 
 def test_a_block_that_is_not_understood_is_sent_no_more(app: App) -> None:

@@ -129,7 +129,7 @@ def due_first() -> AbstractContextManager[None]:
     """A due message is offered before the head of its object, which is then passed over."""
 
     def offer_waited(self: HeadChooser, row: Candidate) -> None:
-        if row.object_id not in self._passed and self.could_go(row):
+        if row.object_id not in self._skipped and self.can_run(row):
             self.offer(row)
 
     def refused(self: Search, candidates: list[Candidate]) -> None:
@@ -319,12 +319,12 @@ def unasked() -> AbstractContextManager[None]:
 def forgets_all() -> AbstractContextManager[None]:
     """Shared: without owners, too, a lost lease makes an instance forget all."""
 
-    go_on_as = Shared.go_on_as
+    continue_as = Shared.continue_as
 
     def forget(self: Shared, *what: Any, with_all: bool = False) -> None:
-        go_on_as(self, *what)
+        continue_as(self, *what)
 
-    return replaced(Shared, "go_on_as", forget)
+    return replaced(Shared, "continue_as", forget)
 
 
 def never_quiet() -> AbstractContextManager[None]:
@@ -374,7 +374,7 @@ def unanswered_is_written() -> AbstractContextManager[None]:
         wanted = {
             i: settlement(lane, self._setup, self._shared).next_id for i, lane in lanes.items()
         }
-        return {i: Settled.WENT_ON if ahead else Settled.ENDED for i, ahead in wanted.items()}
+        return {i: Settled.ADVANCED if ahead else Settled.ENDED for i, ahead in wanted.items()}
 
     return replaced(Writer, "_look", look)
 

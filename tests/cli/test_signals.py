@@ -132,7 +132,7 @@ def test_a_stop_runs_where_it_is_if_no_thread_can_be_started(
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     done: list[int] = []
     stop = stopping.Beside(lambda: done.append(threading.get_ident()))
-    assert not stop.goes_on(60.0)
+    assert stop.ends_within(60.0)
     stop.result()
     assert done == [threading.get_ident()]
 
@@ -151,7 +151,7 @@ def test_a_stop_runs_where_it_is_if_no_thread_can_be_started(
 def test_signals_within_two_seconds_are_one_word(
     heard: list[float], words: tuple[int, float]
 ) -> None:
-    assert stopping.words_of(heard) == words
+    assert stopping.requests_of(heard) == words
 
 
 def test_a_signal_in_the_middle_of_another_is_the_same_stop(

@@ -41,7 +41,7 @@ def test_more_is_claimed_while_lanes_are_in_flight_if_the_threads_ran_dry(one, a
     assert [fetch(one), fetch(one)] == [4, 12]
     assert fetch(one) == -1  # all that may be held is held, and lanes wait for a thread
     assert len(one.lanes.ready) == 16
-    one.lanes.ran_dry = True
+    one.lanes.threads_idled = True
     assert fetch(one) == 24
     assert len(one.shared.in_flight.lanes) == 40
 
@@ -204,7 +204,7 @@ class Held:
     def look(self, after: float = 0.0, skip: set[Any] | None = None) -> list[int]:
         self.now += after
         with self.app.engine.connect() as conn:
-            self.last = self.search.look(conn, want=10, in_hand=0, skip_objects=skip)
+            self.last = self.search.look(conn, want=10, held=0, skip_objects=skip)
         return [c.msg_id for c in self.last.candidates]
 
     def in_between(self) -> None:

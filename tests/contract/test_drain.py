@@ -128,7 +128,7 @@ def test_time_limit_ends_a_drain(app, table, monkeypatch):
     late = threading.Event()
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 600 * late.is_set())
     monkeypatch.setattr(worker_module, "time", clock)
-    monkeypatch.setattr(LaneLimit, "sees", lambda self, mean, ages: vars(self).update(lanes=4))
+    monkeypatch.setattr(LaneLimit, "update", lambda self, mean, ages: vars(self).update(lanes=4))
     send(app, *["o"] * 5, *range(5, 10))
     report = in_thread(lambda: app.drain(threads=2, time_limit=600, linger=0))
     until(lambda: len(begun) == 2 and table.statuses.count(1) == 4, "two run, and two are held")

@@ -78,18 +78,18 @@ def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_a
 def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, monkeypatch):
     """The watchdog tells the handlers before the heartbeat knows whether the lease is lost."""
     silent, waiting, gate = threading.Event(), threading.Event(), threading.Event()
-    reborn, renew = Heartbeat.reborn, OwnLease.renew
+    re_register, renew = Heartbeat.re_register, OwnLease.renew
 
     def later(self: Heartbeat) -> None:
         if silent.is_set():  # else its own lease was lost, on a machine that is very slow
             waiting.set()
             assert gate.wait(60)
-        reborn(self)
+        re_register(self)
 
     def lost(self: OwnLease, *asked: Any, **more: Any) -> bool:
         return not silent.is_set() and renew(self, *asked, **more)
 
-    monkeypatch.setattr(Heartbeat, "reborn", later)
+    monkeypatch.setattr(Heartbeat, "re_register", later)
     monkeypatch.setattr(OwnLease, "renew", lost)
     app = make_app(lease_seconds=12.0, poll_seconds=0.02)
     app.create_schema()

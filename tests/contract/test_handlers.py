@@ -114,7 +114,7 @@ def test_drain_without_any_handler_is_an_error(app):
 
 
 def test_a_topic_without_handler_is_told_once_an_hour_and_a_new_one_at_once(one, app, caplog):
-    def told() -> list[str]:
+    def logged_at() -> list[str]:
         caplog.clear()
         for _ in range(3):
             fetch(one)
@@ -123,22 +123,22 @@ def test_a_topic_without_handler_is_told_once_an_hour_and_a_new_one_at_once(one,
     one.finder.search.topics = frozenset({"t"})
     text = "messages wait whose topic has no handler here: "
     send(app, "a", topic="x")
-    assert told() == [text + "'x'"]
-    assert told() == []
+    assert logged_at() == [text + "'x'"]
+    assert logged_at() == []
     send(app, "b", topic="y")
-    assert told() == [text + "'y'"]
-    assert told() == []
-    at = one.finder.unhandled.told
+    assert logged_at() == [text + "'y'"]
+    assert logged_at() == []
+    at = one.finder.unhandled.logged_at
     at["x"] -= 3601
-    assert told() == [text + "'x'"]
+    assert logged_at() == [text + "'x'"]
     send(app, "c", topic="z")
-    at = one.finder.unhandled.told
+    at = one.finder.unhandled.logged_at
     for topic in at:
         at[topic] -= 3601
     for n in range(10):
         send(app, f"d{n}", topic=f"n{n}")
     names = ", ".join(repr(f"n{n}") for n in range(10))
-    assert told() == [f"{text}{names} and 3 more"]
+    assert logged_at() == [f"{text}{names} and 3 more"]
 
 
 def test_a_topic_that_was_not_chosen_is_not_told_to_have_no_handler(app, caplog):
@@ -163,6 +163,6 @@ def test_a_topic_that_another_live_instance_handles_is_not_told_until_that_is_go
         lease.drop(conn, app.tables, "theirs")
     fetch(one)
     assert "no handler" not in caplog.text  # it is asked once a minute
-    one.finder.unhandled.told["x"] -= 61
+    one.finder.unhandled.logged_at["x"] -= 61
     fetch(one)
     assert "messages wait whose topic has no handler here: 'x'" in caplog.text

@@ -50,7 +50,7 @@ def rows(app: App) -> list[dict[str, Any]]:
 
 
 def counted(instance: Instance) -> Any:
-    found = instance.housekeeper.chronicle.minutes
+    found = instance.housekeeper.history_writer.minutes
     assert found is not None
     return found
 
@@ -211,8 +211,8 @@ def test_an_instance_whose_history_is_switched_off_writes_none(app, make_app):
 
 def test_a_minute_without_work_costs_no_statement(one, app):
     with statements(app.engine) as sent:
-        one.housekeeper.chronicle.write()
-        one.housekeeper.chronicle.write(last=True)
+        one.housekeeper.history_writer.write()
+        one.housekeeper.history_writer.write(last=True)
     assert sent == []
 
 
@@ -248,11 +248,11 @@ def test_a_lost_answer_to_the_commit_doubles_nothing(one, app, monkeypatch):
 
     monkeypatch.setattr(housekeeper.history, "database_seconds", committed)
     with suppress(sa.exc.DBAPIError):
-        one.housekeeper.chronicle.write()
+        one.housekeeper.history_writer.write()
     assert [row["done"] for row in rows(app)] == [1]
     monkeypatch.setattr(housekeeper.history, "database_seconds", written)
     work(one, app)
-    one.housekeeper.chronicle.write()
+    one.housekeeper.history_writer.write()
     assert sorted(row["done"] for row in rows(app)) == [1, 1]
     assert counted(one).over() == []
 
@@ -278,7 +278,7 @@ def test_old_history_is_deleted_by_instances_an_hour_at_a_time(one, app, monkeyp
             history.write(conn, app.tables, [Minute(at, "old", {"t": Counts(done=1)})])
     for left in (2 + 1, 1 + 2, 1 + 3):
         work(one, app)
-        one.housekeeper.chronicle.write()
+        one.housekeeper.history_writer.write()
         assert len(rows(app)) == left
     assert min(row["minute_at"].timestamp() for row in rows(app)) == now - 167 * 3600
 

@@ -245,7 +245,7 @@ def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeyp
         found: set[int] = set()
         with app.engine.connect() as conn:
             while not found >= wanted:
-                found |= {c.msg_id for c in one.look(conn, want=5, in_hand=0).candidates}
+                found |= {c.msg_id for c in one.look(conn, want=5, held=0).candidates}
                 assert len(pages) < 30
         assert found == wanted
     assert len(pages) <= 4  # of 10
@@ -261,7 +261,7 @@ def test_limited_messages_without_an_object_are_not_proposed_among_others(app):
     found: set[int] = set()
     with app.engine.connect() as conn:
         for _ in range(3):
-            found |= {c.msg_id for c in one.look(conn, want=50, in_hand=0).candidates}
+            found |= {c.msg_id for c in one.look(conn, want=50, held=0).candidates}
     assert found == {free}
     assert not found & waiting
 
@@ -325,7 +325,7 @@ def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, m
 
     monkeypatch.setattr(candidates, "heads", slowly)
     with sqlite_app.engine.connect() as conn:
-        one.look(conn, want=1, in_hand=0)
+        one.look(conn, want=1, held=0)
     assert len(steps) == 1
 
 

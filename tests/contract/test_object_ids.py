@@ -159,7 +159,7 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
         one.finder.search.forget()
         objects = {lane.row.same}
         with one.fetcher.link.statement() as conn:
-            found = one.finder.search.look(conn, want=10, in_hand=0, skip_objects=objects)
+            found = one.finder.search.look(conn, want=10, held=0, skip_objects=objects)
         assert [c.msg_id for c in found.candidates] == [3]
     finally:
         one.settler.close()

@@ -37,7 +37,7 @@ def sent(app: App, topic: str, objects: list[str | None]) -> None:
 
 def look(app: App, search: Search, want: int = 10) -> list[Any]:
     with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        return search.look(conn, want=want, in_hand=0).candidates
+        return search.look(conn, want=want, held=0).candidates
 
 
 @pytest.mark.parametrize("why", WHY)

@@ -30,7 +30,7 @@ NOW = {"linger": 0, "threads": 1}
 def claims(app: App, search: Search, want: int) -> list[int]:
     """The ids of the next claim, in its order; each is done at once."""
     with app.engine.connect() as conn:
-        found = search.look(conn, want=want, in_hand=0).candidates
+        found = search.look(conn, want=want, held=0).candidates
         won = {row.msg_id for row in claim.flag(conn, app.tables, found, me=ME)}
         table = app.tables.message
         done = sa.update(table).where(table.c.msg_id.in_(won)).values(status=2, claimed_by=None)
@@ -161,7 +161,7 @@ def test_what_cannot_start_does_not_hide_lower_priorities(app, monkeypatch):
     found: list[int] = []
     with app.engine.connect() as conn:
         for _ in range(6):
-            look = search.look(conn, want=1, in_hand=0)
+            look = search.look(conn, want=1, held=0)
             found.append(look.candidates[0].msg_id)
     assert high in found
 
@@ -183,7 +183,7 @@ def test_urgent_messages_of_another_share_are_taken_too(app):
     urgent = send(app, *[f"u{i}" for i in range(6)], priority=1)
     search = Search(app.tables, None)
     with app.engine.connect() as conn:
-        look = search.look(conn, want=7, in_hand=0, slot=1, slots=4)
+        look = search.look(conn, want=7, held=0, slot=1, slots=4)
     assert [c.msg_id for c in look.candidates][:6] == urgent
 
 

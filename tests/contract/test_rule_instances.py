@@ -137,7 +137,7 @@ def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(cr
     other = crm.app(5)
     assert recorded(other) == FIVE
     beat(old)
-    assert isinstance(old.shared.stop.left_for, RuleChanged)
+    assert isinstance(old.shared.stop.stopped_for, RuleChanged)
     assert old.shared.stop.requested.is_set()
     assert fetch(old) <= 0
     doubted(old.shared.identity)
@@ -291,7 +291,7 @@ def test_an_instance_that_has_left_for_the_rule_does_not_beat_without_a_pause(cr
     app = crm.app()
     instance = Instance(setup_of(app), 1)
     try:
-        instance.shared.stop.left_for = RuleChanged("t", "old", "new")
+        instance.shared.stop.stopped_for = RuleChanged("t", "old", "new")
         assert beat(instance) == 0
         assert instance.heartbeat.pause_seconds(0) > 1
     finally:

@@ -213,17 +213,17 @@ def test_a_stop_that_is_interrupted_goes_on_and_the_next_one_waits_for_it(app, m
         started.set()
         until(lambda: ctx.cancelled, "it is told")
 
-    goes_on = StopOnce.goes_on
+    ends_within = StopOnce.ends_within
 
     def interrupted(self: StopOnce, seconds: float) -> bool:
         stopping.set()
         if interrupt and interrupt.pop():
             raise KeyboardInterrupt
-        return goes_on(self, seconds)
+        return ends_within(self, seconds)
 
     send(app, "a")
     worker = app.worker(threads=1)
-    monkeypatch.setattr(StopOnce, "goes_on", interrupted)
+    monkeypatch.setattr(StopOnce, "ends_within", interrupted)
     if how == "start":
         worker.start()
         assert started.wait(60)

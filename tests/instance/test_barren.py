@@ -15,7 +15,7 @@ class Way:
     """Numbers up to `end`, of which some are looked for; a page takes a second."""
 
     def __init__(self, end: int, *ours: int) -> None:
-        self.barren, self.end, self.ours = SkippedRanges(), end, set(ours)
+        self.skipped, self.end, self.ours = SkippedRanges(), end, set(ours)
         self.now, self.pages = 0.0, list[tuple[int, int]]()
         self.at: int | None = None
         self.met = set[int]()
@@ -25,9 +25,9 @@ class Way:
     def step(self, *, busy: bool) -> bool:
         """Whether the way is at its end."""
         self.met_now = False
-        at, over = self.barren.pass_over(self.at, self.now, busy=busy)
+        at, over = self.skipped.skip(self.at, self.now, busy=busy)
         if not over:
-            bound = self.barren.bound(at)
+            bound = self.skipped.bound(at)
             low, last = at or 0, self.end if bound is None else bound
             to = low + PAGE if low + PAGE < last else bound
             high = self.end if to is None else to
@@ -37,14 +37,14 @@ class Way:
             self.met_now = bool(found)
             self.now += self.seconds
             full = to != bound
-            self.barren.was_read(
+            self.skipped.was_read(
                 at, to, found=bool(found), full=full, seconds=self.seconds, now=self.now
             )
             self.at = to
             over = to is None
         if over:
             self.at = None
-            self.barren.start()
+            self.skipped.start()
         return over
 
     def look(self, *, busy: bool, pages: int = 2) -> None:
@@ -54,7 +54,7 @@ class Way:
             if over or met:
                 return
         self.at = None
-        self.barren.start()
+        self.skipped.start()
 
     def round(self, *, busy: bool) -> list[tuple[int, int]]:
         """The pages read in one round."""
@@ -146,7 +146,7 @@ def test_few_entries_alone_are_read_each_time():
 def test_nothing_is_passed_over_after_a_clear():
     way = Way(100, 5)
     way.round(busy=False)
-    way.barren.clear()
+    way.skipped.clear()
     assert len(way.round(busy=True)) == 10
     assert way.round(busy=True) == [(0, 10)]
 
@@ -163,7 +163,7 @@ def test_whatever_comes_and_goes_is_met(seed):
         begun = way.now
         while not way.ours <= way.met and way.now - begun <= 3 * LONGEST_REST_SECONDS:
             if rng.random() < 0.02:
-                way.barren.clear()
+                way.skipped.clear()
             way.step(busy=rng.random() < 0.9)
             way.now += rng.choice([0.0, 0.01, 0.5])
         assert way.ours <= way.met

@@ -214,6 +214,6 @@ def test_the_rest_of_a_lane_whose_head_has_a_try_is_as_long_as_a_batch(
     assert one.gather() == [[1]]
     assert lane.alone
     assert [each.msg_id for each in lane.rows] == [1, 2, 3, 4, 5]
-    lane.go_on()
+    lane.advance()
     one.lanes.ready.append(lane)
     assert one.gather() == [[2]]

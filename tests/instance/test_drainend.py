@@ -13,8 +13,8 @@ from msgworker.store.candidates import Candidate
 from msgworker.store.lease import Lease
 from tests.support.ticking import Ticking
 
-A, FRESH, SWEEP, ASK = Next.AGAIN, Next.LOOK_AFRESH, Next.SWEEP, Next.ASK
-COUNT, ROUND, OVER = Next.COUNT, Next.GO_ROUND, Next.OVER
+A, FRESH, RELEASE_UNKNOWN, ASK = Next.AGAIN, Next.LOOK_AFRESH, Next.RELEASE_UNKNOWN, Next.ASK
+COUNT, ROUND, OVER = Next.COUNT, Next.LOOK_EVERYWHERE, Next.OVER
 HEAD = Candidate(1, None, 0, 0, 0, None, True, None)
 WHOLE = Look(complete=True)
 TO_THE_END = [FRESH, A, FRESH, ASK]
@@ -78,7 +78,9 @@ def test_a_look_that_did_not_begin_at_the_start_is_made_again_from_there_and_doe
         *(FRESH, ASK),
     ]
     limited = end()
-    assert [nothing(limited, sure=sure) for sure in (False, False, True)] == [FRESH] * 3
+    assert [nothing(limited, from_start=from_start) for from_start in (False, False, True)] == [
+        FRESH
+    ] * 3
     runs = end(drain=False)
     assert [nothing(runs, part) for _ in range(5)] == [FRESH, *[A] * 4]
 
@@ -105,7 +107,7 @@ def test_where_more_of_the_table_is_about_to_be_ours_the_looks_do_not_count() ->
 
 def test_a_claim_whose_answer_was_lost_is_swept_first_and_the_looks_begin_anew() -> None:
     one = end()
-    assert [nothing(one, in_doubt=True) for _ in range(3)] == [FRESH, A, SWEEP]
+    assert [nothing(one, in_doubt=True) for _ in range(3)] == [FRESH, A, RELEASE_UNKNOWN]
     assert asks(one) == TO_THE_END
 
 
@@ -118,7 +120,7 @@ def test_while_the_dead_are_recovered_it_does_not_end() -> None:
 def test_what_is_due_soon_is_waited_for_and_it_knows_how_long() -> None:
     one = end()
     asks(one)
-    assert one.waits(2.0) is A
+    assert one.after_ask(2.0) is A
     assert one.due_in == 2.0
     assert nothing(one, Look()) is A
     assert one.due_in is None  # it has looked since
@@ -127,8 +129,8 @@ def test_what_is_due_soon_is_waited_for_and_it_knows_how_long() -> None:
 def test_it_counts_what_the_table_has_before_it_is_over() -> None:
     one = end()
     asks(one)
-    assert one.waits(None) is COUNT
-    assert one.judge(due=0, refused=0) is OVER
+    assert one.after_ask(None) is COUNT
+    assert one.after_count(due=0, refused=0) is OVER
 
 
 @pytest.mark.parametrize(
@@ -148,15 +150,15 @@ def test_what_the_table_has_decides(due: int, refused: int, waited: float, then:
     clock = Ticking()
     one = end(clock, overdue=2.5)
     asks(one)
-    one.judge(due=9, refused=0)
+    one.after_count(due=9, refused=0)
     clock.now += waited
-    assert one.judge(due=due, refused=refused) is then
+    assert one.after_count(due=due, refused=refused) is then
 
 
 def test_what_is_due_makes_the_looks_begin_anew() -> None:
     one = end()
     asks(one)
-    assert one.judge(due=1, refused=0) is ROUND
+    assert one.after_count(due=1, refused=0) is ROUND
     assert one.due_in is not None
     assert asks(one) == TO_THE_END
 
@@ -165,10 +167,10 @@ def test_what_comes_makes_the_overdue_wait_begin_anew() -> None:
     clock = Ticking()
     one = end(clock)
     asks(one)
-    one.judge(due=1, refused=0)
+    one.after_count(due=1, refused=0)
     clock.now += 9.0
-    assert one.waits(1.0) is A
-    assert one.judge(due=1, refused=0) is ROUND
+    assert one.after_ask(1.0) is A
+    assert one.after_count(due=1, refused=0) is ROUND
 
 
 @pytest.mark.parametrize(
@@ -186,13 +188,13 @@ def test_a_limited_message_that_may_start_soon_is_waited_for(
 def test_a_lease_that_ends_soon_is_waited_for_and_then_everything_is_looked_at_afresh() -> None:
     one = end()
     asks(one)
-    assert one.waits(None, 3.0) is A
+    assert one.after_ask(None, 3.0) is A
     assert one.due_in == 3.0
     assert nothing(one) is ASK
-    assert one.waits(None) is A  # it is gone: what it had may be free since we looked
+    assert one.after_ask(None) is A  # it is gone: what it had may be free since we looked
     assert nothing(one) is FRESH
     assert nothing(one) is ASK
-    assert one.waits(None) is COUNT
+    assert one.after_ask(None) is COUNT
 
 
 def test_a_lease_is_waited_for_until_it_is_renewed_or_nobody_takes_it_over() -> None:

@@ -23,7 +23,7 @@ class Moving(Lane):
         value = super().__getattribute__(name)
         if name in ("place", "width") and Moving.armed:
             Moving.armed = False
-            self.go_on()
+            self.advance()
         return value
 
 

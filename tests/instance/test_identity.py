@@ -19,7 +19,7 @@ STEPS: dict[str, Callable[[Identity], object]] = {
     "doubt": lambda one: one.doubt(least_age=1.0),
     "retire": lambda one: one.retire(),
     "lost": lambda one: one.lost(one.id),
-    "become": lambda one: one.become(one.id, "b", 130.0, 100.0),
+    "adopt": lambda one: one.adopt(one.id, "b", 130.0, 100.0),
 }
 ARROWS = {
     (NEW, "registered"): TRUSTED,
@@ -29,8 +29,8 @@ ARROWS = {
     (DOUBTED, "renewed"): TRUSTED,
     (RETIRING, "renewed"): RETIRING,
     (RETIRING, "doubt"): DOUBTED,
-    (RETIRING, "become"): TRUSTED,
-    (LOST, "become"): TRUSTED,
+    (RETIRING, "adopt"): TRUSTED,
+    (LOST, "adopt"): TRUSTED,
     **{(phase, "lost"): LOST for phase in Phase},
 }
 SILENT = {(phase, step) for phase in Phase for step in ("doubt", "retire")} - set(ARROWS)
@@ -130,7 +130,7 @@ def test_who_is_to_retire_does_so_once_it_is_trusted(phase: Phase) -> None:
 def test_a_doubt_does_not_stop_who_is_becoming_another() -> None:
     one = reach(RETIRING)
     one.doubt(least_age=1.0)
-    STEPS["become"](one)
+    STEPS["adopt"](one)
     assert one.phase is TRUSTED
 
 
@@ -140,7 +140,7 @@ def test_nothing_of_the_old_id_is_left_under_the_new_one(phase: Phase) -> None:
     one.stuck.add(1)
     one.doubtful.add(2)
     one.retire()
-    STEPS["become"](one)
+    STEPS["adopt"](one)
     assert (one.id, one.stuck, one.doubtful, one.retires) == ("b", set(), set(), False)
     assert (one.trusted_until, one.in_doubt, one.tenure.late) == (130.0, False, False)
     assert [one.is_ours(owner) for owner in "ab"] == [False, True]
@@ -148,10 +148,10 @@ def test_nothing_of_the_old_id_is_left_under_the_new_one(phase: Phase) -> None:
 
 def test_what_is_carried_over_stays_ours_until_the_next_id() -> None:
     one = reach(LOST)
-    one.become("a", "b", 130.0, 100.0, carried=frozenset("a"))
+    one.adopt("a", "b", 130.0, 100.0, carried=frozenset("a"))
     assert [one.is_ours(owner) for owner in "abc"] == [True, True, False]
     one.lost("b")
-    one.become("b", "c", 130.0, 100.0)
+    one.adopt("b", "c", 130.0, 100.0)
     assert [one.is_ours(owner) for owner in "abc"] == [False, False, True]
 
 
@@ -174,17 +174,17 @@ def test_trust_is_waited_for_until_it_is_there_or_waiting_is_in_vain(
     assert len(slept) == 5
 
 
-@pytest.mark.parametrize("step", ["renewed", "lost", "become", "over"])
+@pytest.mark.parametrize("step", ["renewed", "lost", "adopt", "expired"])
 def test_a_step_for_an_id_that_is_another_by_now_changes_nothing(step: str) -> None:
     """Two threads take steps: one may be late."""
     one = reach(RETIRING)
-    STEPS["become"](one)
+    STEPS["adopt"](one)
     before = one.tenure
     late: dict[str, Callable[[], object]] = {
         "renewed": lambda: one.renewed("a", 150.0, 120.0),
         "lost": lambda: one.lost("a"),
-        "become": lambda: one.become("a", "c", 150.0, 120.0),
-        "over": lambda: one.over("a"),
+        "adopt": lambda: one.adopt("a", "c", 150.0, 120.0),
+        "expired": lambda: one.expired("a"),
     }
     assert not late[step]()
     assert one.tenure is before

@@ -21,7 +21,7 @@ def grown(threads: int, most: int = MOST) -> LaneLimit:
     """One whose threads have always run dry."""
     lane_limit = LaneLimit(threads, most)
     for _ in range(10):
-        lane_limit.fed(dry=True, full=True)
+        lane_limit.claimed(idled=True, full=True)
     return lane_limit
 
 
@@ -49,11 +49,11 @@ DECISIONS = [
 ]
 
 
-@pytest.mark.parametrize(("threads", "mean", "ages", "lanes", "kept"), DECISIONS)
-def test_what_is_in_hand_lasts_half_a_second_and_two_at_most(threads, mean, ages, lanes, kept):
+@pytest.mark.parametrize(("threads", "mean", "ages", "lanes", "keep"), DECISIONS)
+def test_what_is_in_hand_lasts_half_a_second_and_two_at_most(threads, mean, ages, lanes, keep):
     lane_limit = grown(threads)
-    lane_limit.sees(mean, ages)
-    assert (lane_limit.lanes, lane_limit.kept) == (lanes, kept)
+    lane_limit.update(mean, ages)
+    assert (lane_limit.lanes, lane_limit.keep) == (lanes, keep)
 
 
 @given(
@@ -61,51 +61,51 @@ def test_what_is_in_hand_lasts_half_a_second_and_two_at_most(threads, mean, ages
 )
 def test_a_thread_has_a_lane_and_what_is_claimed_is_kept(threads, most, mean, ages):
     lane_limit = grown(threads, most)
-    lane_limit.sees(mean, ages)
+    lane_limit.update(mean, ages)
     assert min(threads, most) <= lane_limit.lanes <= most
-    assert lane_limit.kept >= lane_limit.lanes
-    assert not lane_limit.has_room(lane_limit.kept)
+    assert lane_limit.keep >= lane_limit.lanes
+    assert not lane_limit.has_room(lane_limit.keep)
     assert lane_limit.has_room(min(threads, most) - 1)
 
 
 def test_quick_work_grows_with_every_claim_that_finds_the_threads_dry():
     lane_limit, held = LaneLimit(4, MOST), []
-    lane_limit.sees(None, [])
+    lane_limit.update(None, [])
     held.append(lane_limit.lanes)
     for _ in range(5):
-        lane_limit.fed(dry=True, full=True)
-        lane_limit.sees(0.00005, [0.00001] * 4)
+        lane_limit.claimed(idled=True, full=True)
+        lane_limit.update(0.00005, [0.00001] * 4)
         held.append(lane_limit.lanes)
     assert held == [4, 32, 128, 512, MOST, MOST]
-    lane_limit.fed(dry=False, full=True)
-    lane_limit.sees(0.00005, [])
+    lane_limit.claimed(idled=False, full=True)
+    lane_limit.update(0.00005, [])
     assert lane_limit.lanes == 900
-    lane_limit.fed(dry=True, full=False)
-    lane_limit.sees(0.00005, [])
+    lane_limit.claimed(idled=True, full=False)
+    lane_limit.update(0.00005, [])
     assert lane_limit.lanes == 900
 
 
 def test_threads_that_run_dry_while_all_is_held_make_it_hold_more():
     lane_limit, held = LaneLimit(4, MOST), []
-    lane_limit.fed(dry=True, full=True)
-    lane_limit.fed(dry=False, full=True)  # others are ready: those of a settle, say
+    lane_limit.claimed(idled=True, full=True)
+    lane_limit.claimed(idled=False, full=True)  # others are ready: those of a settle, say
     for _ in range(3):
-        lane_limit.sees(0.00005, [])
+        lane_limit.update(0.00005, [])
         held.append(lane_limit.lanes)
-        lane_limit.ran_dry()
+        lane_limit.threads_idled()
     assert held == [28, 112, 112]  # once for each claim
-    lane_limit.fed(dry=False, full=False)
-    lane_limit.ran_dry()
-    lane_limit.sees(0.00005, [])
+    lane_limit.claimed(idled=False, full=False)
+    lane_limit.threads_idled()
+    lane_limit.update(0.00005, [])
     assert lane_limit.lanes <= 112  # there was no more to claim
 
 
 def test_a_claim_waits_for_room_unless_a_thread_has_nothing_to_do():
     lane_limit = grown(4)
-    lane_limit.sees(0.02, [])
+    lane_limit.update(0.02, [])
     assert lane_limit.lanes == 100
     assert [lane_limit.has_room(held) for held in (3, 50, 51, 100)] == [True, True, False, False]
-    lane_limit.sees(4.0, [])
+    lane_limit.update(4.0, [])
     assert [lane_limit.has_room(held) for held in (0, 3, 4, 5)] == [True, True, False, False]
 
 
@@ -136,11 +136,11 @@ def test_a_batch_counts_in_the_mean_as_each_of_its_lanes():
 def test_a_thread_without_a_lane_is_told_to_the_next_claim():
     lanes = Lanes(Identity("me"), InFlight(), housekeep_now=lambda: None)
     ended = in_thread(lanes.next)
-    until(lambda: lanes.ran_dry, "the thread has nothing to do")
+    until(lambda: lanes.threads_idled, "the thread has nothing to do")
     lane = Lane("me", [Row(1, "o", "t", None, 0, 0, 0, None, None)])
     lanes.put([lane])
     assert ended() is lane
     lanes.put([lane])
-    assert [lanes.taken_dry(), lanes.taken_dry()] == [True, False]
+    assert [lanes.take_idled(), lanes.take_idled()] == [True, False]
     lanes.take_back()
-    assert lanes.taken_dry()  # it would have nothing to do now
+    assert lanes.take_idled()  # it would have nothing to do now

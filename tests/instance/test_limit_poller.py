@@ -24,7 +24,7 @@ def poller(
 ) -> LimitPoller:
     """One that knows of this limit of the topic t."""
     one = LimitPoller(threads=threads, topics=None, longest=1.0, clock=clock)
-    one.see(Controls(limits={"t": limit}), ())
+    one.update(Controls(limits={"t": limit}), ())
     return one
 
 
@@ -61,25 +61,25 @@ def test_the_next_try_follows_from_what_the_last_one_found(
 def test_paused_topics_and_those_of_others_are_not_tried() -> None:
     one = LimitPoller(threads=1, topics={"t", "p"}, longest=1.0)
     limits = {name: Limit(1) for name in ("t", "p", "other")}
-    one.see(Controls(frozenset({"p"}), limits), ())
+    one.update(Controls(frozenset({"p"}), limits), ())
     assert one.due() == ["t"]
 
 
 def test_the_end_of_a_message_of_ours_frees_its_permit() -> None:
     one, ours = poller(Limit(1), threads=2), lane()
-    one.got([ours])
+    one.claimed([ours])
     one.tried("t", Free(Limit(1), 1, 0, 0), 1)
     controls = Controls(limits={"t": Limit(1)})
-    one.see(controls, {ours})
+    one.update(controls, {ours})
     assert (one.held, one.due()) == (1, [])
-    one.see(controls, ())
+    one.update(controls, ())
     assert (one.held, one.due()) == (0, ["t"])
 
 
 def test_no_more_are_claimed_than_threads_are_free() -> None:
     one, ours = poller(Limit(9), threads=1), lane()
-    one.got([ours])
-    one.see(Controls(limits={"t": Limit(9)}), {ours})
+    one.claimed([ours])
+    one.update(Controls(limits={"t": Limit(9)}), {ours})
     assert (one.due(), one.room(5), one.wait()) == ([], 0, None)
 
 
@@ -97,9 +97,9 @@ def test_a_topic_without_messages_is_asked_again_where_the_look_did_not_begin_at
 ):
     one = poller(Limit(1), threads=1)
     one.looked("t", Look(complete=True, from_start=False), busy=False)
-    assert (one.starts_in(), one.sure) == (None, False)  # a drain looks afresh
+    assert (one.starts_in(), one.from_start) == (None, False)  # a drain looks afresh
     one.looked("t", Look(complete=True), busy=False)
-    assert (one.starts_in(), one.sure) == (None, True)
+    assert (one.starts_in(), one.from_start) == (None, True)
 
 
 def test_who_finds_a_record_locked_again_and_again_looks_more_rarely() -> None:

@@ -74,12 +74,14 @@ def test_the_head_of_an_object_that_cannot_run_holds_back_those_behind_it() -> N
     assert [row.msg_id for row in pick.chosen(9)[0]] == [3, 5, 6]
 
 
-def shared_out(*, eldest: int = 0, reach: int = 100, want: int = 40) -> tuple[list[int], int]:
+def shared_out(
+    *, oldest_of_others: int = 0, reach: int = 100, want: int = 40
+) -> tuple[list[int], int]:
     """The heads chosen among 40, of which one in four is of our share or so; and how many are of
     other shares."""
     search = Search(tables_for(MessageTable(), DATABASES["postgresql"]), None)
     pick = HeadChooser(search, set(), set(), 1, 4)
-    pick.eldest, pick.reach = eldest, reach
+    pick.oldest_of_others, pick.reach = oldest_of_others, reach
     pick.offer_all([Candidate(i, f"o{i}", 0, 0, 0, "t", 1) for i in range(1, 41)])
     return [row.msg_id for row in pick.chosen(want)[0]], pick.of_others
 
@@ -87,7 +89,7 @@ def shared_out(*, eldest: int = 0, reach: int = 100, want: int = 40) -> tuple[li
 def test_the_eldest_of_other_shares_come_first_in_some_looks() -> None:
     own, none = shared_out(want=8)
     assert none == 0
-    found, others = shared_out(want=8, eldest=2)
+    found, others = shared_out(want=8, oldest_of_others=2)
     assert others == 2
     assert found == [i for i in range(1, 41) if i not in own][:2] + own[:6]
 

@@ -26,9 +26,9 @@ class Idle(Role):
     def __init__(
         self,
         wake: threading.Event,
-        leave_for: Callable[[MsgworkerError], None] | None = None,
+        stop_for: Callable[[MsgworkerError], None] | None = None,
     ) -> None:
-        super().__init__("idle", LOG, wake=wake, leave_for=leave_for)
+        super().__init__("idle", LOG, wake=wake, stop_for=stop_for)
         self.rounds = threading.Semaphore(0)
         self.woken_after: list[int] = []
         self.round = 0

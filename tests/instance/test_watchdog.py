@@ -39,9 +39,7 @@ class Watched:
             identity=self.identity,
             log=logging.getLogger("msgworker.instance"),
             away=Away(),
-            stop=SimpleNamespace(
-                leave_for=self.left.append, give_up_at=None, gave_up=lambda: False
-            ),
+            stop=SimpleNamespace(stop_for=self.left.append, give_up_at=None, gave_up=lambda: False),
         )
         setup, shared = cast(Any, self.setup), cast(Any, self.shared)
         self.watch = Watchdog(setup, shared, roles=(), settling=())

@@ -271,7 +271,7 @@ def test_a_look_everywhere_is_bounded_however_many_instances_live(app, monkeypat
     found = Search(app.tables, None)
     monkeypatch.setattr(found, "_look_window", lambda *_: False)  # as where it is full of others'
     with app.engine.connect() as conn:
-        found.look(conn, want=100, in_hand=0, slot=1, slots=1000)
+        found.look(conn, want=100, held=0, slot=1, slots=1000)
     assert limits == [WINDOW, WINDOW]
 
 

@@ -23,7 +23,7 @@ def test_settle_moves_the_flag_on(store):
     store.flagged(a1, b1, n)
     batch = [Settlement(a1, next_id=a2), Settlement(b1, next_id=b2), Settlement(n)]
     became = store.settle(*batch)
-    assert became == {a1: Settled.WENT_ON, b1: Settled.WENT_ON, n: Settled.ENDED}
+    assert became == {a1: Settled.ADVANCED, b1: Settled.ADVANCED, n: Settled.ENDED}
     assert [store.state(i) for i in (a1, b1, n)] == [(2, 0, None)] * 3
     assert [store.state(i) for i in (a2, b2)] == [(1, 0, ME)] * 2
     assert None not in [row[0] for row in store.table.rows("finished_at", "status") if row[1] == 2]
@@ -41,7 +41,7 @@ def test_settle_reports_what_is_lost_and_writes_nothing_for_it(store, edit):
         store.row(a1, **edit)
         before = store.state(a1)
     became = store.settle(Settlement(a1, next_id=a2), Settlement(b1, next_id=b2))
-    assert became == {a1: Settled.LOST, b1: Settled.WENT_ON}
+    assert became == {a1: Settled.LOST, b1: Settled.ADVANCED}
     assert store.state(a2) == (0, 0, None)
     assert store.state(b2) == (1, 0, ME)
     if edit is not None:
@@ -66,7 +66,7 @@ def test_settle_ends_the_lane_when_the_next_one_is_gone(store, edit):
     else:
         store.row(a2, **edit)
     became = store.settle(Settlement(a1, next_id=a2), Settlement(b1, next_id=b2))
-    assert became == {a1: Settled.ENDED, b1: Settled.WENT_ON}
+    assert became == {a1: Settled.ENDED, b1: Settled.ADVANCED}
     assert store.state(a1) == (2, 0, None)
     assert store.state(b2) == (1, 0, ME)
 
@@ -107,7 +107,7 @@ def test_a_guard_violation_of_one_lane_does_not_hold_up_the_others(store):
     store.flagged(a1, b1, c)
     store.row(a2, object_id="c")
     became = store.settle(Settlement(a1, next_id=a2), Settlement(b1, next_id=b2))
-    assert became == {a1: Settled.ENDED, b1: Settled.WENT_ON}
+    assert became == {a1: Settled.ENDED, b1: Settled.ADVANCED}
     assert store.state(a1) == (2, 0, None)
     assert store.state(a2) == (0, 0, None)
     assert store.state(b2) == (1, 0, ME)
@@ -119,7 +119,7 @@ def test_a_row_that_was_given_back_meanwhile_is_not_flagged_again(store):
     store.flagged(a1, b1)
     store.row(a1, status=0, claimed_by=None)
     became = store.settle(Settlement(a1), Settlement(b1, next_id=b2))
-    assert became == {a1: Settled.LOST, b1: Settled.WENT_ON}
+    assert became == {a1: Settled.LOST, b1: Settled.ADVANCED}
     assert store.state(a1) == (0, 0, None)
     assert store.state(b2) == (1, 0, ME)
 
@@ -144,7 +144,7 @@ def test_a_table_with_a_visibility_delay_is_settled_in_batches_too(make_app):
     store.flagged(a1)
     sa.event.listen(app.engine, "handle_error", lambda context: failed.append(context.statement))
     became = store(settle.settle, [Settlement(a1, next_id=a2)], me=ME)
-    assert (became, failed) == ({a1: Settled.WENT_ON}, [])
+    assert (became, failed) == ({a1: Settled.ADVANCED}, [])
 
 
 def test_a_row_that_is_not_as_read_sends_the_batch_into_steps_not_into_single_rows(store):
@@ -158,7 +158,7 @@ def test_a_row_that_is_not_as_read_sends_the_batch_into_steps_not_into_single_ro
             store(settle.settle, batch, me=ME)
         assert [store.state(i)[0] for i in (a1, a2, b1, b2)] == [1, 2, 1, 0]
     became = store(settle.settle, batch, me=ME, in_steps=True)
-    assert became == {a1: Settled.ENDED, b1: Settled.WENT_ON}
+    assert became == {a1: Settled.ENDED, b1: Settled.ADVANCED}
 
 
 def test_settle_writes_every_outcome(store):
@@ -200,7 +200,7 @@ def test_settle_one(store):
     store.flagged(a1)
     assert store(settle.settle_one, Settlement(a1, next_id=a2), me=OTHER) is Settled.LOST
     assert store.state(a1) == (1, 0, ME)
-    assert store(settle.settle_one, Settlement(a1, next_id=a2), me=ME) is Settled.WENT_ON
+    assert store(settle.settle_one, Settlement(a1, next_id=a2), me=ME) is Settled.ADVANCED
     assert store.state(a2) == (1, 0, ME)
     assert store(settle.settle_one, Settlement(a2), me=ME) is Settled.ENDED
     assert store(settle.settle_one, Settlement(a2), me=ME) is Settled.LOST
@@ -229,7 +229,7 @@ def test_a_settle_that_is_all_of_its_transaction_commits_itself(store, goes_on):
     if not store.t.database.arrays:  # there it is settled in the transaction
         assert (lost, fate, store.state(a1)) == (None, None, (1, 0, ME))
         return
-    assert (lost, fate) == (Settled.LOST, Settled.WENT_ON if goes_on else Settled.ENDED)
+    assert (lost, fate) == (Settled.LOST, Settled.ADVANCED if goes_on else Settled.ENDED)
     assert store.state(a1) == (2, 0, None)
     assert store.state(a2) == ((1, 0, ME) if goes_on else (0, 0, None))
 
@@ -267,7 +267,7 @@ def test_a_settle_of_one_that_goes_on_is_one_statement_where_the_database_allows
     store.flagged(a1)
     sent: list[str] = []
     sa.event.listen(store.app.engine, "before_cursor_execute", lambda *a: sent.append(a[2]))
-    assert store(settle.settle_one, Settlement(a1, next_id=a2), me=ME) is Settled.WENT_ON
+    assert store(settle.settle_one, Settlement(a1, next_id=a2), me=ME) is Settled.ADVANCED
     written = [text for text in sent if "msgworker_message" in text]
     assert len(written) == (2 if store.app.engine.dialect.name == "sqlite" else 1)
 
@@ -278,7 +278,7 @@ def test_settles_of_many_lanes(store):
     more = send(store.app, *objects)
     store.flagged(*ids)
     became = store.settle(*(Settlement(a, next_id=b) for a, b in zip(ids, more, strict=True)))
-    assert set(became.values()) == {Settled.WENT_ON}
+    assert set(became.values()) == {Settled.ADVANCED}
     assert store.table.statuses == [2] * 1200 + [1] * 1200
 
 
@@ -309,7 +309,7 @@ def test_outcome_and_next_flag_commit_together(app, table):
     batch = [Settlement(a1, next_id=a2), Settlement(b1, next_id=b2)]
     with app.engine.connect() as conn:
         conn.begin()
-        assert set(settle.settle(conn, app.tables, batch, me=ME).values()) == {Settled.WENT_ON}
+        assert set(settle.settle(conn, app.tables, batch, me=ME).values()) == {Settled.ADVANCED}
         conn.rollback()
     assert table.rows("msg_id", "status", "claimed_by") == before
 

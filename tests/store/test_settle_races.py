@@ -36,7 +36,7 @@ def test_two_settles_of_other_lanes_neither_deadlock_nor_lose_a_row(store):
                     if trouble(error) is not Trouble.AGAIN:
                         raise
                     deadlocks += 1
-            assert set(became.values()) == {Settled.WENT_ON}
+            assert set(became.values()) == {Settled.ADVANCED}
         gate.wait(60)
         last = [
             Settlement(lane[-1], Outcome.FAILED if n % 5 == 0 else Outcome.DONE, error="E: x")

@@ -65,13 +65,13 @@ def doubted(identity: Identity) -> None:
 def declared_dead(one: Instance) -> None:
     """It has learned that its lease was taken over, and goes on under a new id."""
     one.shared.identity.lost(one.shared.identity.id)
-    one.heartbeat.reborn()
+    one.heartbeat.re_register()
 
 
 def loses_its_lease(one: Instance, new_id: str = "new-self") -> None:
     """It goes on under this id, of which it believes that it has a lease."""
     one.shared.identity.lost(one.shared.identity.id)
-    one.shared.go_on_as(new_id, clock() + 3600.0, time.monotonic())
+    one.shared.continue_as(new_id, clock() + 3600.0, time.monotonic())
 
 
 def fetch(one: Instance) -> int:

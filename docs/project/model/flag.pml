@@ -308,7 +308,7 @@ inline settle(i) {              /* one transaction: the outcome, then the flag o
   if :: t[i].res==R_DONE && !t[i].stop -> nx=LOWEST(t[i].behind) :: else fi;
   if :: nx && !(st[nx]==NEW && due[nx] && G_GUARD) -> nx=0 :: else fi;
   if :: nx -> x=t[i].flag; flagit(nx, i); t[i].flag=x; x=0 :: else fi }
-inline went_on(i) {             /* the answer: Settled.WENT_ON or ENDED, nx */
+inline went_on(i) {             /* the answer: Settled.ADVANCED or ENDED, nx */
   if
   :: nx -> printf("I%d flag moves to M%d\n", i, nx); t[i].flag=nx; t[i].behind=t[i].behind & (255-bit(nx));
      t[i].res=R_NONE; t[i].unknown=0; t[i].lt=tries[nx]; t[i].lat=laters[nx];

@@ -36,7 +36,7 @@ LEAST_SECONDS = 1e-6
 class LaneLimit:
     """How many lanes to hold. The limit grows while threads are idle, up to what they use up soon.
 
-    lanes: hold at most this many. kept: lanes beyond this number are released. The fetcher's thread
+    lanes: hold at most this many. keep: lanes beyond this number are released. The fetcher's thread
     writes both; settling threads call `has_room`, too.
     """
 
@@ -47,10 +47,10 @@ class LaneLimit:
         self._grown = self._least
         self._full = False  # the last claim reached the limit: the table may have more
         self.lanes = min(threads, most)
-        self.kept = self.lanes
+        self.keep = self.lanes
 
-    def sees(self, mean: float | None, ages: Sequence[float]) -> None:
-        """Compute `lanes` and `kept` again.
+    def update(self, mean: float | None, ages: Sequence[float]) -> None:
+        """Compute `lanes` and `keep` again.
 
         mean: the mean seconds of a handler; None = none has ended yet: one lane for each thread.
         ages: for how many seconds each running handler has run.
@@ -68,18 +68,18 @@ class LaneLimit:
             # Releasing a lane that would soon be used costs more than holding it for a moment.
             late = taken + max(free, _whole(KEPT_SECONDS * free / mean))
         self.lanes = min(soon, self._grown, self._most)
-        self.kept = late
+        self.keep = late
 
-    def fed(self, *, dry: bool, full: bool) -> None:
-        """After a claim. dry: a thread was idle since the claim before. full: the limit is
+    def claimed(self, *, idled: bool, full: bool) -> None:
+        """After a claim. idled: a thread was idle since the claim before. full: the limit is
         reached."""
         self._full = full
-        if dry and full:
+        if idled and full:
             self._grown = min(self._most, self._grown * 4)
-        elif not dry and self._grown > self._least:
+        elif not idled and self._grown > self._least:
             self._grown = max(self._least, int(self._grown * 0.9))
 
-    def ran_dry(self) -> None:
+    def threads_idled(self) -> None:
         """A thread is idle: raise the limit if the last claim reached it. Otherwise lanes that are
         being settled would fill a low limit, and idle threads would wait for their end."""
         if self._full:
@@ -289,20 +289,20 @@ class Waits(enum.Enum):
 @dataclass(slots=True)
 class _Topic:
     """look_at: when to try again. not_before: a wake does not cause a try earlier than this.
-    token_at: when the next token comes. All are on the clock. sure: the look that found nothing
-    began at the very start of the table."""
+    token_at: when the next token comes. All are on the clock. from_start: the look that found
+    nothing began at the very start of the table."""
 
     waits: Waits = Waits.NO
     look_at: float = 0.0
     not_before: float = 0.0
     token_at: float = 0.0
-    sure: bool = True
+    from_start: bool = True
     pause: float = FIRST_PAUSE_SECONDS
 
-    def again(self, now: float, waits: Waits, seconds: float = 0.0) -> None:
+    def retry_in(self, now: float, waits: Waits, seconds: float = 0.0) -> None:
         self.waits, self.look_at, self.not_before = waits, now + seconds, 0.0
 
-    def longer(self) -> float:
+    def next_pause(self) -> float:
         pause, self.pause = self.pause, min(LONGEST_PAUSE_SECONDS, self.pause * PAUSE_GROWTH)
         return pause
 
@@ -331,7 +331,7 @@ class LimitPoller:
         self._handled: list[str] = []
         self._ours: list[Lane] = []
 
-    def see(self, controls: Controls, lanes: Container[Lane]) -> None:
+    def update(self, controls: Controls, lanes: Container[Lane]) -> None:
         """Before a round: take the present limits, and drop lanes that have ended, whose permits
         are free."""
         among, limits = self._among, controls.limits
@@ -364,7 +364,7 @@ class LimitPoller:
         """How many of our lanes are at a message of a limited topic."""
         return len(self._ours)
 
-    def got(self, lanes: Iterable[Lane]) -> None:
+    def claimed(self, lanes: Iterable[Lane]) -> None:
         """Note lanes that were claimed with a permit."""
         self._ours += lanes
 
@@ -373,20 +373,22 @@ class LimitPoller:
         record locked."""
         now, of = self._clock(), self._of(topic)
         if free is None:
-            of.again(now, Waits.LOCK, min(of.longer(), TOKENS_SECONDS) * random.uniform(0.5, 1.0))
+            of.retry_in(
+                now, Waits.LOCK, min(of.next_pause(), TOKENS_SECONDS) * random.uniform(0.5, 1.0)
+            )
         elif free.starts <= 0 and free.permits > 0:
             of.token_at = now + free.next_in
-            of.again(now, Waits.TOKEN, max(free.next_in, self._portion(free)))
+            of.retry_in(now, Waits.TOKEN, max(free.next_in, self._portion(free)))
         elif free.starts <= 0:
-            of.again(now, Waits.PERMIT, of.longer())
+            of.retry_in(now, Waits.PERMIT, of.next_pause())
         else:
             of.pause = FIRST_PAUSE_SECONDS
             if not won:  # others have claimed what was found
-                of.again(now, Waits.NO, RACE_SECONDS * random.uniform(0.5, 1.5))
+                of.retry_in(now, Waits.NO, RACE_SECONDS * random.uniform(0.5, 1.5))
             elif won < free.starts or free.permits > free.tokens:
-                of.again(now, Waits.NO, 0.0 if won < free.starts else self._portion(free))
+                of.retry_in(now, Waits.NO, 0.0 if won < free.starts else self._portion(free))
             else:  # all permits are taken now
-                of.again(now, Waits.PERMIT, of.longer())
+                of.retry_in(now, Waits.PERMIT, of.next_pause())
 
     def looked(self, topic: str, look: Look, *, busy: bool) -> None:
         """After a look for a topic that found nothing. busy: no thread waits for work."""
@@ -394,8 +396,8 @@ class LimitPoller:
         rest = LEFT_TO_OTHERS if busy else LEFT_TO_OTHERS_IDLE
         rest = min(rest * look.seconds, LONGEST_REST_SECONDS)
         waits = Waits.NOTHING if look.saw_all else Waits.NO
-        of.again(now, waits, max(rest, min(self._longest, of.longer())))
-        of.not_before, of.sure = now + rest, look.from_start
+        of.retry_in(now, waits, max(rest, min(self._longest, of.next_pause())))
+        of.not_before, of.from_start = now + rest, look.from_start
 
     def woken(self) -> None:
         """After a wake: there may be messages now."""
@@ -407,7 +409,7 @@ class LimitPoller:
         """Try all topics again now, except those that wait for a token."""
         for of in self._topics.values():
             if of.waits is not Waits.TOKEN:
-                of.again(self._clock(), Waits.NO)
+                of.retry_in(self._clock(), Waits.NO)
 
     def wait(self) -> float | None:
         """Seconds until the next try, None = not before a lane ends."""
@@ -428,10 +430,10 @@ class LimitPoller:
         return min(ahead, default=None)
 
     @property
-    def sure(self) -> bool:
+    def from_start(self) -> bool:
         """Whether all looks that found nothing began at the very start of the table."""
         ours = map(self._of, self._handled)
-        return all(of.sure or of.waits is not Waits.NOTHING for of in ours)
+        return all(of.from_start or of.waits is not Waits.NOTHING for of in ours)
 
     def rest(self) -> float | None:
         """For how many seconds none can start here, as far as is known; None = one may now."""
@@ -447,7 +449,7 @@ class LimitPoller:
         """The next look is in another slice: topics without messages may have some there."""
         for of in self._topics.values():
             if of.waits is Waits.NOTHING:
-                of.again(self._clock(), Waits.NO)
+                of.retry_in(self._clock(), Waits.NO)
                 of.pause = FIRST_PAUSE_SECONDS
 
     # ------------------------------------------------------------

@@ -132,8 +132,8 @@ class HeadChooser:
     """Chooses heads from the rows of one look: of each object the first, if it can run.
 
     slot, slots: our share of the objects. reach: how many heads of other shares may be chosen if
-    ours has too few. eldest: how many of their first ones are chosen in any case. of_others: how
-    many were chosen.
+    ours has too few. oldest_of_others: how many of their first ones are chosen in any case.
+    of_others: how many were chosen.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class HeadChooser:
         slots: int,
     ) -> None:
         self._search = search
-        self._passed = passed_objects
+        self._skipped = passed_objects
         self._skip_ids = skip_ids
         self._taken: set[int] = set()
         self._max_tries = search.tables.spec.max_tries
@@ -157,13 +157,13 @@ class HeadChooser:
         self.priorities: dict[int, int] = {}
         self._others: list[Candidate] = []
         self.reach = WHOLE_REACH
-        self.eldest = self.of_others = 0
+        self.oldest_of_others = self.of_others = 0
         self._waited: dict[Any, Candidate] = {}
         self.quarantined: Candidate | None = None
 
-    def pass_over(self, objects: set[Any]) -> None:
+    def skip(self, objects: set[Any]) -> None:
         """Objects to skip from now on."""
-        self._passed |= objects
+        self._skipped |= objects
 
     def offer_waited(self, row: Candidate) -> None:
         """Take a row whose instant has come (a retry, a delayed message): the lowest id of each
@@ -171,9 +171,9 @@ class HeadChooser:
         same = row[self._key_at]
         if same is None:
             self.offer(row)
-        elif same not in self._passed and row.msg_id not in self._skip_ids:
+        elif same not in self._skipped and row.msg_id not in self._skip_ids:
             known = self._waited.get(same)
-            if self.could_go(row) and (known is None or row.msg_id < known.msg_id):
+            if self.can_run(row) and (known is None or row.msg_id < known.msg_id):
                 self._waited[same] = row
 
     def offer(self, row: Candidate) -> None:
@@ -187,16 +187,16 @@ class HeadChooser:
             if waited is not None and waited.msg_id < row.msg_id:
                 return
             self._waited.pop(same, None)
-            if same in self._passed:
+            if same in self._skipped:
                 return
-            self._passed.add(same)
+            self._skipped.add(same)
         if row.msg_id not in self._taken and row.msg_id not in self._skip_ids:
             self._take(row)
 
     def offer_all(self, rows: Iterable[Candidate]) -> None:
         """`offer` each row, in order. Nearly all are new, due and of a handled topic: these take a
         shorter path, since this runs for every row of every look."""
-        key_at, passed, skipped, taken = self._key_at, self._passed, self._skip_ids, self._taken
+        key_at, passed, skipped, taken = self._key_at, self._skipped, self._skip_ids, self._taken
         topics, slots, slot = self._search.topics, self.slots, self.slot
         plain = not (self._search.paused or self.priorities or self._waited)
         for row in rows:
@@ -224,7 +224,7 @@ class HeadChooser:
         self.priorities |= found.priorities
         for row in found.heads:
             same = row[self._key_at]
-            if self.could_go(row) and (same is None or same not in self._passed):
+            if self.can_run(row) and (same is None or same not in self._skipped):
                 self.offer(row)
         return len(self.own) - before
 
@@ -233,7 +233,7 @@ class HeadChooser:
         self.own.sort(key=lambda row: row.msg_id)
 
     def _take(self, row: Candidate) -> None:
-        if not self.could_go(row):
+        if not self.can_run(row):
             return
         self._taken.add(row.msg_id)
         if in_quarantine(row.crash_times, row.tries, self._max_tries):
@@ -249,7 +249,7 @@ class HeadChooser:
         same = row.same
         return _share(row.msg_id if same is None else same, self.slots) == self.slot
 
-    def could_go(self, row: Candidate) -> bool:
+    def can_run(self, row: Candidate) -> bool:
         """Whether the row can run now, by its status, tries, instant and topic."""
         free = row.status == 0 or (row.status == -1 and row.tries < self._max_tries)
         return free and bool(row.due) and self._handled(row.topic)
@@ -283,7 +283,10 @@ class HeadChooser:
     ) -> tuple[list[Candidate], int]:
         """Up to `want` heads: by priority; with the same one, due retries and delayed messages
         first, then our share by age. overtaken, whole: see `mixed`."""
-        first, self._others = self._others[: self.eldest], self._others[self.eldest :]
+        first, self._others = (
+            self._others[: self.oldest_of_others],
+            self._others[self.oldest_of_others :],
+        )
         found, self.own = first + self.own, []
         for row in self._waited.values():
             self._take(row)
@@ -342,17 +345,17 @@ class _Range:
 
 
 class SkippedRanges:
-    """The skipped ranges of one way, in its order. For each step `_Way` calls `pass_over`, reads a
+    """The skipped ranges of one way, in its order. For each step `_Way` calls `skip`, reads a
     page from there up to `bound` at most, and calls `was_read`."""
 
     def __init__(self) -> None:
-        self._stretches: list[_Range] = []
+        self._ranges: list[_Range] = []
         self._next = 0  # the first range that is not behind the cursor
         self._afresh = False
 
     def clear(self) -> None:
         """Forget all ranges: until the end of the way, skip only what is read from now on."""
-        self._stretches.clear()
+        self._ranges.clear()
         self._next = 0
         self._afresh = True
 
@@ -360,7 +363,7 @@ class SkippedRanges:
         """The next step begins at the start of the way."""
         self._next = 0
 
-    def pass_over(self, at: Any, now: float, *, busy: bool) -> tuple[Any, bool]:
+    def skip(self, at: Any, now: float, *, busy: bool) -> tuple[Any, bool]:
         """Skip ranges from `at` on; returns where to read, and whether the way has ended instead.
         busy: no thread waits for work."""
         busy = busy and not self._afresh
@@ -394,20 +397,20 @@ class SkippedRanges:
         self._afresh &= to is not None
         again = ahead if ahead is not None and ahead.after == at else None
         if again is not None and to == end:
-            del self._stretches[self._next]
+            del self._ranges[self._next]
         elif again is not None:
             again.after, again.under_way, again.rests_until = to, True, 0.0
         if found or not self._add(at, to, full=full, seconds=seconds, now=now) or to == end:
             return
         if again is None:
             again = _Range(to, end)
-            self._stretches.insert(self._next, again)
+            self._ranges.insert(self._next, again)
         again.rests_until = now + min(READ_AGAIN * seconds, LONGEST_REST_SECONDS)
 
     # ------------------------------------------------------------
 
     def _ahead(self) -> _Range | None:
-        return self._stretches[self._next] if self._next < len(self._stretches) else None
+        return self._ranges[self._next] if self._next < len(self._ranges) else None
 
     def _rests(self, one: _Range, turn: _Range | None, now: float, busy: bool) -> bool:
         if busy and now < one.rests_until:
@@ -416,20 +419,20 @@ class SkippedRanges:
 
     def _turn(self, now: float, busy: bool) -> _Range | None:
         """The range to read again now: of those that are due, the one read longest ago."""
-        if any(one.read_at is None for one in self._stretches):
+        if any(one.read_at is None for one in self._ranges):
             return None
-        rest = sum(one.seconds for one in self._stretches)
+        rest = sum(one.seconds for one in self._ranges)
         rest = min(rest * (READ_AGAIN if busy else READ_AGAIN_IDLE), LONGEST_REST_SECONDS)
         ages = [
             (one.read_at, place)
-            for place, one in enumerate(self._stretches)
+            for place, one in enumerate(self._ranges)
             if one.read_at is not None and (one.under_way or now >= one.read_at + rest)
         ]
-        return self._stretches[min(ages)[1]] if ages else None
+        return self._ranges[min(ages)[1]] if ages else None
 
     def _add(self, at: Any, to: Any, *, full: bool, seconds: float, now: float) -> bool:
         """Skip a page from now on; False = not worth it: a page with few entries alone."""
-        before = self._stretches[self._next - 1] if self._next else None
+        before = self._ranges[self._next - 1] if self._next else None
         joins = before is not None and before.last == at and before.read_at is not None
         joins = joins and before is not None and not before.under_way
         if before is not None and joins and (before.pages < MOST_PAGES or not full):
@@ -438,7 +441,7 @@ class SkippedRanges:
             before.pages += 1
             return True
         if full:
-            self._stretches.insert(self._next, _Range(at, to, seconds, 1, now))
+            self._ranges.insert(self._next, _Range(at, to, seconds, 1, now))
             self._next += 1
         return full
 
@@ -460,34 +463,34 @@ class _Way:
         self._read = read
         self._passes_over = passes_over
         self.after: Any = None
-        self.barren = SkippedRanges()
-        self.met_nothing = False
+        self.skipped = SkippedRanges()
+        self.found_none = False
 
     def start(self) -> None:
         self.after = None
-        self.barren.start()
+        self.skipped.start()
 
     def step(
         self, conn: Connection, tables: Tables, limit: int, those: Those | None, busy: bool
     ) -> list[Candidate]:
         """Read the next rows; if the way has ended, `after` is None afterwards."""
-        self.met_nothing = False
+        self.found_none = False
         if those is None or not those.but or not self._passes_over:
             rows, self.after = self._read(
                 conn, tables, after=self.after, limit=limit, those=those, until=None
             )
             return rows
         begun = time.monotonic()
-        at, over = self.barren.pass_over(self.after, begun, busy=busy)
+        at, over = self.skipped.skip(self.after, begun, busy=busy)
         if over:
             self.start()
             return []
-        bound = self.barren.bound(at)
-        limit = WINDOW if self.barren.inside(at) else limit
+        bound = self.skipped.bound(at)
+        limit = WINDOW if self.skipped.inside(at) else limit
         rows, to = self._read(conn, tables, after=at, limit=limit, those=those, until=bound)
-        self.met_nothing = not rows
+        self.found_none = not rows
         now, full = time.monotonic(), to != bound
-        self.barren.was_read(at, to, found=bool(rows), full=full, seconds=now - begun, now=now)
+        self.skipped.was_read(at, to, found=bool(rows), full=full, seconds=now - begun, now=now)
         self.after = to
         if to is None:
             self.start()
@@ -506,20 +509,20 @@ class ObjectCursor:
         self._rows = _Way(lambda *a, **k: candidates.without_object(*a, **k), passes_over)
         self._at_rows = False
         self._stride = 0
-        self._met_some = False
+        self._found_some = False
         self.clean = True
         self.rows: list[Candidate] = []
 
     def forget(self) -> None:
         """Forget the skipped ranges."""
-        self._objects.barren.clear()
-        self._rows.barren.clear()
+        self._objects.skipped.clear()
+        self._rows.skipped.clear()
 
     def found_nothing(self) -> None:
         """Return to the start if the last step read none of `those`, but this round had some."""
-        if not self._met_some or not (self._objects.met_nothing or self._rows.met_nothing):
+        if not self._found_some or not (self._objects.found_none or self._rows.found_none):
             return
-        self._met_some = False
+        self._found_some = False
         self._objects.start()
         self._rows.start()
         self._at_rows, self._stride = False, 0
@@ -541,7 +544,7 @@ class ObjectCursor:
         objects = IDLE_OBJECTS if idle else max(want * chooser.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
         if self._objects.after is None and not self._at_rows:
-            self.clean, self._met_some = True, False
+            self.clean, self._found_some = True, False
         found: list[Candidate] = []
         round_is_over = False
         if not (rows and self._at_rows):
@@ -553,11 +556,11 @@ class ObjectCursor:
             round_is_over = self._rows.after is None
             self._at_rows = not round_is_over
         self.rows = found
-        self._met_some |= bool(found)
+        self._found_some |= bool(found)
         any_could_go = False
         for row in found:
             chooser.offer(row)
-            any_could_go |= chooser.could_go(row)
+            any_could_go |= chooser.can_run(row)
         self.clean &= not any_could_go
         # Many heads that cannot be claimed now (a paused topic): longer steps pass them faster.
         nothing_free = not (any_could_go or round_is_over)

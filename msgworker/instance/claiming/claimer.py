@@ -45,7 +45,7 @@ SUSPECT_AFTER = 4
 ALONE_AT_ONCE = 8
 FORGET_LOSSES_SECONDS = 60.0
 FORGET_SECONDS = 60.0
-TELL_SECONDS = 10.0
+LOG_SECONDS = 10.0
 MOST = 10_000
 SHOWN = 20
 SHOWN_LENGTH = 200
@@ -70,8 +70,8 @@ class RejectedRows:
         self._found: dict[int, RejectedRow] = {}
         self._losses: dict[int, int] = {}
         self._losses_since = clock()
-        self._untold: dict[int, str] = {}
-        self._told_at = -TELL_SECONDS
+        self._unlogged: dict[int, str] = {}
+        self._logged_at = -LOG_SECONDS
 
     def __len__(self) -> int:
         return len(self._found)
@@ -117,7 +117,7 @@ class RejectedRows:
             if one.msg_id not in self._found:
                 self._losses[one.msg_id] = self._losses.get(one.msg_id, 0) + (2 if alone else 1)
 
-    def heard(self, candidate: Candidate, reason: str | None) -> None:
+    def record(self, candidate: Candidate, reason: str | None) -> None:
         """Record a separate try. reason: the database's error, logged the first time; None = it was
         not refused."""
         known = self._found.pop(candidate.msg_id, None)
@@ -131,17 +131,17 @@ class RejectedRows:
         if len(self._found) > MOST:
             self._found.pop(next(iter(self._found)))
         if known is None:
-            self._untold[candidate.msg_id] = reason
+            self._unlogged[candidate.msg_id] = reason
 
-    def tell(self, log: logging.LoggerAdapter[logging.Logger]) -> None:
+    def log_new(self, log: logging.LoggerAdapter[logging.Logger]) -> None:
         """Log new refusals, at a limited rate."""
-        if not self._untold or self._clock() - self._told_at < TELL_SECONDS:
+        if not self._unlogged or self._clock() - self._logged_at < LOG_SECONDS:
             return
-        self._told_at = self._clock()
+        self._logged_at = self._clock()
         by_reason: dict[str, list[int]] = {}
-        for msg_id, reason in self._untold.items():
+        for msg_id, reason in self._unlogged.items():
             by_reason.setdefault(reason, []).append(msg_id)
-        self._untold.clear()
+        self._unlogged.clear()
         for reason, ids in by_reason.items():
             shown = ", ".join(map(str, ids[:10])) + (", ..." if len(ids) > 10 else "")
             what = f"message {shown}" if len(ids) == 1 else f"{len(ids)} messages ({shown})"
@@ -158,7 +158,7 @@ KEPT = (
     "no row was changed, without an error: a trigger, a rule or a policy of the table keeps it, or "
     "a transaction has it locked"
 )
-HandOver = Callable[[Sequence[Lane]], None]
+Queue = Callable[[Sequence[Lane]], None]
 _TOPIC = itemgetter(Row._fields.index("topic"))
 
 
@@ -203,13 +203,13 @@ class Claimer:
         *,
         places: Mapping[int, Any] | None = None,
         within: Slice | None = None,
-        hand_over: HandOver = lambda lanes: None,
+        queue: Queue = lambda lanes: None,
     ) -> tuple[list[Lane], list[Candidate]]:
         """Flag candidates. Returns the new lanes, in the order of the candidates, and the
         candidates that could not be flagged; those without a permit are in neither.
 
         me: the id under which they were found. places: by msg_id, the part of the slice. within:
-        the slice in which runs are read. hand_over: called with some lanes at a time, as soon as
+        the slice in which runs are read. queue: called with some lanes at a time, as soon as
         their runs are read.
         """
         shared = self._shared
@@ -233,31 +233,31 @@ class Claimer:
             shared.in_flight.lanes.update(lanes)
             self.in_doubt = False
             # Our id is read after the lanes were added: the heartbeat's thread changes it first,
-            # and then drops the lanes of the old one (`Shared.go_on_as`).
+            # and then drops the lanes of the old one (`Shared.continue_as`).
             if not shared.identity.is_ours(me):
                 shared.in_flight.drop(lanes)
                 return [], []
-        handed: set[Lane] = set()
+        queued: set[Lane] = set()
 
-        def hand(some: Sequence[Lane]) -> None:
-            handed.update(some)
-            hand_over(some)
+        def queue_noting(some: Sequence[Lane]) -> None:
+            queued.update(some)
+            queue(some)
 
         try:
-            return lanes, self._started(lanes, rows, candidates, me, within, hand)
+            return lanes, self._read_and_queue(lanes, rows, candidates, me, within, queue_noting)
         except BaseException:  # no memory, for example: the next claim releases what has no lane
             self.in_doubt = True
-            shared.in_flight.drop([lane for lane in lanes if lane not in handed])
+            shared.in_flight.drop([lane for lane in lanes if lane not in queued])
             raise
 
-    def _started(
+    def _read_and_queue(
         self,
         lanes: Sequence[Lane],
         rows: Sequence[Row],
         candidates: Sequence[Candidate],
         me: str,
         within: Slice | None,
-        hand_over: HandOver,
+        queue: Queue,
     ) -> list[Candidate]:
         """Read the runs of new lanes and queue them; returns the candidates that were lost."""
         setup, shared = self._setup, self._shared
@@ -270,9 +270,9 @@ class Claimer:
         # A message in quarantine is claimed alone: no run behind it, no lane beside it.
         most = setup.tables.spec.max_tries
         if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
-            self._read_runs(lanes, within, hand_over)
+            self._read_runs(lanes, within, queue)
         elif lanes:
-            hand_over(lanes)
+            queue(lanes)
         return lost
 
     def claim_alone(
@@ -282,12 +282,12 @@ class Claimer:
         *,
         places: Mapping[int, Any] | None = None,
         within: Slice | None = None,
-        hand_over: HandOver = lambda lanes: None,
+        queue: Queue = lambda lanes: None,
     ) -> tuple[list[Lane], list[Candidate]]:
         """`claim` of one message in quarantine, if nothing else is flagged by us."""
         if self._shared.in_flight.lanes or not self.holds_nothing(self._link):
             return [], []
-        return self.claim(candidates, me, places=places, within=within, hand_over=hand_over)
+        return self.claim(candidates, me, places=places, within=within, queue=queue)
 
     def resolve_doubt(self) -> None:
         """Release rows that the last claim may have flagged although its answer was lost."""
@@ -300,7 +300,7 @@ class Claimer:
         if alone:
             rows += self._flag_apart([[one] for one in alone], me)
             rows.sort(key=lambda row: row.msg_id)
-        self.rejected_rows.tell(self._shared.log)
+        self.rejected_rows.log_new(self._shared.log)
         return rows
 
     def _flag_by_limits(
@@ -346,14 +346,14 @@ class Claimer:
                 if apart:
                     claim.refuse_at_once(conn, tables)
                     rows, refused = claim.flag_apart(conn, tables, some, me=me)
-                    kept = self._kept(conn, some, {row.msg_id for row in rows}, refused)
+                    kept = self._still_free(conn, some, {row.msg_id for row in rows}, refused)
                 else:
                     rows = claim.flag(conn, tables, some, me=me)
                 if rows:
                     limits.take(conn, tables, topic, free, len(rows))
         self._limit_poller.tried(topic, free, len(rows))
         if apart:
-            self._hear(some, refused, kept)
+            self._record_tried(some, refused, kept)
         return rows, some
 
     def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
@@ -382,11 +382,11 @@ class Claimer:
                 rows += won
                 refused |= errors
             tried = [one for part in parts for one in part]
-            kept = self._kept(conn, tried, {row.msg_id for row in rows}, refused)
-        self._hear(tried, refused, kept)
+            kept = self._still_free(conn, tried, {row.msg_id for row in rows}, refused)
+        self._record_tried(tried, refused, kept)
         return rows
 
-    def _kept(
+    def _still_free(
         self,
         conn: Connection,
         tried: Sequence[Candidate],
@@ -399,7 +399,7 @@ class Claimer:
             lost = [one for one in lost if self.rejected_rows.suspects(one)]
         return claim.kept(conn, self._setup.tables, lost) if lost else ()
 
-    def _hear(
+    def _record_tried(
         self,
         tried: Sequence[Candidate],
         refused: Mapping[int, Exception],
@@ -410,24 +410,24 @@ class Claimer:
             error = refused.get(one.msg_id)
             if error is None:  # only lost: it stays counted until it is a suspect
                 if one.msg_id in kept or self.rejected_rows.suspects(one):
-                    self.rejected_rows.heard(one, KEPT if one.msg_id in kept else None)
+                    self.rejected_rows.record(one, KEPT if one.msg_id in kept else None)
             # A race may have been lost by the guard: no refusal, unless it happens every time.
             elif trouble(error) is not Trouble.RACE or self.rejected_rows.suspects(one):
-                self.rejected_rows.heard(one, without(reason_of(error), self._secrets))
+                self.rejected_rows.record(one, without(reason_of(error), self._secrets))
 
-    def _read_runs(self, lanes: Sequence[Lane], within: Slice | None, hand_over: HandOver) -> None:
+    def _read_runs(self, lanes: Sequence[Lane], within: Slice | None, queue: Queue) -> None:
         """Read the runs behind the heads into their lanes, and queue the lanes: in parts, each
         before the next is read, so that threads need not wait for all."""
         self._runs_pay -= 1
         run = self._run(lanes)
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
-            hand_over(lanes)
+            queue(lanes)
             return
         size, readable = claim.at_once(self._setup.tables) or len(lanes), True
         for start in range(0, len(lanes), size):
             part = lanes[start : start + size]
             readable = readable and self._read_part(part, run, within)
-            hand_over(part)
+            queue(part)
 
     def _read_part(self, lanes: Sequence[Lane], run: int, within: Slice | None) -> bool:
         """Read the runs of some lanes; False = they could not be read."""

@@ -138,18 +138,18 @@ OVERDUE_LOOK_SECONDS = 0.1
 class Next(Enum):
     """What to do after a round that claimed nothing.
 
-    AGAIN: look again. LOOK_AFRESH: forget earlier looks and look again. SWEEP: first release
-    rows of a claim whose answer was lost. ASK: read from the database what becomes due, then call
-    `waits`. COUNT: count what is left in the table, then call `judge`. GO_ROUND: as LOOK_AFRESH, in
-    all slices that we may look in. OVER: end the drain.
+    AGAIN: look again. LOOK_AFRESH: forget earlier looks and look again. RELEASE_UNKNOWN: first
+    release rows of a claim whose answer was lost. ASK: read from the database what becomes due,
+    then call `after_ask`. COUNT: count what is left in the table, then call `after_count`.
+    LOOK_EVERYWHERE: as LOOK_AFRESH, in all slices that we may look in. OVER: end the drain.
     """
 
     AGAIN = auto()
     LOOK_AFRESH = auto()
-    SWEEP = auto()
+    RELEASE_UNKNOWN = auto()
     ASK = auto()
     COUNT = auto()
-    GO_ROUND = auto()
+    LOOK_EVERYWHERE = auto()
     OVER = auto()
 
 
@@ -170,15 +170,15 @@ class Seen:
 
     in_flight: it has lanes, or handlers that run, also under a lost id. settled: no further slice
     of the table is about to become ours. starts_in: seconds until a message of a limited topic may
-    start, 0 = try now, None = none will. sure: the looks that found no message of a limited topic
-    began at the very start of the table. in_doubt: the answer to the last claim was lost.
+    start, 0 = try now, None = none will. from_start: the looks that found no message of a limited
+    topic began at the very start of the table. in_doubt: the answer to the last claim was lost.
     recovering: messages of dead instances are being given back.
     """
 
     in_flight: bool = False
     settled: bool = True
     starts_in: float | None = None
-    sure: bool = True
+    from_start: bool = True
     in_doubt: bool = False
     recovering: bool = False
 
@@ -221,7 +221,7 @@ class DrainEnd:
         elif not seen.settled:
             self._empty_looks = 0
         elif look.complete or (look.round_over and not look.candidates):
-            if self._drain is not None and not (look.from_start and seen.sure):
+            if self._drain is not None and not (look.from_start and seen.from_start):
                 return Next.LOOK_AFRESH
             return self._saw_everything(seen)
         return Next.AGAIN
@@ -239,7 +239,7 @@ class DrainEnd:
             return Next.AGAIN
         if seen.in_doubt:
             self._empty_looks = 0
-            return Next.SWEEP
+            return Next.RELEASE_UNKNOWN
         if seen.recovering:  # recovered messages may be claimable
             return Next.AGAIN
         if not self._looked_afresh:  # state kept between looks may have hidden a message
@@ -247,7 +247,7 @@ class DrainEnd:
             return Next.LOOK_AFRESH
         return Next.ASK
 
-    def waits(self, due_in: float | None, lease_ends_in: float | None = None) -> Next:
+    def after_ask(self, due_in: float | None, lease_ends_in: float | None = None) -> Next:
         """After ASK. due_in: seconds until the first message becomes due that is worth waiting for;
         lease_ends_in: until the end of a lease that it waits for. None = there is none, or it was
         not read."""
@@ -263,7 +263,7 @@ class DrainEnd:
         self.overdue_since = None
         return Next.AGAIN
 
-    def judge(self, *, due: int, refused: int) -> Next:
+    def after_count(self, *, due: int, refused: int) -> Next:
         """After COUNT. due: how many objects, and messages without one, the table has that we may
         handle now. refused: how many the database did not let us flag: those were logged."""
         if due <= refused:
@@ -275,7 +275,7 @@ class DrainEnd:
         self._empty_looks = 0
         self._looked_afresh = False
         self.due_in = OVERDUE_LOOK_SECONDS
-        return Next.GO_ROUND
+        return Next.LOOK_EVERYWHERE
 
     def lease_ends_in(self, ending: Sequence[Lease]) -> float | None:
         """Seconds until the first of these leases ends (0 = it has ended); None if there is none to

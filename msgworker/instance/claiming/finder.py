@@ -54,21 +54,21 @@ class UnhandledTopics:
         self._link = link
         self._log = log
         self._clock = clock
-        self.told: dict[Any, float] = {}
+        self.logged_at: dict[Any, float] = {}
         """When each topic was logged, on the clock; a topic need not be text (SQLite)."""
 
     def report(self, unknown: Collection[Any]) -> None:
         """Log the topics that are due for a warning. unknown: waiting topics without a handler
         here."""
         now = self._clock()
-        late = (t for t in unknown if now - self.told.get(t, -inf) > REPORT_SECONDS)
+        late = (t for t in unknown if now - self.logged_at.get(t, -inf) > REPORT_SECONDS)
         handled = self._handled()
         asked = [t for t in late if handled is not None and t not in handled]
         new = self._handled_nowhere(asked, now) if asked else []
         if not new:
             return
-        self.told = {t: at for t, at in self.told.items() if now - at <= REPORT_SECONDS}
-        self.told |= dict.fromkeys(new, now)
+        self.logged_at = {t: at for t, at in self.logged_at.items() if now - at <= REPORT_SECONDS}
+        self.logged_at |= dict.fromkeys(new, now)
         names = ", ".join(repr(name) for name in new[:SHOWN])
         more = f" and {len(new) - SHOWN:,} more" if len(new) > SHOWN else ""
         text = "messages wait whose topic has no handler here: %s%s"
@@ -79,7 +79,7 @@ class UnhandledTopics:
         with self._link.statement() as conn:
             others = leased(conn, self._tables)
         theirs = [t for t in topics if any(one.handles(t) for one in others)]
-        self.told |= dict.fromkeys(theirs, now - REPORT_SECONDS + ASK_SECONDS)
+        self.logged_at |= dict.fromkeys(theirs, now - REPORT_SECONDS + ASK_SECONDS)
         return sorted((t for t in topics if t not in theirs), key=str)
 
 
@@ -132,10 +132,10 @@ class Finder:
         """These could not be flagged: skip their objects for a while."""
         self.search.refused(candidates)  # all searches share the set of these objects
 
-    def pass_over(self, candidate: Candidate) -> None:
+    def skip(self, candidate: Candidate) -> None:
         """Skip this message for a while."""
         for search in self._searches():
-            search.pass_over(candidate)
+            search.skip(candidate)
 
     def _searches(self) -> Iterator[Search]:
         yield self.search
@@ -207,7 +207,7 @@ class Finder:
         while given_back:
             msg_id = given_back.popleft()
             for one in self._searches():
-                one.waits_again(msg_id)
+                one.look_again_from(msg_id)
         objects, ids = shared.in_flight.running_under_lost_ids(shared.identity.is_ours)
         if self._rejected_rows:
             refused_objects, refused_ids = self._rejected_rows.waiting()
@@ -269,7 +269,7 @@ class Finder:
         }
         if self._member is None:
             with self._link.statement() as conn:
-                return search.look(conn, in_hand=held, **wants)
+                return search.look(conn, held=held, **wants)
         assert isinstance(search, SliceSearch)
         if self.where is None:
             return Look(complete=True)

@@ -126,7 +126,7 @@ class Fetcher(Role):
         housekeep_now: Callable[[], None],
         wake: threading.Event,
     ) -> None:
-        super().__init__("fetcher", shared.log, shared.away, wake, shared.stop.leave_for)
+        super().__init__("fetcher", shared.log, shared.away, wake, shared.stop.stop_for)
         self._setup = setup
         self._shared = shared
         self._identity, self._in_flight = shared.identity, shared.in_flight
@@ -161,7 +161,7 @@ class Fetcher(Role):
         self._lanes.nudge()
         self._settler.flush()
         controls = self._shared.controls
-        self._limit_poller.see(controls, self._in_flight.lanes)
+        self._limit_poller.update(controls, self._in_flight.lanes)
         with self._finder.round():
             held = len(self._in_flight.lanes)
             room = self.room(held)
@@ -176,7 +176,7 @@ class Fetcher(Role):
                     return won
             if held and self.pace.look_in > 0 and not self._empties:
                 return -1
-            me, dry = self._identity.id, self._lanes.taken_dry()
+            me, idled = self._identity.id, self._lanes.take_idled()
             look = self.ahead.take((me, controls.apart), room)
             look = look or self._finder.look(room, self._in_flight.objects())
             self._more = True
@@ -191,7 +191,7 @@ class Fetcher(Role):
                 if self.claim([last_try], me, alone=True):
                     return 1
                 # Another instance has it: continue with the others.
-                self._finder.pass_over(last_try)
+                self._finder.skip(last_try)
             found = self._claim_in_parts(look.candidates, me)
             offered, slots = len(look.candidates), self._shared.peers.slots
             if self._finder.contention.claimed(
@@ -202,7 +202,7 @@ class Fetcher(Role):
                 self._setup.events.emit(Looked(me, len(look.candidates), found))
             self._more = self._left_some(look, found, room)
             self._full = found >= room
-            self._lane_limit.fed(dry=dry, full=self._full)
+            self._lane_limit.claimed(idled=idled, full=self._full)
             return found + won or self._nothing(look)
 
     def answered(self) -> bool:
@@ -217,8 +217,8 @@ class Fetcher(Role):
         shared, limit = self._shared, self._lane_limit
         staying = max(0, held - self._settler.leaving)
         busy = staying + self._look_at_handlers()
-        if self._lanes.ran_dry and not limit.has_room(busy):
-            limit.ran_dry()
+        if self._lanes.threads_idled and not limit.has_room(busy):
+            limit.threads_idled()
             busy = staying + self._look_at_handlers()
         most = self._setup.tables.spec.max_tries
         if (held == 1 and shared.in_flight.quarantined(most)) or not shared.identity.trusted():
@@ -234,13 +234,13 @@ class Fetcher(Role):
         running = list(self._in_flight.running.values())
         # A batch is one call for many lanes: count its time per lane.
         ages = [(now - r.since) / (1 + len(r.beside)) for r in running]
-        self._lane_limit.sees(self._lanes.mean_seconds, ages)
+        self._lane_limit.update(self._lanes.mean_seconds, ages)
         return sum(not self._identity.is_ours(r.owner) for r in running)
 
     def share(self, held: int) -> None:
         """Release lanes that would wait long here while another instance may have free threads. We
         do not claim them again at once, since the lane limit is reached."""
-        excess = held - self._lane_limit.kept
+        excess = held - self._lane_limit.keep
         if excess <= 0 or self._shared.peers.slots < 2 or self._quiesce.active:
             return
         where = self._finder.where
@@ -339,16 +339,14 @@ class Fetcher(Role):
         others."""
         claim = self._claimer.claim_alone if alone else self._claimer.claim
 
-        def hand_over(some: Sequence[Lane]) -> None:
+        def queue(some: Sequence[Lane]) -> None:
             self.drain_end.saw_work()
             if limited:
-                self._limit_poller.got(some)
+                self._limit_poller.claimed(some)
             self._lanes.put(some, first=limited)
 
         where = self._finder.where
-        lanes, lost = claim(
-            candidates, me, places=self._finder.places, within=where, hand_over=hand_over
-        )
+        lanes, lost = claim(candidates, me, places=self._finder.places, within=where, queue=queue)
         if lost:
             self._finder.refused(lost)
         if lanes:
@@ -371,7 +369,7 @@ class Fetcher(Role):
             in_flight=bool(self._in_flight.lanes or self._in_flight.running),
             settled=self._finder.settled,
             starts_in=self._limit_poller.starts_in(),
-            sure=self._limit_poller.sure,
+            from_start=self._limit_poller.from_start,
             in_doubt=self._claimer.in_doubt,
             recovering=self._recovery.under_way,
         )
@@ -382,11 +380,11 @@ class Fetcher(Role):
             then = self._count()
             if then is Next.OVER and self._recovery.begun != recoveries:
                 then = Next.LOOK_AFRESH  # its messages may have been counted as another instance's
-        if then is Next.SWEEP:
+        if then is Next.RELEASE_UNKNOWN:
             self._claimer.resolve_doubt()
-        if then is Next.GO_ROUND:
+        if then is Next.LOOK_EVERYWHERE:
             self._finder.go_round()
-        if then in (Next.SWEEP, Next.LOOK_AFRESH, Next.GO_ROUND):
+        if then in (Next.RELEASE_UNKNOWN, Next.LOOK_AFRESH, Next.LOOK_EVERYWHERE):
             self._finder.forget(start=self._drain is not None)
             self._limit_poller.forget()
         return then is Next.OVER
@@ -396,12 +394,12 @@ class Fetcher(Role):
             return Next.AGAIN
         due_in = self._finder.due_in(self._drain)
         if due_in is not None or self._drain.linger <= 0:
-            return self.drain_end.waits(due_in)
+            return self.drain_end.after_ask(due_in)
         ending = self._finder.leases_ending(self._drain.linger)
         lease_ends_in = self.drain_end.lease_ends_in(ending)
         if lease_ends_in == 0.0:
             self._housekeep_now()  # which takes the lease over
-        return self.drain_end.waits(None, lease_ends_in)
+        return self.drain_end.after_ask(None, lease_ends_in)
 
     def _count(self) -> Next:
         if self._drain is not None and self._jobs.run():  # what they have sent is there now
@@ -412,14 +410,14 @@ class Fetcher(Role):
         self.undone = found.by[Waits.DUE] if due > refused else 0
         if self._finder.hides_rows():
             name = self._setup.tables.spec.name
-            self._shared.stop.leave_for(
+            self._shared.stop.stop_for(
                 SchemaError(
                     f"row-level security of table {name} was switched on, or changed, while this "
                     "drain ran: what it may not see is not counted. See `msgworker doctor`, and "
                     "start it again"
                 )
             )
-        return self.drain_end.judge(due=due, refused=refused)
+        return self.drain_end.after_count(due=due, refused=refused)
 
     def pause_seconds(self, did: int) -> float:
         """0 while there is work and a free lane, short while messages are in flight, else long."""
@@ -451,7 +449,7 @@ class Fetcher(Role):
 # correctness.
 
 LISTEN_SECONDS = 1.0
-DEAF_SECONDS = 3_600.0
+NO_NOTICE_SECONDS = 3_600.0
 
 
 class Listener(Role):
@@ -459,36 +457,38 @@ class Listener(Role):
 
     link: Connections
 
-    def __init__(self, shared: Shared, channel: str | None, *, heard: Callable[[], None]) -> None:
+    def __init__(
+        self, shared: Shared, channel: str | None, *, on_notice: Callable[[], None]
+    ) -> None:
         super().__init__("listener", shared.log, Aside(shared.away))
         self.link = shared.connector.new()
         self._channel = channel
-        self._heard = heard
+        self._on_notice = on_notice
         self._listening = False
-        self._is_deaf = False
+        self._cannot_listen = False
 
     def run_once(self) -> int:
         """Listen for a second; returns 1 if a notification arrived. Through a pooler that shares
         sessions none would arrive: then it stops listening, and the fetcher polls."""
         assert self._channel is not None
         with self.link.statement() as conn:
-            self._is_deaf = shares_sessions(conn)
-            heard = not self._is_deaf and self._wait(conn, self._channel)
-        if self._is_deaf:
+            self._cannot_listen = shares_sessions(conn)
+            noticed = not self._cannot_listen and self._wait(conn, self._channel)
+        if self._cannot_listen:
             self.link.close()
-        if heard:
-            self._heard()
-        return int(heard)
+        if noticed:
+            self._on_notice()
+        return int(noticed)
 
     def _wait(self, conn: Connection, channel: str) -> bool:
         if not self._listening:
             of(conn).listen(conn, channel)
             self._listening = True
-            self._heard()  # for messages sent before we listened
+            self._on_notice()  # for messages sent before we listened
         return of(conn).wait_for_notice(conn, LISTEN_SECONDS)
 
     def pause_seconds(self, did: int) -> float:
-        return DEAF_SECONDS if self._is_deaf else 0.0
+        return NO_NOTICE_SECONDS if self._cannot_listen else 0.0
 
     def failed(self, error: BaseException) -> None:
         self._listening = False

@@ -165,7 +165,7 @@ class Search:
         self._overtaken = 0
         self._forget_at = 0.0
         self._blocked: set[Any] = set() if blocked is None else blocked
-        self._passed_over: set[int] = set()
+        self._skipped_ids: set[int] = set()
         self._ring = ObjectCursor(tables)
         self._width = 1
         self._turn = 0
@@ -176,7 +176,7 @@ class Search:
         conn: Connection,
         *,
         want: int,
-        in_hand: int,
+        held: int,
         slot: int = 0,
         slots: int = 1,
         reach: int = WHOLE_REACH,
@@ -185,7 +185,7 @@ class Search:
     ) -> Look:
         """Look for up to `want` heads.
 
-        in_hand: how many objects our lanes hold; their rows come first in the window.
+        held: how many objects our lanes hold; their rows come first in the window.
         slot, slots: our share of the objects; if it has too few heads, up to `reach` heads of other
         shares are taken.
         """
@@ -194,13 +194,13 @@ class Search:
             self._forget(now)
         self._turn += 1
         chooser = HeadChooser(
-            self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots
+            self, set(skip_objects or ()), skip_ids | self._skipped_ids, slot, slots
         )
         chooser.reach = reach
         if self._turn % 8 == 0:  # so that the oldest of other shares do not starve
-            chooser.eldest = max(1, want // 8)
+            chooser.oldest_of_others = max(1, want // 8)
         due_complete, first = self._look_due(conn, chooser, now, want)
-        chooser.pass_over(self._blocked)
+        chooser.skip(self._blocked)
         enough, whole = want, True
         if first is not None and (ranked := self._look_urgent(conn, chooser, first, now, want)):
             others = max(want - len(chooser.own), choice.owed(want, self._overtaken))
@@ -208,7 +208,7 @@ class Search:
         complete = round_over = self._passing = False
         self._from_start = True
         if whole and self.tables.database.oldest_index:
-            complete = self._look_window(conn, chooser, want, in_hand, enough) and due_complete
+            complete = self._look_window(conn, chooser, want, held, enough) and due_complete
         if whole and len(chooser.own) < enough and not complete and not self._passing:
             those, by_age = self._those, self.tables.database.oldest_index
             if those is None:
@@ -254,9 +254,9 @@ class Search:
             c.same for c in candidates if c.object_id is not None and c.waits_until is None
         )
 
-    def pass_over(self, candidate: Candidate) -> None:
+    def skip(self, candidate: Candidate) -> None:
         """Skip this message until `forget`."""
-        self._passed_over.add(candidate.msg_id)
+        self._skipped_ids.add(candidate.msg_id)
 
     def forget(self, *, start: bool = True) -> None:
         """Forget what earlier looks found. start: the next one begins at the very start, see
@@ -267,7 +267,7 @@ class Search:
             self._beginning_among.due()
         self._ring.forget()
 
-    def waits_again(self, msg_id: int) -> None:
+    def look_again_from(self, msg_id: int) -> None:
         """We have given this message back, and perhaps those behind it: look there again."""
         if not self.tables.database.oldest_index:
             return
@@ -278,7 +278,7 @@ class Search:
     def _forget(self, now: float) -> None:
         self._forget_at = now + FORGET_SECONDS
         self._blocked.clear()
-        self._passed_over.clear()
+        self._skipped_ids.clear()
         self._crowded = False
         self._mark = MIN_ID
         # Rows with ids that are committed late are before the end: read again from where the end
@@ -334,12 +334,12 @@ class Search:
         return len(chooser.own) if found else 0
 
     def _look_window(
-        self, conn: Connection, chooser: HeadChooser, want: int, in_hand: int, enough: int
+        self, conn: Connection, chooser: HeadChooser, want: int, held: int, enough: int
     ) -> bool:
         """True if the window reached the newest row. enough: how many heads are wanted."""
         size = IDLE_WINDOW
         if not self.idle:
-            size = min(WINDOW, in_hand + want * max(self._width, chooser.slots))
+            size = min(WINDOW, held + want * max(self._width, chooser.slots))
         those = self._those
         if those is not None:
             return self._look_window_among(conn, chooser, size, enough, those)
@@ -361,7 +361,7 @@ class Search:
         if rows:
             # Index entries of finished rows make the low end slow until they are cleaned up; then
             # the mark may pass rows that cannot run now. They are read again after `forget`.
-            first_free = next((r.msg_id for r in rows if chooser.could_go(r)), rows[0].msg_id)
+            first_free = next((r.msg_id for r in rows if chooser.can_run(r)), rows[0].msg_id)
             self._mark = max(mark, first_free) if slow else rows[0].msg_id
         if len(chooser.own) < enough and not whole:
             self._width = min(8, self._width * 2)
@@ -476,7 +476,7 @@ class Search:
         """Where no index gives rows by age: keep the ids of these rows, and read them again until
         they are gone, since the ring would come back to them only after all others."""
         if not self.tables.database.oldest_index and len(self._found) < PAGE:
-            self._found |= {row.msg_id: None for row in rows[:PAGE] if chooser.could_go(row)}
+            self._found |= {row.msg_id: None for row in rows[:PAGE] if chooser.can_run(row)}
 
     def _look_at_found(self, conn: Connection, chooser: HeadChooser, those: Those) -> None:
         if not self._found:

@@ -42,8 +42,8 @@ class _Lap:
     clean: bool = True
     over: bool = False
 
-    def went(self, page: Page, could_go: bool) -> None:
-        if could_go:
+    def advance(self, page: Page, can_run: bool) -> None:
+        if can_run:
             self.clean = self.over = False
         self.after = page.after
         if page.after is None:
@@ -65,7 +65,7 @@ class SliceSearch(Search):
     ) -> None:
         super().__init__(tables, topics, blocked)
         self._tracks: dict[Any, _Track] = {}
-        self._wide = 1
+        self._factor = 1
         self._depth = 1.0
         self._without_object_at = 0.0
 
@@ -87,30 +87,30 @@ class SliceSearch(Search):
             self._forget(now)
         slots = 1 if where.exclusive else slots
         chooser = HeadChooser(
-            self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots
+            self, set(skip_objects or ()), skip_ids | self._skipped_ids, slot, slots
         )
         chooser.reach = reach
-        chooser.pass_over(self._blocked)
+        chooser.skip(self._blocked)
         self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
-        budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._wide)
+        budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._factor)
         each = math.ceil(budget / len(where.values))
-        skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._passed_over)
+        skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._skipped_ids)
         places = self._look_urgent_in(conn, where, chooser, now, want)
         ranked = len(chooser.own)
         found, widen = self._gather(conn, where, each, skip)
         for row, _ in sorted(found, key=lambda one: one[0].msg_id):
             chooser.offer(row)
-        could_go = len(chooser.own) - ranked
+        can_run = len(chooser.own) - ranked
         chosen, self._overtaken = chooser.chosen(want, self._overtaken)
         tracks = self._tracks.values()
         complete = all(track.heads.over and track.without_object.over for track in tracks)
         if complete:
             for track in tracks:
                 track.heads.over = False
-        if could_go >= 2 * want:
-            self._wide = max(1, self._wide // 2)
-        elif could_go < want and widen:
-            self._wide = min(WIDEST, self._wide * 2)
+        if can_run >= 2 * want:
+            self._factor = max(1, self._factor // 2)
+        elif can_run < want and widen:
+            self._factor = min(WIDEST, self._factor * 2)
         self.idle = not chosen and chooser.quarantined is None
         look = Look(chosen, chooser.quarantined, complete, seconds=time.monotonic() - now)
         look.of_others = chooser.of_others
@@ -174,14 +174,14 @@ class SliceSearch(Search):
             pages = self._read_heads(conn, where, places, each)
         found: list[tuple[Candidate, Any]] = []
         for value, lap, page in zip(where.values, laps, pages, strict=True):
-            lap.went(page, self._goes(page, skip))
+            lap.advance(page, self._any_can_run(page, skip))
             found += [(row, value) for row in page.found]
         return found
 
-    def _goes(self, page: Page, skip: Skip) -> bool:
+    def _any_can_run(self, page: Page, skip: Skip) -> bool:
         """Whether a row of the page could run now."""
         judge = HeadChooser(self, set(), frozenset(), 0, 1)
-        free = (row for row in page.found if judge.could_go(row))
+        free = (row for row in page.found if judge.can_run(row))
         return any(row.same not in skip[0] and row.msg_id not in skip[1] for row in free)
 
     def _read_heads(
@@ -227,24 +227,24 @@ class AgeSearch(SliceSearch):
         rows = max(LEAST_ROWS, each)
         fronts = shards.heads_by_age(conn, self.tables, where.role, places, rows)
         found: list[tuple[Candidate, Any]] = []
-        goes = False
+        some_can_run = False
         behind: list[Place] = []
         for value, front in zip(where.values, fronts, strict=True):
             track = self._tracks[value]
             track.without_object.over = True  # this index has them among the others
             found += [(row, value) for row in front.found]
-            could_go = self._goes(front, skip)
-            goes |= could_go
+            can_run = self._any_can_run(front, skip)
+            some_can_run |= can_run
             if front.after is None:
-                track.heads.after, track.heads.over = None, not could_go
+                track.heads.after, track.heads.over = None, not can_run
                 continue
-            track.heads.over &= not could_go
+            track.heads.over &= not can_run
             after = track.heads.after
             behind.append(Place(value, front.after if after is None else max(after, front.after)))
-        if behind and (not goes or self._wide >= WIDEST):
+        if behind and (not some_can_run or self._factor >= WIDEST):
             rows = max(LEAST_ROWS, BEHIND // len(behind))
             pages = shards.heads_by_age(conn, self.tables, where.role, behind, rows)
             for place, page in zip(behind, pages, strict=True):
-                self._tracks[place.value].heads.went(page, self._goes(page, skip))
+                self._tracks[place.value].heads.advance(page, self._any_can_run(page, skip))
                 found += [(row, place.value) for row in page.found]
-        return found, goes and bool(behind)
+        return found, some_can_run and bool(behind)

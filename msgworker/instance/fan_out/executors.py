@@ -40,7 +40,7 @@ from msgworker.instance.connections import (
     misled,
     missed,
 )
-from msgworker.instance.observers import tell_of_limit
+from msgworker.instance.observers import log_time_limit
 from msgworker.instance.running.context import ITEM_OF, AsItem
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import Stopped
@@ -235,7 +235,7 @@ class Transactional:
                 return Fate.UNKNOWN
             if not stage.again(error):
                 if stage.took_too_long(error):
-                    tell_of_limit(fence.shared.log, fence.row, reason_of(error))
+                    log_time_limit(fence.shared.log, fence.row, reason_of(error))
                 return Fate.RAISE
             runs, failed = runs + stage.begun, error
             lost = stage.committing and trouble(error) is Trouble.LOST

@@ -67,7 +67,7 @@ class FanOutArgs:
     exact: bool
 
 
-def wanted(
+def checked_args(
     fn: Any,
     items: Any,
     *,
@@ -161,7 +161,7 @@ class FanOuts:
 
     def fan_out(self, fn: Any, items: Any, **options: Any) -> FanOut:
         """Run a fan-out to its end; see Context.fan_out."""
-        asked = wanted(fn, items, **options)
+        args = checked_args(fn, items, **options)
         _refuse_on_a_loop()
         with _MAKING:
             if self._lock is None:
@@ -172,13 +172,13 @@ class FanOuts:
                 "possible: give all items to one fan_out"
             )
         try:
-            until = None if asked.timeout is None else time.monotonic() + asked.timeout
+            until = None if args.timeout is None else time.monotonic() + args.timeout
             self._fence = fence = Fence(self._setup, self._shared, self._running, until)
             # The handler's thread, in `close`, sets `_closed` and then reads `_fence`; this one
             # sets `_fence` and then reads `_closed`: so one of the two sees the other.
             if self._closed:
                 fence.closing = True
-            tally = self._run(asked, fence)
+            tally = self._run(args, fence)
         finally:
             self._lock.release()
         return FanOut(
@@ -202,46 +202,46 @@ class FanOuts:
         with self._lock:  # wait until it has ended
             pass
 
-    def _run(self, asked: FanOutArgs, fence: Fence) -> ItemCounts:
+    def _run(self, args: FanOutArgs, fence: Fence) -> ItemCounts:
         seen = SeenKeys()
-        others = [other for fn, other in self._used.get(asked.name, ()) if fn is not asked.fn]
-        tasks = self._tasks(asked, seen, others)
-        whole = isinstance(asked.items, Collection)
+        others = [other for fn, other in self._used.get(args.name, ()) if fn is not args.fn]
+        tasks = self._tasks(args, seen, others)
+        whole = isinstance(args.items, Collection)
         if whole:  # all its keys are known
-            self._remember(asked, seen)
+            self._remember(args, seen)
             fence.total = sum(len(one) for used in self._used.values() for _, one in used)
         ended: SimpleQueue[ItemResult] = SimpleQueue()
         run = FanOutRun(
             fence,
-            _hands(asked, fence, ended),
+            _executor_of(args, fence, ended),
             ended,
-            in_flight=asked.count if asked.executor is not None else max(BATCH, asked.count),
-            text_of=lambda error: without(describe(error, home_of(asked.fn)), self._secrets),
+            in_flight=args.count if args.executor is not None else max(BATCH, args.count),
+            text_of=lambda error: without(describe(error, home_of(args.fn)), self._secrets),
         )
         try:
             return run.run(tasks)
         finally:
             if not whole:
-                self._remember(asked, seen)
+                self._remember(args, seen)
 
-    def _remember(self, asked: FanOutArgs, seen: SeenKeys) -> None:
+    def _remember(self, args: FanOutArgs, seen: SeenKeys) -> None:
         """Another fan-out with the same function may use the same keys; another function may
         not."""
-        used = self._used.setdefault(asked.name, [])
+        used = self._used.setdefault(args.name, [])
         for fn, before in used:
-            if fn is asked.fn:
+            if fn is args.fn:
                 before.absorb(seen)
                 return
-        used.append((asked.fn, seen))
+        used.append((args.fn, seen))
 
     @staticmethod
-    def _tasks(asked: FanOutArgs, seen: SeenKeys, others: list[SeenKeys]) -> Iterator[Task]:
+    def _tasks(args: FanOutArgs, seen: SeenKeys, others: list[SeenKeys]) -> Iterator[Task]:
         """The items as tasks, with unique keys.
 
         A collection is checked as a whole before anything runs; for a generator, a duplicate key is
         refused when it is read.
         """
-        keys, stream = asked.keys, not isinstance(asked.items, Collection)
+        keys, stream = args.keys, not isinstance(args.items, Collection)
 
         def check(item: Any, place: int) -> tuple[Any, str]:
             key = keys.of(item, place)
@@ -259,12 +259,12 @@ class FanOuts:
             return key, text
 
         if not stream:
-            for place, item in enumerate(asked.items):
+            for place, item in enumerate(args.items):
                 check(item, place)
-        serial_by = asked.serial_by
+        serial_by = args.serial_by
 
         def tasks() -> Iterator[Task]:
-            for place, item in enumerate(asked.items):
+            for place, item in enumerate(args.items):
                 if stream:
                     key, text = check(item, place)
                 else:
@@ -275,15 +275,17 @@ class FanOuts:
         return tasks()
 
 
-def _hands(asked: FanOutArgs, fence: Fence, ended: SimpleQueue[ItemResult]) -> Threads | Remote:
-    fn = fence.setup.tracer.around_items(topic_of(fence.row.topic), asked.fn)
-    if asked.executor is not None:
-        return Remote(asked.executor, fn, ended, fence)
+def _executor_of(
+    args: FanOutArgs, fence: Fence, ended: SimpleQueue[ItemResult]
+) -> Threads | Remote:
+    fn = fence.setup.tracer.around_items(topic_of(fence.row.topic), args.fn)
+    if args.executor is not None:
+        return Remote(args.executor, fn, ended, fence)
 
     def make_run() -> Plain | Transactional:
-        return Transactional(fn, fence) if asked.exact else Plain(fn, fence)
+        return Transactional(fn, fence) if args.exact else Plain(fn, fence)
 
-    return Threads(asked.count, make_run, fence, ended)
+    return Threads(args.count, make_run, fence, ended)
 
 
 def _refuse_on_a_loop() -> None:

@@ -224,7 +224,7 @@ class Recorder:
             hopeless = kind in (Trouble.OTHER, Trouble.REFUSED) or races > RACES
             return Fate.RAISE if hopeless else Fate.UNKNOWN
 
-        wrote = until_known(self._write, look, self._may_go_on, self._outage, judge=judge)
+        wrote = until_known(self._write, look, self._may_continue, self._outage, judge=judge)
         if wrote is False:
             self._fence.lost = True
         if not wrote:
@@ -257,12 +257,12 @@ class Recorder:
             with self._link.statement() as conn:
                 return (read(conn),)
 
-        found = until_known(send, nothing, self._may_go_on, self._outage, judge=repeatable)
+        found = until_known(send, nothing, self._may_continue, self._outage, judge=repeatable)
         if found is None:
             raise LostClaim(self._fence.msg_id, self._fence.owner)
         return found[0]
 
-    def _may_go_on(self) -> bool:
+    def _may_continue(self) -> bool:
         return not self._fence.gone and not self._fence.shared.stop.gave_up()
 
 
@@ -300,14 +300,14 @@ class FanOutRun:
     def __init__(
         self,
         fence: Fence,
-        hands: Threads | Remote,
+        executor: Threads | Remote,
         ended: SimpleQueue[ItemResult],
         *,
         in_flight: int,
         text_of: Callable[[BaseException], str],
     ) -> None:
         self._fence = fence
-        self._hands = hands
+        self._executor = executor
         self._ended = ended
         self._in_flight = in_flight
         self._open_at_most = max(BATCH, in_flight)
@@ -333,7 +333,7 @@ class FanOutRun:
             self._wind_up()
             raise
         finally:
-            self._hands.close()
+            self._executor.close()
             self._recorder.close()
         return self.tally
 
@@ -359,12 +359,12 @@ class FanOutRun:
                 if record is not None:
                     task.there, task.tries = True, record.tries
                 yield task
-            self._go_on()
+            self._take_ready()
 
     # ------------------------------------------------------------ start and take
 
     def _make_room(self) -> None:
-        self._go_on()
+        self._take_ready()
         while self._running >= self._in_flight or self._open >= self._open_at_most:
             self._take()
 
@@ -372,7 +372,7 @@ class FanOutRun:
     def _open(self) -> int:
         return self._running + self._queued + len(self._recorder)
 
-    def _go_on(self) -> None:
+    def _take_ready(self) -> None:
         """Take the available results; raises if items may no longer start."""
         end_if_forked(self._fence.setup.pid)  # the user's iterable may have forked
         while True:
@@ -392,7 +392,7 @@ class FanOutRun:
             self._returned(self._ended.get(timeout=pause))
         except Empty:
             pass
-        self._go_on()
+        self._take_ready()
 
     def _raise_if_over(self) -> None:
         reason = self._fence.reason()
@@ -410,10 +410,10 @@ class FanOutRun:
                 self._queued += 1
                 return
             self._behind[task.group] = deque()
-        self._hand_out(task)
+        self._submit(task)
 
-    def _hand_out(self, task: Task) -> None:
-        self._hands.start(task)
+    def _submit(self, task: Task) -> None:
+        self._executor.start(task)
         self._running += 1
 
     def _returned(self, ended: ItemResult) -> None:
@@ -454,7 +454,7 @@ class FanOutRun:
             del self._behind[group]
         elif behind:
             self._queued -= 1
-            self._hand_out(behind.popleft())
+            self._submit(behind.popleft())
         else:
             del self._behind[group]
 
@@ -463,7 +463,7 @@ class FanOutRun:
     def _wind_up(self) -> None:
         """End early: wait for running items, and record them if the message is still ours."""
         self._fence.closing = True
-        self._hands.cancel()
+        self._executor.cancel()
         while self._running:
             ended = self._ended.get()
             self._running -= 1

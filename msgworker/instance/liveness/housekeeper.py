@@ -63,7 +63,7 @@ class HistoryWriter:
         if self._keep and HISTORY.is_there(setup.tables):
             self.minutes = MinuteStats(setup.events)
 
-    def look_at_clock(self) -> None:
+    def read_clock(self) -> None:
         """Read the database's clock, before the first message."""
         if self.minutes is None:
             return
@@ -86,7 +86,7 @@ class HistoryWriter:
             self._in_doubt = True
             if trouble(error) is Trouble.LOST:
                 raise
-            self._cannot(error)
+            self._log_refusal(error)
 
     def _write(self, counted: MinuteStats, minutes: list[history.Minute]) -> None:
         tables = self._setup.tables
@@ -110,7 +110,7 @@ class HistoryWriter:
         assert self.minutes is not None
         self.minutes.ahead = self._spans.set_clock(seconds)
 
-    def _cannot(self, error: Exception) -> None:
+    def _log_refusal(self, error: Exception) -> None:
         """Log an error. Without the privileges nothing is counted any more; otherwise the next
         write tries again."""
         if trouble(error) is not Trouble.REFUSED:
@@ -131,7 +131,7 @@ class HistoryWriter:
 # housekeeper's is a spare one, since it is needed only now and then.
 
 LEAVE_TRIES = 3
-TELL_SECONDS = 2.0
+RECORD_SECONDS = 2.0
 LEAVE_SECONDS = 10.0  # the most that a last statement may wait; the watchdog has ended by then
 UNSURE_SECONDS = 0.1
 CLAIM_PATIENCE_SECONDS = 1.0  # how long a round waits for a claim in flight
@@ -139,7 +139,7 @@ CLAIM_PATIENCE_SECONDS = 1.0  # how long a round waits for a claim in flight
 
 class Housekeeper(Role):
     """The housekeeping of one instance: a thread with its own connection. After its end the thread
-    that stops the instance calls `leave` or `say_stopped`."""
+    that stops the instance calls `leave` or `record_stop`."""
 
     link: Connections
 
@@ -158,7 +158,7 @@ class Housekeeper(Role):
     ) -> None:
         """wake: ends its pause early. look_now: makes the fetcher look at once."""
         aside = Aside(shared.away)  # without housekeeping an instance still claims and settles
-        super().__init__("housekeeper", shared.log, aside, wake, shared.stop.leave_for)
+        super().__init__("housekeeper", shared.log, aside, wake, shared.stop.stop_for)
         self._setup = setup
         self._shared = shared
         self._lease = lease
@@ -172,7 +172,7 @@ class Housekeeper(Role):
         self._whole_at = 0.0  # when the next whole round begins
         self.jobs = JobCloser(setup, shared, self._link, log=self.log, look_now=look_now)
         self.requests = OperatorRequests(setup, shared, self._link, log=self.log, look_now=look_now)
-        self.chronicle = HistoryWriter(
+        self.history_writer = HistoryWriter(
             setup, self._link, spans=settler.spans, me=shared.identity.id, log=self.log
         )
         self.recovery = Recovery(
@@ -189,13 +189,13 @@ class Housekeeper(Role):
         """Load paused and limited topics, and the database's clock: before the lease is taken."""
         with self._link.lock:
             self.requests.read()
-            self.chronicle.look_at_clock()
+            self.history_writer.read_clock()
 
     def run_once(self) -> int:
         """One round; or, between two, only a look for jobs to complete."""
         begun = time.monotonic()
         self.emit()
-        if self._shared.stop.has_left:
+        if self._shared.stop.rule_changed:
             return 0
         if begun < self._whole_at:
             with self._link.lock:
@@ -217,12 +217,12 @@ class Housekeeper(Role):
         self._link.check_server()
         failed: Exception | None = None
         parts: tuple[Callable[[], int | None], ...] = (
-            self._make_sure,
-            self._rename,
+            self._recheck_unsure,
+            self._take_new_id,
             self.requests.read,
             self._release_unknown,
             self._recover,
-            self.chronicle.write,
+            self.history_writer.write,
             self.jobs.run,
         )
         did = 0
@@ -231,7 +231,7 @@ class Housekeeper(Role):
                 did += part() or 0
             except RuleChanged as changed:  # our statements are built for the old rule
                 self.log.error("%s", changed)
-                self._shared.stop.leave_for(changed)
+                self._shared.stop.stop_for(changed)
                 return 0
             except Exception as error:
                 if trouble(error) is Trouble.LOST:
@@ -249,7 +249,7 @@ class Housekeeper(Role):
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the beginning of the whole round."""
-        if self._shared.stop.has_left:
+        if self._shared.stop.rule_changed:
             return self._setup.settings.heartbeat_seconds
         self._whole_at = 0.0
         if self.recovery.more:
@@ -262,12 +262,12 @@ class Housekeeper(Role):
 
     def emit(self) -> None:
         """Log, and emit as events, what has happened to the lease."""
-        if told := self._heartbeat.stood_still:
-            self._heartbeat.stood_still = ""
-            self.log.warning("%s", told)
-        happened = self._heartbeat.happened
-        while happened:
-            self._setup.events.emit(happened.popleft())
+        if text := self._heartbeat.standstill:
+            self._heartbeat.standstill = ""
+            self.log.warning("%s", text)
+        to_emit = self._heartbeat.to_emit
+        while to_emit:
+            self._setup.events.emit(to_emit.popleft())
 
     def leave(self) -> bool:
         """Drop the lease at an orderly stop, after the last handler and the heartbeat have ended.
@@ -291,14 +291,14 @@ class Housekeeper(Role):
         finally:
             self.close()
 
-    def say_stopped(self) -> None:
+    def record_stop(self) -> None:
         """Record in the lease, which is left to expire, that only handlers still run. Call it
         after the last renewal."""
         try:
             if self._shared.away.seconds:  # an outage: it cannot be written
                 return
-            with self._cut_after(TELL_SECONDS):
-                self._lease.tell_stopped(self._link)
+            with self._cut_after(RECORD_SECONDS):
+                self._lease.record_stopped(self._link)
             self._write_last()
         except Exception as error:  # it is only for operators
             self.log.debug("the stop is not recorded in the lease: %s", reason_of(error))
@@ -308,8 +308,8 @@ class Housekeeper(Role):
     def _write_last(self) -> None:
         """Write the last part of the history; the stop does not depend on it."""
         try:
-            with self._cut_after(TELL_SECONDS):
-                self.chronicle.write(last=True)
+            with self._cut_after(RECORD_SECONDS):
+                self.history_writer.write(last=True)
         except Exception as error:
             self.log.debug("the last part of the history is not written: %s", reason_of(error))
 
@@ -342,9 +342,9 @@ class Housekeeper(Role):
 
     # ------------------------------------------------------------ our own life
 
-    def _make_sure(self) -> None:
+    def _recheck_unsure(self) -> None:
         """Start lanes that were claimed before the lease was lost, if their messages are flagged as
-        before; see `Heartbeat.reborn`."""
+        before; see `Heartbeat.re_register`."""
         setup, shared = self._setup, self._shared
         me, lanes = shared.identity.id, list[Lane]()
         while shared.in_flight.unsure:
@@ -366,9 +366,9 @@ class Housekeeper(Role):
         shared.in_flight.unsure.extend(lane for lane in lanes if lane.row.msg_id in found.locked)
         for lane in lanes:
             if lane not in sure and lane.row.msg_id not in found.locked:
-                self._settler.lose(lane)
+                self._settler.drop_lost(lane)
 
-    def _rename(self) -> None:
+    def _take_new_id(self) -> None:
         """Take a new id when nothing is in flight, if our identity is to retire.
 
         Statements that may still reach the database name the old id, which no row gets again. If
@@ -392,7 +392,7 @@ class Housekeeper(Role):
                 trusted_until = self._lease.register(self._link, new)
             except DatabaseUnavailable:  # the rule is locked now: retry in the next round
                 return
-            renamed = identity.become(old, new, trusted_until, begun, has_stuck=bool(left))
+            renamed = identity.adopt(old, new, trusted_until, begun, has_stuck=bool(left))
         if not renamed:  # the heartbeat has found the old lease lost, and has a new id
             self._lease.drop(self._link, new)
             return
@@ -414,5 +414,5 @@ class Housekeeper(Role):
 
     def _watch_file(self) -> None:
         """Leave if the database's file is gone: no other process would see what we write."""
-        if self._shared.stop.left_for is None and (gone := self.file_gone()):
-            self._shared.stop.leave_for(gone)
+        if self._shared.stop.stopped_for is None and (gone := self.file_gone()):
+            self._shared.stop.stop_for(gone)

@@ -5,12 +5,12 @@
      │ NEW │               │ TRUSTED │           │ DOUBTED │
      └─────┘               └─────────┘ ◄──────── └─────────┘
                             ▲   │       renewed    ▲     │
-                     become │   │ retire     doubt │     │ renewed
+                      adopt │   │ retire     doubt │     │ renewed
                             │   ▼                  │     ▼
                            ┌──────────┐ ───────────┘     │
                            │ RETIRING │ ◄────────────────┘
                            └──────────┘
-     ┌──────┐  become  ┌─────────┐
+     ┌──────┐  adopt   ┌─────────┐
      │ LOST │ ───────► │ TRUSTED │
      └──────┘          └─────────┘
         ▲ lost, from every phase
@@ -19,12 +19,12 @@ NEW: the id has no lease yet. TRUSTED: it has one, and the last renewal is recen
 DOUBTED: a message was taken from us; only a renewal that began later can show whether our lease was
 taken over. RETIRING: it works as before, and takes another id as soon as nothing is in flight: an
 outcome could not be written, or a statement under this id may still arrive. LOST: the lease was
-taken over. `become` names an id that has a lease already, so it leads to TRUSTED.
+taken over. `adopt` names an id that has a lease already, so it leads to TRUSTED.
 
 The heartbeat and the housekeeper take the steps, one at a time: each names the id that it is for,
 and does nothing if the id has changed since. `doubt` and `retire` may be called by any thread. In
 NEW and LOST `doubt` has no effect; after a `retire` in NEW or DOUBTED the step to TRUSTED leads to
-RETIRING instead; and `become` is also allowed in DOUBTED after a `retire`.
+RETIRING instead; and `adopt` is also allowed in DOUBTED after a `retire`.
 
 An id is never reused: a statement sent under it cannot refer to its successor.
 """
@@ -236,7 +236,7 @@ class Identity:
                 self._refuse()
             self.tenure = replace(tenure, trusted_until=trusted_until, renewed_at=begun, late=late)
 
-    def over(self, whose: str) -> None:
+    def expired(self, whose: str) -> None:
         """Any phase: the lease of this id has expired, perhaps without being taken over: nothing
         starts until a renewal."""
         with self._step:
@@ -252,7 +252,7 @@ class Identity:
             self.tenure = replace(self.tenure, lost=True, trusted_until=0.0)
             return True
 
-    def become(
+    def adopt(
         self,
         old: str,
         new: str,

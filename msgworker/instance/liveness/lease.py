@@ -138,7 +138,7 @@ class OwnLease:
                 if not lease.is_free(conn, tables, name):
                     return False
         if not self._extend(link, name, tells, over=False):
-            self._shared.identity.over(name)
+            self._shared.identity.expired(name)
             trusted = False
             if not tables.has("claimed_by") or not self._extend(link, name, tells, over=True):
                 return False
@@ -179,7 +179,7 @@ class OwnLease:
             process=self._process(),
         )
 
-    def tell_stopped(self, link: Connections) -> None:
+    def record_stopped(self, link: Connections) -> None:
         """Record that only handlers still run, as of the last beat."""
         setup, shared, beat = self._setup, self._shared, self._shared.identity.renewed_at
         running = list(shared.in_flight.running.values())
@@ -223,7 +223,7 @@ TOLD = 10
 class Heartbeat(Role):
     """The renewal of the lease of one instance: a thread with its own connection.
 
-    happened: events for the housekeeper to emit, since their subscribers may be slow.
+    to_emit: events for the housekeeper to emit, since their subscribers may be slow.
     """
 
     link: Connections
@@ -239,7 +239,7 @@ class Heartbeat(Role):
     ) -> None:
         """wake: ends its pause early. housekeep_now: wakes the housekeeper."""
         super().__init__(
-            *("heartbeat", shared.log, shared.away, wake, shared.stop.leave_for),
+            *("heartbeat", shared.log, shared.away, wake, shared.stop.stop_for),
             longest_pause=setup.urgent_pause,
         )
         self._setup = setup
@@ -247,8 +247,8 @@ class Heartbeat(Role):
         self._lease = lease
         self._housekeep_now = housekeep_now
         self.link = shared.connector.new(urgent=True)
-        self.happened: deque[Event] = deque()
-        self.stood_still = ""  # for the housekeeper to log: the process did not run for some time
+        self.to_emit: deque[Event] = deque()
+        self.standstill = ""  # for the housekeeper to log: the process did not run for some time
         self._begun = 0.0  # the last try to renew
         self._due = float("inf")  # when the pause before the next one is over
 
@@ -261,21 +261,21 @@ class Heartbeat(Role):
 
     def run_once(self) -> int:
         """Renew the lease, or continue under a new id."""
-        if self._shared.stop.has_left:
+        if self._shared.stop.rule_changed:
             return 0
         self._begun = time.monotonic()
-        self._look_back()
+        self._check_own_delay()
         try:
             self.link.check_server()
             self._renew()
         except RuleChanged as changed:  # our statements are built for the old rule
             self.log.error("%s", changed)
-            self._shared.stop.leave_for(changed)
+            self._shared.stop.stop_for(changed)
         return 0
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the beginning of the renewal, so that a slow one does not cost the lease."""
-        if self._shared.stop.has_left:
+        if self._shared.stop.rule_changed:
             return self._setup.settings.heartbeat_seconds
         if self._shared.identity.in_doubt:
             return 0.0
@@ -284,7 +284,7 @@ class Heartbeat(Role):
         self._due = now + pause
         return pause
 
-    def _look_back(self) -> None:
+    def _check_own_delay(self) -> None:
         """Detect a pause much longer than planned: this thread could not run. Name the handlers of
         that time, since one of them may be why."""
         due, late = self._due, self._begun - self._due
@@ -297,7 +297,7 @@ class Heartbeat(Role):
         rows += [row for row, since, until in list(in_flight.ran_long) if since < at < until]
         named = {row.msg_id: shown(row.topic) for row in rows}
         told = ", ".join(f"{msg_id} ({topic})" for msg_id, topic in list(named.items())[:TOLD])
-        self.stood_still = (
+        self.standstill = (
             f"this process did not run for {late:.1f} s: it was suspended, or one call kept "
             f"Python's GIL; a lease is {self._setup.settings.lease_seconds:g} s. Handlers that "
             f"ran then, by message: {told or 'none'}"
@@ -314,17 +314,17 @@ class Heartbeat(Role):
         late = begun >= tenure.trusted_until
         if tenure.lost or not self._lease.renew(self.link, tenure.id, trusted=not late):
             if identity.lost(tenure.id):
-                self.reborn()
+                self.re_register()
             return
         identity.renewed(tenure.id, begun + TRUST * ttl, self._begun, late=late)
         stream, in_flight = self._setup.events, self._shared.in_flight
         if stream.wants(Renewed):
             margin = tenure.trusted_until - begun
-            self.happened.append(
+            self.to_emit.append(
                 Renewed(tenure.id, margin, len(in_flight.lanes), len(in_flight.running))
             )
 
-    def reborn(self) -> None:
+    def re_register(self) -> None:
         """Declared dead: continue under a new id, without the lanes of the old one.
 
         The new id gets its lease first; if that fails, nothing has changed. Rows still flagged by
@@ -338,9 +338,9 @@ class Heartbeat(Role):
         trusted_until = self._lease.register(self.link, new, patience)
         held = 0
         if setup.tables.has("claimed_by"):
-            shared.go_on_as(new, trusted_until, begun)
+            shared.continue_as(new, trusted_until, begun)
         else:
-            shared.go_on_as(new, trusted_until, begun, with_all=True)
+            shared.continue_as(new, trusted_until, begun, with_all=True)
             held = len(shared.in_flight.lanes)
-        self.happened.append(LeaseLost(old, new, held))
+        self.to_emit.append(LeaseLost(old, new, held))
         self._housekeep_now()

@@ -196,7 +196,7 @@ class Recovery:
         with self._link.transaction() as conn:
             leases = lease.read_all(conn, setup.tables)
             holders = recover.owners(conn, setup.tables)
-        self._note_slots(leases)
+        self._count_peers(leases)
         self._until = max(begun + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
         self._restart_ttls([one for one in leases if one.ahead and one.name != shared.identity.id])
         given_back, failed = 0, list[Exception]()
@@ -231,7 +231,7 @@ class Recovery:
         """Whether the time is over, or we may be dead ourselves."""
         return time.monotonic() > self._until or self._shared.identity.in_doubt
 
-    def _note_slots(self, leases: list[lease.Lease]) -> None:
+    def _count_peers(self, leases: list[lease.Lease]) -> None:
         setup, shared = self._setup, self._shared
         ours = (None, setup.tables.message.name)
         live = sorted(
@@ -270,7 +270,7 @@ class Recovery:
             if not seen.live and (seen.silent is None or seen.silent >= forbear):
                 yield partial(self._take_over, seen)
             elif seen.taken_by == me:  # it had more rows than we could give back in one round
-                yield partial(self._go_on_with, seen)
+                yield partial(self._continue_with, seen)
         known = {one.name for one in leases}
         for orphan in holders:
             if orphan not in known and orphan != me:
@@ -309,17 +309,17 @@ class Recovery:
             won = lease.take_over(conn, setup.tables, seen, me=me, ttl=ttl)
         if not won:
             return 0
-        given_back, finished = self._finish_off(seen)
+        given_back, finished = self._recover_all(seen)
         # If it was taken over before, another instance has logged it.
         if finished and not given_back and seen.taken_by is None:
             unknown = "" if setup.tables.has("claimed_by") else ", as far as the table can tell"
             self._log.warning("instance %s is dead; it had no message%s", seen.name, unknown)
         return given_back
 
-    def _go_on_with(self, dead: lease.Lease) -> int:
-        return self._finish_off(dead)[0]
+    def _continue_with(self, dead: lease.Lease) -> int:
+        return self._recover_all(dead)[0]
 
-    def _finish_off(self, dead: lease.Lease) -> tuple[int, bool]:
+    def _recover_all(self, dead: lease.Lease) -> tuple[int, bool]:
         """Give back the rows of an instance whose lease we took over; drop the lease after the last
         row. Returns how many, and whether that was all."""
         setup, shared = self._setup, self._shared
@@ -398,9 +398,9 @@ class Recovery:
 
     def _each(self, msg_id: int, give_back: GiveBack, text: str) -> int:
         # The table may refuse the text, or a message of `on_dead`.
-        for words, tell in ((text, True), (text, False), (UNWRITABLE, False)):
+        for words, sends_on_dead in ((text, True), (text, False), (UNWRITABLE, False)):
             try:
-                return give_back([msg_id], words, tell)
+                return give_back([msg_id], words, sends_on_dead)
             except Exception as error:
                 if trouble(error) not in OF_A_ROW:
                     raise
@@ -410,21 +410,23 @@ class Recovery:
             self._log.error("message %s cannot be recovered: %s", msg_id, why)
         return 0
 
-    def _try_foreign(self, tries: int, ids: list[int], text: str, tell: bool) -> int:
+    def _try_foreign(self, tries: int, ids: list[int], text: str, sends_on_dead: bool) -> int:
         with self._link.transaction() as conn:
             tables = self._setup.tables
             return recover.recover_foreign(conn, tables, ids, seen_tries=tries, text=text)
 
-    def _try_to(self, dead_id: recover.Owner, ids: list[int], text: str, tell: bool) -> int:
+    def _try_to(
+        self, dead_id: recover.Owner, ids: list[int], text: str, sends_on_dead: bool
+    ) -> int:
         tables, given_back = self._setup.tables, list[int]()
         with self._link.transaction() as conn:
             done = recover.recover(conn, tables, ids, dead_id=dead_id, text=text, into=given_back)
-            if tell and self._setup.registry.tells:
-                self._tell_of_dead(conn, given_back, text)
+            if sends_on_dead and self._setup.registry.has_follow_ups:
+                self._send_on_dead(conn, given_back, text)
             self._given_back(conn, ids)
             return done
 
-    def _tell_of_dead(self, conn: Connection, ids: list[int], text: str) -> None:
+    def _send_on_dead(self, conn: Connection, ids: list[int], text: str) -> None:
         """Send the messages of `on_dead` about those that are dead now: each once, since only one
         instance gives a row back."""
         registry, tables = self._setup.registry, self._setup.tables

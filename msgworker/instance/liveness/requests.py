@@ -47,7 +47,7 @@ class TopicLimits:
         self._link = link
         self._log = log
         self._started = False
-        self._told: dict[str, int] = {}  # the version of each limit that was logged
+        self._logged_versions: dict[str, int] = {}  # the version of each limit that was logged
 
     @property
     def wanted(self) -> dict[str, Limit]:
@@ -90,7 +90,7 @@ class TopicLimits:
             if seen is None or (seen.limit != limit and not self._started):
                 recorded[topic] = self._declare(topic, limit)
         self._started = True
-        self._tell(recorded, wanted)
+        self._log_new(recorded, wanted)
         by_topic = {topic: one.limit for topic, one in recorded.items()}
         if by_topic != shared.controls.limits:
             shared.controls = Controls(shared.controls.paused, by_topic)
@@ -117,11 +117,11 @@ class TopicLimits:
                 return Recorded(limit, 0 if seen is None else seen.version + 1, me)
         raise SchemaError(f"the limits of topic {topic} could not be recorded: others change them")
 
-    def _tell(self, recorded: dict[str, Recorded], wanted: dict[str, Limit]) -> None:
-        setup, told = self._setup, self._told
-        self._told = {topic: one.version for topic, one in recorded.items()}
+    def _log_new(self, recorded: dict[str, Recorded], wanted: dict[str, Limit]) -> None:
+        setup, logged = self._setup, self._logged_versions
+        self._logged_versions = {topic: one.version for topic, one in recorded.items()}
         for topic, one in recorded.items():
-            if told.get(topic) == one.version:
+            if logged.get(topic) == one.version:
                 continue
             if setup.topics is not None and topic not in setup.topics:
                 continue
@@ -165,21 +165,21 @@ class OperatorRequests:
         self._link = link
         self._log = log
         self._look_now = look_now
-        self._regulations = TopicLimits(setup, shared, link, log)
+        self._topic_limits = TopicLimits(setup, shared, link, log)
         self._refused: set[str] = set()  # what the database does not let us do, logged once
         self._limited = False
         self.open = False
 
     def read(self) -> None:
         """Read all requests, then cancel. Raises SchemaError if limits cannot be recorded."""
-        self._regulations.check()
+        self._topic_limits.check()
         if {PAUSE.name, CANCEL.name, LIMIT.name} <= self._setup.tables.missing:
             return
         paused = self._look()
         if paused is None:  # work continues, as if the tables did not exist
             return
         self._pause(paused)
-        self._regulations.read(there=self._limited)
+        self._topic_limits.read(there=self._limited)
         if self.open or self._shared.in_flight.cancels:
             self.cancel()
 
@@ -191,7 +191,7 @@ class OperatorRequests:
             try:
                 return self._seen(limited=True)
             except Exception as error:
-                if trouble(error) is not Trouble.REFUSED or self._regulations.wanted:
+                if trouble(error) is not Trouble.REFUSED or self._topic_limits.wanted:
                     raise
                 refused = error
         if "cancels" not in self._refused:
@@ -199,7 +199,7 @@ class OperatorRequests:
                 paused = self._seen(limited=False)
                 if "limits" not in self._refused:
                     text = "cannot see which topics are limited: %s"
-                    self._tell_refused("limits", text, refused)
+                    self._log_refused("limits", text, refused)
                 return paused
             except Exception as error:
                 if trouble(error) is not Trouble.REFUSED:
@@ -207,14 +207,14 @@ class OperatorRequests:
                 self.open = False
                 text = "cannot see which messages are to be cancelled: %s"
                 if CANCEL.is_there(tables):
-                    self._tell_refused("cancels", text, error)
+                    self._log_refused("cancels", text, error)
         try:
             with self._link.transaction() as conn:
                 return pauses.topics(conn, tables)
         except Exception as error:
             if trouble(error) is not Trouble.REFUSED:
                 raise
-            self._tell_refused("pauses", "cannot see which topics are paused: %s", error)
+            self._log_refused("pauses", "cannot see which topics are paused: %s", error)
             return None
 
     def _seen(self, *, limited: bool) -> frozenset[str]:
@@ -223,7 +223,7 @@ class OperatorRequests:
         self.open, self._limited = seen.requests, seen.limits
         return seen.paused
 
-    def _tell_refused(self, what: str, text: str, error: Exception) -> None:
+    def _log_refused(self, what: str, text: str, error: Exception) -> None:
         if what not in self._refused:
             self._log.warning(text, reason_of(error))
         self._refused.add(what)
@@ -259,7 +259,7 @@ class OperatorRequests:
                 kept.setdefault(row.msg_id, Cancel(row, one.request))
         in_flight.cancels = kept  # set before handlers are cancelled, see `Caller.handle`
         if kept:
-            in_flight.tell_cancelled()
+            in_flight.cancel_requested()
 
     def given_back(self, conn: Connection, ids: list[int]) -> None:
         """End the requests for messages of a dead instance, in the transaction that recovers them:
@@ -295,9 +295,9 @@ class OperatorRequests:
         except Exception as error:
             kind = trouble(error)
             if kind is Trouble.REFUSED:
-                self._tell_refused("ends", CANNOT_END, error)
+                self._log_refused("ends", CANNOT_END, error)
             elif one is not None and kind in OF_A_ROW:
                 msg_id = one.request.msg_id
-                self._tell_refused(f"end {msg_id}", CANNOT_END_OF.format(msg_id), error)
+                self._log_refused(f"end {msg_id}", CANNOT_END_OF.format(msg_id), error)
             else:
                 raise

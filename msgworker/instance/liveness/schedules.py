@@ -53,7 +53,7 @@ class Timer(Role):
         self._declared = {one.name: one for one in setup.schedules}
         self._to_declare = set(self._declared)
         self._failing: dict[str, _Failing] = {}
-        self._told: set[object] = set()
+        self._logged: set[object] = set()
         self._more = False  # there is something to do at once
         self._wait_seconds = 0.0  # until the next tick, as of the end of the round
 
@@ -171,8 +171,8 @@ class Timer(Role):
         failing.count += 1
         pause = min(2.0 ** min(failing.count - 1, 20), LONGEST_PAUSE_SECONDS)
         failing.until = self._setup.clock() + pause
-        told = ScheduleFailed(self._shared.identity.id, name, reason_of(error), pause)
-        self._setup.events.emit(told)
+        changes = ScheduleFailed(self._shared.identity.id, name, reason_of(error), pause)
+        self._setup.events.emit(changes)
         if trouble(error) is Trouble.OTHER and failing.count == 1 and not shows_a_row(error):
             self.log.debug("schedule %s", name, exc_info=error)
 
@@ -183,7 +183,7 @@ class Timer(Role):
             "schedule %s: the clock of the database was put back, it is %s and the tick of %s was "
             "sent; it goes on at its next tick, %s"
         )
-        self._tell_once(
+        self._log_once(
             (row.name, row.version), text, row.name, _said(now), _said(row.last_at),
             _said(row.next_at),
         )  # fmt: skip
@@ -238,11 +238,11 @@ class Timer(Role):
         if not changed:  # the row has changed meanwhile: compare again
             self._to_declare.add(one.name)
             return
-        told = "; ".join(
+        changes = "; ".join(
             f"{key}: {_said(was)} -> {_said(values[key])}" for key, was in before.items()
         )
         text = "schedule %s has changed, as this program declares it (%s): %s"
-        self.log.warning(text, one.name, one.origin, told)
+        self.log.warning(text, one.name, one.origin, changes)
 
     def _notice(self, stored: dict[str, Stored], now: datetime) -> None:
         """Log once how the table differs from this program."""
@@ -252,17 +252,17 @@ class Timer(Role):
                 continue
             if row is None:
                 text = "schedule %s was deleted from the table: it does not fire until a restart"
-                self._tell_once(("deleted", name), text, name)
+                self._log_once(("deleted", name), text, name)
             elif (there := _of_row(row)) != (here := _values(one)):
                 keys = [key for key in here if here[key] != there[key]]
-                told = "; ".join(
+                changes = "; ".join(
                     f"{key}: {_said(there[key])}, not {_said(here[key])}" for key in keys
                 )
                 text = (
                     "schedule %s was changed by another program (%s); it fires as in the table. A "
                     "start of this program changes it back"
                 )
-                self._tell_once((name, told), text, name, told)
+                self._log_once((name, changes), text, name, changes)
         for name in sorted(stored.keys() - self._declared.keys()):
             row = stored[name]
             if row.paused_at is not None or row.next_at is None:
@@ -272,11 +272,11 @@ class Timer(Role):
                     "schedule %s is in the table, and has not fired since %s: this program does "
                     "not declare it; `msgworker schedules delete` removes it"
                 )
-                self._tell_once(("undeclared", name), text, name, _said(row.next_at))
+                self._log_once(("undeclared", name), text, name, _said(row.next_at))
 
-    def _tell_once(self, what: object, text: str, *values: object) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _log_once(self, what: object, text: str, *values: object) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
             self.log.warning(text, *values)
 
 

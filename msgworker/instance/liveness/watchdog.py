@@ -50,7 +50,7 @@ class Watchdog(Role):
         self._shared = shared
         self._roles = [(role, role.link) for role in roles if role.link is not None]
         self._settling = settling
-        self._told: dict[Connections, float] = {}
+        self._reported: dict[Connections, float] = {}
         self._dead_at = 0.0  # when a connection last gave no answer for too long
 
     def run_once(self) -> int:
@@ -96,7 +96,7 @@ class Watchdog(Role):
                 self._report(running, now - running.since)
                 if running.fatal:
                     running.stuck = True
-                    self._shared.stop.leave_for(_stuck(running))
+                    self._shared.stop.stop_for(_stuck(running))
 
     def lease_over(self) -> None:
         """Cancel all handlers after the end of our lease by our own clock."""
@@ -126,10 +126,10 @@ class Watchdog(Role):
         if since is not None and link.busy_since is not None:  # a round may use it several times
             since = max(since, link.busy_since)
         if since is None or link.waits or time.monotonic() - since < self._limit:
-            self._told.pop(link, None)
+            self._reported.pop(link, None)
             return False
-        if self._told.get(link) != since:
-            self._told[link] = since
+        if self._reported.get(link) != since:
+            self._reported[link] = since
             self._dead_at = time.monotonic()
             self.log.warning(
                 "%s: no progress for %.0f s, its connection is cut; it is at %s",

@@ -201,7 +201,7 @@ class BatchTransaction:
         first = parts[0].lane
         tables, tries = self._setup.tables, first.row.tries
         flagged = store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
-        if self._setup.registry.tells:
+        if self._setup.registry.has_follow_ups:
             registry = self._setup.registry
             rows = [row for part in parts for row in part.lane.taken()]
             about = [follow_ups(registry, tables, row, Outcome.DONE, None) for row in rows]
@@ -365,7 +365,7 @@ class BatchCaller:
             try:
                 if row.flaw is not None:
                     row = self._caller.loaded(row, lane.owner)
-                    if self._setup.registry.tells:
+                    if self._setup.registry.has_follow_ups:
                         lane.rows[lane.place + number] = tuple(row)
                 messages.append(self._caller.message_of(row, topic_of(row.topic), handler))
             except PayloadError as error:
@@ -392,11 +392,11 @@ class BatchCaller:
                 except Failed as failed:
                     before = sum(len(part.messages) for part in parts)
                     parts = self._without(parts, failed.by_id, handler)
-                    self._tell_of_failed(failed, before, parts)
+                    self._log_failed(failed, before, parts)
                 if not parts:
                     return
             why = f"the handler named further ones in each of {FAIL_ROUNDS} calls"
-            self._tell_of_fall_back([part.lane for part in parts], handler, why)
+            self._log_fall_back([part.lane for part in parts], handler, why)
             return
         failures = self._call(parts, handler, running, None)
         self._check_time(handler, running)
@@ -405,7 +405,7 @@ class BatchCaller:
                 part.lane.result = part.done()
         self._without(parts, failures, handler)
 
-    def _tell_of_failed(self, failed: Failed, before: int, parts: list[Part]) -> None:
+    def _log_failed(self, failed: Failed, before: int, parts: list[Part]) -> None:
         """Log that the others are called again."""
         again = sum(len(part.messages) for part in parts)
         if again:
@@ -447,11 +447,11 @@ class BatchCaller:
             trim(error, home)
             why = describe(error, home)
         which = "" if running.called is None else f"message {running.called}: "
-        self._tell_of_fall_back(
+        self._log_fall_back(
             left or batch.lanes, handler, which + without(why, outcomes.secrets), raised
         )
 
-    def _tell_of_fall_back(
+    def _log_fall_back(
         self, lanes: list[Lane], handler: Handler, why: str, raised: BaseException | None = None
     ) -> None:
         """Emit an event and log that these lanes run alone. The first line of each handler is a

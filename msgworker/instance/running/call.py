@@ -36,7 +36,7 @@ from msgworker.instance.connections import (
     missed,
 )
 from msgworker.instance.fan_out.fan_out import FanOuts
-from msgworker.instance.observers import facts, tell_of_limit
+from msgworker.instance.observers import facts, log_time_limit
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
@@ -117,7 +117,7 @@ class Transacting:
                 return Fate.RAISE if trouble(error) is Trouble.OTHER else Fate.UNKNOWN
             if not stage.again(error):
                 if stage.took_too_long(error):
-                    tell_of_limit(self._shared.log, row, reason_of(error))
+                    log_time_limit(self._shared.log, row, reason_of(error))
                 return Fate.RAISE
             text = "message %s: rolled back, run again"
             self._shared.log.info(text, row.msg_id, exc_info=error, extra=facts(row))
@@ -154,7 +154,7 @@ class Transacting:
             f"the server ended the session after {took:.0f} s: it lets a session be idle, or a "
             f"transaction last, for {limit:g} s ({reason_of(error)})"
         )
-        tell_of_limit(self._shared.log, row, text)
+        log_time_limit(self._shared.log, row, text)
         raise HandlerTimeout(text) from error
 
     def _wait_for_trust(self, row: Row, owner: str) -> None:
@@ -235,7 +235,7 @@ class Caller:
         self.budget = PayloadBudget(setup.settings.payload_budget)
         self.outcomes = shared.outcomes
         self.transacting = Transacting(setup, shared)
-        self._told_of_odd_instants = False
+        self._logged_odd_instant = False
         has_ticks = setup.tables.has("scheduled_for")
         self._tick_of = self._read_tick if has_ticks else None
 
@@ -306,7 +306,7 @@ class Caller:
             return
         try:  # it may wait, so it comes before `running` and before the check of our lease
             row = self.loaded(row, lane.owner)
-            if setup.registry.tells:  # its payload is sent with its outcome
+            if setup.registry.has_follow_ups:  # its payload is sent with its outcome
                 lane.row = row
             Caller.handle(self, lane, row)  # a subclass has wrapped this call already
         except NotRead:
@@ -364,8 +364,8 @@ class Caller:
         try:
             return read_instant(row.created_at, kind_of(self._setup.tables.cols().created_at).zone)
         except ValueError:
-            if not self._told_of_odd_instants:
-                self._told_of_odd_instants = True
+            if not self._logged_odd_instant:
+                self._logged_odd_instant = True
                 column = self._setup.tables.names["created_at"]
                 text = (
                     "message %s: %s holds %s, not an instant; its handler gets None (logged once)"
@@ -449,7 +449,7 @@ class Caller:
             fate = self._settle(conn, lane, stage)
             stage.led = led_elsewhere(conn)
             stage.committing = True
-        lane.settled = fate is Settled.WENT_ON
+        lane.settled = fate is Settled.ADVANCED
         if stage.led is not None and not self._was_committed(lane):
             lane.settled = None
             raise misled("the handler", stage.led)
@@ -504,5 +504,5 @@ class Caller:
         became = what_became(lanes, flagged)
         if not became:
             return False
-        lane.settled = became[lane.row.msg_id] is Settled.WENT_ON
+        lane.settled = became[lane.row.msg_id] is Settled.ADVANCED
         return True

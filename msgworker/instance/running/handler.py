@@ -404,13 +404,13 @@ def _check_max_tries(name: str, max_tries: object) -> None:
 class Registry:
     """The handlers of an App by topic; `None` is the handler of every other topic.
 
-    most: the most messages that share a call or a transaction of one of them. tells: whether one of
-    them has on_done or on_dead. has_timeouts: whether one of them has a timeout.
+    most: the most messages that share a call or a transaction of one of them. has_follow_ups:
+    whether one of them has on_done or on_dead. has_timeouts: whether one of them has a timeout.
     """
 
     handlers: dict[str | None, Handler] = field(default_factory=dict)
     most: int = 1
-    tells: bool = False
+    has_follow_ups: bool = False
     has_timeouts: bool = False
 
     def __post_init__(self) -> None:
@@ -420,7 +420,9 @@ class Registry:
     def _note(self, handler: Handler) -> None:
         self.most = max(self.most, handler.most)
         self.has_timeouts = self.has_timeouts or handler.timeout is not None
-        self.tells = self.tells or handler.on_done is not None or handler.on_dead is not None
+        self.has_follow_ups = (
+            self.has_follow_ups or handler.on_done is not None or handler.on_dead is not None
+        )
 
     def add(self, handler: Handler) -> None:
         if handler.topic in self.handlers:
@@ -453,7 +455,7 @@ class Registry:
     def read_types(self) -> list[str]:
         """Resolve types of payloads that were unknown when their handler was registered; returns a
         warning for each that is still unknown."""
-        told = []
+        warnings = []
         for topic, handler in list(self.handlers.items()):
             if handler.payload_type is None and "type" not in handler.warned:
                 found = self.handlers[topic] = replace(
@@ -468,11 +470,11 @@ class Registry:
                 if hint:
                     handler.warned.append("type")
                     name = getattr(handler.fn, "__qualname__", repr(handler.fn))
-                    told.append(
+                    warnings.append(
                         f"handler {name}: the type in {hint} is not a name of its module, so "
                         "that payloads are not checked"
                     )
-        return told
+        return warnings
 
     def topics(self) -> frozenset[str] | None:
         """The topics that can be handled; None = all."""

@@ -80,7 +80,7 @@ class Lane:
             return [self.row]
         return [Row(*bare) for bare in self.rows[self.place : self.place + self.width]]
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """The flag has moved to the next message. `place` is written before `width`, see
         `InFlight.flagged`."""
         self.place += self.width
@@ -249,7 +249,7 @@ class InFlight:
         found = self.cancels.get(row.msg_id)
         return None if found is None or found.row is not row else found.request
 
-    def tell_cancelled(self) -> None:
+    def cancel_requested(self) -> None:
         """Cancel running handlers whose message is in `cancels`."""
         for running in list(self.running.values()):
             request = self.cancelled(running.row)

@@ -239,8 +239,8 @@ class OutcomePolicy:
         (monotonic)."""
         if result.outcome in (Outcome.DONE, Outcome.FAILED) and until is not None:
             took, raised = time.monotonic() - since, result.raised
-            told = isinstance(raised, HandlerTimeout) or (handler.is_async and raised is None)
-            if time.monotonic() > until and not told:
+            reported = isinstance(raised, HandlerTimeout) or (handler.is_async and raised is None)
+            if time.monotonic() > until and not reported:
                 text = f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
                 if raised is not None:
                     text += f"; then it raised {type(raised).__name__}: {text_of(raised)}"

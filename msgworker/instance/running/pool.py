@@ -44,7 +44,7 @@ class Lanes:
     housekeep_now: wakes the housekeeper. ready: lanes that no thread has taken yet; only the
     methods here write it, others check whether it is empty. mean_seconds: of handlers that
     have ended, None while none has; written by handler threads, read by the fetcher and
-    settling threads. ran_dry: a thread had nothing to do since the last claim; set by handler
+    settling threads. threads_idled: a thread had nothing to do since the last claim; set by handler
     threads, cleared by the fetcher.
     """
 
@@ -60,7 +60,7 @@ class Lanes:
         self._closed = False
         self._ended = 0
         self.mean_seconds: float | None = None
-        self.ran_dry = False
+        self.threads_idled = False
 
     def put(self, lanes: Iterable[Lane], *, takes_one: bool = False, first: bool = False) -> None:
         """Queue lanes whose current message is flagged. first: before all others.
@@ -107,7 +107,7 @@ class Lanes:
             try:
                 lane = self.ready.popleft()
             except IndexError:
-                self.ran_dry = True
+                self.threads_idled = True
             else:
                 if self._idle and self.ready:
                     self.nudge()  # `put` relies on the mean, and this handler may be slower
@@ -121,10 +121,10 @@ class Lanes:
                 self._gate.wait()
         return None
 
-    def taken_dry(self) -> bool:
+    def take_idled(self) -> bool:
         """Whether a thread had nothing to do since the last call, or would have now."""
-        dry, self.ran_dry = self.ran_dry or not self.ready, False
-        return dry
+        idled, self.threads_idled = self.threads_idled or not self.ready, False
+        return idled
 
     def nudge(self) -> None:
         """Wake one more thread if lanes wait. Called regularly, since a handler may be slower than
@@ -277,12 +277,12 @@ class HandlerThreads:
         self._shared.stop.enter()
         name = threading.current_thread().name
         try:
-            outlive(name, self._shared.log, self._take_lanes, self._leave_for)
+            outlive(name, self._shared.log, self._take_lanes, self._stop_for)
         finally:
             self._ended()
 
-    def _leave_for(self, error: MsgworkerError) -> bool:
-        self._shared.stop.leave_for(error)
+    def _stop_for(self, error: MsgworkerError) -> bool:
+        self._shared.stop.stop_for(error)
         return False
 
     def _take_lanes(self) -> None:
@@ -356,11 +356,11 @@ class _Escaping:
 def _once(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> Callable[[], None]:
     """A function for any thread that cancels a task once: a second cancel would interrupt the
     task's cleanup."""
-    told: list[bool] = []
+    called: list[bool] = []
 
     def cancel() -> None:
-        if task is not None and not told:
-            told.append(True)
+        if task is not None and not called:
+            called.append(True)
             task.cancel()
 
     def end() -> None:

@@ -71,7 +71,7 @@ class Settler:
         self._finished: deque[Lane] = deque()
         # When `add` next checks whether to settle, on the monotonic clock. No lock: if one thread
         # overwrites another's time, a check comes a few milliseconds late.
-        self._asks_at = 0.0
+        self._check_at = 0.0
         self.spans = Spans(zone=kind_of(setup.tables.cols().created_at).zone)
         self.thread = SettleThread(shared, self.flush)
         most = setup.tables.database.settles_at_once
@@ -94,10 +94,10 @@ class Settler:
         self._finished.append(lane)
         if nothing_waits:
             self.flush(takes_one=True)
-        elif lane.finished_at >= self._asks_at:  # seldom true: `add` runs for each message
+        elif lane.finished_at >= self._check_at:  # seldom true: `add` runs for each message
             gathered = self._finished_since() + GATHER_SECONDS
             if lane.finished_at < gathered:
-                self._asks_at = gathered
+                self._check_at = gathered
             elif not self._left_to_its_thread(lane):
                 self.flush(takes_one=True)
 
@@ -117,20 +117,20 @@ class Settler:
         # Another thread may add a lane while this one has the lock, and leave it to this one: so
         # the queue is checked again after the lock is released.
         while self._finished and (writer := self._free_writer()) is not None:
-            took, going_on = 0, list[Lane]()
+            took, continuing = 0, list[Lane]()
             try:
                 if writer.open():
                     batch = self._take()
-                    took, going_on = len(batch), self._settle_safely(batch, writer)
+                    took, continuing = len(batch), self._settle_safely(batch, writer)
             finally:
                 writer.lock.release()
-            if going_on:
-                self._lanes.put(going_on, takes_one=takes_one)
-            if len(going_on) < took:
+            if continuing:
+                self._lanes.put(continuing, takes_one=takes_one)
+            if len(continuing) < took:
                 self._on_progress()
             # Short handlers will soon have finished these: then one settle writes all, instead of
             # two halves in turn. The calling thread returns here when nothing waits.
-            if takes_one and 0 < len(going_on) * self._lanes.pace() < WORTH_WAITING_SECONDS:
+            if takes_one and 0 < len(continuing) * self._lanes.pace() < WORTH_WAITING_SECONDS:
                 return
 
     def _free_writer(self) -> Writer | None:
@@ -143,7 +143,7 @@ class Settler:
         for writer in self.writers:  # runs for each message: a loop is the cheapest way
             busy += writer.since is not None
         if busy and (busy == len(self.writers) or not self._worth_a_settle()):
-            self._asks_at = time.monotonic() + ASK_SECONDS
+            self._check_at = time.monotonic() + ASK_SECONDS
             return None
         for writer in self.writers:
             if writer.may_open and writer.lock.acquire(blocking=False):
@@ -168,9 +168,9 @@ class Settler:
         self._wait_for(first)
         try:
             while batch := self._take():
-                going_on = self._settle_safely(batch, first)
-                if going_on:
-                    self._lanes.put(going_on)
+                continuing = self._settle_safely(batch, first)
+                if continuing:
+                    self._lanes.put(continuing)
         finally:
             first.lock.release()
         for writer in spare:
@@ -209,7 +209,7 @@ class Settler:
                 batch.append(self._finished.popleft())
         except IndexError:
             pass
-        self._asks_at = 0.0
+        self._check_at = 0.0
         return batch
 
     # ------------------------------------------------------------ one batch
@@ -224,10 +224,10 @@ class Settler:
             self._shared.identity.cannot_write([lane.row.msg_id for lane in batch])
             self._shared.in_flight.drop(batch)
             writer.outage.failed(error)
-            told = None if shows_a_row(error) else error
+            cause = None if shows_a_row(error) else error
             many = plural(len(batch), "outcome", "was", "were")
             text = "%s not written: %s"
-            self._shared.log.error(text, many, reason_of(error), exc_info=told)
+            self._shared.log.error(text, many, reason_of(error), exc_info=cause)
             return []
         finally:
             writer.since = None
@@ -252,7 +252,7 @@ class Settler:
         mine = [one for one in batch if one.owner == me or shared.identity.is_ours(one.owner)]
         if len(mine) < len(batch):
             for lane in set(batch).difference(mine):
-                self.lose(lane)
+                self.drop_lost(lane)
         open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
         became: dict[int, Settled] = {}
         if open_lanes:
@@ -260,21 +260,21 @@ class Settler:
             if became:
                 self._answered()
         done, ran = list[Row](), list[Ran]()
-        going_on, over = list[Lane](), list[Lane]()
-        lost, went_on = Settled.LOST, Settled.WENT_ON
+        continuing, over = list[Lane](), list[Lane]()
+        lost, advanced = Settled.LOST, Settled.ADVANCED
         for lane in mine:
-            # Nearly all are done; `_after` handles what is rare.
+            # Nearly all are done; `_record` handles what is rare.
             row, usual = lane.row, lane.result is DONE and lane.settled is None and lane.width == 1
             fate = became.get(row.msg_id, lost) if usual else lost
             if fate is lost:
-                if self._after(lane, became, done, ran):
-                    going_on.append(lane)
+                if self._record(lane, became, done, ran):
+                    continuing.append(lane)
                 continue
             done.append(row)
             ran.append((lane.started_at, lane.ran_seconds))
-            if fate is went_on:
-                lane.go_on()
-                going_on.append(lane)
+            if fate is advanced:
+                lane.advance()
+                continuing.append(lane)
             else:
                 over.append(lane)
         if over:
@@ -282,9 +282,9 @@ class Settler:
         spans = self.spans.of(done, ran) if done else ()
         written = len(became) - list(became.values()).count(lost)
         setup.events.emit(events.Settled(me, done, spans, written))
-        if setup.registry.tells:
+        if setup.registry.has_follow_ups:
             self._on_progress()  # messages about these may be claimed
-        return going_on
+        return continuing
 
     def _answered(self) -> None:
         """The database works: end the outages of idle writers, too. A writer that stopped retrying
@@ -297,17 +297,17 @@ class Settler:
                 finally:
                     writer.lock.release()
 
-    def _after(
+    def _record(
         self, lane: Lane, became: dict[int, Settled], done: list[Row], ran: list[Ran]
     ) -> bool:
         """Record the result of a lane; True if it continues. done, ran: collect done messages."""
         if lane.settled is not None:
-            fate = Settled.WENT_ON if lane.settled else Settled.ENDED
+            fate = Settled.ADVANCED if lane.settled else Settled.ENDED
         else:
             fate = became.get(lane.row.msg_id, Settled.LOST)
         if fate is Settled.LOST:
             self._doubt()  # before we may claim the object again
-            self.lose(lane)
+            self.drop_lost(lane)
             return False
         if lane.result is None or lane.result.outcome is Outcome.DONE:
             done += lane.taken()
@@ -315,11 +315,11 @@ class Settler:
             if lane.result is not None and lane.result.sends:
                 self._on_progress()  # they may be claimed
         else:
-            self._tell(lane, lane.result)
+            self._emit(lane, lane.result)
         if fate is Settled.ENDED:
             self._end([lane])
             return False
-        lane.go_on()
+        lane.advance()
         return True
 
     def _end(self, lanes: Sequence[Lane]) -> None:
@@ -337,7 +337,7 @@ class Settler:
         if self._shared.identity.doubt(least_age=LEAST_DOUBT_SHARE * beat):
             self._renew_now()
 
-    def lose(self, lane: Lane) -> None:
+    def drop_lost(self, lane: Lane) -> None:
         """Drop a lane whose message is no longer ours."""
         setup, shared = self._setup, self._shared
         if lane.result is not None:
@@ -345,7 +345,7 @@ class Settler:
         shared.in_flight.lanes.discard(lane)
         setup.events.emit(events.Lost(lane.owner, lane.row))
 
-    def _tell(self, lane: Lane, result: Result) -> None:
+    def _emit(self, lane: Lane, result: Result) -> None:
         """Emit the event of a written outcome, other than done."""
         setup, shared, row, me = self._setup, self._shared, lane.row, lane.owner
         shared.in_flight.given_back.append(row.msg_id)
@@ -388,7 +388,7 @@ class SettleThread(Role):
 
     def __init__(self, shared: Shared, settle: Callable[[], None]) -> None:
         aside = Aside(shared.away)  # the writers log their outages
-        super().__init__("settler", shared.log, aside, leave_for=shared.stop.leave_for)
+        super().__init__("settler", shared.log, aside, stop_for=shared.stop.stop_for)
         self._settle = settle
 
     def asked(self, handler_seconds: float) -> bool:

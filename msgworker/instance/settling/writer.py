@@ -138,8 +138,8 @@ def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int
     became: dict[int, Settled] = {}
     for msg_id, lane in lanes.items():
         if msg_id not in flagged:
-            went_on = lane.next_id in flagged
-            became[msg_id] = Settled.WENT_ON if went_on else Settled.ENDED
+            advanced = lane.next_id in flagged
+            became[msg_id] = Settled.ADVANCED if advanced else Settled.ENDED
     return became
 
 
@@ -149,7 +149,7 @@ assert len(Settlement._fields) == 9, "settlements() gives each of them"
 def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Settlement]:
     """`settlement` of each; a faster path for those that are done, as nearly all are."""
     held = shared.stop.requested.is_set() or shared.quiesce.active
-    if held or setup.registry.tells:
+    if held or setup.registry.has_follow_ups:
         return [settlement(lane, setup, shared) for lane in lanes]
     found: list[Settlement] = []
     apart, done, new = shared.controls.apart, Outcome.DONE, tuple.__new__
@@ -174,9 +174,9 @@ def settlement(lane: Lane, setup: Setup, shared: Shared) -> Settlement:
     tries = row.tries if row.flaw is None or row.odd is None else None
     if result is DONE or result.outcome is Outcome.DONE:
         next_id = lane.next_id
-        if next_id is not None and not _may_go_on(lane, shared):
+        if next_id is not None and not _may_continue(lane, shared):
             next_id = None
-        sends = result.sends + told(lane, setup)
+        sends = result.sends + follow_ups_of(lane, setup)
         return Settlement(row.msg_id, Outcome.DONE, next_id, None, 0.0, tries, sends=sends)
     return Settlement(
         row.msg_id,
@@ -187,19 +187,19 @@ def settlement(lane: Lane, setup: Setup, shared: Shared) -> Settlement:
         tries,
         row.later_times,
         result.trace,
-        told(lane, setup),
+        follow_ups_of(lane, setup),
     )
 
 
-def told(lane: Lane, setup: Setup) -> tuple[Outgoing, ...]:
+def follow_ups_of(lane: Lane, setup: Setup) -> tuple[Outgoing, ...]:
     """The messages about a message that are sent with its outcome."""
-    if not setup.registry.tells:
+    if not setup.registry.has_follow_ups:
         return ()
     result = lane.result or DONE
     return follow_ups(setup.registry, setup.tables, lane.row, result.outcome, result.error)
 
 
-def _may_go_on(lane: Lane, shared: Shared) -> bool:
+def _may_continue(lane: Lane, shared: Shared) -> bool:
     if shared.stop.requested.is_set() or shared.quiesce.active:
         return False
     controls = shared.controls
@@ -405,8 +405,10 @@ class Writer:
             if one.error in (None, UNWRITABLE) and one.trace is None:
                 text = "message %s: its outcome is not written: %s"
                 # Without the driver's own text, which may show the row.
-                told = None if isinstance(error, DBAPIError) else error
-                log.error(text, row.msg_id, reason_of(error), exc_info=told, extra=facts(row))
+                follow_ups_of = None if isinstance(error, DBAPIError) else error
+                log.error(
+                    text, row.msg_id, reason_of(error), exc_info=follow_ups_of, extra=facts(row)
+                )
                 self._shared.identity.cannot_write([one.msg_id])
                 return Settled.LOST
             # The table may refuse a text (another character set, a shorter column).
