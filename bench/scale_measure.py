@@ -19,8 +19,8 @@ from bench.process import Counts, watch
 from bench.seeding import TABLE, TOPIC, Rows, fill
 from msgworker import App, Message, MessageTable
 from msgworker.coordination import DatabaseLocks
+from msgworker.instance.claiming.finder import SliceSearch
 from msgworker.instance.claiming.search import Search
-from msgworker.instance.claiming.slices import SliceSearch
 from msgworker.store import lease, pauses, recover
 from msgworker.table import Slice
 

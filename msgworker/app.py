@@ -45,9 +45,8 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
 
     from msgworker.coordination.lease import LockCentre
     from msgworker.events import Event, EventName, Events
-    from msgworker.instance.claiming.scope import Scope
     from msgworker.instance.connections import FairLock
-    from msgworker.instance.state import Setup, Shared
+    from msgworker.instance.state import Scope, Setup, Shared
     from msgworker.instance.worker import Report, Worker
     from msgworker.ops import Ops
     from msgworker.schema.apply import Plan, Step
@@ -693,7 +692,7 @@ class App(Declaring):
 
     def _scope(self, scope: Scope | None) -> Scope | None:
         """None for the whole table."""
-        from msgworker.instance.claiming.scope import Scope
+        from msgworker.instance.state import Scope
 
         if scope is None:
             return None

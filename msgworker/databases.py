@@ -20,7 +20,7 @@ from msgworker.app import App
 from msgworker.coordination import Partitions, Segments
 from msgworker.declaring import Declaring
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.instance.claiming.scope import Scope
+from msgworker.instance.state import Scope
 from msgworker.producing import SendOptions, connection_of
 from msgworker.queries import instances
 from msgworker.store import shards as store

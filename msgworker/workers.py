@@ -103,7 +103,7 @@ class _Part:
         self.away = None  # an outage that is over says nothing of the next stop
 
 
-class Workers(Working[Reports]):
+class Workers(Working):
     """The workers of several databases: one instance in each, all with the same handlers.
 
     `run` until stopped, `drain` until all are empty, or `start` and `stop`; as a context manager it

@@ -41,7 +41,7 @@ from msgworker.coordination import Dealer, Everywhere, Instance, LockCentre, Par
 from msgworker.coordination.centres import DATABASE, open_centre, secrets_of_centre
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
-from msgworker.instance.claiming.scope import Scope
+from msgworker.instance.state import Scope
 from msgworker.instance.stop import Beside, Signals, StopRequest, end_by
 
 

@@ -15,7 +15,7 @@ from msgworker.coordination.redis import RedisLocks
 from msgworker.coordination.zookeeper import ZooKeeperLocks
 from msgworker.db import secrets_of
 from msgworker.errors import ConfigError
-from msgworker.instance.claiming.scope import InstanceView, Scope, ScopeMember
+from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.payload import is_text
 from msgworker.table import MAX_FLAG, Slice
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgworker.config import YEAR_SECONDS, number, whole
 from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.claiming.scope import InstanceView, Scope, ScopeMember
+from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.table import MOST_SHARDS, MessageTable, Slice
 
 # --- The assignment of shards: pure functions of the live members and the present owners.

@@ -15,7 +15,7 @@ from msgworker.config import number
 from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
 from msgworker.coordination.partitions import Moving, columns, monotonic
 from msgworker.errors import ConfigError
-from msgworker.instance.claiming.scope import InstanceView, Scope, ScopeMember
+from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.table import MOST_SHARDS, Slice
 
 BUSY_SECONDS = (0.05, 0.15)

@@ -22,14 +22,12 @@ from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.loop import Fetcher, Listener
-from msgworker.instance.claiming.scope import InstanceView
 from msgworker.instance.liveness.housekeeper import Housekeeper
 from msgworker.instance.liveness.identity import Identity, new_instance_id
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.instance.observers import EventLog, LogThrottle, Tally
-from msgworker.instance.role import Role
 from msgworker.instance.running.batch import BatchCaller
 from msgworker.instance.running.call import Caller
 from msgworker.instance.running.in_flight import Lane
@@ -37,7 +35,7 @@ from msgworker.instance.running.outcome import Result
 from msgworker.instance.running.pool import HandlerThreads, Lanes
 from msgworker.instance.settling import writer
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import InstanceView, Role, Setup, Shared
 from msgworker.instance.stop import (
     AT_EXIT,
     EXIT_GRACE,

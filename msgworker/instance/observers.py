@@ -256,40 +256,24 @@ class Tally:
 
     def count(self, stream: Events) -> None:
         """Subscribe."""
+        add = self._add
         stream.on(events.Claimed, self._claimed)
-        stream.on(events.Settled, self._settled)
-        stream.on(events.Retried, self._retried)
-        stream.on(events.Dead, self._dead)
-        stream.on(events.Cancelled, self._dead)
-        stream.on(events.Released, self._released)
-        stream.on(events.Lost, self._lost)
+        stream.on(events.Settled, lambda event: add(settles=1, done=len(event.done)))
+        stream.on(events.Retried, lambda _: add(retried=1))
+        stream.on(events.Dead, lambda _: add(dead=1))
+        stream.on(events.Cancelled, lambda _: add(dead=1))
+        stream.on(events.Released, lambda e: add(released=e.stopping, shared=not e.stopping))
+        stream.on(events.Lost, lambda _: add(lost=1))
 
     def _claimed(self, event: events.Claimed) -> None:
         self.claims += 1
         self.offered += event.offered
         self.won += len(event.messages)
 
-    def _settled(self, event: events.Settled) -> None:
+    def _add(self, **counts: int) -> None:
         with self._lock:
-            self.settles += 1
-            self.done += len(event.done)
-
-    def _retried(self, _: events.Retried) -> None:
-        with self._lock:
-            self.retried += 1
-
-    def _dead(self, _: events.Dead | events.Cancelled) -> None:
-        with self._lock:
-            self.dead += 1
-
-    def _released(self, event: events.Released) -> None:
-        with self._lock:
-            self.released += event.stopping
-            self.shared += not event.stopping
-
-    def _lost(self, _: events.Lost) -> None:
-        with self._lock:
-            self.lost += 1
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
 
 
 # --- Of equal log lines, log the first few in a minute, then only how many more there were.

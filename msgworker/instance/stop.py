@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
-from types import FrameType, TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from types import FrameType
+from typing import Any, Protocol, Self
 
 from msgworker.errors import MsgworkerError, RuleChanged
 
@@ -22,54 +22,19 @@ from msgworker.errors import MsgworkerError, RuleChanged
 GRACE = 30.0
 """Seconds that running handlers may take at a stop."""
 
-R = TypeVar("R")
 
-
-class Working(ABC, Generic[R]):
-    """`run` until stopped, `drain` until empty, or `start` and `stop`. As a context manager it
-    stops at the end of the block. R: what a drain returns."""
+class Working(ABC):
+    """Stops what was started at the end of a `with` block."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.stop()
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start and return at once; `stop` ends it."""
 
     @abstractmethod
     def stop(self, grace: float = GRACE) -> bool:
         """Stop in order; True if every handler ended within `grace` seconds."""
-
-    @abstractmethod
-    def wake(self) -> None:
-        """Claim now instead of at the next poll."""
-
-    @abstractmethod
-    def run(
-        self, *, signals: bool = False, grace: float = GRACE, time_limit: float | None = None
-    ) -> None:
-        """Work until `stop` is called, until a signal if `signals`, or until `time_limit`."""
-
-    @abstractmethod
-    def drain(
-        self,
-        *,
-        time_limit: float | None = None,
-        linger: float = 5.0,
-        retry_linger: float | None = None,
-        grace: float = GRACE,
-        signals: bool = False,
-        outage_limit: float = 60.0,
-    ) -> R:
-        """Work until nothing is due now or within `linger` seconds, or until `time_limit`."""
 
 
 # --- Stop requests for a running worker: in order, or at once.

@@ -279,7 +279,7 @@ OVERDUE_SECONDS = 2.5  # how long a drain waits for due messages that cannot be 
 START_TRIES = 5
 
 
-class Worker(Working[Report]):
+class Worker(Working):
     """One instance. `run` until stopped, `drain` until empty, or `start` and `stop`.
 
     As a context manager it stops at the end of the block. A stopped worker can be started again;

@@ -47,7 +47,7 @@ from msgworker import App, BatchContext, Context, Message, MessageTable, Reject,
 from msgworker.coordination import Partitions, Segments
 from msgworker.coordination.centres import open_centre
 from msgworker.errors import DatabaseUnavailable, SchemaError
-from msgworker.instance.claiming.scope import Scope
+from msgworker.instance.state import Scope
 from proof.crash.witness import Witness
 from proof.history import Recorder
 from proof.judge import CHAIN, MADE, ON_DEAD, ON_DONE, SENT_BY

@@ -93,8 +93,11 @@ def test_an_old_primary_that_comes_back_is_refused(
         until(lambda: handled == [1, 2], "it goes on")
         until(lambda: rows(url) == [(2, 0)] * 2, "it is settled")
         if how != "postgresql":  # it asks with a heartbeat
-            asked = instance.shared.identity.renewed_at + 2 * app.settings.heartbeat_seconds
-            until(lambda: instance.shared.identity.renewed_at > asked, "it has asked the new one")
+            asked = instance.shared.identity.tenure.renewed_at + 2 * app.settings.heartbeat_seconds
+            until(
+                lambda: instance.shared.identity.tenure.renewed_at > asked,
+                "it has asked the new one",
+            )
 
         old.start()
         old.take_writes_alone()

@@ -36,7 +36,7 @@ from msgworker.coordination import database as database_module
 from msgworker.coordination import lease as lease_module
 from msgworker.coordination import partitions as partitions_module
 from msgworker.coordination.partitions import Member
-from msgworker.instance.claiming.scope import InstanceView
+from msgworker.instance.state import InstanceView
 from msgworker.table import tables_for
 from msgworker.testing import Clock
 from proof.machines.machines import LONG_RUNS, forget_locks, run

@@ -30,7 +30,7 @@ from msgworker.coordination import database as database_module
 from msgworker.coordination import lease as lease_module
 from msgworker.coordination.segments import EMPTY_SECONDS, Walker
 from msgworker.errors import LocksUnavailable
-from msgworker.instance.claiming.scope import InstanceView
+from msgworker.instance.state import InstanceView
 from msgworker.store import claim, shards
 from msgworker.store.shards import Place
 from msgworker.table import Slice

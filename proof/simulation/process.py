@@ -238,7 +238,7 @@ class Process:
     def _started(self, event: Started) -> None:
         row: Any = event.message
         strand = self._stage.current
-        trusted_until = self.shared.identity.trusted_until
+        trusted_until = self.shared.identity.tenure.trusted_until
         # Over for longer than since it looked; 0: it was declared dead, at whatever moment.
         if strand is not None and 0 < trusted_until < strand.ran_at[0]:
             text = (
@@ -359,7 +359,7 @@ class Process:
     def _look_around(self, one: Try) -> None:
         """What else runs in this process, and whether the message is ours."""
         row, owner, identity = one.row, one.owner, self.shared.identity
-        ids = {identity.id, *identity.carried}
+        ids = {identity.id, *identity.tenure.carried}
         for other in list(self.shared.in_flight.running.values()):
             if not {other.owner, owner} <= ids:
                 self._compare(one, other)  # else the history tells

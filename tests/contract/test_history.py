@@ -261,11 +261,11 @@ def test_the_history_that_cannot_be_written_costs_nothing_else(one, app, caplog)
     work(one, app)
     with app.engine.begin() as conn:
         conn.exec_driver_sql("DROP TABLE msgworker_history")
-    renewed = one.shared.identity.renewed_at
+    renewed = one.shared.identity.tenure.renewed_at
     beat(one)
     work_again = [beat(one) for _ in range(3)]
     assert work_again == [0, 0, 0]
-    assert one.shared.identity.renewed_at > renewed
+    assert one.shared.identity.tenure.renewed_at > renewed
     assert caplog.text.count("the history is not written") == 1
 
 

@@ -79,7 +79,7 @@ def test_a_lease_is_not_dropped_while_a_row_is_flagged(one, app, table):
     ids = send(app, "a")
     assert fetch(one) == 1
     one.shared.in_flight.lanes.clear()
-    one.shared.identity.stuck.update(ids)  # its outcome could not be written
+    one.shared.identity.tenure.stuck.update(ids)  # its outcome could not be written
     assert one.housekeeper.leave() is False
     assert table.statuses == [1]
     assert list(leases(app)) == [one.shared.identity.id]
@@ -148,7 +148,7 @@ def test_who_was_declared_dead_learns_it_from_the_first_message_it_lost(make_app
         instance = worker.instance
         assert instance is not None
         identity = instance.shared.identity
-        until(lambda: identity.renewed_at, "the first beat")
+        until(lambda: identity.tenure.renewed_at, "the first beat")
         renewed_before(identity, 100.0)  # long ago: it may be doubted
         with app.engine.begin() as conn:
             assert lease.take_over_live(conn, app.tables, name, me="ops", ttl=900)

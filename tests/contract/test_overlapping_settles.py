@@ -391,7 +391,7 @@ def test_an_unanswered_settle_is_looked_up_while_the_other_one_goes_on(
     second()
     assert table.statuses == [2] * (3 + MANY)
     assert (pair.tally.done, pair.tally.lost) == (3 + MANY, 0)
-    assert pair.shared.identity.doubtful == {lane.row.msg_id for lane in lanes[:3]}
+    assert pair.shared.identity.tenure.doubtful == {lane.row.msg_id for lane in lanes[:3]}
 
 
 @pytest.mark.parametrize("which", [0, 1])

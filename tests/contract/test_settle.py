@@ -120,7 +120,7 @@ def test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only(ap
         worker.start()
         until(lambda: table.statuses == [2], "done")
         assert worker.instance is not None
-        worker.instance.shared.identity.doubtful.add(first)
+        worker.instance.shared.identity.tenure.doubtful.add(first)
         send(app, *range(5))
         until(lambda: table.statuses == [2] * 6, "others are not in doubt")
         assert {*ran} == {worker.instance_id}
@@ -153,7 +153,7 @@ def test_settle_whose_connection_is_lost_is_in_doubt(database, app):
         until(lambda: Table(app).statuses == [2], "sent again")
         assert cut == [1]
         assert worker.instance is not None
-        assert worker.instance.shared.identity.doubtful == {first}
+        assert worker.instance.shared.identity.tenure.doubtful == {first}
 
 
 def test_a_next_message_that_goes_meanwhile_costs_no_other_lane_a_statement(make_app, monkeypatch):

@@ -243,8 +243,8 @@ def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
         end_lease(app, one.shared.identity.id)
         beat(one)
     assert one.shared.identity.is_ours(old)
-    assert one.shared.identity.carried == {old, *one.shared.identity.carried}
+    assert one.shared.identity.tenure.carried == {old, *one.shared.identity.tenure.carried}
     assert (
-        len(one.shared.identity.carried) == 2
+        len(one.shared.identity.tenure.carried) == 2
     )  # only what a message in flight was claimed under, and the last
     one.stop(1.0)

@@ -10,12 +10,12 @@ import sqlalchemy as sa
 
 from msgworker.config import Settings
 from msgworker.db import DATABASES
+from msgworker.instance.connections import call_user
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.call import Caller
 from msgworker.instance.running.handler import Registry, make_handler
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.state import Setup, Shared
-from msgworker.instance.usercode import call_user
 from msgworker.message import Message, Outcome
 from msgworker.store.rows import Row
 from msgworker.table import MessageTable, tables_for

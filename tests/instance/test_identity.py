@@ -122,7 +122,7 @@ def test_a_young_renewal_is_not_doubted(now: Ticking) -> None:
 def test_who_is_to_retire_does_so_once_it_is_trusted(phase: Phase) -> None:
     one = reach(phase)
     one.cannot_write([7])
-    assert (one.phase, one.retires, one.stuck) == (phase, True, {7})
+    assert (one.phase, one.retires, one.tenure.stuck) == (phase, True, {7})
     STEPS["registered" if phase is NEW else "renewed"](one)
     assert one.phase is RETIRING
 
@@ -137,12 +137,17 @@ def test_a_doubt_does_not_stop_who_is_becoming_another() -> None:
 @pytest.mark.parametrize("phase", [LOST, RETIRING])
 def test_nothing_of_the_old_id_is_left_under_the_new_one(phase: Phase) -> None:
     one = reach(phase)
-    one.stuck.add(1)
-    one.doubtful.add(2)
+    one.tenure.stuck.add(1)
+    one.tenure.doubtful.add(2)
     one.retire()
     STEPS["adopt"](one)
-    assert (one.id, one.stuck, one.doubtful, one.retires) == ("b", set(), set(), False)
-    assert (one.trusted_until, one.in_doubt, one.tenure.late) == (130.0, False, False)
+    assert (one.id, one.tenure.stuck, one.tenure.doubtful, one.retires) == (
+        "b",
+        set(),
+        set(),
+        False,
+    )
+    assert (one.tenure.trusted_until, one.in_doubt, one.tenure.late) == (130.0, False, False)
     assert [one.is_ours(owner) for owner in "ab"] == [False, True]
 
 

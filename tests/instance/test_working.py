@@ -7,15 +7,14 @@ import inspect
 import pytest
 
 from msgworker import Worker, Workers
-from msgworker.instance.stop import Working
 
 
-@pytest.mark.parametrize("name", sorted(Working.__abstractmethods__))
+@pytest.mark.parametrize("name", ["start", "stop", "wake", "run", "drain"])
 def test_one_worker_and_several_take_the_same_keywords(name: str) -> None:
-    said = inspect.signature(getattr(Working, name)).parameters
-    for kind in (Worker, Workers):
-        assert inspect.signature(getattr(kind, name)).parameters == said
-        assert getattr(kind, name).__doc__
+    one, several = getattr(Worker, name), getattr(Workers, name)
+    assert inspect.signature(one).parameters == inspect.signature(several).parameters
+    assert one.__doc__
+    assert several.__doc__
 
 
 def test_the_end_of_the_block_stops_what_was_started_in_it() -> None:

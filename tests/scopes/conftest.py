@@ -10,7 +10,7 @@ import pytest
 from msgworker import App, MessageTable
 from msgworker.coordination import DatabaseLocks
 from msgworker.coordination.centres import _Fixed
-from msgworker.instance.claiming.scope import InstanceView, Scope, ScopeMember
+from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.table import Slice
 
 SLICED = {"shard": "shard", "instance_type": "instance_type"}

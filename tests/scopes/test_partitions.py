@@ -15,7 +15,7 @@ from msgworker import MessageTable
 from msgworker.coordination import Partitions, round_robin
 from msgworker.coordination.partitions import columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.claiming.scope import InstanceView
+from msgworker.instance.state import InstanceView
 from tests.support.rows import Table
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ from tenacity.wait import wait_fixed
 from msgworker.coordination import Segments
 from msgworker.coordination.segments import Walker
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.claiming.scope import InstanceView
+from msgworker.instance.state import InstanceView
 from tests.support.waiting import until
 
 TWO = {"order:segment:0": [0, 1, 2, 3], "order:segment:1": [4, 5, 6, 7]}

@@ -17,8 +17,8 @@ from msgworker import App, MessageTable, RetryLater
 from msgworker.coordination.centres import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.claiming.choice import WINDOW
+from msgworker.instance.claiming.finder import BEHIND, AgeSearch, SliceSearch
 from msgworker.instance.claiming.search import Search
-from msgworker.instance.claiming.slices import BEHIND, AgeSearch, SliceSearch
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import apply
 from msgworker.store import candidates, claim, done

@@ -52,14 +52,14 @@ def trust_until(identity: Identity, at: float) -> None:
 
 def renewed_before(identity: Identity, seconds: float) -> None:
     """Its last renewal is so much longer ago."""
-    identity.tenure = replace(identity.tenure, renewed_at=identity.renewed_at - seconds)
+    identity.tenure = replace(identity.tenure, renewed_at=identity.tenure.renewed_at - seconds)
 
 
 def doubted(identity: Identity) -> None:
     """It may be dead."""
     renewed_before(identity, 3600.0)
     assert identity.doubt(least_age=1.0)
-    assert time.monotonic() > identity.renewed_at
+    assert time.monotonic() > identity.tenure.renewed_at
 
 
 def declared_dead(one: Instance) -> None:

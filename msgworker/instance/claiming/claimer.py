@@ -23,9 +23,8 @@ from msgworker.db import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.events import Claimed
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, RunLength
 from msgworker.instance.connections import Connections
-from msgworker.instance.role import EVERYDAY
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import EVERYDAY, Setup, Shared
 from msgworker.message import in_quarantine, topic_of
 from msgworker.store import claim, limits, recover
 from msgworker.store.candidates import Candidate
@@ -461,7 +460,7 @@ class Claimer:
     def _all_may_follow(self, followers: Sequence[Bare]) -> bool:
         """Whether all may be in the run, as nearly always; False = ask `_may_follow` for each."""
         setup, shared = self._setup, self._shared
-        if shared.identity.doubtful:
+        if shared.identity.tenure.doubtful:
             return False
         apart = shared.controls.apart
         if apart and not apart.isdisjoint(map(topic_of, map(_TOPIC, followers))):
@@ -472,7 +471,8 @@ class Claimer:
         setup, shared, row = self._setup, self._shared, Row(*bare)
         if setup.topics is not None and topic_of(row.topic) not in setup.topics:
             return False
-        return not shared.controls.is_apart(row) and row.msg_id not in shared.identity.doubtful
+        doubtful = shared.identity.tenure.doubtful
+        return not shared.controls.is_apart(row) and row.msg_id not in doubtful
 
     # ------------------------------------------------------------ what is flagged by us
 
@@ -509,7 +509,7 @@ class Claimer:
         shared, me = self._shared, self._shared.identity.id
         with link.transaction() as conn:
             rows = recover.flagged_by(conn, self._setup.tables, me, limit=SWEEP_LIMIT)
-        known = shared.identity.stuck | shared.in_flight.flagged() if rows else set()
+        known = shared.identity.tenure.stuck | shared.in_flight.flagged() if rows else set()
         # Our id is compared last: the heartbeat's thread changes it before it drops lanes, so if it
         # is the same, `known` has them all.
         if not rows or me != shared.identity.id:

@@ -21,11 +21,10 @@ from msgworker.instance.claiming.search import Look
 from msgworker.instance.connections import Connections
 from msgworker.instance.liveness.jobs import JobCloser
 from msgworker.instance.liveness.recovery import Recovery
-from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane, Phase, Reason
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import Aside, Role, Setup, Shared
 from msgworker.queries.explain import Waits
 from msgworker.store.candidates import Candidate
 

@@ -36,6 +36,9 @@ from msgworker.instance.connections import (
     SAME_CLAIM_RUNS,
     Connections,
     TransactionProgress,
+    call_user,
+    carried,
+    end_if_forked,
     lent,
     misled,
     missed,
@@ -45,7 +48,6 @@ from msgworker.instance.running.context import ITEM_OF, AsItem
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import Stopped
 from msgworker.instance.state import Setup, Shared
-from msgworker.instance.usercode import call_user, carried, end_if_forked
 from msgworker.payload import encode
 from msgworker.store import items as store
 

@@ -15,11 +15,10 @@ from sqlalchemy import Connection
 
 from msgworker.db import Fate, Trouble, nothing, reason_of, repeatable, trouble, until_known
 from msgworker.errors import ConfigError, LostClaim, MsgworkerError
-from msgworker.instance.connections import Connections
+from msgworker.instance.connections import Connections, end_if_forked
 from msgworker.instance.fan_out.executors import Fence, ItemResult, Remote, Task, Threads, value_of
 from msgworker.instance.observers import facts
-from msgworker.instance.role import Outage
-from msgworker.instance.usercode import end_if_forked
+from msgworker.instance.state import Outage
 from msgworker.store import items as store
 from msgworker.store.items import LOOK, Record
 from msgworker.table import MAX_OBJECT_ID

@@ -19,11 +19,10 @@ from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import OperatorRequests
 from msgworker.instance.observers import MinuteStats, Spans
-from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import Aside, Role, Setup, Shared
 from msgworker.store import history, recover
 from msgworker.table import HISTORY
 

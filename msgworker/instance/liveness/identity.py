@@ -120,31 +120,6 @@ class Identity:
         return (tenure.id, *tenure.left)
 
     @property
-    def trusted_until(self) -> float:
-        """By `clock`, until when our lease is trusted."""
-        return self.tenure.trusted_until
-
-    @property
-    def renewed_at(self) -> float:
-        """When, on the monotonic clock, the last renewal began."""
-        return self.tenure.renewed_at
-
-    @property
-    def stuck(self) -> set[int]:
-        """See Tenure."""
-        return self.tenure.stuck
-
-    @property
-    def doubtful(self) -> set[int]:
-        """See Tenure."""
-        return self.tenure.doubtful
-
-    @property
-    def carried(self) -> frozenset[str]:
-        """See Tenure."""
-        return self.tenure.carried
-
-    @property
     def phase(self) -> Phase:
         """The phase of its life."""
         tenure = self.tenure

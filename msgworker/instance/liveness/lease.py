@@ -19,11 +19,9 @@ from msgworker.clock import clock
 from msgworker.db import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged, SchemaError
 from msgworker.events import Event, LeaseLost, Renewed
-from msgworker.instance.claiming.scope import ScopeMember
 from msgworker.instance.connections import Connections
 from msgworker.instance.liveness.identity import new_instance_id
-from msgworker.instance.role import Role
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import Role, ScopeMember, Setup, Shared
 from msgworker.payload import shown
 from msgworker.schema import rule
 from msgworker.store import lease
@@ -181,7 +179,7 @@ class OwnLease:
 
     def record_stopped(self, link: Connections) -> None:
         """Record that only handlers still run, as of the last beat."""
-        setup, shared, beat = self._setup, self._shared, self._shared.identity.renewed_at
+        setup, shared, beat = self._setup, self._shared, self._shared.identity.tenure.renewed_at
         running = list(shared.in_flight.running.values())
         handlers = [(one.msg_id, max(0.0, beat - r.since)) for r in running for one in r.rows()]
         tells = lease.told(

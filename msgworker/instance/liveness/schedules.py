@@ -17,8 +17,7 @@ from msgworker.db import Trouble, reason_of, shows_a_row, trouble
 from msgworker.errors import SchemaError
 from msgworker.events import ScheduleFailed, ScheduleFired
 from msgworker.instance.connections import Connections
-from msgworker.instance.role import Aside, Role
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import Aside, Role, Setup, Shared
 from msgworker.schedules import Schedule
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored

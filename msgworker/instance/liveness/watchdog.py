@@ -20,9 +20,8 @@ from msgworker.clock import clock
 from msgworker.errors import HandlerStuck
 from msgworker.instance.connections import Connections, frames_now
 from msgworker.instance.observers import facts
-from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Execution
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import Aside, Role, Setup, Shared
 from msgworker.logs import Said
 
 LOOK_SECONDS = 5.0
@@ -102,7 +101,7 @@ class Watchdog(Role):
         """Cancel all handlers after the end of our lease by our own clock."""
         setup, shared = self._setup, self._shared
         rest = setup.settings.heartbeat_seconds  # trust ends this long before the lease does
-        if clock() > shared.identity.trusted_until + rest:
+        if clock() > shared.identity.tenure.trusted_until + rest:
             shared.in_flight.cancel()
 
     def _report(self, running: Execution, seconds: float) -> None:

@@ -15,7 +15,7 @@ from msgworker.counted import plural
 from msgworker.db import led_elsewhere, reason_of, without
 from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim, PayloadError
 from msgworker.events import FellBack, Started
-from msgworker.instance.connections import TransactionProgress, lent, misled, missed
+from msgworker.instance.connections import TransactionProgress, carried, lent, misled, missed
 from msgworker.instance.running.call import Caller, NotRead
 from msgworker.instance.running.context import BatchContext, Context
 from msgworker.instance.running.gather import Batch, Gathering
@@ -26,7 +26,6 @@ from msgworker.instance.running.pool import Lanes
 from msgworker.instance.running.traceback import home_of, trim
 from msgworker.instance.settling.writer import follow_ups, settlement
 from msgworker.instance.state import Setup, Shared
-from msgworker.instance.usercode import carried
 from msgworker.logs import Said
 from msgworker.message import Message, Outcome, Outgoing, topic_of
 from msgworker.store import done, recover

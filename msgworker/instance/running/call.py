@@ -31,6 +31,8 @@ from msgworker.instance.connections import (
     SAME_CLAIM_RUNS,
     Connections,
     TransactionProgress,
+    call_user,
+    end_if_forked,
     lent,
     misled,
     missed,
@@ -44,7 +46,6 @@ from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_
 from msgworker.instance.running.pool import LoopThread
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Setup, Shared
-from msgworker.instance.usercode import call_user, end_if_forked
 from msgworker.message import DEFAULT_TOPIC, Message, Outcome, Settled, filled, topic_of
 from msgworker.payload import decode, quoted
 from msgworker.store import done, recover, schedules

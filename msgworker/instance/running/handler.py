@@ -6,7 +6,8 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NotRequired, Required
 
@@ -245,56 +246,68 @@ class Handler:
         return self.batch or self.group or 1
 
 
+@contextmanager
+def _of_a_handler() -> Iterator[None]:
+    """A bad option is a HandlerError."""
+    try:
+        yield
+    except ConfigError as error:
+        raise HandlerError(str(error)) from None
+
+
 def make_handler(
     topic: str | None,
     fn: Any,
     *,
-    transactional: bool = False,
-    timeout: float | None = None,
-    timeout_action: TimeoutAction = "report",
-    wait: wait_base | None = None,
-    max_tries: int | None = None,
-    batch: int | None = None,
-    group: int | None = None,
-    batch_seconds: float = DEFAULT_BATCH_SECONDS,
     max_running: int | None = None,
     rate: str | None = None,
     burst: int | None = None,
-    on_done: str | None = None,
-    on_dead: str | None = None,
+    **options: Any,
 ) -> Handler:
-    """Check a function and its options; raises HandlerError before anything runs."""
+    """Check a function and its options: those of a limit, and those of a Handler. Raises
+    HandlerError before anything runs."""
     name = getattr(fn, "__qualname__", repr(fn))
+    new = Handler(topic, fn, **options)
+    batch, group, max_tries = new.batch, new.group, new.max_tries
     if topic is not None and (not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC):
         raise HandlerError(f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r}")
     if not callable(fn):
         raise HandlerError(f"a handler must be callable, got {name}")
-    if timeout is not None:
-        number(f"timeout of handler {name}", timeout, 0.001, 86_400 * 30)
-    if timeout_action not in typing.get_args(TimeoutAction):
+    if new.timeout is not None:
+        number(f"timeout of handler {name}", new.timeout, 0.001, 86_400 * 30)
+    if new.timeout_action not in typing.get_args(TimeoutAction):
         raise HandlerError(
             f'timeout_action of handler {name} must be "report" or "restart", '
-            f"got {timeout_action!r}"
+            f"got {new.timeout_action!r}"
         )
-    if timeout_action == "restart" and timeout is None:
+    if new.timeout_action == "restart" and new.timeout is None:
         raise HandlerError(f'handler {name}: timeout_action="restart" needs a timeout')
-    if wait is not None and not callable(wait):
-        raise HandlerError(f"wait of handler {name} must be a tenacity wait strategy, got {wait!r}")
-    if max_tries is not None:
-        _check_max_tries(name, max_tries)
-    if not isinstance(transactional, bool):
+    if new.wait is not None and not callable(new.wait):
         raise HandlerError(
-            f"transactional of handler {name} must be True or False, got {transactional!r:.80}"
+            f"wait of handler {name} must be a tenacity wait strategy, got {new.wait!r}"
         )
-    _check_batch(name, batch, group, batch_seconds, transactional)
-    for option, value in (("on_done", on_done), ("on_dead", on_dead)):
-        _check_follow_up(name, option, value, topic)
+    if max_tries is not None:
+        with _of_a_handler():
+            whole(f"max_tries of handler {name}", max_tries, 1, MAX_TRIES)
+    if not isinstance(new.transactional, bool):
+        raise HandlerError(
+            f"transactional of handler {name} must be True or False, got {new.transactional!r:.80}"
+        )
+    _check_batch(name, new)
+    for option in ("on_done", "on_dead"):
+        _check_follow_up(name, option, getattr(new, option), topic)
     if max_tries == 1 and (batch or group):
         raise HandlerError(
             f"handler {name}: {'batch' if batch else 'group'}=... has no effect with max_tries=1, "
             "since only messages that can be tried again share one; leave one of them out"
         )
-    limit = _checked_limit(name, topic, max_running, rate, burst)
+    with _of_a_handler():
+        limit = limit_of(f"handler {name}", max_running, rate, burst)
+    if limit is not None and topic is None:
+        raise HandlerError(
+            f"handler {name}: max_running=... and rate=... are limits of a topic; name it: "
+            "@app.handler(topic, ...)"
+        )
     if limit is not None and (batch or group):
         raise HandlerError(
             f"handler {name}: {'batch' if batch else 'group'}=... makes messages share a call or a "
@@ -305,41 +318,16 @@ def make_handler(
     )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise HandlerError(f"handler {name} is a generator; its body would never run")
-    if is_async and transactional:
+    if is_async and new.transactional:
         raise HandlerError(f"handler {name}: transactional handlers are plain functions, not async")
-    return Handler(
-        topic=topic,
-        fn=fn,
-        transactional=transactional,
-        timeout=timeout,
-        timeout_action=timeout_action,
-        wait=wait,
-        max_tries=max_tries,
+    return replace(
+        new,
         takes_context=takes_context(fn, name, batch=batch is not None),
         is_async=is_async,
         payload_type=payload_type(fn, batch=batch is not None, group=group is not None),
-        batch=batch,
-        group=group,
-        batch_seconds=float(batch_seconds),
+        batch_seconds=float(new.batch_seconds),
         limit=limit,
-        on_done=on_done,
-        on_dead=on_dead,
     )
-
-
-def _checked_limit(
-    name: str, topic: str | None, max_running: object, rate: object, burst: object
-) -> Limit | None:
-    try:
-        limit = limit_of(f"handler {name}", max_running, rate, burst)
-    except ConfigError as error:
-        raise HandlerError(str(error)) from None
-    if limit is not None and topic is None:
-        raise HandlerError(
-            f"handler {name}: max_running=... and rate=... are limits of a topic; name it: "
-            "@app.handler(topic, ...)"
-        )
-    return limit
 
 
 def _check_follow_up(name: str, option: str, value: object, topic: str | None) -> None:
@@ -363,41 +351,27 @@ def _check_follow_up(name: str, option: str, value: object, topic: str | None) -
         )
 
 
-def _check_batch(
-    name: str, batch: object, group: object, batch_seconds: object, transactional: bool
-) -> None:
-    for option, value in (("batch", batch), ("group", group)):
-        if value is not None:
-            try:
+def _check_batch(name: str, new: Handler) -> None:
+    with _of_a_handler():
+        for option, value in (("batch", new.batch), ("group", new.group)):
+            if value is not None:
                 whole(f"{option} of handler {name}", value, 2, MOST_IN_A_BATCH)
-            except ConfigError as error:
-                raise HandlerError(str(error)) from None
-    try:
-        number(f"batch_seconds of handler {name}", batch_seconds, 0.001, 3600)
-    except ConfigError as error:
-        raise HandlerError(str(error)) from None
-    if batch is None and group is None and batch_seconds != DEFAULT_BATCH_SECONDS:
+        number(f"batch_seconds of handler {name}", new.batch_seconds, 0.001, 3600)
+    if new.most == 1 and new.batch_seconds != DEFAULT_BATCH_SECONDS:
         raise HandlerError(
             f"handler {name}: batch_seconds=... is for batch=... and group=...; leave it out, or "
             "add one of them"
         )
-    if batch is not None and group is not None:
+    if new.batch is not None and new.group is not None:
         raise HandlerError(
             f"handler {name} has batch and group: batch=... calls it with a list of messages, "
             "group=... with one message each; use one of them"
         )
-    if group is not None and not transactional:
+    if new.group is not None and not new.transactional:
         raise HandlerError(
             f"handler {name}: group=... makes calls share a transaction, so it needs "
             "transactional=True"
         )
-
-
-def _check_max_tries(name: str, max_tries: object) -> None:
-    try:
-        whole(f"max_tries of handler {name}", max_tries, 1, MAX_TRIES)
-    except ConfigError as error:
-        raise HandlerError(str(error)) from None
 
 
 @dataclass(slots=True)

@@ -23,10 +23,10 @@ from msgworker.errors import (
     Reject,
     RetryLater,
 )
+from msgworker.instance.connections import carried, free_memory
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.traceback import home_of, place_of, text_of, trace_of, trim, where
 from msgworker.instance.stop import Stop
-from msgworker.instance.usercode import carried, free_memory
 from msgworker.logs import logger
 from msgworker.message import LATER, SPENT, Outcome, Outgoing, becomes
 from msgworker.payload import clean, decode

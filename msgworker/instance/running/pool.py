@@ -15,13 +15,12 @@ from typing import Any
 
 from msgworker.db import NO_MEMORY
 from msgworker.errors import HandlerTimeout, MsgworkerError, Reject, RetryLater
+from msgworker.instance.connections import no_child_returns
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.observers import facts
-from msgworker.instance.role import outlive
 from msgworker.instance.running.in_flight import Execution, InFlight, Lane
 from msgworker.instance.running.outcome import Result, fault
-from msgworker.instance.state import Setup, Shared
-from msgworker.instance.usercode import no_child_returns
+from msgworker.instance.state import Setup, Shared, outlive
 from msgworker.logs import logger
 from msgworker.message import Outcome
 

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from msgworker.instance.connections import carried
 from msgworker.instance.running.batch import BatchCaller
 from msgworker.instance.running.call import Caller
 from msgworker.instance.running.gather import Batch
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
 from msgworker.instance.running.outcome import Result
-from msgworker.instance.usercode import carried
 from msgworker.message import Outcome, topic_of
 from msgworker.store.rows import Row
 from msgworker.tracing import Tracer, kind_of

@@ -21,12 +21,11 @@ from msgworker.counted import plural
 from msgworker.db import kind_of, reason_of, shows_a_row
 from msgworker.instance.connections import Connections
 from msgworker.instance.observers import Ran, Spans
-from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Result
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.writer import Writer
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import Aside, Role, Setup, Shared
 from msgworker.message import Outcome, Settled, State, becomes
 from msgworker.store.rows import Row
 

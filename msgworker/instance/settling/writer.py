@@ -13,11 +13,10 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.db import Fate, Trouble, reason_of, trouble, until_known
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.instance.observers import facts
-from msgworker.instance.role import Outage
 from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Result
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import Outage, Setup, Shared
 from msgworker.message import (
     UNWRITABLE,
     Outcome,
@@ -293,7 +292,7 @@ class Writer:
                 return Fate.RAISE
             if kind is Trouble.AGAIN:
                 return Fate.AGAIN
-            shared.identity.doubtful.update(left())
+            shared.identity.tenure.doubtful.update(left())
             return Fate.UNKNOWN
 
         def may_go_on() -> bool:  # under a lost id the recovering instance may have the rows locked
