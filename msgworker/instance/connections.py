@@ -1,4 +1,7 @@
-"""The connections of a role, and calls of user code, so that what it leaves behind does no harm."""
+"""The connections of a role, and calls of user code, so that what it leaves behind does no harm.
+
+One file, because whoever lends a connection to user code needs both sides of it.
+"""
 
 from __future__ import annotations
 

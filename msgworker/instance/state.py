@@ -91,8 +91,7 @@ class ScopeMember(Protocol):
         """Whether it has looked in all of `reach`, and no more is about to be added."""
 
     def info(self) -> Mapping[str, Any]:
-        """Data for operators in the lease of the instance. kind: the scope; flag, or shards (their
-        number) and owned (which of them)."""
+        """For operators, in the lease. kind: the scope; flag, or shards (how many) and owned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +107,8 @@ class InstanceView:
 
 
 class Scope(ABC):
-    """Where the instances of a worker look; see `msgworker.coordination`.
-
-    role: the column that slices the table, shard or instance_type; None = all of it.
-    """
+    """Where the instances of a worker look; see `msgworker.coordination`. role: the column that
+    slices the table, shard or instance_type; None = all of it."""
 
     role: str | None = None
 
@@ -181,9 +178,7 @@ class Away:
 
     patience = 0
 
-    def __init__(
-        self, stream: Events | None = None, instance: Callable[[], str] = lambda: ""
-    ) -> None:
+    def __init__(self, stream: Events | None = None, instance: Callable[[], str] = str) -> None:
         """stream: gets an event from the first and the last. instance: returns the id."""
         self._stream = stream or Events()
         self._instance = instance
@@ -272,13 +267,10 @@ class Outage:
             self._log.debug("%s: %s; trying again", self._what, reason_of(error))
         elif not self._logged:
             self._logged = True
-            level = (
-                logging.WARNING
-                if self._away.begins(self, self._what, reason_of(error))
-                else logging.DEBUG
-            )
-            extra = {"event": Said.DATABASE_AWAY}
-            self._log.log(level, "%s: %s; trying again", self._what, reason_of(error), extra=extra)
+            why, extra = reason_of(error), {"event": Said.DATABASE_AWAY}
+            first = self._away.begins(self, self._what, why)
+            level = logging.WARNING if first else logging.DEBUG
+            self._log.log(level, "%s: %s; trying again", self._what, why, extra=extra)
 
     def over(self) -> None:
         """Record a success."""
@@ -345,9 +337,8 @@ class Role:
         """Called by the thread when the loop is over."""
 
     def start(self) -> None:
-        self._thread = threading.Thread(
-            target=self._loop, name=f"msgworker-{self.name}", daemon=True
-        )
+        name = f"msgworker-{self.name}"
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
@@ -601,9 +592,7 @@ class Shared:
     ) -> None:
         """The lease is lost: continue under another id, without the lanes of the old one. begun:
         when the lease of the new id was taken (monotonic). A claim under way drops its own lanes.
-
-        with_all: keep all lanes, since no instance can have recovered them.
-        """
+        with_all: keep all lanes, since no instance can have recovered them."""
         identity = self.identity
         kept = frozenset(self.in_flight.owners() | {identity.id}) if with_all else frozenset()
         identity.adopt(identity.id, new_id, trusted_until, begun, carried=kept)
