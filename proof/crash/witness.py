@@ -193,7 +193,7 @@ class Witness:
     # ------------------------------------------------------------ settles
 
     def _watch_settles(self) -> None:
-        write, look, lost = Writer.write, Writer._look, Settler.lose
+        write, look, lost = Writer.write, Writer._look, Settler.drop_lost
         batch, each = settle.settle, settle.settle_one
 
         def watched_write(self: Writer, lanes: dict[int, Lane], *args: Any) -> Any:
@@ -239,7 +239,7 @@ class Witness:
         write_once = Writer.write_once
         Writer.write = watched_write  # type: ignore[method-assign]
         Writer._look = watched_look  # type: ignore[method-assign]
-        Settler.lose = watched_lost  # type: ignore[method-assign]
+        Settler.drop_lost = watched_lost  # type: ignore[method-assign]
         Writer.write_once = marked_write_once  # type: ignore[method-assign]
         settle.settle = watched_batch
         settle.settle_one = watched_each
