@@ -41,6 +41,8 @@ BUSY = (4, 10)
 KEPT_DAYS = 30
 HOLDER = "large-0"
 DEEP_OBJECT = "deep00000000"
+JOB = 1_000
+"""The messages of its one job, the oldest."""
 RATE = 5_000
 """Rows of a statement."""
 
@@ -125,6 +127,11 @@ def _tries(conn: sa.Connection, now: str) -> None:
 
 def _beside(app: App, conn: sa.Connection) -> None:
     t = app.tables
+    job = app.job("month end", conn=conn)
+    conn.execute(
+        sa.text(f"UPDATE {TABLE} SET job_id = :job WHERE msg_id <= :most"),
+        {"job": job.job_id, "most": JOB},
+    )
     dead: Sequence[int] = (
         conn.execute(sa.text(f"SELECT msg_id FROM {TABLE} WHERE status = -1 ORDER BY msg_id"))
         .scalars()

@@ -135,6 +135,8 @@ def reads(app: App) -> Iterator[tuple[str, Callable[[], Any]]]:
     by_object = partial(ops.lanes, by="object", limit=200)
     yield "lanes by object", by_object
     yield "lanes by object, page 2", partial(by_object, after=by_object().next_after)
+    yield "jobs", ops.jobs
+    yield "job", lambda: ops.job(ops.jobs(limit=1)[0].job_id)
     yield "instances", ops.instances
     yield "limits", ops.limits
     yield "schedules", ops.schedules

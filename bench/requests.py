@@ -57,6 +57,7 @@ def api(app: App) -> Iterator[str]:
     for one in ENDPOINTS:
         if not one.write:
             path = one.path.replace("{msg_id}", str(last)).replace("{op_id}", "17")
+            path = path.replace("{job_id}", str(app.ops.jobs(limit=1)[0].job_id))
             yield f"/api/v1{path}"
     since = urlencode({"since": app.ops.overview().read_at.isoformat()})
     for more in (
@@ -106,6 +107,7 @@ def pages(app: App) -> Iterator[str]:
     yield "/failures"
     yield f"/failures?topic={TOPIC}3&since=24h"
     yield "/failures.csv"
+    yield from ("/jobs", f"/jobs/{ops.jobs(limit=1)[0].job_id}")
     yield "/lanes"
     yield "/lanes?by=object"
     yield f"/lanes?by=object&after={ops.lanes(by='object', limit=100).next_after}"

@@ -31,6 +31,7 @@ def on(names: Iterable[str]) -> dict[str, set[str]]:
     found = defaultdict[str, set[str]](set)
     for name in names:
         test, _, parameters = name.rpartition("::")[2].partition("[")
+        test = test.partition("@")[0]  # behind it xdist names the group
         words = set(re.split(r"[^a-z]+", parameters.replace("mysql", "mariadb")))
         words -= {"mariadb"} if "oracle" in words else set()  # the stand-in of Oracle
         found[test] |= words.intersection(DATABASES) or {"any"}

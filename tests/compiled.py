@@ -36,7 +36,7 @@ def share_compiled() -> None:
         return engine
 
     sa.create_engine = create_engine
-    jinja2.Environment = functools.partial(jinja2.Environment, bytecode_cache=Templates())
+    jinja2.Environment = Environment
 
 
 class Templates(jinja2.BytecodeCache):
@@ -50,6 +50,15 @@ class Templates(jinja2.BytecodeCache):
 
     def dump_bytecode(self, bucket: Any) -> None:
         self._kept[bucket.key, bucket.checksum] = bucket.code
+
+
+class Environment(jinja2.Environment):
+    """One that shares its templates."""
+
+    _templates = Templates()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"bytecode_cache": self._templates} | options)
 
 
 class Shared:

@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 _made: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
 _open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """What pools keep of the connections that are open."""
-ENDING_SECONDS = 5.0
+ENDING_SECONDS = 30.0
 watched = True
 """Whether all that is in use is of the test that runs, and not of others beside it."""
 
@@ -52,7 +52,8 @@ def left_in_use() -> list[str]:
 
 def _in_use() -> list[str]:
     records = [record for ref in _open.valuerefs() if (record := ref()) is not None]
-    return [repr(one.dbapi_connection) for one in records if one.fairy_ref is not None]
+    taken = [one for one in records if one.fairy_ref is not None]
+    return [repr(one.dbapi_connection) for one in taken if one.dbapi_connection is not None]
 
 
 @sa.event.listens_for(sa.Pool, "connect")

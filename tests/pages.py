@@ -78,6 +78,7 @@ SHOWN = {
     ("guides/deploy.md", "sh"): "a crontab",
     ("guides/deploy.md", "dockerfile"): "Docker",
     ("guides/deploy.md", "yaml"): "Kubernetes",
+    ("guides/jobs.md", "sql"): "run by the contract on each database",
     ("guides/testing.md", "sh"): "a server of the reader; tests/test_testing.py runs it",
     ("guides/frameworks.md", "python"): "run as samples/django_crm, samples/fastapi_crm and by "
     "tests/contrib",

@@ -100,8 +100,8 @@ def test_a_worker_that_is_made_has_imported_all_that_its_app_may_read_with(tmp_p
 
 
 def test_a_name_that_is_not_public_is_no_attribute():
-    with pytest.raises(AttributeError, match="module 'msgworker' has no attribute 'Job'"):
-        msgworker.Job  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'msgworker' has no attribute 'Lane'"):
+        msgworker.Lane  # noqa: B018
 
 
 def test_the_summaries_of_help_fit_into_a_line():

@@ -283,7 +283,7 @@ class Scrapes:
         self._app = app
         self._known = partial(known_of, app)
         self._ops = ops
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._made: tuple[Counting, Looking] | None = None
 
     def text(self, accept: str) -> tuple[bytes, str]:

@@ -299,7 +299,7 @@ def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(make_app):
     assert rows == [(1, 1, None), (0, 0, None), (0, 0, None)]
 
 
-@pytest.mark.parametrize("part", ["_make_sure", "_rename", "_release_unknown", "read"])
+@pytest.mark.parametrize("part", ["_recheck_unsure", "_take_new_id", "_release_unknown", "read"])
 def test_an_error_of_one_part_of_the_housekeeping_keeps_no_other_from_its_own(
     make_app, part, monkeypatch
 ):

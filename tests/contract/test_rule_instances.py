@@ -209,7 +209,8 @@ def test_a_start_comes_between_two_steps_of_an_operation(no_share_locks, app, on
     t = one.setup.tables
     assert not t.database.share_locks
     by = Who("anna", None)
-    bulk = Bulk.begun(app.engine, app.tables, "rerun", by, {}, rate=rate)
+    bulk = Bulk(app.engine, app.tables, "rerun", by, {}, rate=rate)
+    bulk.begin()
     begun = time.monotonic()
     bulk.pace.took(1, 0.03)
     assert time.monotonic() - begun >= 0.01 > 2 * rule.look_seconds(t)

@@ -561,6 +561,7 @@ def test_of_a_schedule_that_asks_for_one_no_tick_is_sent_while_another_one_waits
         role.run_once()
     assert [topic for (topic,) in Table(app).rows("topic")].count("t") == 2
     assert len(ticks_of(app, "t")) == 2
+    role.ended()
 
 
 def test_a_schedule_without_an_object_cannot_ask_for_one(sqlite_app):

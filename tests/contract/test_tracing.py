@@ -439,10 +439,10 @@ def test_a_tick_has_the_span_of_its_producer_and_only_if_it_sends(sqlite_traced,
     app = sqlite_traced
     app.every("1h", topic="t", name="hourly")
     app.add_handler("t", lambda msg: None)
-    testing.drain(app)
+    testing.drain(app, schedules=True)
     assert spans.all() == []
     put_back(app, "hourly", 10)
-    assert testing.drain(app).done == 1
+    assert testing.drain(app, schedules=True).done == 1
     (sent,), (handled,) = spans.sent, spans.handled
     assert (sent.name, linked(handled)) == ("send t", ids([sent]))
     assert "messaging.batch.message_count" not in sent.attributes
@@ -452,12 +452,12 @@ def test_a_schedule_that_is_run_now_has_the_span_of_its_producer(sqlite_traced, 
     app = sqlite_traced
     app.every("1h", topic="t", name="hourly")
     app.add_handler("t", lambda msg: None)
-    testing.drain(app)
+    testing.drain(app, schedules=True)
     with trace.get_tracer("caller").start_as_current_span("by hand") as caller:
         assert app.ops.run_now("hourly", dry_run=True) == 1
         assert spans.sent == []
         done = app.ops.run_now("hourly")
-    assert testing.drain(app).done == 1
+    assert testing.drain(app, schedules=True).done == 1
     (sent,), (handled,) = spans.sent, spans.handled
     assert sent.parent.span_id == caller.get_span_context().span_id
     assert linked(handled) == ids([sent])

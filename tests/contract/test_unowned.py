@@ -11,13 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, MessageTable, Worker
-from msgworker.app import setup_of
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
 from msgworker.message import Outcome
 from tests.support.leases import leases
-from tests.support.rounds import beat, by_hand, fetch, register
+from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, seed_table
 from tests.support.waiting import until
@@ -234,17 +233,15 @@ def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
     app = make_app(table=MessageTable(claimed_by=None))
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    one = Instance(setup_of(app), 1)
-    register(one)
-    send(app, "a")
-    fetch(one)
-    old = one.shared.identity.id
-    for _ in range(3):
-        end_lease(app, one.shared.identity.id)
-        beat(one)
-    assert one.shared.identity.is_ours(old)
-    assert one.shared.identity.tenure.carried == {old, *one.shared.identity.tenure.carried}
-    assert (
-        len(one.shared.identity.tenure.carried) == 2
-    )  # only what a message in flight was claimed under, and the last
-    one.stop(1.0)
+    with by_hand(app) as one:
+        send(app, "a")
+        fetch(one)
+        old = one.shared.identity.id
+        for _ in range(3):
+            end_lease(app, one.shared.identity.id)
+            beat(one)
+        assert one.shared.identity.is_ours(old)
+        assert one.shared.identity.tenure.carried == {old, *one.shared.identity.tenure.carried}
+        assert (
+            len(one.shared.identity.tenure.carried) == 2
+        )  # only what a message in flight was claimed under, and the last

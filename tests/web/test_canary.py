@@ -167,6 +167,7 @@ def test_no_answer_shows_a_secret(scene: Scene, client: Browser) -> None:
         if "get" in doings:
             for msg_id in (scene.one, scene.two):
                 one = path.replace("{msg_id}", str(msg_id)).replace("{op_id}", "1")
+                one = one.replace("{job_id}", "1")
                 paths += [f"/api/v1{one}", f"/api/v1{one}?payload=1"]
     assert [one for one in paths if "{" in one] == []
     for path in dict.fromkeys(paths):
