@@ -45,7 +45,7 @@ def paths(app: App, site: Site) -> Iterator[str]:
     yield from pages(app)
     yield from dry_runs(app)
     yield from (f"/act/{kind}?{urlencode(query)}" for kind, query in acts())
-    yield job(app, site)
+    yield running_write(app, site)
     yield from ("/healthz", "/readyz", "/metrics")
 
 
@@ -173,11 +173,11 @@ def acts() -> Iterator[tuple[str, dict[str, str]]]:
     yield "release-lock", {"name": "inbox:shard:1", "force": "1"}
 
 
-def job(app: App, site: Site) -> str:
+def running_write(app: App, site: Site) -> str:
     """The page of a write that has ended; it changed nothing."""
     ops = app.ops.acting(actor="bench", source="bench")
     about = {"title": "Pause topic", "back": "/topics", "back_text": "Topics"}
     work = partial(ops.pause, f"{TOPIC}{TOPICS - 1}", dry_run=True)
-    done = site.jobs.start(lambda tell: work(), by="bench", **about)
+    done = site.writes.start(lambda tell: work(), by="bench", **about)
     done.over.wait()
-    return f"/writes/{quote(done.job_id)}"
+    return f"/writes/{quote(done.write_id)}"

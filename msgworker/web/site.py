@@ -41,7 +41,7 @@ from msgworker.queries.counts import Overview
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Network, Viewer, client_of
 from msgworker.web.sessions import Role, Session, Sessions, cookie_of
-from msgworker.web.threads import Busy, Hardships, Jobs, Threads, Watch
+from msgworker.web.threads import Busy, Hardships, RunningWrites, Threads, Watch
 
 if TYPE_CHECKING:
     from msgworker import App
@@ -324,14 +324,14 @@ class Site:
         self._counts = 0
         self._shared, self._steady = Sharing(SHARED_MOST), Sharing(SHARED_MOST)
         self.sections = Sharing(SECTIONS_MOST)
-        self.jobs = Jobs(self._why, self._watch)
+        self.writes = RunningWrites(self._why, self._watch)
         self.hardships = Hardships(app.engine, self.without, options.deadline)
         self.templates = environment(self.without)
         self.starlette: Starlette
 
     def close(self) -> None:
         """End the threads; a read that still runs ends at its deadline, a write after its step."""
-        self.jobs.stop()
+        self.writes.stop()
         self.threads.close()
         self._watch.close()
         if self.elsewhere is not None:

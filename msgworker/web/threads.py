@@ -236,7 +236,7 @@ def _daemon(run: Callable[[], None], name: str) -> threading.Thread:
 
 MOST_RUNNING = 4
 MOST_KEPT = 200
-"""Jobs that have ended, whose results can still be looked at."""
+"""Writes that have ended, whose results can still be looked at."""
 ANSWER_SECONDS = 120.0
 """How long one of them may hold a connection: its transactions are short, so after this the
 database does not answer."""
@@ -255,14 +255,14 @@ class _Ended(BaseException):
 
 
 @dataclass(slots=True)
-class Job:
+class RunningWrite:
     """A write. title: in words. by: the actor. back, back_text: the page that it concerns.
 
     resumes: whether the command line can continue it. error: why it has failed, as text. left:
     whether it was ended before it was finished. attempt: in the database, to cancel it.
     """
 
-    job_id: str
+    write_id: str
     title: str
     by: str
     back: str
@@ -297,90 +297,92 @@ class Job:
         self.ending.set()
 
 
-class Jobs:
+class RunningWrites:
     """Runs writes and keeps their results. words: the text of an error, without secrets."""
 
     def __init__(self, words: Words, watch: Watch) -> None:
         self._words = words
         self._watch = watch
         self._lock = threading.Lock()
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._writes: OrderedDict[str, RunningWrite] = OrderedDict()
         self._closed = False
 
-    def start(self, work: Work, **about: Any) -> Job:
-        """Begin a write; `about`: fields of Job. Raises TooMany."""
-        job = Job(secrets.token_hex(8), **about)
+    def start(self, work: Work, **about: Any) -> RunningWrite:
+        """Begin a write; `about`: fields of it. Raises TooMany."""
+        write = RunningWrite(secrets.token_hex(8), **about)
         with self._lock:
             if self._closed:
                 raise TooMany("the dashboard is stopping; nothing was done")
-            running = sum(not one.over.is_set() for one in self._jobs.values())
+            running = sum(not one.over.is_set() for one in self._writes.values())
             if running >= MOST_RUNNING:
                 raise TooMany(
                     f"{running} writes of this dashboard run already; wait for one to end, or end "
                     "one. Nothing was done"
                 )
-            self._jobs[job.job_id] = job
-            ended = [name for name, one in self._jobs.items() if one.over.is_set()]
+            self._writes[write.write_id] = write
+            ended = [name for name, one in self._writes.items() if one.over.is_set()]
             for name in ended[: max(0, len(ended) - MOST_KEPT)]:
-                del self._jobs[name]
-        name = f"msgworker-web-job-{job.job_id}"
-        thread = threading.Thread(target=self._run, args=(job, work), name=name, daemon=True)
+                del self._writes[name]
+        name = f"msgworker-web-write-{write.write_id}"
+        thread = threading.Thread(target=self._run, args=(write, work), name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            job.over.set()  # or it would count as running
+            write.over.set()  # or it would count as running
             raise TooMany(f"no thread for it: {error}; nothing was done") from error
-        return job
+        return write
 
-    def get(self, job_id: str) -> Job | None:
-        """A job that runs or has ended; None if this process does not know it."""
+    def get(self, write_id: str) -> RunningWrite | None:
+        """A write that runs or has ended; None if this process does not know it."""
         with self._lock:
-            return self._jobs.get(job_id)
+            return self._writes.get(write_id)
 
-    def running(self) -> list[Job]:
+    def running(self) -> list[RunningWrite]:
         """Those that have not ended."""
         with self._lock:
-            return [one for one in self._jobs.values() if not one.over.is_set()]
+            return [one for one in self._writes.values() if not one.over.is_set()]
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Begin no more, end those that run, and log what each has not done."""
         with self._lock:
             self._closed = True
         running = self.running()
-        for job in running:
-            job.end()
+        for write in running:
+            write.end()
         until = time.monotonic() + seconds
-        for job in running:
-            job.over.wait(max(0.0, until - time.monotonic()))
-            if not job.over.is_set():
-                log.warning("%s: still running as the dashboard stops%s", job.title, _rest(job))
+        for write in running:
+            write.over.wait(max(0.0, until - time.monotonic()))
+            if not write.over.is_set():
+                log.warning("%s: still running as the dashboard stops%s", write.title, _rest(write))
 
-    def _run(self, job: Job, work: Work) -> None:
+    def _run(self, write: RunningWrite, work: Work) -> None:
         def on_progress(progress: Progress) -> None:
-            job.progress = progress
-            if job.ending.is_set():
+            write.progress = progress
+            if write.ending.is_set():
                 raise _Ended
 
         try:
-            with self._watch.following(job.attempt, ANSWER_SECONDS, job.title):
-                job.result = work(on_progress)
+            with self._watch.following(write.attempt, ANSWER_SECONDS, write.title):
+                write.result = work(on_progress)
         except (_Ended, AttemptCancelled):
-            job.left = True
-            log.warning("%s was ended by its viewer%s", job.title, _rest(job))
+            write.left = True
+            log.warning("%s was ended by its viewer%s", write.title, _rest(write))
         except (MsgworkerError, SQLAlchemyError) as error:
-            job.error = self._words(error)
+            write.error = self._words(error)
             extra = {"event": Said.WEB_FAILED}
-            log.warning("%s failed: %s", job.title, job.error, extra=extra)
+            log.warning("%s failed: %s", write.title, write.error, extra=extra)
         except Exception as error:
-            job.error = f"an unexpected {type(error).__name__}; the log of the dashboard says more"
-            log.exception("%s failed", job.title, extra={"event": Said.WEB_FAILED})
+            write.error = (
+                f"an unexpected {type(error).__name__}; the log of the dashboard says more"
+            )
+            log.exception("%s failed", write.title, extra={"event": Said.WEB_FAILED})
         finally:
-            job.ended_at = datetime.now(UTC)
-            job.over.set()
+            write.ended_at = datetime.now(UTC)
+            write.over.set()
 
 
-def _rest(job: Job) -> str:
-    if job.progress is None or job.op_id is None:
+def _rest(write: RunningWrite) -> str:
+    if write.progress is None or write.op_id is None:
         return ": nothing was changed by then"
-    again = f"; `--operation {job.progress.op_id}` continues it" if job.resumes else ""
-    return f": {plural(job.progress.changed, 'message')} changed by then{again}"
+    again = f"; `--operation {write.progress.op_id}` continues it" if write.resumes else ""
+    return f": {plural(write.progress.changed, 'message')} changed by then{again}"

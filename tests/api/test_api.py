@@ -274,10 +274,10 @@ def test_a_write_that_does_not_begin_in_time_is_ended_and_does_nothing(
     answer = client.post("/rerun", json={"filter": {"status": "dead"}, "expected_count": 3})
     assert answer.status_code == 503
     assert "ended" in answer.json()["detail"]
-    (job,) = served.site.jobs.running()
+    (write,) = served.site.writes.running()
     go.set()
-    assert job.over.wait(30)
-    assert job.left
+    assert write.over.wait(30)
+    assert write.left
     assert app.ops.audit() == []
     assert [str(app.ops.show(i).status) for i in ids] == ["dead"] * 3
 

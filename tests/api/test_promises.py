@@ -59,7 +59,7 @@ def sends(app: App) -> int:
 def waits_no_more(served: Any) -> None:
     """All that was begun for requests has ended."""
     site = served.site
-    until(lambda: not site.threads.busy and not site.jobs.running(), "nothing runs any more")
+    until(lambda: not site.threads.busy and not site.writes.running(), "nothing runs any more")
 
 
 @pytest.mark.parametrize("key", [None, "INC-1"])

@@ -22,7 +22,7 @@ from msgworker.store.history import Counts, Minute
 from msgworker.table import RAN_COUNTS
 from msgworker.web.pages import changing
 from msgworker.web.site import MOST_COUNTS
-from msgworker.web.threads import Jobs, TooMany, Watch
+from msgworker.web.threads import RunningWrites, TooMany, Watch
 from msgworker.web.writes import CHANGES, ON_THINGS
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds, registered
@@ -239,7 +239,7 @@ def test_a_slow_rerun_shows_how_far_it_is_and_can_be_ended_and_continued(
     assert sqlite_app.ops.rerun(operation=entry.op_id).changed == 40
 
 
-def test_a_job_that_this_process_does_not_know_leads_to_the_audit(ann: Browser) -> None:
+def test_a_write_that_this_process_does_not_know_leads_to_the_audit(ann: Browser) -> None:
     page = ann.get("/writes/0123456789abcdef?op=17", 404)
     assert "/audit/17" in page.links
     assert "/audit" in ann.get("/writes/x", 404).links
@@ -419,34 +419,34 @@ def test_looking_never_writes(sqlite_app: App, ann: Browser) -> None:
     assert _states(sqlite_app, [found, waits]) == [State.DEAD, State.NEW]
 
 
-# ---------------------------------------------------------------- jobs
+# ---------------------------------------------------------------- writes
 
 
 def test_no_more_than_a_few_writes_run_at_once_and_a_stop_ends_them() -> None:
-    jobs, go = Jobs(str, Watch()), threading.Event()
+    writes, go = RunningWrites(str, Watch()), threading.Event()
     about = {"title": "a write", "by": "ann", "back": "/", "back_text": "Overview"}
-    begun = [jobs.start(lambda tell: int(go.wait(30)), **about) for _ in range(4)]
+    begun = [writes.start(lambda tell: int(go.wait(30)), **about) for _ in range(4)]
     with pytest.raises(TooMany, match="4 writes"):
-        jobs.start(lambda tell: 1, **about)
+        writes.start(lambda tell: 1, **about)
     go.set()
     assert all(one.over.wait(30) for one in begun)
-    assert jobs.start(lambda tell: 1, **about).over.wait(30)
-    jobs.stop()
+    assert writes.start(lambda tell: 1, **about).over.wait(30)
+    writes.stop()
     with pytest.raises(TooMany, match="stopping"):
-        jobs.start(lambda tell: 1, **about)
+        writes.start(lambda tell: 1, **about)
 
 
-def test_a_job_that_fails_says_why_without_secrets() -> None:
-    jobs = Jobs(lambda error: str(error).replace("canary", "***"), Watch())
+def test_a_write_that_fails_says_why_without_secrets() -> None:
+    writes = RunningWrites(lambda error: str(error).replace("canary", "***"), Watch())
 
     def fails(tell: Any) -> int:
         raise ValueError("canary")
 
     about = {"title": "a write", "by": "ann", "back": "/", "back_text": "Overview"}
-    job = jobs.start(fails, **about)
-    assert job.over.wait(30)
-    assert job.error is not None
-    assert "canary" not in job.error
+    write = writes.start(fails, **about)
+    assert write.over.wait(30)
+    assert write.error is not None
+    assert "canary" not in write.error
 
 
 def test_a_rerun_says_that_all_tries_come_again_and_done_items_do_not(
@@ -456,3 +456,23 @@ def test_a_rerun_says_that_all_tries_come_again_and_done_items_do_not(
     told = _change(ann, "rerun", topic="t").main
     assert "each has all its tries again" in told
     assert "Items of a fan-out that are done stay done: only the others run." in told
+
+
+def test_a_write_whose_thread_cannot_start_does_not_count_as_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    writes = RunningWrites(str, Watch())
+    about = {"title": "rerun", "by": "anna", "back": "/", "back_text": "Overview"}
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(TooMany, match="nothing was done"):
+            writes.start(_nothing, **about)
+    assert writes.running() == []
+    assert writes.start(_nothing, **about).over.wait(10)
+
+
+def _nothing(_: Any) -> int:
+    return 0

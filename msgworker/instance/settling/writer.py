@@ -404,10 +404,8 @@ class Writer:
             if one.error in (None, UNWRITABLE) and one.trace is None:
                 text = "message %s: its outcome is not written: %s"
                 # Without the driver's own text, which may show the row.
-                follow_ups_of = None if isinstance(error, DBAPIError) else error
-                log.error(
-                    text, row.msg_id, reason_of(error), exc_info=follow_ups_of, extra=facts(row)
-                )
+                shown = None if isinstance(error, DBAPIError) else error
+                log.error(text, row.msg_id, reason_of(error), exc_info=shown, extra=facts(row))
                 self._shared.identity.cannot_write([one.msg_id])
                 return Settled.LOST
             # The table may refuse a text (another character set, a shorter column).

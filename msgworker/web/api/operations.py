@@ -18,10 +18,10 @@ from msgworker.ops.results import OnProgress, Progress, Repaired
 from msgworker.queries.instances import InstanceInfo, TopicLimit
 from msgworker.web import shown
 from msgworker.web.api.calling import Call, Endpoint, Page, Part, Why, endpoint_of, part_of, plain
-from msgworker.web.threads import AFTER, Job, TooMany
+from msgworker.web.threads import AFTER, RunningWrite, TooMany
 from msgworker.web.writes import ON_THINGS, placed
 
-# --- Writes that may take long, such as a throttled rerun: a job, whose end is awaited a while.
+# --- Writes that may take long, such as a throttled rerun, whose end is awaited a while.
 
 WAIT_SECONDS = 5.0
 BEGIN_SECONDS = 60.0
@@ -47,31 +47,33 @@ async def lasting(
 
     by = call.site.viewer(call.request).name
     try:
-        job = call.site.jobs.start(work, title=title, by=by, back="overview", back_text="Overview")
+        running = call.site.writes.start(
+            work, title=title, by=by, back="overview", back_text="Overview"
+        )
     except TooMany as error:
         raise HTTPException(503, str(error), {"Retry-After": "5"}) from error
     begun = time.monotonic()
-    while not _answers(job, time.monotonic() - begun, wait):
+    while not _answers(running, time.monotonic() - begun, wait):
         await asyncio.sleep(LOOK_SECONDS)
     if failed:
-        raise call.site.hardships.answer(failed[0], job.attempt.left) or failed[0]
-    if isinstance(job.result, Repaired):
-        return job.result
-    if job.progress is None or job.op_id is None:
-        left = job.attempt.give_up()
+        raise call.site.hardships.answer(failed[0], running.attempt.left) or failed[0]
+    if isinstance(running.result, Repaired):
+        return running.result
+    if running.progress is None or running.op_id is None:
+        left = running.attempt.give_up()
         text = (
             f"the messages were not found and counted within {BEGIN_SECONDS:g} s, so it was ended"
         )
         rest = AFTER.get(left, "nothing was done; name fewer")
         raise HTTPException(503, f"{text}; {rest}")
-    return job.progress
+    return running.progress
 
 
-def _answers(job: Job, seconds: float, wait: float) -> bool:
+def _answers(running: RunningWrite, seconds: float, wait: float) -> bool:
     """Whether there is something to answer."""
-    if job.over.is_set() or seconds > max(wait, BEGIN_SECONDS):
+    if running.over.is_set() or seconds > max(wait, BEGIN_SECONDS):
         return True
-    return seconds > wait and job.op_id is not None
+    return seconds > wait and running.op_id is not None
 
 
 # --- Instances, schedules, limits and locks.

@@ -16,7 +16,7 @@ from msgworker.store.audit import AuditEntry
 from msgworker.web.forms import MOST_ID, SPANS, Selection, id_of, whole
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, site_of
-from msgworker.web.threads import Job, TooMany, Work
+from msgworker.web.threads import RunningWrite, TooMany, Work
 
 ROWS = 50
 KINDS = (
@@ -73,7 +73,7 @@ async def audit(request: Request) -> Response:
         what=what,
         first=chosen if after else None,
         more=None if more is None else chosen | {"after": more},
-        jobs=site.jobs.running(),
+        writes=site.writes.running(),
     )
 
 
@@ -110,45 +110,47 @@ async def begun(request: Request, work: Work, **about: Any) -> Response:
     """Begin a write, and go to its page."""
     site = site_of(request)
     try:
-        job = site.jobs.start(work, by=site.viewer(request).name, **about)
+        write = site.writes.start(work, by=site.viewer(request).name, **about)
     except TooMany as error:
         raise HTTPException(503, str(error)) from error
     for _ in range(int(SOON_SECONDS / LOOK_SECONDS)):
-        if job.over.is_set():
+        if write.over.is_set():
             break
         await asyncio.sleep(LOOK_SECONDS)
-    return RedirectResponse(site.url(request, "write", {"op": job.op_id}, job_id=job.job_id), 303)
+    return RedirectResponse(
+        site.url(request, "write", {"op": write.op_id}, write_id=write.write_id), 303
+    )
 
 
-def job_of(site: Site, request: Request) -> Job | None:
-    return site.jobs.get(request.path_params["job_id"])
+def write_of(site: Site, request: Request) -> RunningWrite | None:
+    return site.writes.get(request.path_params["write_id"])
 
 
-async def job(request: Request) -> Response:
+async def write(request: Request) -> Response:
     site = site_of(request)
-    found = job_of(site, request)
+    found = write_of(site, request)
     if found is None:
         op_id = whole(request.query_params, "op", 0, 0, 2**62) or None
         return site.render(request, "write_gone.html", 404, op_id=op_id)
     result = found.result if isinstance(found.result, Repaired) else None
     return site.render(
-        request, "write.html", job=found, result=result, advice=HELP, over=found.over.is_set()
+        request, "write.html", write=found, result=result, advice=HELP, over=found.over.is_set()
     )
 
 
 async def end(request: Request) -> Response:
     site = site_of(request)
     site.need(request, Role.OPERATOR)
-    found = job_of(site, request)
+    found = write_of(site, request)
     if found is None:
         raise HTTPException(404, "this process does not know that write; the audit shows it")
     found.end()
-    return RedirectResponse(site.url(request, "write", job_id=found.job_id), 303)
+    return RedirectResponse(site.url(request, "write", write_id=found.write_id), 303)
 
 
 routes = [
     Route("/audit", audit, name="audit"),
     Route("/audit/{op_id}", operation, name="operation"),
-    Route("/writes/{job_id}", job, methods=["GET"], name="write"),
-    Route("/writes/{job_id}/end", end, methods=["POST"], name="write_end"),
+    Route("/writes/{write_id}", write, methods=["GET"], name="write"),
+    Route("/writes/{write_id}/end", end, methods=["POST"], name="write_end"),
 ]
