@@ -1,8 +1,8 @@
 """Completes jobs of which nothing is unfinished.
 
-A part of the housekeeping, on its connection, and of the end of a drain. Every instance looks,
-about once a second where the look is cheap, and all may find the same job: the lock of its row lets
-one complete it. Nothing is remembered of messages that were settled, so a crash loses nothing.
+A part of the housekeeping, on its connection, and of the end of a drain. Every instance looks each
+`poll_seconds`, at least a second apart, and all may find the same job: the lock of its row lets one
+complete it. Nothing is remembered of messages that were settled, so a crash loses nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class JobCloser:
         self._look_now = look_now
         self._failed: dict[int, float] = {}  # jobs whose message is refused: when to try again
         self._refused = not jobs.is_there(setup.tables)
-        self.pause = float("inf") if self._refused else EVERY_SECONDS
+        self._every = max(EVERY_SECONDS, setup.settings.poll_seconds)
+        self.pause = float("inf") if self._refused else self._every
 
     def run(self) -> int:
         """Complete what has ended; returns how many jobs. Without the rights on the table of jobs
@@ -70,7 +71,7 @@ class JobCloser:
             self._log.warning("no job is completed by this instance: %s", reason_of(error))
             self._refused, self.pause = True, float("inf")
             return did
-        self.pause = max(EVERY_SECONDS, (time.monotonic() - begun) / SHARE)
+        self.pause = max(self._every, (time.monotonic() - begun) / SHARE)
         return did
 
     def _complete(self, job_id: int) -> bool:
