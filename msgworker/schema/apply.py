@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -224,18 +224,22 @@ def plan(
     *,
     message_table: bool = False,
     inspector: Inspector | None = None,
+    new: Container[str] = (),
 ) -> Plan:
     """The steps from the tables as they are to those of this package. It changes nothing.
 
     message_table: also those on a message table that has not our name. inspector: of `conn`; what
-    it has read already is not read again. Raises SchemaError for a table that no instance may use,
-    and for a schema on which code of this version may not work.
+    it has read already is not read again. new: names of tables that this upgrade has made; their
+    indexes are made plainly. Raises SchemaError for a table that no instance may use, and for a
+    schema on which code of this version may not work.
     """
     describe.check_names(spec, database)
     inspector = inspector or sa.inspect(conn)
     t, there = _wanted(inspector, spec, database, refuse=True)
     tables = (*own_tables(t), t.message)
-    steps = [step for one in tables for step in _steps(inspector, t, one, online=True)]
+    steps = [
+        step for one in tables for step in _steps(inspector, t, one, online=one.name not in new)
+    ]
     lacking = [name for one in steps for name in one.lacking]
     can_read = not {"lease", "lease.serves"} & set(lacking)
     if can_read:
@@ -268,8 +272,9 @@ def upgrade(
 
     def look() -> Plan:
         with connecting(engine) if conn is None else nullcontext(conn) as looking:
-            return plan(looking, spec, database, message_table=message_table)
+            return plan(looking, spec, database, message_table=message_table, new=new)
 
+    new: set[str] = set()
     if conn is None:
         db.of(engine).set_up(engine)
     with db.of(engine).in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):
@@ -293,6 +298,8 @@ def upgrade(
                     raise _refused(engine, t, step, error, "upgrade") from error
                 time.sleep(min(PAUSE_SECONDS * 1.5**attempts, LONGEST_PAUSE_SECONDS))
                 continue
+            if step.kind == "table":
+                new.add(step.table)
             if on_step is not None:
                 on_step(step)
             last, now = step, look()
@@ -434,7 +441,7 @@ def _adding(
 def _indexing(
     conn: Connection, t: Tables, short: str, index: sa.Index, unfinished: bool, *, online: bool
 ) -> Iterator[Step]:
-    """An index that is missing, or not finished, on a table that is in use."""
+    """An index that is missing, or not finished. online: on a table that is in use."""
     table, name = index.table, str(index.name)
     assert table is not None
     lacking = (f"{short}:{suffix(index)}",)
@@ -443,7 +450,7 @@ def _indexing(
         drop = db.of(conn).drop_unfinished(conn.dialect, table, name)
         what = f"no unfinished index {name}"
         yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
-    text, waits = _text(conn, CreateIndex(index)), db.BUILDING
+    text, waits = _text(conn, CreateIndex(index)), db.BUILDING if online else NOBODY
     # PostgreSQL builds no index over partitions beside others.
     if online and not (t.database.partitioned and table is t.message):
         text, waits = db.of(conn).index_online(text)

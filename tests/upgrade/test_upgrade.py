@@ -153,7 +153,8 @@ def test_several_upgrades_at_once_make_everything_once(
 
 def test_what_is_printed_is_what_runs(database: Any, make_app: Callable[..., App]) -> None:
     app = old(make_app, database, 4)
-    printed = [text for step in app.upgrade_schema(dry_run=True).steps for text in step.statements]
+    steps = app.upgrade_schema(dry_run=True).steps
+    printed = [text for step in steps for text in step.statements]
     ran: list[str] = []
 
     def note(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
@@ -163,8 +164,10 @@ def test_what_is_printed_is_what_runs(database: Any, make_app: Callable[..., App
             ran.append(statement)
 
     sa.event.listen(app.engine, "before_cursor_execute", note)
-    app.upgrade_schema()
+    told: list[tuple[str, str]] = []
+    app.upgrade_schema(on_step=lambda step: told.append((step.makes, step.waits)))
     assert ran == printed
+    assert told == [(step.makes, step.waits) for step in steps]
 
 
 def test_a_message_table_of_yours_is_changed_when_it_is_asked_for(
