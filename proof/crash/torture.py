@@ -365,6 +365,27 @@ class Torture:
         open_ticks = f"topic = '{TICK}' AND status IN (0, 1)"
         return int(self.trial.read("count(*)", open_ticks)[0][0])
 
+    def _print_standstill(self) -> None:
+        """What waits and for what, and where the threads of the consumers are."""
+        grouped = "topic, status, claimed_by, count(*), min(msg_id), min(available_at)"
+        for row in self.trial.read(grouped, "status IN (0, 1) GROUP BY topic, status, claimed_by"):
+            print("waits:", *row)
+        sessions = {
+            "postgresql": "SELECT pid, state, wait_event, pg_blocking_pids(pid), xact_start, query "
+            "FROM pg_stat_activity WHERE datname = current_database()",
+            "mysql": "SHOW FULL PROCESSLIST",
+        }
+        if query := sessions.get(self.trial.reader.dialect.name):
+            with self.trial.reader.connect() as conn:
+                for row in conn.exec_driver_sql(query):
+                    print("session:", *row)
+        for life in self.lives:
+            if life.running:
+                life.send(signal.SIGUSR1)
+        self.trial.pauses(1.0)
+        for life in self.lives:
+            print(f"consumer {life.pid}:", life.err.read_text()[-20_000:])
+
     def _peace(self) -> Verdict:
         if self.mending is not None:
             self.mending.join()
@@ -384,6 +405,8 @@ class Torture:
         while self._waits() and time.monotonic() < deadline:
             self.trial.pauses(0.2)
             self._replace_dead()  # the last deadly messages
+        if self._waits():
+            self._print_standstill()
         for life in self.lives:
             if life.running and not life.told_to_stop:
                 life.ready()
