@@ -195,7 +195,7 @@ def doctor(ctx: click.Context, /, as_json: bool, sql: bool, plan: bool, **given:
     needed = [one for one in found if one.severity is Severity.NEEDED]
     code = SchemaError.exit_code if needed else 0
     if as_json:
-        findings = [asdict(one) | {"mend": one.mend} for one in found]  # its name until 1.0
+        findings = [asdict(one) | {"mend": one.fix} for one in found]  # its name until 1.0
         print_json({"findings": findings, "exit_code": code})
         return code
     if sql:

@@ -1,4 +1,4 @@
-"""`status`, `list` and `show`: reading only."""
+"""`status`, `list`, `show` and `audit`: reading only."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def scraped(
 
 
 @contextmanager
-def written(
+def metrics_written(
     conf: Configuration, app: App, source: Source, parent: Parent | None = None
 ) -> Iterator[None]:
     """Write metrics to a file at the end of the block, however it ends, if that is asked for.
@@ -88,7 +88,9 @@ def written(
         return
     need()
     folder = os.path.dirname(path) or "."
-    if os.path.isdir(path) or not os.access(folder, os.W_OK):
+    if os.path.isdir(path):
+        raise ConfigError(f"metrics cannot be written to {path}: it is a folder; name a file in it")
+    if not os.access(folder, os.W_OK):
         raise ConfigError(f"metrics cannot be written to {path}: {folder} is no folder to write to")
     try:
         yield
@@ -211,13 +213,13 @@ def drain(
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
         fleet = _fleet("drain", ref, conf, ctx, file, quiet)
-        with written(conf, app, fleet.metrics):
+        with metrics_written(conf, app, fleet.metrics):
             report, code = fleet.drain()
             if not report.database_lost:  # each process counted what was left at its own end
                 report = _leaving(app, conf, report)
     else:
         counting = counted(app, wanted=report_metrics or conf["metrics_file"] is not None)
-        with written(conf, app, counting, parent):
+        with metrics_written(conf, app, counting, parent):
             told = counting if report_metrics else None
             report, code = _drain_here(app, conf, quiet, parent, told), 0
     if parent is not None:

@@ -323,7 +323,7 @@ def nothing() -> None:
 def until_known(
     send: Callable[[], T],
     look: Callable[[], T | None],
-    may_go_on: Callable[[], bool],
+    may_continue: Callable[[], bool],
     outage: Pauses,
     *,
     judge: Callable[[BaseException, bool], Fate] = by_trouble,
@@ -331,10 +331,10 @@ def until_known(
 ) -> T | None:
     """Returns the result of `send` or `look`, or None if it may not continue: then it is unknown.
 
-    look: reads the result of the transaction; None = it was not committed. may_go_on: called after
-    every failure, before the pause. judge: gets an error, and whether `look` raised it; once in
-    doubt, only a result of `look` ends the doubt. before_again: called before it is sent again; its
-    result, if not None, ends the loop.
+    look: reads the result of the transaction; None = it was not committed. may_continue: called
+    after every failure, before the pause. judge: gets an error, and whether `look` raised it; once
+    in doubt, only a result of `look` ends the doubt. before_again: called before it is sent again;
+    its result, if not None, ends the loop.
 
     Raises errors that `judge` maps to RAISE.
     """
@@ -348,7 +348,7 @@ def until_known(
                 raise
             pause = outage.failed(error)
             in_doubt = in_doubt or fate is Fate.UNKNOWN
-            if not may_go_on():
+            if not may_continue():
                 return None
             time.sleep(pause)
             if in_doubt:

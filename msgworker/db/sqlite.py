@@ -200,7 +200,7 @@ class SQLite(Database):
         made = {}
         for name, text, columns in conn.execute(sa.text(query), {"table": table.name}):
             where = _WHERE.search(text)
-            unique = "UNIQUE" in re.split(r"\bON\b", text, maxsplit=1, flags=re.I)[0].upper()
+            unique = re.match(r"\s*(CREATE\s+)?UNIQUE\b", text, re.I) is not None
             on = tuple(json.loads(columns))
             made[str(name)] = LiveIndex(unique, on, where=None if where is None else where[1])
         return made

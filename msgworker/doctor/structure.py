@@ -4,6 +4,7 @@ needed."""
 from __future__ import annotations
 
 import enum
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -75,6 +76,8 @@ class Finding:
     @property
     def mend(self) -> tuple[str, ...]:
         """The name of fix until 0.2; it goes in 1.0."""
+        text = "Finding.mend is now Finding.fix; mend goes in 1.0"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
         return self.fix
 
 

@@ -327,11 +327,11 @@ class StopRequest:
 def requests_of(received: Sequence[float]) -> tuple[int, float]:
     """The number of stop requests, and the time of the last one (-inf = none). received: the times
     of all signals."""
-    words, last = 0, float("-inf")
+    count, last = 0, float("-inf")
     for at in received:
         if at - last >= INSIST_SECONDS:
-            words, last = words + 1, at
-    return words, last
+            count, last = count + 1, at
+    return count, last
 
 
 class Signals:
@@ -361,10 +361,10 @@ class Signals:
     def received(self, number: int, frame: FrameType | None) -> None:
         # Another signal may interrupt this call: then both have the same effect.
         self._received_at.append(time.monotonic())
-        words, _ = requests_of(self._received_at)
-        if words == 1:
+        count, _ = requests_of(self._received_at)
+        if count == 1:
             self._asked.stop()
-        elif words == 2 and self._asked.begun:
+        elif count == 2 and self._asked.begun:
             self._asked.insist(number)
         else:
             self._last(number)

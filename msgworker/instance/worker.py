@@ -413,13 +413,13 @@ class Worker(Working):
 
     def _ask(self, grace: float) -> Instance | None:
         """Request a stop of the running instance and of the thread that waits for it."""
-        waiting = self._stop_request
+        request = self._stop_request
         with self._lock:
             instance = self._here()
         if instance is not None:
             instance.limit_grace(grace)
             instance.stop_request.stop()
-        waiting.stop()
+        request.stop()
         return instance
 
     @property

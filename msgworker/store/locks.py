@@ -247,7 +247,7 @@ def _expired(c: Any) -> Any:
     return c.expires_ms <= now_ms()
 
 
-# --- Deal messages to flags, for scopes of one instance.
+# --- Deal messages to instance types, for scopes of one instance.
 
 BATCH = 1000
 

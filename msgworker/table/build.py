@@ -395,8 +395,6 @@ def own_tables(t: Tables, *needs: Need) -> tuple[sa.Table, ...]:
     return tuple(one.of(t) for one in OWN if not needs or one.need in needs)
 
 
-# --- Build the tables of one database: the user's message table as it exists, and our own tables.
-
 # --- The versions of the schema: what each has added to the one before it.
 
 

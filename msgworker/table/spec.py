@@ -221,9 +221,6 @@ NAMED_ONLY = tuple(role.name for role in ROLES.values() if role.since > 1)
 NUMBERS = tuple(role.name for role in ROLES.values() if role.holds == "number")
 INSTANTS = tuple(role.name for role in ROLES.values() if role.holds == "instant")
 
-
-# --- The user's description of a message table: its columns by role, its names, limits and rules.
-
 # --- Names, roles and limits of the message table and of msgworker's own tables.
 
 DEFAULT_NAME = "msgworker_message"

@@ -29,7 +29,6 @@ from msgworker.web.site import DEADLINE_SECONDS, Elsewhere, Options, Site
 
 if TYPE_CHECKING:
     from msgworker import App
-    from msgworker.web.site import Site
 
 STATIC = Path(__file__).parent / "static"
 
@@ -169,8 +168,6 @@ def routes() -> Sequence[BaseRoute]:
         Mount("/static", StaticFiles(directory=STATIC), name="static"),
     ]
 
-
-# --- What probes and scrapers ask: /healthz, /readyz and /metrics.
 
 # --- /healthz: does the process work? /readyz: does its database?
 #

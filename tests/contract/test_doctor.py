@@ -53,6 +53,8 @@ def test_a_fresh_schema_needs_nothing(app):
     found = app.ops.doctor()
     assert [one for one in found if one.severity is Severity.NEEDED] == []
     assert {"tables", "indexes", "rights", "clock", "rows"} <= {one.check for one in found}
+    with pytest.warns(DeprecationWarning, match=r"^Finding.mend is now Finding.fix"):
+        assert found[0].mend == found[0].fix
 
 
 def test_nothing_is_changed_by_it(app, table):

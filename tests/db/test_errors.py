@@ -44,7 +44,7 @@ class Script:
             raise answer
         return answer
 
-    def may_go_on(self) -> bool:
+    def may_continue(self) -> bool:
         self.patience -= 1
         return self.patience >= 0
 
@@ -59,7 +59,7 @@ class Script:
         return until_known(
             lambda: self._next("send"),
             lambda: self._next("look"),
-            self.may_go_on,
+            self.may_continue,
             self,
             **({"judge": judge} | how),
         )

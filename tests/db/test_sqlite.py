@@ -45,6 +45,18 @@ def test_the_schema_is_made_also_where_a_listener_keeps_each_cursor(tmp_path: Pa
         assert conn.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
 
 
+def test_an_index_is_unique_by_its_statement_not_by_its_name(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'm.db'}")
+    table = sa.Table("t", sa.MetaData(), sa.Column("a", sa.Integer, unique=True))
+    with engine.begin() as conn:
+        table.create(conn)
+        conn.exec_driver_sql("CREATE INDEX a_unique ON t (a)")
+        conn.exec_driver_sql("create unique index a_one ON t (a) WHERE a > 1")
+        found = db.of(conn).indexes_of(conn, table)
+    unique = {name: index.unique for name, index in found.items()}
+    assert unique == {"sqlite_autoindex_t_1": True, "a_unique": False, "a_one": True}
+
+
 class Hog:
     """Another writer that takes the lock again right after each commit, and counts its rounds."""
 

@@ -139,13 +139,13 @@ class HeadChooser:
     def __init__(
         self,
         search: Looking,
-        passed_objects: set[Any],
+        skip_objects: set[Any],
         skip_ids: set[int] | frozenset[int],
         slot: int,
         slots: int,
     ) -> None:
         self._search = search
-        self._skipped = passed_objects
+        self._skipped = skip_objects
         self._skip_ids = skip_ids
         self._taken: set[int] = set()
         self._max_tries = search.tables.spec.max_tries
@@ -196,7 +196,7 @@ class HeadChooser:
     def offer_all(self, rows: Iterable[Candidate]) -> None:
         """`offer` each row, in order. Nearly all are new, due and of a handled topic: these take a
         shorter path, since this runs for every row of every look."""
-        key_at, passed, skipped, taken = self._key_at, self._skipped, self._skip_ids, self._taken
+        key_at, skipped, skip_ids, taken = self._key_at, self._skipped, self._skip_ids, self._taken
         topics, slots, slot = self._search.topics, self.slots, self.slot
         plain = not (self._search.paused or self.priorities or self._waited)
         for row in rows:
@@ -207,10 +207,10 @@ class HeadChooser:
                 continue
             same = row[key_at]
             if same is not None:
-                if same in passed:
+                if same in skipped:
                     continue
-                passed.add(same)
-            if msg_id in taken or msg_id in skipped:
+                skipped.add(same)
+            if msg_id in taken or msg_id in skip_ids:
                 continue
             taken.add(msg_id)
             if slots == 1 or _share(msg_id if same is None else same, slots) == slot:
@@ -557,12 +557,12 @@ class ObjectCursor:
             self._at_rows = not round_is_over
         self.rows = found
         self._found_some |= bool(found)
-        any_could_go = False
+        any_can_run = False
         for row in found:
             chooser.offer(row)
-            any_could_go |= chooser.can_run(row)
-        self.clean &= not any_could_go
+            any_can_run |= chooser.can_run(row)
+        self.clean &= not any_can_run
         # Many heads that cannot be claimed now (a paused topic): longer steps pass them faster.
-        nothing_free = not (any_could_go or round_is_over)
+        nothing_free = not (any_can_run or round_is_over)
         self._stride = min(WINDOW, objects * 2) if nothing_free else 0
         return round_is_over

@@ -114,16 +114,16 @@ class SliceSearch(Search):
         found, widen = self._gather(conn, where, each, skip)
         for row, _ in sorted(found, key=lambda one: one[0].msg_id):
             chooser.offer(row)
-        can_run = len(chooser.own) - ranked
+        free = len(chooser.own) - ranked
         chosen, self._overtaken = chooser.chosen(want, self._overtaken)
         tracks = self._tracks.values()
         complete = all(track.heads.over and track.without_object.over for track in tracks)
         if complete:
             for track in tracks:
                 track.heads.over = False
-        if can_run >= 2 * want:
+        if free >= 2 * want:
             self._factor = max(1, self._factor // 2)
-        elif can_run < want and widen:
+        elif free < want and widen:
             self._factor = min(WIDEST, self._factor * 2)
         self.idle = not chosen and chooser.quarantined is None
         look = Look(chosen, chooser.quarantined, complete, seconds=time.monotonic() - now)

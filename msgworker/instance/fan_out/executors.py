@@ -243,17 +243,17 @@ class Transactional:
             lost = stage.committing and trouble(error) is Trouble.LOST
             return Fate.UNKNOWN if lost else Fate.AGAIN
 
-        def may_go_on() -> bool:
+        def may_continue() -> bool:
             return not fence.gone and not fence.shared.stop.gave_up()
 
         def before_again() -> ItemResult | None:
             if runs == SAME_CLAIM_RUNS:
                 return ItemResult(task, error=failed)
-            return None if may_go_on() and fence.may_start() else ItemResult(task, skipped=True)
+            return None if may_continue() and fence.may_start() else ItemResult(task, skipped=True)
 
         try:
             known = until_known(
-                *(send, look, may_go_on, Failures(fence.setup.urgent_pause)),
+                *(send, look, may_continue, Failures(fence.setup.urgent_pause)),
                 judge=judge,
                 before_again=before_again,
             )

@@ -39,7 +39,7 @@ IN_THE_WAY = {
     rule.Answer.LOCKED: "another process is starting on it, or is suspended while doing so",
     rule.Answer.DEADLY: "failed messages that would be dead by it: %d",
 }
-MEND = "stop all its instances, then run `msgworker init-db`"
+HOW_TO_CHANGE_IT = "stop all its instances, then run `msgworker init-db`"
 
 
 def change(setup: Setup, wanted: Rule, log: logging.Logger, *, may_bury: bool) -> Verdict:
@@ -64,7 +64,7 @@ def change(setup: Setup, wanted: Rule, log: logging.Logger, *, may_bury: bool) -
         why = IN_THE_WAY[verdict.state]
         why = why % verdict.count if "%d" in why else why
         text = "table %s keeps its rule %s, the App's %s is not used: %s; to change it, %s"
-        log.warning(text, table, old, wanted, why, MEND)
+        log.warning(text, table, old, wanted, why, HOW_TO_CHANGE_IT)
     return verdict
 
 

@@ -170,8 +170,8 @@ class Timer(Role):
         failing.count += 1
         pause = min(2.0 ** min(failing.count - 1, 20), LONGEST_PAUSE_SECONDS)
         failing.until = self._setup.clock() + pause
-        changes = ScheduleFailed(self._shared.identity.id, name, reason_of(error), pause)
-        self._setup.events.emit(changes)
+        event = ScheduleFailed(self._shared.identity.id, name, reason_of(error), pause)
+        self._setup.events.emit(event)
         if trouble(error) is Trouble.OTHER and failing.count == 1 and not shows_a_row(error):
             self.log.debug("schedule %s", name, exc_info=error)
 

@@ -126,7 +126,7 @@ class Transacting:
             lost = stage.committing and trouble(error) is Trouble.LOST
             return Fate.UNKNOWN if lost else Fate.AGAIN
 
-        def may_go_on() -> bool:
+        def may_continue() -> bool:
             return self._shared.identity.is_ours(owner) and not self._shared.stop.gave_up()
 
         def before_again() -> None:
@@ -137,7 +137,9 @@ class Transacting:
             self._wait_for_trust(row, owner)
 
         pauses = Failures(self._setup.urgent_pause)
-        known = until_known(send, look, may_go_on, pauses, judge=judge, before_again=before_again)
+        known = until_known(
+            send, look, may_continue, pauses, judge=judge, before_again=before_again
+        )
         if known is None:
             raise LostClaim(row.msg_id, owner)
 

@@ -295,14 +295,16 @@ class Writer:
             shared.identity.tenure.doubtful.update(left())
             return Fate.UNKNOWN
 
-        def may_go_on() -> bool:  # under a lost id the recovering instance may have the rows locked
+        def may_continue() -> (
+            bool
+        ):  # under a lost id the recovering instance may have the rows locked
             return shared.identity.is_ours(me) and not shared.stop.gave_up()
 
         try:
             known = until_known(
-                *(send, look, may_go_on, self._pauses),
+                *(send, look, may_continue, self._pauses),
                 judge=judge,
-                before_again=lambda: None if may_go_on() else became,
+                before_again=lambda: None if may_continue() else became,
             )
         finally:
             self.leaving = 0

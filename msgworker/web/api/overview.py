@@ -1,4 +1,4 @@
-"""The overview, topics, series for charts, failures, objects that wait, and the audit."""
+"""The overview, topics, series for charts, failures, objects that wait, jobs, and the audit."""
 
 from __future__ import annotations
 
