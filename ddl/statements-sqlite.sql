@@ -822,6 +822,8 @@ INSERT INTO msgworker_job (table_name, name, on_complete, object_id, opened_by, 
     VALUES (?, ?, ?, ?, ?, ?, ?, strftime('%Y-%m-%d %H:%M:%f', 'now'));
 
 -- lock_open: A job, whose row is locked, shared, until the end of the transaction; None if there is no such one
+UPDATE msgworker_job SET name=msgworker_job.name WHERE msgworker_job.job_id = ? AND msgworker_job.table_name =
+    ?;
 SELECT msgworker_job.name, msgworker_job.sealed_at
 FROM msgworker_job
 WHERE msgworker_job.job_id = ? AND msgworker_job.table_name = ?;

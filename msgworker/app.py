@@ -483,10 +483,12 @@ class App(Declaring):
             if (on_complete, on_dead, opened_by) != (None, "complete", None):
                 raise ConfigError(f"job {name} is open already: what it does is in its row")
             refuse_jobs(tables)
-            return Job(name, None, tables, transaction)
+            if isinstance(name, bool) or not 0 < name < 2**63:
+                raise ConfigError(f"the id of a job is a whole number from 1 on, got {name!r}")
+            return Job(name, None, tables, transaction, of_its_own=connection is None)
         with transaction() as own:
             job_id = open_job(own, tables, name, on_complete, on_dead, opened_by)
-        return Job(job_id, name, tables, transaction)
+        return Job(job_id, name, tables, transaction, of_its_own=connection is None)
 
     def _send_chunks(
         self,

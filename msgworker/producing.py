@@ -7,11 +7,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypedDict, TypeGuard, cast
 from uuid import UUID
+from weakref import WeakSet
 
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RootTransaction
 
 from msgworker import db
 from msgworker.config import number
@@ -188,12 +190,18 @@ class Job:
         name: str | None,
         tables: Tables,
         transaction: Callable[[], AbstractContextManager[Connection]],
+        *,
+        of_its_own: bool,
     ) -> None:
-        """transaction: the one in which it is sealed, where `seal` is given none."""
+        """transaction: the one in which it is sealed, where `seal` is given none; of_its_own: it is
+        a new one."""
         self.job_id = job_id
         self.name = name
         self._tables = tables
         self._transaction = transaction
+        self._of_its_own = of_its_own
+        # The transactions that have sent into it, by thread.
+        self._senders: dict[int, WeakSet[RootTransaction]] = {}
 
     def __repr__(self) -> str:
         return f"<Job {self.job_id}{'' if self.name is None else f' {self.name!r}'}>"
@@ -203,14 +211,27 @@ class Job:
         It completes when all its messages have ended. Returns False if it was sealed before.
 
         conn: of your transaction; None = that in which the job was opened, or one of its own.
-        Waits for other transactions that have sent into it. Raises DatabaseUnavailable.
+        Waits for other transactions that have sent into it. Raises DatabaseUnavailable, and
+        ConfigError if it would wait for one of this thread.
         """
         from msgworker.store import jobs
 
         if conn is not None:
             return jobs.seal(connection_of(conn), self._tables, self.job_id)
+        ours = self._senders.get(get_ident(), ())
+        if self._of_its_own and any(sender.is_active for sender in ours):
+            raise ConfigError(
+                f"job {self.job_id} was sent into by a transaction that is still open: this seal "
+                "would wait for it. Use job.seal(conn), open it with App.job(..., conn=conn), or "
+                "seal it after the COMMIT"
+            )
         with self._transaction() as own:
             return jobs.seal(own, self._tables, self.job_id)
+
+    def sent(self, conn: Connection) -> None:
+        """Something is sent into it in the transaction of this connection."""
+        if not isinstance(conn, Borrowed) and (sender := conn.get_transaction()) is not None:
+            self._senders.setdefault(get_ident(), WeakSet()).add(sender)
 
     def __enter__(self) -> Job:
         return self
@@ -296,6 +317,11 @@ def into_job(conn: Connection, tables: Tables, job: Job | int | None) -> int | N
     if isinstance(job_id, bool) or not isinstance(job_id, int):
         raise ConfigError(f"job is what App.job returned, or the id of a job; got {job!r:.80}")
     refuse_jobs(tables)
+    if _commits_each(conn):
+        raise ConfigError(
+            "a message of a job is sent in a transaction, for which the seal waits, and this "
+            "connection is in autocommit mode; nothing was sent"
+        )
     found = jobs.lock_open(conn, tables, job_id) if 0 < job_id < 2**63 else None
     if found is None:
         raise ConfigError(
@@ -304,12 +330,30 @@ def into_job(conn: Connection, tables: Tables, job: Job | int | None) -> int | N
         )
     if found.sealed:
         raise JobSealed(job_id, found.name)
+    if isinstance(job, Job):
+        job.sent(conn)
     return job_id
+
+
+def _commits_each(conn: Connection) -> bool:
+    """Whether each statement is a transaction."""
+    if isinstance(conn, Borrowed):
+        return conn.commits_each
+    level = conn.get_execution_options().get("isolation_level")
+    level = level or getattr(conn.dialect, "_on_connect_isolation_level", None)
+    return bool(level == "AUTOCOMMIT")
 
 
 class Borrowed:
     """A connection that is not SQLAlchemy's, on which `send` runs its statements; the subclass has
-    the methods of a Connection that these use. See contrib/django."""
+    the methods of a Connection that these use. See contrib/django.
+
+    commits_each: it is in autocommit mode.
+    """
+
+    @property
+    def commits_each(self) -> bool:
+        raise NotImplementedError
 
     def on_commit(self, fn: Callable[[], None]) -> None:
         """Call `fn` when the caller has committed."""

@@ -37,7 +37,7 @@ _ONE: ColumnElement[int] = sa.literal_column("1")
 _BIG = sa.BigInteger()
 
 
-class JobState(NamedTuple):
+class OpenJob(NamedTuple):
     """What a sender asks of a job."""
 
     name: str
@@ -92,17 +92,24 @@ def open_job(
     return int(made[0])
 
 
-def lock_open(conn: Connection, t: Tables, job_id: int) -> JobState | None:
+def lock_open(conn: Connection, t: Tables, job_id: int) -> OpenJob | None:
     """A job, whose row is locked, shared, until the end of the transaction; None if there is no
     such one. The seal waits for that; where rows have no such lock (Oracle), senders wait for each
-    other, too."""
+    other, too. SQLite has no locks of rows: an UPDATE that changes nothing takes its write lock."""
+
+    def touch() -> sa.Update:
+        job = JOB_TABLE.of(t)
+        return sa.update(job).where(*_this(t)).values(name=job.c.name)
 
     def build() -> sa.Select[Any]:
         c = JOB_TABLE.of(t).c
         return sa.select(c.name, c.sealed_at).where(*_this(t)).with_for_update(read=True)
 
-    row = conn.execute(t.built("job_locked", build), {"mw_job": job_id} | _of(t)).first()
-    return None if row is None else JobState(row[0], row[1] is not None)
+    this = {"mw_job": job_id} | _of(t)
+    if not t.database.row_locks:
+        conn.execute(t.built("job_touched", touch), this)
+    row = conn.execute(t.built("job_locked", build), this).first()
+    return None if row is None else OpenJob(row[0], row[1] is not None)
 
 
 def seal(conn: Connection, t: Tables, job_id: int) -> bool:
@@ -167,9 +174,10 @@ def ended(conn: Connection, t: Tables, *, after: int = 0) -> tuple[list[int], in
     return [int(job_id) for job_id, is_over in rows if is_over], more
 
 
-def complete(conn: Connection, t: Tables, job_id: int) -> Completed | None:
+def complete(conn: Connection, t: Tables, job_id: int, *, waits: bool = False) -> Completed | None:
     """Complete a job and send its message, if nothing of it is unfinished and no other has done so.
-    In the caller's transaction.
+    In the caller's transaction. waits: for another one that may be doing so now; else there is
+    nothing to do.
 
     Its row is locked first, in a statement of its own: what then asks for unfinished messages sees
     all that was committed before the seal.
@@ -179,7 +187,7 @@ def complete(conn: Connection, t: Tables, job_id: int) -> Completed | None:
         c = JOB_TABLE.of(t).c
         columns = (c.name, c.on_complete, c.object_id, c.payload, c.cancelled_at)
         query = sa.select(*columns).where(*_this(t), *_is_to_complete(c))
-        return query.with_for_update(skip_locked=t.database.skip_locked)
+        return query.with_for_update(skip_locked=t.database.skip_locked and not waits)
 
     def build() -> sa.Update:
         job = JOB_TABLE.of(t)
@@ -191,7 +199,7 @@ def complete(conn: Connection, t: Tables, job_id: int) -> Completed | None:
         )
 
     this = {"mw_job": job_id} | _of(t)
-    row = conn.execute(t.built("job_to_complete", lock), this).first()
+    row = conn.execute(t.built(("job_to_complete", waits), lock), this).first()
     if row is None or not conn.execute(t.built("job_complete", build), this).rowcount:
         return None
     had = counts(conn, t, job_id, most=MOST)

@@ -59,7 +59,7 @@ PARAMS = {
     "b_unique_kept": Param("unique_kept"),
     "b_scheduled_for": Param("scheduled_for"),
     "b_headers": Param("headers", replaces=True, array=True),
-    "b_job_id": Param("job_id", array=True),
+    "b_job_id": Param("job_id", replaces=True, array=True),
 }
 """All that `row_values`, and who adds headers, may give."""
 

@@ -9,7 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import ConfigError, JobSealed, MessageTable, SchemaError
+from msgworker.app import setup_of
+from msgworker.db import Trouble
 from msgworker.events import JobCompleted
+from msgworker.instance.instance import Instance
+from msgworker.instance.liveness import jobs as closing
 from msgworker.store import jobs
 from msgworker.table import JOB_TABLE
 from tests.support.refusing import refuse
@@ -518,3 +522,176 @@ def test_a_job_whose_message_is_refused_holds_up_no_other(app, caplog):
     assert job_row(app, good.job_id).completed_at is not None
     assert job_row(app, bad.job_id).completed_at is None
     assert "its message cannot be sent" in caplog.text
+
+
+# ---------------------------------------------------------------- who waits for whom
+
+
+@pytest.mark.requires("row_locks")
+def test_a_drain_waits_for_who_is_completing_and_handles_the_message(app):
+    """Its message, which is not committed yet, is of what the drain has to handle."""
+    got: list[Any] = []
+    app.add_handler("report", lambda msg: got.append(msg.payload["job"]))
+    job = opened(app, 0)
+    with app.engine.connect() as other:
+        assert jobs.complete(other, app.tables, job.job_id) is not None
+        join = in_thread(lambda: app.drain(linger=0))
+        threading.Event().wait(1.0)
+        other.commit()
+    join()
+    assert got == [job.job_id]
+
+
+@pytest.mark.parametrize("by", ["the block", "seal"])
+def test_a_seal_that_would_wait_for_its_own_sender_is_refused(app, by):
+    """conn= was forgotten."""
+    job = app.job("a", on_complete="report")
+    with app.engine.connect() as conn:
+        app.send_many(conn, "t", [(None, "x")], job=job)
+        end = job.seal if by == "seal" else lambda: job.__exit__(None)
+        with pytest.raises(ConfigError, match=r"job\.seal\(conn\)"):
+            end()
+        conn.commit()
+        assert job_row(app, job.job_id).sealed_at is None
+        app.send(conn, "t", job=job)
+        assert job.seal(conn) is True
+        conn.commit()
+        assert job.seal() is False
+
+
+def test_a_seal_after_the_commit_or_the_rollback_of_its_sender(app):
+    for ends in ("commit", "rollback"):
+        job = app.job("a")
+        with app.engine.connect() as conn:
+            app.send(conn, "t", job=job)
+            getattr(conn, ends)()
+            conn.execute(sa.text("SELECT 1 FROM msgworker_job"))
+            conn.rollback()
+            assert job.seal() is True
+
+
+@pytest.mark.parametrize("at", ["the connection", "the engine"])
+def test_a_message_of_a_job_is_sent_in_a_transaction(app, at):
+    job = opened(app, 0, seals=False)
+    engine = app.engine
+    if at == "the engine":
+        engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as conn:
+        if at == "the connection":
+            conn = conn.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(ConfigError, match="autocommit"):
+            app.send(conn, "t", job=job)
+        with pytest.raises(ConfigError, match="autocommit"):
+            app.send_many(conn, "t", [(None, None)], job=job)
+    assert Table(app).statuses == []
+
+
+def test_a_sender_on_sqlite_keeps_the_seal_out_from_its_first_statement(app):
+    """There a SELECT alone begins no transaction of the driver's."""
+    if app.engine.dialect.name != "sqlite":
+        pytest.skip("elsewhere the row is locked")
+    job = opened(app, 0, seals=False)
+    engine = sa.create_engine(app.engine.url)
+    other = sa.create_engine(app.engine.url, connect_args={"timeout": 0.1})
+    with engine.connect() as conn:
+        jobs.lock_open(conn, app.tables, job.job_id)
+        with pytest.raises(sa.exc.OperationalError, match="locked"), other.begin() as two:
+            jobs.seal(two, app.tables, job.job_id)
+    assert job_row(app, job.job_id).sealed_at is None
+    engine.dispose()
+    other.dispose()
+
+
+def test_a_message_that_replaces_another_one_brings_it_into_its_job(app):
+    app.add_handler("t", lambda msg: None)
+    with app.engine.begin() as conn:
+        first = app.send(conn, "t", 1, unique_key="k")
+    with app.engine.begin() as conn:
+        job = app.job("a", conn=conn, on_complete="report")
+        kept = app.send(conn, "t", 2, unique_key="k", on_duplicate="replace", job=job)
+        job.seal()
+    assert kept == first
+    assert Table(app).column("job_id") == [job.job_id]
+    assert ended(app) == []
+    app.drain(linger=0)
+    assert job_row(app, job.job_id).done == 1
+
+
+# ---------------------------------------------------------------- errors of a completion
+
+
+class Refused(Exception):
+    """What `closer` takes for a missing right."""
+
+
+@pytest.fixture
+def closer(app, monkeypatch):
+    """What completes jobs in an instance that is not started."""
+    real = closing.trouble
+    monkeypatch.setattr(
+        closing, "trouble", lambda e: Trouble.REFUSED if isinstance(e, Refused) else real(e)
+    )
+    app.add_handler("t", lambda msg: None)
+    instance = Instance(setup_of(app), 1)
+    yield instance.housekeeper.jobs
+    instance.housekeeper.close()
+
+
+def test_a_message_that_may_not_be_sent_stops_no_other_job(app, closer, monkeypatch, caplog):
+    bad, good = opened(app, 0), opened(app, 0)
+    real = jobs.complete
+
+    def complete(conn: Any, t: Any, job_id: int, **options: Any) -> Any:
+        if job_id == bad.job_id:
+            raise Refused("permission denied")
+        return real(conn, t, job_id, **options)
+
+    monkeypatch.setattr(jobs, "complete", complete)
+    assert closer.run() == 1
+    assert job_row(app, good.job_id).completed_at is not None
+    assert "permission denied" in caplog.text
+    monkeypatch.setattr(jobs, "complete", real)
+    monkeypatch.setattr(closing, "AGAIN_SECONDS", 0.0)
+    closer._failed.clear()
+    closer.next_at = 0.0
+    assert closer.run() == 1
+    assert job_row(app, bad.job_id).completed_at is not None
+
+
+def test_a_look_that_is_refused_is_tried_again(app, closer, monkeypatch, caplog):
+    job = opened(app, 0)
+    real = jobs.ended
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise Refused("permission denied")
+
+    monkeypatch.setattr(jobs, "ended", refused)
+    for _ in range(3):
+        assert closer.run() == 0
+        assert 59 < closer.pause <= 60
+        closer.next_at = 0.0
+    assert caplog.text.count("permission denied") == 1
+    monkeypatch.setattr(jobs, "ended", real)
+    assert closer.run() == 1
+    assert job_row(app, job.job_id).completed_at is not None
+
+
+def test_a_drain_ends_although_the_look_for_jobs_fails(app, monkeypatch, caplog):
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(jobs, "ended", fails)
+    app.add_handler("t", lambda msg: None)
+    send(app, "a")
+    assert app.drain(linger=0).done == 1
+    assert "ended jobs" in caplog.text
+
+
+def test_a_look_for_jobs_keeps_its_pause_in_every_round(app, closer, monkeypatch):
+    opened(app, 0)
+    assert closer.run() == 1
+    opened(app, 0)
+    assert closer.run() == 0
+    assert 0 < closer.pause <= closer._every
+    closer.next_at = 0.0
+    assert closer.run() == 1

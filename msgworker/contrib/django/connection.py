@@ -363,6 +363,12 @@ class DjangoConnection(Borrowed):
         found: AbstractContextManager[None] = transaction.atomic(using=self.alias)
         return found
 
+    @property
+    def commits_each(self) -> bool:
+        return bool(connections[self.alias].get_autocommit()) and not (
+            connections[self.alias].in_atomic_block
+        )
+
     def on_commit(self, fn: Callable[[], None]) -> None:
         transaction.on_commit(fn, using=self.alias)
 

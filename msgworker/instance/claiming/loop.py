@@ -10,7 +10,7 @@ from math import ceil
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.db import of, shares_sessions
+from msgworker.db import Trouble, of, reason_of, shares_sessions, trouble
 from msgworker.errors import SchemaError
 from msgworker.events import Looked
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller
@@ -148,7 +148,9 @@ class Fetcher(Role):
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
-        self._jobs = JobCloser(setup, shared, self.link, log=shared.log, look_now=wake.set)
+        self._jobs = JobCloser(
+            *(setup, shared, self.link), log=shared.log, look_now=wake.set, ends=True
+        )
         self.exhausted = False
         self._more = True
         self._full = False  # the last claim took all free lanes
@@ -401,7 +403,7 @@ class Fetcher(Role):
         return self.drain_end.after_ask(None, lease_ends_in)
 
     def _count(self) -> Next:
-        if self._drain is not None and self._jobs.run():  # what they have sent is there now
+        if self._drain is not None and self._complete_jobs():  # what they have sent is there now
             self.drain_end.saw_work()
             return Next.LOOK_AFRESH
         found = self._finder.left()
@@ -417,6 +419,15 @@ class Fetcher(Role):
                 )
             )
         return self.drain_end.after_count(due=due, refused=refused)
+
+    def _complete_jobs(self) -> int:
+        try:
+            return self._jobs.run()
+        except Exception as error:  # it is not to decide whether a drain ends
+            if trouble(error) is Trouble.LOST:
+                raise
+            self.log.warning("the look for ended jobs has failed: %s", reason_of(error))
+            return 0
 
     def pause_seconds(self, did: int) -> float:
         """0 while there is work and a free lane, short while messages are in flight, else long."""

@@ -30,7 +30,7 @@ class JobCloser:
     """Completes jobs. Used by the housekeeper, and by the fetcher at the end of a drain, each with
     one of its own.
 
-    pause: seconds until the next look.
+    next_at: when the housekeeper looks next, by the monotonic clock.
     """
 
     def __init__(
@@ -41,24 +41,33 @@ class JobCloser:
         *,
         log: logging.LoggerAdapter[logging.Logger],
         look_now: Callable[[], None],
+        ends: bool = False,
     ) -> None:
-        """look_now: makes the fetcher look for what was sent."""
+        """look_now: makes the fetcher look for what was sent. ends: it is that of a drain's end,
+        which looks whenever it is asked, and waits for who is completing a job just then."""
         self._setup = setup
         self._shared = shared
         self._link = link
         self._log = log
         self._look_now = look_now
+        self._ends = ends
         self._failed: dict[int, float] = {}  # jobs whose message is refused: when to try again
-        self._refused = not jobs.is_there(setup.tables)
+        self._told: set[str] = set()  # for what an operator must act
         self._every = max(EVERY_SECONDS, setup.settings.poll_seconds)
-        self.pause = float("inf") if self._refused else self._every
+        self.next_at = 0.0 if jobs.is_there(setup.tables) else float("inf")
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return max(0.0, self.next_at - time.monotonic())
 
     def run(self) -> int:
-        """Complete what has ended; returns how many jobs. Without the rights on the table of jobs
-        nothing is done."""
-        if self._refused:
-            return 0
+        """Complete what has ended, if it is time to look; returns how many jobs. Without the rights
+        on the table of jobs nothing is done."""
         begun, did = time.monotonic(), 0
+        if begun < self.next_at and not (self._ends and self.next_at < float("inf")):
+            return 0
+        self._failed = {job: until for job, until in self._failed.items() if until > begun}
         after: int | None = 0
         try:
             while after is not None:
@@ -68,10 +77,11 @@ class JobCloser:
         except Exception as error:
             if trouble(error) is not Trouble.REFUSED:
                 raise
-            self._log.warning("no job is completed by this instance: %s", reason_of(error))
-            self._refused, self.pause = True, float("inf")
+            self._warn_once("no job is completed by this instance: %s", error)
+            self.next_at = time.monotonic() + AGAIN_SECONDS
             return did
-        self.pause = max(self._every, (time.monotonic() - begun) / SHARE)
+        now = time.monotonic()
+        self.next_at = now + max(self._every, (now - begun) / SHARE)
         return did
 
     def _complete(self, job_id: int) -> bool:
@@ -80,11 +90,11 @@ class JobCloser:
             return False
         try:
             with self._link.transaction() as conn:
-                over = jobs.complete(conn, setup.tables, job_id)
+                over = jobs.complete(conn, setup.tables, job_id, waits=self._ends)
                 if over is not None and over.topic is not None and setup.channel is not None:
                     notify(conn, setup.channel)
         except Exception as error:
-            if trouble(error) in (Trouble.LOST, Trouble.REFUSED):
+            if trouble(error) is Trouble.LOST:
                 raise
             if trouble(error) is not Trouble.AGAIN:
                 self._tell(job_id, error)
@@ -109,7 +119,15 @@ class JobCloser:
 
     def _tell(self, job_id: int, error: BaseException) -> None:
         self._failed[job_id] = time.monotonic() + AGAIN_SECONDS
+        if trouble(error) is Trouble.REFUSED:
+            self._warn_once(f"job {job_id} has ended, and cannot be completed here: %s", error)
+            return
         shown = None if shows_a_row(error) else error
         text = "job %s has ended, and its message cannot be sent: %s; it is tried again in %d s"
         self._log.error(text, job_id, reason_of(error), AGAIN_SECONDS)
         self._log.debug("job %s", job_id, exc_info=shown)
+
+    def _warn_once(self, text: str, error: BaseException) -> None:
+        if (reason := reason_of(error)) not in self._told:
+            self._told.add(reason)
+            self._log.warning(text, reason)
