@@ -212,12 +212,10 @@ class Job:
 
         conn: of your transaction; None = that in which the job was opened, or one of its own.
         Waits for other transactions that have sent into it. Raises DatabaseUnavailable, and
-        ConfigError if it would wait for one of this thread.
+        ConfigError if it would wait for one of this thread, or there is no such job.
         """
-        from msgworker.store import jobs
-
         if conn is not None:
-            return jobs.seal(connection_of(conn), self._tables, self.job_id)
+            return self._seal(connection_of(conn))
         ours = self._senders.get(get_ident(), ())
         if self._of_its_own and any(sender.is_active for sender in ours):
             raise ConfigError(
@@ -226,7 +224,16 @@ class Job:
                 "seal it after the COMMIT"
             )
         with self._transaction() as own:
-            return jobs.seal(own, self._tables, self.job_id)
+            return self._seal(own)
+
+    def _seal(self, conn: Connection) -> bool:
+        from msgworker.store import jobs
+
+        if jobs.seal(conn, self._tables, self.job_id):
+            return True
+        if jobs.lock_open(conn, self._tables, self.job_id) is None:
+            raise ConfigError(f"there is no job {self.job_id} of table {self._tables.spec.name}")
+        return False
 
     def sent(self, conn: Connection) -> None:
         """Something is sent into it in the transaction of this connection."""

@@ -244,5 +244,6 @@ def _cancel(app: App, job_id: int, json: bool, *, yes: bool, dry_run: bool, **ho
         print_json(as_json_of(done, "cancelled") | {"job": job_id})
     else:
         asked = f", requested {done.requested:,}" if done.requested else ""
-        click.echo(f"cancelled job {job_id}: {done.changed - done.requested:,} messages{asked}")
+        count = plural(done.changed - done.requested, "message")
+        click.echo(f"cancelled job {job_id}: {count}{asked}")
     return 0

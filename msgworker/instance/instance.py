@@ -184,13 +184,13 @@ class Instance:
         """In the order of the start; the stop asks and ends them in the reverse order."""
         for beat in (self.heartbeat, self.housekeeper):
             yield _Part(beat.start, partial(self._end, beat), role=beat)
+        if self.setup.channel is not None:
+            one = self.listener
+            yield _Part(one.start, partial(self._end, one), one.stop, one)
         if self.member is not None:
             yield _Part(self.member.start, self._end_member, self.member.leave)
         settler = self.settler.thread
         yield _Part(settler.start, self._end_settler, role=settler)
-        if self.setup.channel is not None:
-            one = self.listener
-            yield _Part(one.start, partial(self._end, one), one.stop, one)
         for claims in (self.timer, self.fetcher):  # as long as it may take: a claim gets its lanes
             if claims is not None:
                 end = partial(self._wait_for, claims, float("inf"))

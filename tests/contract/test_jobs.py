@@ -373,6 +373,19 @@ def test_a_job_that_is_none(app, job):
     assert Table(app).statuses == []
 
 
+@pytest.mark.parametrize("job", [True, 0, -5, 2**63])
+def test_an_id_that_is_none(app, job):
+    with pytest.raises(ConfigError, match="the id of a job"):
+        app.job(job)
+
+
+def test_a_seal_of_a_job_that_is_not_there(app):
+    with pytest.raises(ConfigError, match="no job 99"):
+        app.job(99).seal()
+    job = opened(app, 0)
+    assert app.job(job.job_id).seal() is False
+
+
 def test_a_job_of_another_table_is_none_of_ours(make_app):
     ours, theirs = make_app(), make_app(table=MessageTable("msg_theirs", job_id="job_id"))
     ours.create_schema()
