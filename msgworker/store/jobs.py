@@ -174,10 +174,17 @@ def ended(conn: Connection, t: Tables, *, after: int = 0) -> tuple[list[int], in
     return [int(job_id) for job_id, is_over in rows if is_over], more
 
 
-def complete(conn: Connection, t: Tables, job_id: int, *, waits: bool = False) -> Completed | None:
+def complete(
+    conn: Connection,
+    t: Tables,
+    job_id: int,
+    *,
+    had: dict[str, int] | None = None,
+    waits: bool = False,
+) -> Completed | None:
     """Complete a job and send its message, if nothing of it is unfinished and no other has done so.
-    In the caller's transaction. waits: for another one that may be doing so now; else there is
-    nothing to do.
+    In the caller's transaction. had: what `counts` found of it before, so that the lock is short.
+    waits: for another one that may be doing so now; else there is nothing to do.
 
     Its row is locked first, in a statement of its own: what then asks for unfinished messages sees
     all that was committed before the seal.
@@ -202,7 +209,7 @@ def complete(conn: Connection, t: Tables, job_id: int, *, waits: bool = False) -
     row = conn.execute(t.built(("job_to_complete", waits), lock), this).first()
     if row is None or not conn.execute(t.built("job_complete", build), this).rowcount:
         return None
-    had = counts(conn, t, job_id, most=MOST)
+    had = had or counts(conn, t, job_id, most=MOST)
     done, dead = had["done"], had["dead"]
     sends = row.on_complete is not None and row.cancelled_at is None
     over = Completed(job_id, row.name, done, dead, row.on_complete if sends else None)
