@@ -53,8 +53,10 @@ def test_a_lease_is_renewed_while_the_block_runs(locks):
 
 
 def test_nobody_waits_unless_told_to(locks):
+    other = DatabaseLocks(locks.engine)
     with hold(locks, "x", label="anna's laptop") as held, pytest.raises(LeaseBusy) as busy:
-        hold(DatabaseLocks(locks.engine), "x").__enter__()
+        hold(other, "x").__enter__()
+    other.close()
     assert (busy.value.name, busy.value.owner) == ("x", held.owner)
     assert "anna's laptop:" in str(busy.value)
 
