@@ -368,8 +368,14 @@ class Torture:
     def _print_standstill(self) -> None:
         """What waits and for what, and where the threads of the consumers are."""
         grouped = "topic, status, claimed_by, count(*), min(msg_id), min(available_at)"
-        for row in self.trial.read(grouped, "status IN (0, 1) GROUP BY topic, status, claimed_by"):
+        again = f"status = -1 AND error_try_times < {self.trial.table.max_tries}"
+        where = f"status IN (0, 1) OR ({again}) GROUP BY topic, status, claimed_by"
+        for row in self.trial.read(grouped, where):
             print("waits:", *row)
+        for found in self.trial.app.ops.instances():
+            print("instance:", found)
+        lanes = self.trial.app.ops.lanes(by="object", limit=20)
+        print(*(f"lane: {one}" for one in lanes), sep="\n")
         sessions = {
             "postgresql": "SELECT pid, state, wait_event, pg_blocking_pids(pid), xact_start, query "
             "FROM pg_stat_activity WHERE datname = current_database()",
