@@ -49,6 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("NO_COLOR", "COLUMNS", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "crm", raising=False)  # another test's, which has no App
     before_path, before_modules = list(sys.path), set(sys.modules)
     (tmp_path / "crm.py").write_text(CRM)
     yield tmp_path

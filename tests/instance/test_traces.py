@@ -42,7 +42,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         return importlib.import_module(name)
 
     yield make
-    for name in made:
+    for name in {*made, *(name.partition(".")[0] for name in made)}:
         sys.modules.pop(name, None)
 
 
