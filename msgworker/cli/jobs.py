@@ -44,7 +44,7 @@ COLUMNS = (
     Column("AGE", "right"),
 )
 WATCH_SECONDS = 1.0
-TELL_SECONDS = 10.0
+NOTE_SECONDS = 10.0
 """How often the progress is printed where there is no terminal."""
 
 
@@ -146,7 +146,7 @@ def _show(app: App, job_id: int, *, as_json: bool, watch: bool) -> int:
 
 def _watched(app: App, job_id: int) -> JobInfo:
     """The job once it is over; until then its progress, with the rate of the last seconds."""
-    line, told_at, before = screen(), -TELL_SECONDS, None
+    line, noted_at, before = screen(), -NOTE_SECONDS, None
     try:
         while True:
             found, now = _known(app, job_id), time.monotonic()
@@ -155,13 +155,13 @@ def _watched(app: App, job_id: int) -> JobInfo:
             before = before or (now, found.ended.count)
             seconds = now - before[0]
             rate = (found.ended.count - before[1]) / seconds if seconds else found.rate
-            if seconds >= TELL_SECONDS:
+            if seconds >= NOTE_SECONDS:
                 before = (now, found.ended.count)
             text = f"job {job_id}: {progress(found, rate)}"
             if line.is_terminal:
                 line.status(text)
-            elif now - told_at >= TELL_SECONDS:
-                told_at = now
+            elif now - noted_at >= NOTE_SECONDS:
+                noted_at = now
                 note(text)
             time.sleep(WATCH_SECONDS)
     finally:

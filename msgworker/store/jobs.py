@@ -13,7 +13,7 @@ which are unfinished until the transaction that inserts what they send.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -214,9 +214,9 @@ def complete(
     sends = row.on_complete is not None and row.cancelled_at is None
     over = Completed(job_id, row.name, done, dead, row.on_complete if sends else None)
     report_id = _report(conn, t, over, row.object_id, row.payload) if sends else None
-    written = sa.update(JOB_TABLE.of(t)).where(*_this(t))
-    conn.execute(written.values(done=done, dead=dead, report_id=report_id), this)
-    return Completed(job_id, row.name, done, dead, over.topic, report_id)
+    update = sa.update(JOB_TABLE.of(t)).where(*_this(t))
+    conn.execute(update.values(done=done, dead=dead, report_id=report_id), this)
+    return replace(over, report_id=report_id)
 
 
 def _report(

@@ -52,7 +52,7 @@ class JobCloser:
         self._look_now = look_now
         self._ends = ends
         self._failed: dict[int, float] = {}  # jobs whose message is refused: when to try again
-        self._told: set[str] = set()  # for what an operator must act
+        self._warned: set[str] = set()  # for what an operator must act
         self._every = max(EVERY_SECONDS, setup.settings.poll_seconds)
         self.next_at = 0.0 if jobs.is_there(setup.tables) else float("inf")
 
@@ -99,7 +99,7 @@ class JobCloser:
             if trouble(error) is Trouble.LOST:
                 raise
             if trouble(error) is not Trouble.AGAIN:
-                self._tell(job_id, error)
+                self._log_failure(job_id, error)
             return False
         self._failed.pop(job_id, None)
         if over is not None:
@@ -119,7 +119,7 @@ class JobCloser:
         if over.topic is not None:
             self._look_now()
 
-    def _tell(self, job_id: int, error: BaseException) -> None:
+    def _log_failure(self, job_id: int, error: BaseException) -> None:
         self._failed[job_id] = time.monotonic() + AGAIN_SECONDS
         if trouble(error) is Trouble.REFUSED:
             self._warn_once(f"job {job_id} has ended, and cannot be completed here: %s", error)
@@ -130,6 +130,6 @@ class JobCloser:
         self._log.debug("job %s", job_id, exc_info=shown)
 
     def _warn_once(self, text: str, error: BaseException) -> None:
-        if (reason := reason_of(error)) not in self._told:
-            self._told.add(reason)
+        if (reason := reason_of(error)) not in self._warned:
+            self._warned.add(reason)
             self._log.warning(text, reason)
