@@ -189,7 +189,7 @@ WHERE (coalesce(w.h5, 'default') NOT IN (/* each of mw_topics */)) ORDER BY w.k
 SELECT max(msgworker_message.msg_id) AS max_1
 FROM msgworker_message;
 
--- of_ids: Those of these messages that are open, by msg_id
+-- heads_of: Those of these messages that are open and the heads of their objects, or have none, by msg_id
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -197,8 +197,13 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     h6
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status IN (0, 1) OR
-    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY
-    msgworker_message.msg_id;
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND NOT
+    (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e
+    msgworker_message_object) */ 1
+FROM msgworker_message e
+WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
+    coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
+    = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id))) ORDER BY msgworker_message.msg_id;
 
 -- ==================== ranked: Heads that come out of order of age: those with a priority, and those whose instant has come
 

@@ -186,7 +186,7 @@ WHERE ((coalesce((w.h5 COLLATE BINARY), 'default') COLLATE BINARY) NOT IN (/* ea
 SELECT max(msgworker_message.msg_id) AS max_1
 FROM msgworker_message;
 
--- of_ids: Those of these messages that are open, by msg_id
+-- heads_of: Those of these messages that are open and the heads of their objects, or have none, by msg_id
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -194,7 +194,11 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (SELECT value
 FROM json_each(?)) AND (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY msgworker_message.msg_id;
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND NOT (msgworker_message.object_id IS NOT NULL AND
+    (EXISTS (SELECT 1
+FROM msgworker_message AS e
+WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) ORDER BY msgworker_message.msg_id;
 
 -- ==================== ranked: Heads that come out of order of age: those with a priority, and those whose instant has come
 

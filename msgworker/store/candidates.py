@@ -191,15 +191,17 @@ def newest(conn: Connection, t: Tables) -> int:
     return MIN_ID if number is None else number
 
 
-def of_ids(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Candidate]:
-    """Those of these messages that are open, by msg_id."""
+def heads_of(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Candidate]:
+    """Those of these messages that are open and the heads of their objects, or have none, by
+    msg_id."""
 
     def build() -> Select[Any]:
         c = t.cols()
-        query = sa.select(*hint_columns(t, c)).where(t.among(c.msg_id), t.unfinished(c))
+        is_head = sa.not_(t.earlier_unfinished(c))
+        query = sa.select(*hint_columns(t, c)).where(t.among(c.msg_id), t.unfinished(c), is_head)
         return query.order_by(c.msg_id)
 
-    return as_candidates(fetch(conn, t.built("candidates_of_ids", build), {"mw_ids": list(ids)}))
+    return as_candidates(fetch(conn, t.built("heads_of", build), {"mw_ids": list(ids)}))
 
 
 def due_after(

@@ -106,6 +106,27 @@ def test_a_message_that_stood_there_before_is_found_within_a_few_looks(app):
     assert [one.topic for one in found] == ["fast"]
 
 
+@pytest.mark.parametrize("why", WHY)
+@pytest.mark.parametrize("later", [["o1"] * 5, ["o2", "o1"] * 5], ids=["one object", "two"])
+def test_a_new_message_does_not_hide_the_head_of_its_object(app, why, later):
+    """What is read behind the end are the followers of heads that a look reads after them."""
+    sent(app, "slow", [f"s{i:05}" for i in range(IN_FRONT)])
+    sent(app, "fast", ["o1", "o2"] + ["o1"] * 200)
+    heads = [IN_FRONT + 1, IN_FRONT + 2]
+    search = made(app, why)
+    found = [look(app, search) for _ in range(3 * LOOKS)]
+    assert heads in [[one.msg_id for one in rows] for rows in found]
+    sent(app, "fast", [*later, "o3"])
+    newest = IN_FRONT + 202 + len(later) + 1
+    seen: set[int] = set()
+    for _ in range(3 * LOOKS):
+        rows = look(app, search)
+        seen |= {one.msg_id for one in rows}
+        search.refused(rows)  # whoever offers what is not a head loses its object for a while
+        search.forget()
+    assert seen == {*heads, newest}
+
+
 def test_many_behind_others_are_found_in_full_looks(app):
     sent(app, "slow", [None] * IN_FRONT)
     search = made(app, "not chosen")

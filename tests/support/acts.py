@@ -157,7 +157,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         for but in (False, True):
             yield candidates.oldest_among, {"topics": ["a", "b"], "but": but, **steps}
         yield candidates.newest, {}
-        yield candidates.of_ids, {"ids": [1, 2]}
+        yield candidates.heads_of, {"ids": [1, 2]}
         log.rows["count(*) AS n, max("] = [(3, "o")]
         for after in (None, "o"):
             those = candidates.Those(["a", "b"], but=True)

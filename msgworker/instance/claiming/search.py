@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -449,11 +449,12 @@ class Search:
     def _look_behind_end(
         self, conn: Connection, chooser: HeadChooser, size: int, those: Those
     ) -> int:
-        """Offer the rows behind `_end`, in steps; the next call continues where this one stops.
-        Returns how many there were."""
+        """Offer the heads behind `_end`, in steps; the next call continues where this one stops.
+        Returns how many there were. Followers are left out: they would hide the heads of their
+        objects, which this look reads after them."""
         by_age, begun = self.tables.database.oldest_index, time.monotonic()
-        at, count, whole = self._end_is_known(conn), 0, False
-        while not (whole or count) and time.monotonic() - begun <= RING_SECONDS:
+        at, found = self._end_is_known(conn), list[Candidate]()
+        for _ in range(MOST_STEPS):
             step = candidates.oldest_among(
                 *(conn, self.tables, those.topics),
                 but=those.but,
@@ -461,16 +462,22 @@ class Search:
                 limit=size,
                 span=max(PAGE, self._span),
             )
-            for row in step.rows:
+            found = self._heads_of(conn, (row.msg_id for row in step.rows if chooser.can_run(row)))
+            for row in found:
                 chooser.offer(row)
-            count, whole = len(step.rows), step.whole
-            if count and by_age:
-                at = step.rows[0].msg_id
+            if found and by_age:
+                at = found[0].msg_id
             elif step.last is not None:
                 at = step.last + 1
-            self._keep(chooser, step.rows)
+            self._keep(chooser, found)
+            if found or step.whole or time.monotonic() - begun > RING_SECONDS:
+                break
         self._end = at
-        return count
+        return len(found)
+
+    def _heads_of(self, conn: Connection, ids: Iterable[int]) -> list[Candidate]:
+        asked = list(ids)
+        return candidates.heads_of(conn, self.tables, asked) if asked else []
 
     def _keep(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> None:
         """Where no index gives rows by age: keep the ids of these rows, and read them again until
@@ -479,9 +486,7 @@ class Search:
             self._found |= {row.msg_id: None for row in rows[:PAGE] if chooser.can_run(row)}
 
     def _look_at_found(self, conn: Connection, chooser: HeadChooser, those: Those) -> None:
-        if not self._found:
-            return
-        rows = candidates.of_ids(conn, self.tables, list(self._found))
+        rows = self._heads_of(conn, self._found)
         self._found.clear()
         rows = [row for row in rows if those.has(row) and row.same not in self._blocked]
         self._keep(chooser, rows)
