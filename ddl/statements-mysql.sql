@@ -522,7 +522,7 @@ UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=1, available_at=NULL, 
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
     <= utc_timestamp(6)) AND 1 ORDER BY msgworker_message.object_id , msgworker_message.msg_id;
 
--- ==================== items: The item table: done items of a fan-out do not run again
+-- ==================== items: The item table: done items of a fan-out do not run again, and what they send is sent with their records
 
 -- shown: What is recorded of a message, with the first `limit` items; None if nothing is
 SELECT w.s, count(*) AS count_1
@@ -584,7 +584,8 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = %s AND msgworker_item.msg_id = %s AND msgworker_item.item_key IN (/* each of
     b_keys */);
 
--- record: Write records in the caller's transaction; False, and nothing is written, if the claim is lost
+-- record: Write records, and insert what they send, in the caller's transaction; False, and nothing is written,
+--     if the claim is lost
 SELECT utc_timestamp(6) AS at
 FROM msgworker_message
 WHERE msgworker_message.msg_id = %s AND msgworker_message.status = 1 AND msgworker_message.claimed_by = %s

@@ -823,7 +823,7 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me, cla
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
     <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
 
--- ==================== items: The item table: done items of a fan-out do not run again
+-- ==================== items: The item table: done items of a fan-out do not run again, and what they send is sent with their records
 
 -- shown: What is recorded of a message, with the first `limit` items; None if nothing is
 SELECT w.s, count(*) AS count_1
@@ -886,7 +886,8 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
     (/* each of b_keys */);
 
--- record: Write records in the caller's transaction; False, and nothing is written, if the claim is lost
+-- record: Write records, and insert what they send, in the caller's transaction; False, and nothing is written,
+--     if the claim is lost
 SELECT CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AS at
 FROM msgworker_message
 WHERE msgworker_message.msg_id = :b_msg AND msgworker_message.status = 1 AND msgworker_message.claimed_by =

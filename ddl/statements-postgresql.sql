@@ -635,7 +635,7 @@ moved AS
 FROM moved) AS anon_1
 FROM finished;
 
--- ==================== items: The item table: done items of a fan-out do not run again
+-- ==================== items: The item table: done items of a fan-out do not run again, and what they send is sent with their records
 
 -- shown: What is recorded of a message, with the first `limit` items; None if nothing is
 SELECT w.s, count(*) AS count_1
@@ -699,7 +699,8 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT AND
     msgworker_item.item_key IN (/* each of b_keys */);
 
--- record: Write records in the caller's transaction; False, and nothing is written, if the claim is lost
+-- record: Write records, and insert what they send, in the caller's transaction; False, and nothing is written,
+--     if the claim is lost
 SELECT statement_timestamp() AS at
 FROM msgworker_message
 WHERE msgworker_message.msg_id = %(b_msg)s::BIGINT AND msgworker_message.status > 0 AND

@@ -584,7 +584,7 @@ FROM json_each(?)) AND msgworker_message.status > -1 AND msgworker_message.statu
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f',
     'now'));
 
--- ==================== items: The item table: done items of a fan-out do not run again
+-- ==================== items: The item table: done items of a fan-out do not run again, and what they send is sent with their records
 
 -- shown: What is recorded of a message, with the first `limit` items; None if nothing is
 SELECT w.s, count(*) AS count_1
@@ -646,7 +646,8 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = ? AND msgworker_item.msg_id = ? AND msgworker_item.item_key IN (/* each of
     b_keys */);
 
--- record: Write records in the caller's transaction; False, and nothing is written, if the claim is lost
+-- record: Write records, and insert what they send, in the caller's transaction; False, and nothing is written,
+--     if the claim is lost
 SELECT strftime('%Y-%m-%d %H:%M:%f', 'now') AS at
 FROM msgworker_message
 WHERE msgworker_message.msg_id = ? AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND

@@ -1,4 +1,5 @@
-"""The item table: done items of a fan-out do not run again.
+"""The item table: done items of a fan-out do not run again, and what they send is sent with their
+records.
 
 A record is written only while the message is flagged by us, and the message's row is locked from
 that look until the commit: a recovery waits for the commit or makes the read fail, so an instance
@@ -20,10 +21,11 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import IntegrityError
 
 from msgworker.db import now
-from msgworker.message import Status
+from msgworker.message import Outgoing, Status
 from msgworker.store import bounded
 from msgworker.store.bounded import Found
 from msgworker.store.rows import ME
+from msgworker.store.send import send_all
 from msgworker.table import MessageTable, Tables, lit
 
 LOOK = 500
@@ -34,13 +36,15 @@ MAX_RUNS = 32_767
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is kept of one item. value: JSON text. tries: how often it was run to its end."""
+    """What is kept of one item. value: JSON text. tries: how often it was run to its end. sends:
+    the messages that are inserted when it is written as done."""
 
     key: str
     done: bool
     tries: int
     value: str | None = None
     error: str | None = None
+    sends: Sequence[Outgoing] = ()
 
 
 class ItemState(enum.StrEnum):
@@ -133,12 +137,13 @@ def record(
     there: Iterable[str],
     total: int | None = None,
 ) -> bool:
-    """Write records in the caller's transaction; False, and nothing is written, if the claim is
-    lost.
+    """Write records, and insert what they send, in the caller's transaction; False, and nothing is
+    written, if the claim is lost.
 
     tries: as the message was claimed. there: keys that have a record already. What is done stays
-    done, whatever comes late. total: how many items the message has, None = not known. Raises
-    IntegrityError if a key has a record that `there` does not name: roll back, look, write again.
+    done, whatever comes late, and sends nothing again. total: how many items the message has, None
+    = not known. Raises IntegrityError if a key has a record that `there` does not name: roll back,
+    look, write again.
     """
     at = fence(conn, t, msg_id, me=me, tries=tries)
     if at is None:
@@ -147,9 +152,16 @@ def record(
     new = [_row(t, msg_id, one, at, total) for one in batch if one.key not in old]
     if new:
         conn.execute(t.built("items_insert", lambda: sa.insert(t.item).inline()), new)
-    changed = [_change(t, msg_id, one, at, total) for one in batch if one.key in old]
-    if changed:
-        conn.execute(_update(t), changed)
+    changed = [(one, _change(t, msg_id, one, at, total)) for one in batch if one.key in old]
+    if plain := [change for one, change in changed if not one.sends]:
+        conn.execute(_update(t), plain)
+    # The others each by itself: 0 rows = it is done, an answer was lost but not the commit.
+    late = {
+        one.key
+        for one, change in changed
+        if one.sends and conn.execute(_update(t), change).rowcount == 0
+    }
+    send_all(conn, t, (each for one in batch if one.key not in late for each in one.sends))
     return True
 
 

@@ -68,6 +68,7 @@ COUNTERS = sa.Table(
     sa.Column("name", sa.String(20), primary_key=True),
     sa.Column("n", sa.Integer(), nullable=False),
 )
+SENT_BY_ITEM = "fan.sent"
 FAN_EFFECTS = sa.Table(
     "fan_effect",
     EFFECTS.metadata,
@@ -176,11 +177,13 @@ def make_app(options: argparse.Namespace, number: int) -> App:
             time.sleep(chance.uniform(0.0, 0.012))
 
         def with_its_record(item: int, conn: sa.Connection) -> None:
+            ctx.send(SENT_BY_ITEM, {"exact": True, "item": item})
             work()
             conn.execute(FAN_EFFECTS.insert().values(exact=True, item=item))
             work()
 
         def alone(item: int) -> None:
+            ctx.send(SENT_BY_ITEM, {"exact": False, "item": item})
             work()
             with app.engine.begin() as conn:
                 conn.execute(FAN_EFFECTS.insert().values(exact=False, item=item))
@@ -191,6 +194,10 @@ def make_app(options: argparse.Namespace, number: int) -> App:
         else:
             made = ctx.fan_out(alone, iter(items), threads=4)
         made.raise_for_failed()
+
+    @app.handler(SENT_BY_ITEM)
+    def sent_by_item(msg: Message[Any], ctx: Context) -> None:
+        """It is there: that is all."""
 
     if options.all_topics:
         add_topics(app, act)

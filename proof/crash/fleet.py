@@ -547,10 +547,14 @@ def assert_clean(trial: Trial, verdict: Verdict, *, quiet: bool = True) -> None:
             assert not consumer.complaints, f"{consumer.err.name}: {consumer.complaints[:5]}"
 
 
-def finish(trial: Trial) -> Verdict:
-    """Wait for the last message, stop all in order, judge."""
+def finish(trial: Trial, *sent_by_items: int) -> Verdict:
+    """Wait for the last message, stop all in order, judge. sent_by_items: messages that items of
+    fan-outs have sent, which are there at the latest when they are claimed."""
     trial.finish()
     assert set(trial.stop_all()) <= {0}
-    verdict = trial.judge(orderly=True)
+    claims = sorted((e for e in trial.events() if e.kind == Kind.CLAIMED), key=lambda e: -e.at)
+    first = {e.msg_id: replace(e, kind=Kind.INSERTED, since=None) for e in claims}
+    also = [first[msg_id] for msg_id in sent_by_items]
+    verdict = trial.judge(orderly=True, also=also)
     assert_clean(trial, verdict, quiet=False)
     return verdict

@@ -1,18 +1,20 @@
 """kill -9 in the middle of fan-outs: with transactional items every effect exactly once, without
-at most a batch repeats per kill; what was recorded never runs again."""
+at most a batch repeats per kill; what was recorded never runs again, and each item sends once."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from msgworker.instance.fan_out.items import BATCH
-from proof.crash.consumer import FAN_EFFECTS, table_of
+from proof.crash.consumer import FAN_EFFECTS, SENT_BY_ITEM, table_of
 from proof.crash.fleet import Trial, finish
 from tests.plugin import Database
 from tests.support.waiting import until
@@ -45,7 +47,8 @@ def kill_again_and_again(trial: Trial, *, kills: int, items: int) -> None:
         victim.kill()
     trial.spawn()
     trial.finish(120)
-    verdict = finish(trial)
+    told = trial.read("msg_id, payload", f"topic = '{SENT_BY_ITEM}'")
+    verdict = finish(trial, *(msg_id for msg_id, _ in told))
     assert killed_in_the_middle == kills
     assert {verdict.row(n).status for n in sent} == {2}
     ran = Counter(trial.select(FAN_EFFECTS.c.exact, FAN_EFFECTS.c.item))
@@ -54,6 +57,9 @@ def kill_again_and_again(trial: Trial, *, kills: int, items: int) -> None:
     assert min(plain) == 1
     assert sum(plain) - items <= kills * BATCH
     assert count(trial.app.tables.item) == 2 * items
+    of_items = [json.loads(payload) for _, payload in told]
+    by_items = Counter((one["exact"], one["item"]) for one in of_items)
+    assert by_items == dict.fromkeys(product((True, False), range(items)), 1)
     print(f"{trial.backend}: {kills} kills, {sum(plain) - items} plain items repeated")
 
 

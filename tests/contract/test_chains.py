@@ -6,7 +6,6 @@ import asyncio
 import json
 import pickle
 import threading
-from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from msgworker import (
     RetryLater,
 )
 from msgworker.errors import ConfigError, PayloadError, SchemaError
-from msgworker.instance.running.context import AsItem
+from msgworker.instance.running.context import RunningItem
 from msgworker.instance.settling import writer
 from msgworker.store import settle
 from msgworker.testing import Crashed, drain
@@ -487,58 +486,8 @@ def test_a_plain_batch_sends_nothing_for_a_message_it_has_lost(app, table):
     assert sent(app) == [("next", "2")]
 
 
-class Hired(Executor):
-    """An executor of which nothing is known."""
-
-    def __init__(self) -> None:
-        self._inner = ThreadPoolExecutor(2)
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return self._inner.submit(lambda: fn(*args, **kwargs))
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._inner.shutdown(wait)
-
-
-@pytest.mark.parametrize("how", ["threads", "transactional", "pool", "hired"])
-def test_an_item_of_a_fan_out_cannot_send_and_its_handler_can(sqlite_app, how):
-    """An item that is done does not run in the next try, which would send without it."""
-    app, told = sqlite_app, list[str]()
-    makes: dict[str, Any] = {"pool": ThreadPoolExecutor, "hired": Hired}
-    executor = makes[how]() if how in makes else None
-
-    def handle(msg: Message[Any], ctx: Context) -> None:
-        def item(n: int, *_: Any) -> int:
-            if n == 2:  # also in a task of the item
-                asyncio.run(in_a_task())
-            elif n == 1:
-                ctx.send("item", n)
-            return n
-
-        async def in_a_task() -> None:
-            ctx.send("item", 2)
-
-        ctx.send("before")
-        beside = threading.Thread(target=ctx.send, args=("beside",))
-        beside.start()
-        beside.join()
-        exact = how == "transactional"
-        out = ctx.fan_out(item, [0, 1, 2], executor=executor, transactional_items=exact)
-        told.extend(out.failed.values())
-        ctx.send("after", out.values[0])
-
-    app.add_handler("t", handle)
-    send(app, "a")
-    assert app.drain(**NOW).done == 1
-    if executor is not None:
-        executor.shutdown()
-    assert len(told) == 2
-    assert all("ctx.send in an item of a fan-out" in text for text in told)
-    assert [topic for topic, _ in sent(app)] == ["before", "beside", "after"]
-
-
 def test_the_function_of_a_fan_out_is_pickled_alone():
-    found = pickle.loads(pickle.dumps(AsItem(double, object())))
+    found = pickle.loads(pickle.dumps(RunningItem(double, object())))
     assert (type(found), found(4)) == (partial, 8)
 
 

@@ -6,7 +6,7 @@ import inspect
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -44,10 +44,11 @@ from msgworker.instance.connections import (
     missed,
 )
 from msgworker.instance.observers import log_time_limit
-from msgworker.instance.running.context import ITEM_OF, AsItem
+from msgworker.instance.running.context import RunningItem
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import Stopped
 from msgworker.instance.state import Setup, Shared
+from msgworker.message import Outgoing
 from msgworker.payload import encode
 from msgworker.store import items as store
 
@@ -137,13 +138,15 @@ class Task:
 
 @dataclass(slots=True)
 class ItemResult:
-    """The result of a task. skipped: it was not run. recorded: its record is committed already."""
+    """The result of a task. skipped: it was not run. recorded: its record is committed already.
+    sent: what is to be sent with its record."""
 
     task: Task
     value: str | None = None
     error: BaseException | None = None
     skipped: bool = False
     recorded: bool = False
+    sent: Sequence[Outgoing] = ()
 
 
 def value_text(value: Any) -> str | None:
@@ -182,11 +185,13 @@ class Plain:
     def __init__(self, fn: Callable[[Any], Any], fence: Fence) -> None:
         self._fn = fn
         self._pid = fence.setup.pid
+        self._running = fence.running
 
     def __call__(self, task: Task) -> ItemResult:
+        item = RunningItem(self._fn, self._running)
         try:
-            value = call_user(self._pid, self._fn, task.item)
-            return ItemResult(task, value_text(value))
+            value = call_user(self._pid, item, task.item)
+            return ItemResult(task, value_text(value), sent=item.sent)
         except BaseException as error:  # the thread survives any exception
             return ItemResult(task, error=carried(error))
 
@@ -275,7 +280,8 @@ class Transactional:
         fence, tables = self._fence, self._fence.setup.tables
         with self._link.transaction() as conn:
             with lent(conn, stage, _WHOSE):
-                text = value_text(call_user(fence.setup.pid, self._fn, task.item, conn))
+                item = RunningItem(self._fn, fence.running, conn)
+                text = value_text(call_user(fence.setup.pid, item, task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
             owner = fence.owner
             wrote = store.record_one(
@@ -333,7 +339,6 @@ class Threads:
         if number < self._count:
             name = f"msgworker-item-{number}"
             within = copy_context()  # the handler's, so that it counts as one of the instance
-            within.run(ITEM_OF.set, self._fence.running)
             thread = threading.Thread(target=within.run, args=(self._work,), name=name, daemon=True)
             try:
                 thread.start()
@@ -383,15 +388,17 @@ class Remote:
     ) -> None:
         self._pid = fence.setup.pid
         self._executor = executor
-        self._fn = AsItem(fn, fence.running)
+        self._fn = fn
+        self._running = fence.running
         self._ended = ended
         self._open: set[Future[Any]] = set()
 
     def start(self, task: Task) -> None:
         """Submit a task; raises the executor's error if it accepts none."""
-        future = self._executor.submit(self._fn, task.item)
+        item = RunningItem(self._fn, self._running)
+        future = self._executor.submit(item, task.item)
         self._open.add(future)
-        future.add_done_callback(lambda done: self._returned(task, done))
+        future.add_done_callback(lambda done: self._returned(task, item, done))
 
     def cancel(self) -> None:
         """Cancel tasks that have not started."""
@@ -401,11 +408,11 @@ class Remote:
     def close(self) -> None:
         """Nothing to end: the executor belongs to the user."""
 
-    def _returned(self, task: Task, future: Future[Any]) -> None:
+    def _returned(self, task: Task, item: RunningItem, future: Future[Any]) -> None:
         end_if_forked(self._pid)
         self._open.discard(future)
         try:
-            ended = ItemResult(task, value_text(future.result()))
+            ended = ItemResult(task, value_text(future.result()), sent=item.sent)
         except CancelledError:
             ended = ItemResult(task, skipped=True)
         except BaseException as error:

@@ -6,7 +6,8 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 from uuid import UUID
@@ -21,6 +22,7 @@ from msgworker.instance.observers import facts
 from msgworker.instance.state import Outage
 from msgworker.store import items as store
 from msgworker.store.items import LOOK, Record
+from msgworker.store.send import notify
 from msgworker.table import MAX_OBJECT_ID
 
 # --- Keys of items: valid keys, their recorded form, and the set of seen keys.
@@ -152,17 +154,25 @@ def checked_name(name: Any) -> str:
 T = TypeVar("T")
 LINGER_SECONDS = 0.1
 RACES = 3
+MAX_SENDS = 1000
+"""How many messages of items wait for their records, before these are written at once."""
 
 
 class Recorder:
     """Writes the records of one fan-out, on one connection, in the thread that runs the fan-out.
 
-    at_most: how many records may wait before they are written.
+    at_most: how many records may wait before they are written. on_refused: called with a done item
+    of which the database refuses a message, and with the error; returns the text of its record.
     """
 
-    def __init__(self, fence: Fence, *, at_most: int) -> None:
+    def __init__(
+        self, fence: Fence, *, at_most: int, on_refused: Callable[[Task, BaseException], str]
+    ) -> None:
         self._fence = fence
         self._at_most = at_most
+        self._on_refused = on_refused
+        self._senders: dict[str, Task] = {}
+        self._sends = 0
         self._link: Connections = fence.shared.connector.new(beside=True)
         self._link.owner = fence.owner
         self._outage = Outage(
@@ -187,11 +197,16 @@ class Recorder:
         fence = self._fence
         return self._reading(lambda c: store.known(c, fence.setup.tables, fence.msg_id, keys))
 
-    def add(self, task: Task, value: str | None, error: str | None) -> None:
-        """Add a result."""
+    def add(self, ended: ItemResult, error: str | None) -> None:
+        """Add a result; error: its text."""
+        task = ended.task
         if not self._waiting:
             self._since = time.monotonic()
-        self._waiting.append(Record(task.text, error is None, task.tries + 1, value, error))
+        one = Record(task.text, error is None, task.tries + 1, ended.value, error, ended.sent)
+        self._waiting.append(one)
+        if one.sends:
+            self._senders[task.text] = task
+            self._sends += len(one.sends)
         if task.there:
             self._there.add(task.text)
 
@@ -199,7 +214,7 @@ class Recorder:
         """Seconds until the waiting records should be written; 0 or less: now."""
         if not self._waiting:
             return LINGER_SECONDS
-        if len(self._waiting) >= self._at_most:
+        if len(self._waiting) >= self._at_most or self._sends >= MAX_SENDS:
             return 0.0
         return self._since + LINGER_SECONDS - time.monotonic()
 
@@ -211,10 +226,35 @@ class Recorder:
         """
         if not self._waiting:
             return
+        try:
+            self._write_all(self._waiting)
+        except Exception as error:
+            if not self._senders or not _is_refusal(error):
+                raise
+            while (
+                self._waiting
+            ):  # one by one, so that only the items whose messages are refused fail
+                self._write_one(self._waiting[0])
+                del self._waiting[0]
+        self._waiting.clear()
+        self._there.clear()
+        self._senders.clear()
+        self._sends = 0
+
+    def _write_one(self, one: Record) -> None:
+        try:
+            self._write_all([one])
+        except Exception as error:
+            if not one.sends or not _is_refusal(error):
+                raise
+            text = self._on_refused(self._senders[one.key], error)
+            self._write_all([replace(one, done=False, value=None, error=text, sends=())])
+
+    def _write_all(self, batch: list[Record]) -> None:
         races = 0
 
         def look() -> None:
-            self._there = set(self.known([one.key for one in self._waiting]))
+            self._there |= set(self.known([one.key for one in batch]))
 
         def judge(error: BaseException, looking: bool) -> Fate:
             nonlocal races
@@ -223,33 +263,34 @@ class Recorder:
             hopeless = kind in (Trouble.OTHER, Trouble.REFUSED) or races > RACES
             return Fate.RAISE if hopeless else Fate.UNKNOWN
 
-        wrote = until_known(self._write, look, self._may_continue, self._outage, judge=judge)
+        send = partial(self._write, batch)
+        wrote = until_known(send, look, self._may_continue, self._outage, judge=judge)
         if wrote is False:
             self._fence.lost = True
         if not wrote:
             raise LostClaim(self._fence.msg_id, self._fence.owner)
-        self._waiting.clear()
-        self._there.clear()
 
     def close(self) -> None:
         """Give the connection back."""
         self._fence.shared.connector.lent.discard(self._link)
         self._link.close()
 
-    def _write(self) -> bool:
-        fence = self._fence
-        tables, msg_id, batch = fence.setup.tables, fence.msg_id, self._waiting
+    def _write(self, batch: list[Record]) -> bool:
+        fence, setup = self._fence, self._fence.setup
         with self._link.transaction() as conn:
-            return store.record(
+            wrote = store.record(
                 conn,
-                tables,
-                msg_id,
+                setup.tables,
+                fence.msg_id,
                 batch,
                 me=fence.owner,
                 tries=fence.row.tries,
                 there=self._there,
                 total=fence.total,
             )
+            if wrote and self._sends and setup.channel is not None:
+                notify(conn, setup.channel)
+            return wrote
 
     def _reading(self, read: Callable[[Connection], T]) -> T:
         def send() -> tuple[T]:
@@ -263,6 +304,12 @@ class Recorder:
 
     def _may_continue(self) -> bool:
         return not self._fence.gone and not self._fence.shared.stop.gave_up()
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the database may refuse one message or record, and not all."""
+    kinds = (Trouble.RACE, Trouble.REFUSED, Trouble.OTHER)
+    return not isinstance(error, LostClaim) and trouble(error) in kinds
 
 
 # --- One running fan-out: pass items to their executor, take the results, record them.
@@ -311,7 +358,7 @@ class FanOutRun:
         self._in_flight = in_flight
         self._open_at_most = max(BATCH, in_flight)
         self._text_of = text_of
-        self._recorder = Recorder(fence, at_most=BATCH // 2)
+        self._recorder = Recorder(fence, at_most=BATCH // 2, on_refused=self._refused)
         self._running = 0
         self._behind: dict[Any, deque[Task]] = {}
         self._queued = 0
@@ -423,8 +470,9 @@ class FanOutRun:
                 f"the executor cancelled item {ended.task.key!r:.80}; the next try runs it"
             )
         self._note(ended)
-        if ended.task.group is not None:
-            self._next_of_group(ended.task.group, failed=ended.error is not None)
+        if (group := ended.task.group) is not None:
+            failed = ended.error is not None or group in self._broken
+            self._next_of_group(group, failed=failed)
 
     def _note(self, ended: ItemResult) -> None:
         task, tally = ended.task, self.tally
@@ -434,13 +482,27 @@ class FanOutRun:
             tally.done += 1
             tally.values[task.place] = value_of(ended.value)
         else:
-            text = self._text_of(ended.error)
-            tally.failed_count += 1
-            tally.first_error = tally.first_error or ended.error
-            if len(tally.failed) < FAILED_KEPT:
-                tally.failed[task.key] = text
+            text = self._failed(task, ended.error)
         if not ended.recorded:
-            self._recorder.add(task, ended.value, text)
+            self._recorder.add(ended, text)
+
+    def _failed(self, task: Task, error: BaseException) -> str:
+        tally, text = self.tally, self._text_of(error)
+        tally.failed_count += 1
+        tally.first_error = tally.first_error or error
+        if len(tally.failed) < FAILED_KEPT:
+            tally.failed[task.key] = text
+        return text
+
+    def _refused(self, task: Task, error: BaseException) -> str:
+        """A done item has sent what the database refuses, so it fails. Of its group, what has
+        started meanwhile goes on."""
+        self.tally.done -= 1
+        self.tally.values[task.place] = None
+        if task.group is not None:
+            self._broken.add(task.group)
+        why = MsgworkerError(f"a message that the item sends was refused: {reason_of(error)}")
+        return self._failed(task, why)
 
     def _next_of_group(self, group: Any, *, failed: bool) -> None:
         """Start the next item of a group: one at a time, in order; after a failed one, no other

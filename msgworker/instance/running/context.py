@@ -29,34 +29,62 @@ from msgworker.tracing import NoTracer
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# --- Whether code runs inside an item of a fan-out, where nothing may be sent with the outcome.
+# --- What an item of a fan-out sends: with its record.
 #
-# An item that is done does not run again when its message is tried again, so what it sent in the
-# failed try would be lost.
+# An item that is done does not run again when its message is tried again. So what it sends is
+# committed with its record, or not at all: with the outcome of the message it would be lost in a
+# failed try.
 
-ITEM_OF: ContextVar[object] = ContextVar("msgworker_item_of", default=None)
-"""The running handler whose item this thread or task runs; None outside of items."""
+SENDING = ProcessLock()
+"""Held for a moment by each call of ctx.send in a plain handler or item, and when an item ends."""
 
 
-class AsItem:
-    """The function of a fan-out, marked while an executor of the user runs it in this process.
+class RunningItem:
+    """The function of a fan-out, as it runs for one item. Pickled, it is the function alone:
+    another process has no context to send with.
 
-    Pickled, it is the function alone: another process has no context to send with.
+    running: the handler whose item it is. connection: of a transactional item. sent: what a plain
+    one has sent, complete when it has ended; of its last run, if an executor repeats it.
     """
 
-    def __init__(self, fn: Callable[[Any], Any], running: object) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], running: object, connection: Connection | None = None
+    ) -> None:
         self._fn = fn
-        self._running = running
+        self.running = running
+        self.connection = connection
+        self.sent: list[Outgoing] = []
+        self._ended = False
 
-    def __call__(self, item: Any) -> Any:
-        before = ITEM_OF.set(self._running)
+    def __call__(self, *arguments: Any) -> Any:
+        self.sent, self._ended = [], False
+        before = ITEM.set(self)
         try:
-            return self._fn(item)
+            return self._fn(*arguments)
         finally:
-            ITEM_OF.reset(before)
+            ITEM.reset(before)
+            with SENDING:
+                self._ended = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial, (self._fn,)
+
+    def send(self, message: Outgoing, tables: Tables) -> Any:
+        """Insert a message, or keep it for the item's record; returns the msg_id, if it has one."""
+        with SENDING:
+            if self._ended:
+                raise HandlerMisuse(
+                    "ctx.send after its item has returned: its record is being written; call it "
+                    "before that, or use App.send"
+                )
+            if self.connection is None:
+                self.sent.append(message)
+                return None
+        return store.send_one(self.connection, tables, message)
+
+
+ITEM: ContextVar[RunningItem | None] = ContextVar("msgworker_item", default=None)
+"""The item that this thread or task runs; None outside of items."""
 
 
 # --- The result of a fan-out.
@@ -121,8 +149,6 @@ class Sends(Protocol):
     def tracer(self) -> NoTracer: ...
 
 
-SENDING = ProcessLock()
-"""Held for a moment by each call of ctx.send in a plain handler."""
 _RETURNED: list[tuple[Any, Outgoing]] = []
 """Replaces `Context._sends` once the handler has returned."""
 
@@ -226,8 +252,12 @@ class Context:
         postponed or loses its claim, nothing is sent, so that a retry sends nothing twice. Any
         thread of the handler may call it until the handler returns. See docs/guides/chains.md.
 
-        Raises what App.send raises for bad arguments; HandlerMisuse after the handler has returned,
-        in an item of a fan-out, and for on_duplicate="raise" in a plain handler.
+        In an item of a fan-out it is sent with the item's record, also if the message fails
+        afterwards: at once with transactional_items=True, else when the record is written. An item
+        that fails sends nothing, and one that is done does not run again.
+
+        Raises what App.send raises for bad arguments; HandlerMisuse after the handler, or the item,
+        has returned, and for on_duplicate="raise" in a plain one.
         """
         message = self._outgoing(
             topic,
@@ -246,12 +276,6 @@ class Context:
     def _outgoing(self, topic: str, *what: Any, **options: Any) -> Outgoing:
         """The message to send, checked."""
         assert self._setup is not None
-        if ITEM_OF.get() is self._running:
-            raise HandlerMisuse(
-                "ctx.send in an item of a fan-out: an item that is done does not run again when "
-                "its message is tried again, so what it has sent would be missing; return from the "
-                "item what is to be sent, and call ctx.send after fan_out has returned"
-            )
         tables = self._setup.tables
         refuse_topic(tables, topic)
         with self._setup.tracer.sending(topic) as sending:
@@ -273,8 +297,10 @@ class Context:
         from msgworker.store import jobs  # each instance has it
 
         if msg_id not in (known := self._jobs):
-            if self._connection is not None:
-                known[msg_id] = jobs.job_of(self._connection, self._setup.tables, msg_id)
+            item = self._item
+            conn = self._connection if item is None else item.connection
+            if conn is not None:
+                known[msg_id] = jobs.job_of(conn, self._setup.tables, msg_id)
             else:
                 with connecting(self._setup.engine) as conn:
                     known[msg_id] = jobs.job_of(conn, self._setup.tables, msg_id)
@@ -289,19 +315,34 @@ class Context:
             self._known_jobs: dict[Any, int | None] = {}
         return self._known_jobs
 
+    @property
+    def _item(self) -> RunningItem | None:
+        """The item of this handler that this thread or task runs."""
+        item = ITEM.get()
+        return item if item is not None and item.running is self._running else None
+
     def _send(self, message: Outgoing, of: Any) -> Any:
-        """Send a message with the outcome of the message whose msg_id is `of`."""
+        """Send a message with the outcome of the message whose msg_id is `of`, or with the record
+        of the item that sends it."""
         assert self._setup is not None
-        if self._connection is not None:
-            msg_id = store.send_one(self._connection, self._setup.tables, message, own=of)
+        item = self._item
+        conn = self._connection if item is None else item.connection
+        if conn is not None:
+            if item is None:
+                msg_id = store.send_one(conn, self._setup.tables, message, own=of)
+            else:
+                msg_id = item.send(message, self._setup.tables)
             if self._setup.channel is not None:
-                store.notify(self._connection, self._setup.channel)
+                store.notify(conn, self._setup.channel)
             return msg_id
         if message.on_duplicate == "raise":
             raise HandlerMisuse(
                 'on_duplicate="raise" cannot raise in a plain handler, whose messages are sent '
-                'when it has returned; use "skip" or "replace", or transactional=True'
+                'when it has returned; use "skip" or "replace", or transactional=True '
+                "(transactional_items=True in an item of a fan-out)"
             )
+        if item is not None:
+            return item.send(message, self._setup.tables)
         with SENDING:
             if self._sends is _RETURNED:
                 raise HandlerMisuse(
