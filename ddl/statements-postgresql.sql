@@ -933,6 +933,15 @@ UPDATE msgworker_job SET sealed_at=coalesce(msgworker_job.sealed_at, statement_t
     msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
     msgworker_job.cancelled_at IS NULL;
 
+-- pause: Let no message of a job start; False if that is so, or it has completed
+UPDATE msgworker_job SET paused_at=statement_timestamp(), paused_by=%(mw_by)s::VARCHAR WHERE
+    msgworker_job.job_id = %(mw_job)s::BIGINT AND msgworker_job.table_name = %(mw_table)s::VARCHAR AND
+    msgworker_job.completed_at IS NULL AND msgworker_job.paused_at IS NULL;
+
+-- resume: Let them start again; False if it was not paused
+UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND
+    msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.paused_at IS NOT NULL;
+
 -- complete: Complete a job and send its message, if nothing of it is unfinished and no other has done so
 SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, msgworker_job.payload,
     msgworker_job.cancelled_at
@@ -1120,7 +1129,30 @@ DELETE FROM msgworker_cancel WHERE msgworker_cancel.table_name = %(table_name_1)
     msgworker_cancel.msg_id = %(mw_id)s::BIGINT AND msgworker_cancel.seen_owner = %(mw_owner)s::VARCHAR AND
     msgworker_cancel.seen_tries = %(mw_tries)s::INTEGER;
 
--- ==================== pauses: Paused topics: one row each, read by every instance in its heartbeat
+-- ==================== pauses: Paused topics: one row each, read by every instance in its heartbeat; and paused jobs
+
+-- jobs: The jobs that are paused; none where there are no jobs
+SELECT msgworker_job.job_id
+FROM msgworker_job
+WHERE msgworker_job.table_name = %(param_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
+    msgworker_job.paused_at IS NOT NULL;
+
+-- read_jobs: The jobs that are paused, the newest first; none where this login may not read them, and then its
+--     transaction may be of no more use
+SELECT msgworker_job.job_id, msgworker_job.name, CASE WHEN msgworker_job.paused_at BETWEEN '0001-01-02' AND
+    '9999-12-30' THEN msgworker_job.paused_at END AS paused_at, msgworker_job.paused_by
+FROM msgworker_job
+WHERE msgworker_job.table_name = %(param_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
+    msgworker_job.paused_at IS NOT NULL ORDER BY msgworker_job.job_id DESC;
+
+-- held_among: Those of these messages (at most `max_ids`) whose job is paused
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.job_id IN (SELECT
+    msgworker_job.job_id
+FROM msgworker_job
+WHERE msgworker_job.table_name = %(param_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
+    msgworker_job.paused_at IS NOT NULL);
 
 -- read_all: The topics that are paused, by name
 SELECT msgworker_pause.topic, msgworker_pause.actor, msgworker_pause.reason, msgworker_pause.paused_at

@@ -33,6 +33,7 @@ class Said(StrEnum):
     MESSAGE_LOST = "message.lost"
     BATCH_ALONE = "batch.alone"
     TOPICS_PAUSED = "topics.paused"
+    JOBS_PAUSED = "jobs.paused"
     DATABASE_AWAY = "database.away"
     DATABASE_BACK = "database.back"
     POOLER_FOUND = "pooler.found"

@@ -283,6 +283,11 @@ def open_job(
         raise ConfigError(f"the name of a job is a text of 1 to {MAX_JOB} characters, got {name!r}")
     if "\x00" in name or not is_text(name):
         raise ConfigError(f"the name {name!r:.120} holds a NUL or half of a surrogate pair")
+    if on_dead == "wait" and tables.spec.on_dead != "block" and not tables.has("last_error"):
+        raise ConfigError(
+            'on_dead="wait" needs the column last_error: without it no message counts as discarded'
+            ", and the job would not end"
+        )
     if on_dead not in JOB_POLICIES:
         raise ConfigError(f'on_dead of a job is "complete" or "wait"; got {on_dead!r:.60}')
     if opened_by is not None and not isinstance(opened_by, str):

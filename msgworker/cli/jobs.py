@@ -1,4 +1,4 @@
-"""`jobs`: list them, show one and watch how far it is, seal one, cancel one."""
+"""`jobs`: list them, show one and watch how far it is, seal, pause, resume and cancel one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.queries.jobs import JobInfo, JobState
 
-ACTIONS = ("show", "seal", "cancel")
+ACTIONS = ("show", "seal", "pause", "resume", "cancel")
 COLUMNS = (
     Column("JOB", "right"),
     Column("NAME", share=2),
@@ -49,7 +49,7 @@ NOTE_SECONDS = 10.0
 
 
 @click.command("jobs")
-@click.argument("action", metavar="[show|seal|cancel]", required=False)
+@click.argument("action", metavar="[show|seal|pause|resume|cancel]", required=False)
 @click.argument("job", metavar="[ID]", required=False)
 @click.option("--open", "is_open", is_flag=True, help="Only those that have not completed.")
 @click.option(
@@ -71,7 +71,8 @@ def jobs(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """List jobs, the newest first; show how far one is; seal one; or cancel one with its messages.
+    """List jobs, the newest first; show how far one is; seal one; let none of its messages start,
+    and let them start again; or cancel one with its messages.
 
     Its messages: `list --job ID`; its dead ones run again by `rerun --job ID`. With --watch the
     exit code is 1 if messages of it are dead.
@@ -83,7 +84,7 @@ def jobs(
         raise Usage(f"name the job by its id: msgworker jobs {action} ID")
     if watch and action != "show":
         raise Usage("--watch is for one job: msgworker jobs show ID --watch")
-    if action not in ("seal", "cancel") and any(how.values()):
+    if action in (None, "show") and any(how.values()):
         raise Usage(f"what is to be done? {', '.join(ACTIONS[1:])}, and the id of a job")
     if action == "cancel" and not how["dry_run"] and not (how["reason"] or "").strip():
         raise Usage("--reason is required; it is kept in the audit")
@@ -95,9 +96,9 @@ def jobs(
     if action == "show":
         return _show(app, job_id, as_json=as_json, watch=watch)
     yes = how.pop("yes")
-    if action == "seal":
-        return _seal(app, job_id, as_json, **how)
-    return _cancel(app, job_id, as_json, yes=yes, **how)
+    if action == "cancel":
+        return _cancel(app, job_id, as_json, yes=yes, **how)
+    return _switch(app, action, job_id, as_json, **how)
 
 
 def _list(app: App, json: bool, **asked: Any) -> int:
@@ -115,7 +116,7 @@ def _list(app: App, json: bool, **asked: Any) -> int:
 
 def _row(one: JobInfo) -> list[Any]:
     numbers = [str(one.waiting), str(one.running), str(one.done), str(one.dead)]
-    return [one.job_id, one.name, one.state, *numbers, _percent(one), age(since(one.opened_at))]
+    return [one.job_id, one.name, one.state, *numbers, one.percent, age(since(one.opened_at))]
 
 
 def as_dict(one: JobInfo) -> dict[str, Any]:
@@ -124,7 +125,8 @@ def as_dict(one: JobInfo) -> dict[str, Any]:
     counts = {name: getattr(one, name) for name in ("waiting", "running", "done", "dead", "total")}
     more = [name for name, found in counts.items() if found.more]
     fields |= {name: found.count for name, found in counts.items()}
-    return fields | {"at_least": more, "percent": round(100 * one.share, 1)}
+    percent = None if one.share is None else round(100 * one.share, 1)
+    return fields | {"at_least": more, "percent": percent}
 
 
 def _known(app: App, job_id: int) -> JobInfo:
@@ -153,8 +155,9 @@ def _watched(app: App, job_id: int) -> JobInfo:
             if found.completed_at is not None:
                 return found
             before = before or (now, found.ended.count)
-            seconds = now - before[0]
-            rate = (found.ended.count - before[1]) / seconds if seconds else found.rate
+            seconds, rate = now - before[0], found.rate
+            if seconds and not found.ended.more:
+                rate = (found.ended.count - before[1]) / seconds
             if seconds >= NOTE_SECONDS:
                 before = (now, found.ended.count)
             text = f"job {job_id}: {progress(found, rate)}"
@@ -170,11 +173,9 @@ def _watched(app: App, job_id: int) -> JobInfo:
 
 def progress(one: JobInfo, rate: float | None) -> str:
     """Such as "[#######...] 62.3 %, 62,310 of 100,000, 12 dead, 3,100/s, 12 seconds left"."""
-    marks = int(20 * one.share)
-    parts = [
-        f"[{'#' * marks}{'.' * (20 - marks)}] {_percent(one)} %",
-        f"{one.ended} of {one.total}",
-    ]
+    marks = None if one.share is None else int(20 * one.share)
+    bar = "?" * 20 if marks is None else "#" * marks + "." * (20 - marks)
+    parts = [f"[{bar}] {one.percent} %", f"{one.ended} of {one.total}"]
     if one.dead.count:
         parts.append(f"{one.dead} dead")
     if rate:
@@ -188,11 +189,6 @@ def progress(one: JobInfo, rate: float | None) -> str:
     return ", ".join(parts)
 
 
-def _percent(one: JobInfo) -> str:
-    percent = f"{100 * one.share:.1f}"
-    return "99.9" if percent == "100.0" and one.share < 1 else percent
-
-
 def _lines(one: JobInfo) -> list[str]:
     over = one.completed_at is not None
     lines = [f"job {one.job_id}: {safe(one.name)}", f"state: {one.state}"]
@@ -203,9 +199,10 @@ def _lines(one: JobInfo) -> list[str]:
         counts = f"{one.done} done, {one.dead} dead"
         counts += f"; since then {again:,} of it are unfinished again" if again else ""
     lines.append(f"messages: {counts}")
-    for name in ("opened_at", "sealed_at", "cancelled_at", "completed_at"):
-        if (instant := getattr(one, name)) is not None:
-            by = f" by {safe(one.opened_by)}" if name == "opened_at" and one.opened_by else ""
+    who = {"opened_at": one.opened_by, "paused_at": one.paused_by}
+    for name in ("opened_at", "sealed_at", "paused_at", "cancelled_at", "completed_at"):
+        if (instant := getattr(one, name)) is not None and not (over and name == "paused_at"):
+            by = f" by {safe(who[name])}" if who.get(name) else ""
             lines.append(f"{name.removesuffix('_at')}: {when(instant)}{by}")
     if one.on_complete is not None:
         sent = "" if one.report_id is None else f": message {one.report_id}"
@@ -216,15 +213,24 @@ def _lines(one: JobInfo) -> list[str]:
     return lines
 
 
-def _seal(app: App, job_id: int, json: bool, **how: Any) -> int:
+DONE = {"seal": "sealed", "pause": "paused", "resume": "resumed"}
+
+
+def _switch(app: App, action: str, job_id: int, json: bool, **how: Any) -> int:
     _known(app, job_id)
-    done = app.ops.seal_job(job_id, **how)
+    did = DONE[action]
+    try:
+        done = getattr(app.ops, f"{action}_job")(job_id, **how)
+    except ConfigError as error:
+        raise NothingMatched(str(error)) from None
     if json:
-        print_json({"operation": done.op_id, "job": job_id, "sealed": int(done)})
+        print_json({"operation": done.op_id, "job": job_id, did: int(done)})
     elif done:
-        click.echo(f"{'would have ' if done.dry_run else ''}sealed job {job_id}")
+        click.echo(f"{'would have ' if done.dry_run else ''}{did} job {job_id}")
+    elif action == "resume":
+        raise NothingMatched(f"job {job_id} is not paused")
     else:
-        click.echo(f"job {job_id} is sealed already")
+        click.echo(f"job {job_id} is {did} already")
     return 0
 
 
@@ -235,6 +241,10 @@ def _cancel(app: App, job_id: int, json: bool, *, yes: bool, dry_run: bool, **ho
     except ConfigError as error:
         raise NothingMatched(str(error)) from None
     if dry_run:
+        if not would.matched:
+            text = f"would seal job {job_id}; none of its messages is unfinished"
+            print_json(as_json_of(would, "cancelled")) if json else click.echo(text)
+            return 0
         return print_result(would, word="cancelled", verb="cancel", json=json)
     what = f"{plural(int(would), 'message')} of job {job_id}"
     if int(would) > 1:

@@ -136,7 +136,7 @@ OPEN = (State.NEW, State.PROCESSING, State.FAILED)
 def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     """Count messages by state and topic, with the age of the oldest."""
     app = open_app(ctx, given)
-    counts, limits = app.ops.counts(), app.ops.limits()
+    counts, limits, paused = app.ops.counts(), app.ops.limits(), app.ops.paused_jobs()
     if as_json:
         print_json(
             {
@@ -144,6 +144,7 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
                 "table": app.table.name,
                 "counts": [_count_dict(count) for count in counts],
                 "limits": [_limit_dict(one, counts) for one in limits],
+                "paused_jobs": [asdict(one) for one in paused],
             }
         )
         return
@@ -156,6 +157,9 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     print_table(columns, status_rows(counts, words))
     for one in limits:
         print_text(_limit_text(one, counts), rest="    ")
+    for job in paused:
+        by = safe(job.paused_by or "plain SQL")
+        print_text(f"job {job.job_id}, {safe(job.name)}: paused by {by}", rest="    ")
     if any(c.exact is not Exact.EXACT for c in counts):
         note("a large table: + means at least, ~ is from the database's statistics")
     if to_terminal() and any(c.status is State.DEAD for c in counts):
@@ -428,6 +432,8 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
         lines.append(("priority", f"{info.priority}"))
     if info.scheduled_for is not None:
         lines.append(("schedule", f"sent for {when(info.scheduled_for)}"))
+    if info.job_id is not None:
+        lines.append(("job", f"{info.job_id}: msgworker jobs show {info.job_id}"))
     if info.unique_key is not None:
         kept = ", kept until the message is purged" if info.unique_kept == 1 else ""
         lines.append(("unique key", f"{safe(info.unique_key)}{kept}"))

@@ -423,12 +423,13 @@ class Controls:
     """What operators have set for topics, as of the last housekeeping; replaced as a whole, so a
     caller reads it once for each decision.
 
-    paused: topics whose handlers do not start. limits: by topic, over all instances. apart: the
-    topics of both.
+    paused: topics whose handlers do not start; `HELD` while a job is paused. held: messages in
+    flight that belong to one. limits: by topic, over all instances. apart: the topics of both.
     """
 
     paused: frozenset[str] = frozenset()
     limits: Mapping[str, Limit] = field(default_factory=dict)
+    held: frozenset[int] = frozenset()
     apart: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -436,16 +437,16 @@ class Controls:
 
     def is_apart(self, row: Row) -> bool:
         """Whether the flag may not pass to this message from the one before it in its lane: its
-        topic is paused, or is limited, so that it needs a permit."""
-        return bool(self.apart) and topic_of(row.topic) in self.apart
+        topic or its job is paused, or its topic is limited, so that it needs a permit."""
+        return bool(self.apart) and (topic_of(row.topic) in self.apart or row.msg_id in self.held)
 
     def needs_permit(self, row: Row) -> bool:
         """Whether the message may be flagged only where a permit is free: its topic is limited."""
         return bool(self.limits) and topic_of(row.topic) in self.limits
 
     def is_paused(self, row: Row) -> bool:
-        """Whether the message's handler may not start now because its topic is paused."""
-        return bool(self.paused) and topic_of(row.topic) in self.paused
+        """Whether the message's handler may not start now because its topic or job is paused."""
+        return bool(self.paused) and (topic_of(row.topic) in self.paused or row.msg_id in self.held)
 
 
 class Peers(NamedTuple):

@@ -32,6 +32,8 @@ from msgworker.logs import Said
 from msgworker.processlock import ProcessLock
 from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left, left
+from msgworker.store import pauses
+from msgworker.store.pauses import HELD, holding
 from msgworker.table import Slice
 
 # --- The report of a drain: what it did and which messages are left.
@@ -42,7 +44,7 @@ WORDS = {
     Waits.ELSEWHERE: "held elsewhere",
     Waits.SILENT: "held by a silent instance",
     Waits.NOBODY: "held by nobody",
-    Waits.PAUSED: "topic paused",
+    Waits.PAUSED: "paused",
     Waits.LIMITED: "topic limited",
     Waits.NO_HANDLER: "no handler",
     Waits.OTHER_TOPICS: "other topics",
@@ -219,7 +221,7 @@ def _left(instance: Instance, within: Slice | None) -> Left:
     link = shared.connector.new()
     try:
         with link.statement() as conn:
-            return left(conn, setup.tables, asked)
+            return left(conn, holding(setup.tables, shared.controls.paused), asked)
     finally:
         link.close()
 
@@ -318,7 +320,8 @@ class Worker(Working):
     @property
     def paused(self) -> frozenset[str]:
         """The topics that are paused, as last read from the database."""
-        return self.instance.shared.controls.paused if self.instance else frozenset()
+        paused = self.instance.shared.controls.paused if self.instance else frozenset[str]()
+        return paused - {HELD}
 
     @property
     def tally(self) -> Tally:
@@ -572,4 +575,7 @@ class Worker(Working):
         DatabaseUnavailable, SchemaError."""
         setup = self._look()
         with connecting(setup.engine) as conn:
-            return left(conn, setup.tables, setup.asked())
+            held = pauses.read_jobs(conn, setup.tables)
+        with connecting(setup.engine) as conn:
+            t = setup.tables
+            return left(conn, holding(t) if held else t, setup.asked())

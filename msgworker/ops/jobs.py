@@ -1,28 +1,33 @@
-"""Jobs: list them, seal one, and cancel one with all its messages."""
+"""Jobs: list them, seal one, pause one, and cancel one with all its messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
 from msgworker.config import whole
 from msgworker.errors import ConfigError
+from msgworker.message import State
 from msgworker.ops import call
 from msgworker.ops.queries import MAX_PAGE
 from msgworker.ops.repairs import Repairs
 from msgworker.ops.results import OnProgress, Repaired
 from msgworker.producing import refuse_jobs
 from msgworker.store import jobs as store
+from msgworker.store import pauses
 from msgworker.store.bounded import Found
+from msgworker.store.pauses import PausedJob
 from msgworker.table import JOB_TABLE, Tables
 
 if TYPE_CHECKING:  # the methods that read import it
     from msgworker.queries.jobs import JobInfo
 
 MOST_ID = 2**63 - 1
+CANCEL_RERUN = "`cancel` cancels what was rerun of it"
 
 
 class Jobs(Repairs):
@@ -72,6 +77,43 @@ class Jobs(Repairs):
             "seal-job", job_id, by, dry_run, store.seal, lambda job: not job.sealed_at
         )
 
+    def pause_job(
+        self,
+        job_id: int,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Let no message of a job start, on any instance, from its next heartbeat on: what runs
+        ends, what waits keeps its place, and so does what stands behind it in the same object.
+
+        It waits for those who have sent into the job and not committed. Returns 1, or 0 if it was
+        paused already. Raises ConfigError for an unknown job, and for one that has completed.
+        """
+        by = self._who(actor, reason)
+        self._refuse_completed(job_id, "pause the topics of what was rerun of it")
+        act = partial(store.pause, by=by.actor)
+        return self._on_job("pause-job", job_id, by, dry_run, act, lambda job: not job.paused_at)
+
+    def resume_job(
+        self,
+        job_id: int,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Let the messages of a paused job start again. Returns 1, or 0 if it was not paused.
+        Raises ConfigError for an unknown job."""
+        by = self._who(actor, reason)
+        wanted: Callable[[JobInfo], bool] = lambda job: job.paused_at is not None  # noqa: E731
+        return self._on_job("resume-job", job_id, by, dry_run, store.resume, wanted)
+
+    def paused_jobs(self) -> list[PausedJob]:
+        """The jobs that are paused and have not completed, the newest first."""
+        return self._read(pauses.read_jobs)
+
     def cancel_job(
         self,
         job_id: int,
@@ -85,23 +127,30 @@ class Jobs(Repairs):
         """Cancel a job: it is sealed, its message is never sent, and all its messages that have not
         ended are cancelled, as by `cancel(job=...)`, whose result is returned.
 
-        An interrupted call is continued by another one. A reason is required. Raises ConfigError
-        for an unknown job, and for one that has completed.
+        An interrupted call is continued by another one. A reason is required. What handlers of its
+        messages have sent into it meanwhile is cancelled, too. Raises ConfigError for an unknown
+        job, and for one that has completed.
         """
         by = self._who(actor, reason, needs_reason=None if dry_run else "cancel-job")
+        self._refuse_completed(job_id)
+        how: dict[str, Any] = {"job": job_id, "reason": reason, "actor": actor, "rate": rate}
+        if dry_run:
+            return self.cancel(**how, dry_run=True)
+        wanted: Callable[[JobInfo], bool] = lambda job: not job.cancelled_at  # noqa: E731
+        self._on_job("cancel-job", job_id, by, False, store.cancel, wanted)
+        if self._known_job(job_id).cancelled_at is None:  # it has just completed
+            self._refuse_completed(job_id)
+        done = more = self.cancel(**how, progress=progress)
+        while more and self._known_job(job_id).waiting.count:
+            more = self.cancel(**how, status=State.NEW)  # what was sent by those that ran
+            done = replace(
+                done, matched=done.matched + more.matched, changed=done.changed + more.changed
+            )
+        return done
+
+    def _refuse_completed(self, job_id: int, then: str = CANCEL_RERUN) -> None:
         if self._known_job(job_id).completed_at is not None:
-            raise ConfigError(f"job {job_id} has completed; `cancel` cancels what was rerun of it")
-        if not dry_run:
-            wanted: Callable[[JobInfo], bool] = lambda job: not job.cancelled_at  # noqa: E731
-            self._on_job("cancel-job", job_id, by, False, store.cancel, wanted)
-        return self.cancel(
-            job=job_id,
-            reason=reason,
-            actor=actor,
-            rate=rate,
-            dry_run=dry_run,
-            progress=progress,
-        )
+            raise ConfigError(f"job {job_id} has completed; {then}")
 
     def _on_job(
         self,

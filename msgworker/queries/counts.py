@@ -19,7 +19,7 @@ from msgworker.payload import shortened, shown
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
 from msgworker.store import bounded, pauses, purge
 from msgworker.store.bounded import Capped, Filter
-from msgworker.store.pauses import Pause
+from msgworker.store.pauses import Pause, PausedJob
 from msgworker.table import Cols, Tables, lit, own_tables
 
 # --- How many messages are in each state.
@@ -243,7 +243,8 @@ class Overview:
     counts: messages in each state; "done" of a large table is an estimate that no topic has a share
     of. topics: by name, all that were seen: in messages, in handlers of live instances, in pauses
     and limits. oldest_seconds: the age of the oldest new message. live, silent, dead: how many
-    instances; a silent one is live, but misses its heartbeat or has stopped.
+    instances; a silent one is live, but misses its heartbeat or has stopped. paused_jobs: the
+    newest first.
     """
 
     read_at: datetime
@@ -253,6 +254,7 @@ class Overview:
     live: int
     silent: int
     dead: int
+    paused_jobs: tuple[PausedJob, ...] = ()
 
     def count(self, status: State | str) -> Capped:
         """How many messages are in a state."""
@@ -282,6 +284,7 @@ def overview(conn: Connection, t: Tables) -> Overview:
         live=sum(one.life is Life.LIVE for one in who),
         silent=sum(one.silent for one in who),
         dead=sum(one.life in (Life.DEAD, Life.TAKEN_OVER, Life.NO_LEASE) for one in who),
+        paused_jobs=tuple(pauses.read_jobs(conn, t)),
     )
 
 

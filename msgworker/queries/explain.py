@@ -138,10 +138,18 @@ def _waiting(conn: Connection, t: Tables, info: MessageInfo, world: World) -> Fa
         status=info.status,
         topic=topic,
         due=conn.scalar(due) != 0,
+        held=_held_by_job(conn, t, info),
         unseen=why_not(able, *part_of(conn, t, info.msg_id)) if scoped else "",
         alone=in_quarantine(info.crash_times or 0, info.error_try_times, t.spec.max_tries),
         refused=next(((one, why) for one, why in refusals if why), None),
     )
+
+
+def _held_by_job(conn: Connection, t: Tables, info: MessageInfo) -> str:
+    if info.job_id is None:
+        return ""
+    job = next((one for one in pauses.read_jobs(conn, t) if one.job_id == info.job_id), None)
+    return "" if job is None else f"job {job.job_id} is paused by {job.paused_by or 'plain SQL'}"
 
 
 def _dead_text(t: Tables, info: MessageInfo) -> str:
@@ -226,6 +234,7 @@ class Reason(enum.StrEnum):
     BEHIND = "waits behind another message"
     NOT_DUE = "not due"
     PAUSED = "topic paused"
+    JOB_PAUSED = "job paused"
     LIMITED = "topic limited"
     NO_INSTANCE = "no live instance"
     NO_HANDLER = "no live handler"
@@ -243,7 +252,7 @@ class Waits(enum.StrEnum):
     ELSEWHERE = "elsewhere"  # another live instance has it, or the one before it
     SILENT = "silent"  # the same, but that instance may be dead: its lease has not ended yet
     NOBODY = "nobody"  # it is at 1 without an owner
-    PAUSED = "paused"  # its topic is paused
+    PAUSED = "paused"  # its topic or its job is paused
     LIMITED = "limited"  # a limit of its topic
     NO_HANDLER = "no handler"  # no live instance has a handler for its topic
     OTHER_TOPICS = "other topics"  # this instance was not asked to handle its topic
@@ -272,6 +281,7 @@ class Verdict(enum.Enum):
     NO_HANDLER = Reason.NO_HANDLER, Waits.NO_HANDLER
     OTHER_TOPICS = Reason.NO_HANDLER, Waits.OTHER_TOPICS
     ELSEWHERE = Reason.NEXT, Waits.ELSEWHERE  # another instance has a handler for it
+    HELD = Reason.JOB_PAUSED, Waits.PAUSED
     PAUSED = Reason.PAUSED, Waits.PAUSED
     RETRY = Reason.NOT_DUE, Waits.RETRY
     NO_INSTANCE = Reason.NO_INSTANCE, Waits.NO_HANDLER
@@ -303,7 +313,8 @@ class Asked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a row. owner: its `claimed_by`. due: its instant has come. unseen: why
-    no instance that handles it looks where it stands; "" = one does. alone: it is to run alone.
+    no instance that handles it looks where it stands; "" = one does. held: that its job is paused,
+    "" = it is not. alone: it is to run alone.
     refused: the instance that the database does not let flag it, and why.
 
     Of a running one, as far as it is known: started, whether its handler has; claimed_seconds,
@@ -314,6 +325,7 @@ class Facts:
     owner: str | None = None
     due: bool = True
     unseen: str = ""
+    held: str = ""
     behind: bool = False
     alone: bool = False
     refused: tuple[InstanceInfo, str] | None = None
@@ -376,6 +388,8 @@ def verdict(row: Facts, world: World) -> Verdict:
         return Verdict.OTHER_SLICES
     if not row.due and row.status is State.NEW:
         return Verdict.LATER
+    if row.held:
+        return Verdict.HELD
     unhandled = _unhandled(row.topic, world)
     if unhandled is not None:
         return unhandled
@@ -433,6 +447,8 @@ def sentence(found: Verdict, row: Facts, world: World) -> str:
         return _of_nobody(row, world)
     if found is Verdict.OTHER_SLICES:
         return row.unseen
+    if found is Verdict.HELD:
+        return row.held
     if found is Verdict.LIMITED:
         return f"it waits for {world.full()[row.topic]}"
     if found is Verdict.REFUSED and row.refused is not None:

@@ -21,16 +21,17 @@ COUNTED = 1_000_000
 """The most messages of each state that are counted of one job."""
 OF_A_LIST = 10_000
 """The same of each job of a list."""
-_INSTANTS = ("opened_at", "sealed_at", "cancelled_at", "completed_at")
-_TEXTS = ("name", "opened_by", "on_complete", "object_id", "on_dead", "payload")
+_INSTANTS = ("opened_at", "sealed_at", "cancelled_at", "completed_at", "paused_at")
+_TEXTS = ("name", "opened_by", "on_complete", "object_id", "on_dead", "payload", "paused_by")
 _COLUMNS = ("job_id", *_TEXTS, *_INSTANTS, "report_id", "done", "dead")
 
 
 class JobState(enum.StrEnum):
-    """OPEN: it is not sealed. WAITS: only dead messages are left, and it waits for an operator.
-    CANCELLED: it was, and messages of it may still run."""
+    """OPEN: it is not sealed. PAUSED: none of its messages starts. WAITS: only dead messages are
+    left, and it waits for an operator. CANCELLED: it was, and messages of it may still run."""
 
     OPEN = "open"
+    PAUSED = "paused"
     RUNNING = "running"
     WAITS = "waits"
     CANCELLED = "cancelled"
@@ -44,9 +45,9 @@ class JobInfo:
     waiting: messages that are new, or failed and to be tried again; running, done, dead: the
     others. Of a completed job done and dead are as it ended, and the first two are what was rerun
     or sent since. rate: how many have ended a second, on average since it was opened.
-    seconds_left: until the others have at that rate; None where that is unknown. on_complete,
-    object_id, payload (JSON): of the message that is sent; report_id: that message. on_dead: what a
-    dead message means to it.
+    seconds_left: until the others have at that rate. Both are None where that is unknown, as where
+    not all of those were counted. on_complete, object_id, payload (JSON): of the message that is
+    sent; report_id: that message. on_dead: what a dead message means to it.
     """
 
     job_id: int
@@ -61,6 +62,8 @@ class JobInfo:
     sealed_at: datetime | None
     cancelled_at: datetime | None
     completed_at: datetime | None
+    paused_at: datetime | None
+    paused_by: str | None
     on_complete: str | None
     object_id: str | None
     payload: str | None
@@ -80,8 +83,26 @@ class JobInfo:
         return self.done + self.dead
 
     @property
-    def share(self) -> float:
-        """How much of it has ended, 0 to 1; of a job without messages 1 as soon as it is over."""
+    def share(self) -> float | None:
+        """How much of it has ended, 0 to 1; of a job without messages 1 as soon as it is over. None
+        where not all of them were counted."""
+        return None if self.total.more and self.ended.count else self._share
+
+    @property
+    def percent(self) -> str:
+        """The same as a text: "62.3". Where not all were counted: "at least 62.3" if it is more of
+        those that have ended, "at most 62.3" if of the others, "?" if of both."""
+        ended, others = self.ended.more, (self.waiting + self.running).more
+        if ended and others:
+            return "?"
+        text = f"{100 * self._share:.1f}"
+        text = "99.9" if text == "100.0" and self._share < 1 else text
+        if ended:
+            return f"at least {text}"
+        return f"at most {text}" if others and self.ended.count else text
+
+    @property
+    def _share(self) -> float:
         total = self.total.count
         return self.ended.count / total if total else float(self.completed_at is not None)
 
@@ -130,19 +151,19 @@ def _info(conn: Connection, t: Tables, row: Any, most: int) -> JobInfo:
     found = {name: Capped(count, count >= most) for name, count in counts.items()}
     if over:
         found["done"], found["dead"] = Capped(row.done or 0), Capped(row.dead or 0)
-    ended = found["done"].count + found["dead"].count
-    left = found["waiting"].count + found["running"].count
+    ended, left = found["done"] + found["dead"], found["waiting"] + found["running"]
     age = row.mw_age
     if over and row.opened_at is not None:
         age = (row.completed_at - row.opened_at).total_seconds()
-    rate = ended / float(age) if ended and age and age > 0 else None
-    runs = not over and not found["waiting"].more
+    known_rate = ended.count and not ended.more and age and age > 0
+    rate = ended.count / float(age) if known_rate else None
+    runs = rate and left.count and not left.more and not over and row.paused_at is None
     values: dict[str, Any] = {**dict.fromkeys(_TEXTS), **given, **found}
     return JobInfo(
         job_id=int(row.job_id),
-        state=_state(row, left=left, dead=found["dead"].count),
+        state=_state(row, left=left.count, dead=found["dead"].count),
         rate=rate,
-        seconds_left=left / rate if rate and left and runs else None,
+        seconds_left=left.count / rate if rate and runs else None,
         **values,
     )
 
@@ -152,6 +173,8 @@ def _state(row: Any, *, left: int, dead: int) -> JobState:
         return JobState.CANCELLED
     if row.completed_at is not None:
         return JobState.COMPLETED
+    if row.paused_at is not None:
+        return JobState.PAUSED
     if row.sealed_at is None:
         return JobState.OPEN
     return JobState.WAITS if dead and not left else JobState.RUNNING

@@ -15,6 +15,7 @@ from msgworker.payload import shown
 from msgworker.queries import messages
 from msgworker.queries.explain import Asked, Facts, Verdict, Waits, World, sentence, verdict
 from msgworker.queries.instances import InstanceInfo, Life
+from msgworker.store import pauses
 from msgworker.store.recover import undated
 from msgworker.table import Cols, Tables
 
@@ -55,7 +56,8 @@ class Left:
 
 
 def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
-    """Count what is unfinished, by reason. Where nothing is, it costs one query."""
+    """Count what is unfinished, by reason. Where nothing is, it costs one query. t: see
+    `pauses.holding`."""
     total = messages.unfinished(conn, t)
     if total == 0:
         return Left()
@@ -141,6 +143,7 @@ def _facts_of(one: _Group) -> Facts:
         owner=one.owner,
         due=bool(one.due),
         unseen="" if one.here else "its scope does not look where it stands",
+        held="its job is paused" if one.topic == pauses.HELD else "",
     )
 
 
@@ -199,12 +202,13 @@ def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> s
     if role is not None:
         values: BindParameter[Any] = bindparam("mw_slice", expanding=True)
         here = sa.case((t.slice_value(c, role).in_(values), ONE), else_=no)
+    no_topic = c.topic is None and not t.holds
     columns: dict[str, ColumnElement[Any]] = {
         "s": c.status,
         "l": sa.case((t.tries_left(c), ONE), else_=no),
         "d": sa.case((t.due(c), ONE), else_=no),
         "h": here,
-        "t": nothing if c.topic is None else bytewise(beginning(c.topic)),
+        "t": nothing if no_topic else bytewise(beginning(pauses.topic_or_held(t, c))),
         "b": nothing
         if c.claimed_by is None
         else sa.case((t.running(c), bytewise(beginning(c.claimed_by)))),
@@ -217,12 +221,13 @@ def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> s
 
 def _grouped(t: Tables, rows: sa.Select[Any]) -> sa.Select[Any]:
     w = rows.subquery().c
-    keys = [w.s, w.l, w.d, w.h, *([w.t] if t.has("topic") else [])]
+    several = t.has("topic") or t.holds
+    keys = [w.s, w.l, w.d, w.h, *([w.t] if several else [])]
     keys += [w.b] if t.has("claimed_by") else []
     nothing: ColumnElement[Any] = sa.null()
     first: Any = seconds_since(sa.func.min(real_instant(w.a))) if t.has("available_at") else nothing
     found: list[ColumnElement[Any]] = [w.s, w.l, w.d, w.h]
-    found.append(w.t if t.has("topic") else nothing)
+    found.append(w.t if several else nothing)
     found.append(w.b if t.has("claimed_by") else nothing)
     found += [sa.func.sum(w.n), sa.func.count(), sa.func.min(w.i), first]
     labelled = (column.label(f"f{i}") for i, column in enumerate(found))

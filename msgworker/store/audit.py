@@ -291,10 +291,12 @@ class AuditEntry:
 
     @property
     def about(self) -> str | None:
-        """The topic, schedule, lock or instance that it is about; None = messages."""
+        """The topic, schedule, lock, job or instance that it is about; None = messages."""
         asked = self.filter
         found = asked.get("schedule") or asked.get("lock")
-        if "lived" in asked:
+        if asked.keys() == {"job"} and self.kind.endswith("-job"):
+            found = asked["job"]
+        elif "lived" in asked:
             found = asked.get("instance")
         elif asked.keys() == {"topic"}:
             found = asked["topic"]

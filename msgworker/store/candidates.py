@@ -25,6 +25,7 @@ from msgworker.db import (
     whole_number,
 )
 from msgworker.message import DEFAULT_TOPIC, Status, topic_of
+from msgworker.store.pauses import topic_or_held
 from msgworker.store.rows import INT, key_column, or_zero, sent_often, types_of
 from msgworker.table import Cols, Tables, lit, text_lit
 
@@ -77,7 +78,7 @@ def _countable(c: Candidate, msg_id: int) -> Candidate:
 
 
 def hint_columns(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
-    topic = sa.null() if c.topic is None else c.topic
+    topic = topic_or_held(t, c)
     due = sa.case((t.due(c), sa.literal_column("1")), else_=sa.literal_column("0"))
     until = [] if waits_until is None else [waits_until]
     if not until and t.fold is not None:  # the key stands behind it
@@ -160,7 +161,6 @@ def oldest_among(
 
     def build() -> Select[Any]:
         c = t.cols()
-        assert c.topic is not None
         hints = hint_columns(t, c)
         is_open = [] if by_age else [sa.case((t.unfinished(c), sa.literal_column("1"))).label("u")]
         w = pages(*hints, *is_open)
@@ -315,9 +315,8 @@ def _hop(
         )
         if those is None:
             return query
-        assert c.topic is not None
         last = ring.c.k >= bindparam("objects", type_=sa.Integer())  # the next cursor
-        return query.where(sa.or_(topic_among(t, c.topic, but=those.but), last))
+        return query.where(sa.or_(topic_among(t, topic_or_held(t, c), but=those.but), last))
 
     key = ("hop", after is None, those and those.but)
     statement = t.built(key, lambda: build(after is None))
@@ -365,8 +364,7 @@ def _page(
         )
         if those is None:
             return query
-        assert c.topic is not None
-        return query.where(topic_among(t, c.topic, but=those.but))
+        return query.where(topic_among(t, topic_or_held(t, c), but=those.but))
 
     seen: list[Candidate] = []
     rows_read = max(PAGE, limit)

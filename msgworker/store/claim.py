@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.db import Escaped, JsonList, Trouble, fetch, trouble
 from msgworker.message import Status
 from msgworker.store.candidates import Candidate
+from msgworker.store.pauses import held
 from msgworker.store.rows import (
     Bare,
     Row,
@@ -99,7 +100,9 @@ def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
     free = sa.and_(c.status == lit(Status.NEW), t.due(c))
     if c.unique_key is not None:  # it may be replaced: its payload is read under its flag
         free = sa.and_(free, c.unique_key.is_(None))
-    return sa.case((free, sa.literal_column("1")), else_=sa.literal_column("0"))
+    no: ColumnElement[int] = sa.literal_column("0")
+    waits = [(held(t, c), no)] if t.holds else []
+    return sa.case(*waits, (free, sa.literal_column("1")), else_=no)
 
 
 def _slice_column(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[Any]]:

@@ -12,8 +12,10 @@ which are unfinished until the transaction that inserts what they send.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -23,14 +25,15 @@ from msgworker.db import now
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.payload import encode
 from msgworker.store.bounded import discarded
+from msgworker.store.candidates import MIN_ID
 from msgworker.store.schedules import object_of
 from msgworker.store.send import insert_one, row_values
 from msgworker.table import JOB, JOB_TABLE, Cols, Tables, lit, text_lit
 from msgworker.table.indexes import by_job, job_status
 
 WAIT = "wait"
-MOST = 10_000_000
-"""The most messages of a state that are counted when a job completes."""
+PART = 1_000_000
+"""The most messages that one statement counts when a job completes."""
 LOOKED_AT = 200
 """The most jobs of one look for those that have ended."""
 _ONE: ColumnElement[int] = sa.literal_column("1")
@@ -138,6 +141,32 @@ def cancel(conn: Connection, t: Tables, job_id: int) -> bool:
     return bool(done.rowcount)
 
 
+def pause(conn: Connection, t: Tables, job_id: int, by: str) -> bool:
+    """Let no message of a job start; False if that is so, or it has completed."""
+
+    def build() -> sa.Update:
+        job = JOB_TABLE.of(t)
+        where = (*_this(t), job.c.completed_at.is_(None), job.c.paused_at.is_(None))
+        values = {"paused_at": now(), "paused_by": bindparam("mw_by", type_=sa.String())}
+        return sa.update(job).where(*where).values(values)
+
+    this = {"mw_job": job_id, "mw_by": by} | _of(t)
+    return bool(conn.execute(t.built("job_pause", build), this).rowcount)
+
+
+def resume(conn: Connection, t: Tables, job_id: int) -> bool:
+    """Let them start again; False if it was not paused."""
+
+    def build() -> sa.Update:
+        job = JOB_TABLE.of(t)
+        nothing: ColumnElement[Any] = sa.null()
+        values = {"paused_at": nothing, "paused_by": nothing}
+        return sa.update(job).where(*_this(t), job.c.paused_at.is_not(None)).values(values)
+
+    done = conn.execute(t.built("job_resume", build), {"mw_job": job_id} | _of(t))
+    return bool(done.rowcount)
+
+
 def job_of(conn: Connection, t: Tables, msg_id: Any) -> int | None:
     """The job of a message; None if it belongs to none."""
 
@@ -183,7 +212,7 @@ def complete(
     waits: bool = False,
 ) -> Completed | None:
     """Complete a job and send its message, if nothing of it is unfinished and no other has done so.
-    In the caller's transaction. had: what `counts` found of it before, so that the lock is short.
+    In the caller's transaction. had: what `ended_of` found of it before, so that the lock is short.
     waits: for another one that may be doing so now; else there is nothing to do.
 
     Its row is locked first, in a statement of its own: what then asks for unfinished messages sees
@@ -209,7 +238,7 @@ def complete(
     row = conn.execute(t.built(("job_to_complete", waits), lock), this).first()
     if row is None or not conn.execute(t.built("job_complete", build), this).rowcount:
         return None
-    had = had or counts(conn, t, job_id, most=MOST)
+    had = had or ended_of(lambda: nullcontext(conn), t, job_id)
     done, dead = had["done"], had["dead"]
     sends = row.on_complete is not None and row.cancelled_at is None
     over = Completed(job_id, row.name, done, dead, row.on_complete if sends else None)
@@ -235,6 +264,35 @@ def _report(
         at=None,
     )
     return insert_one(conn, t, row)
+
+
+def ended_of(
+    statement: Callable[[], AbstractContextManager[Connection]], t: Tables, job_id: int
+) -> dict[str, int]:
+    """How many messages of a job are done, and dead: however many there are, no statement counts
+    more than PART. statement: gives a connection for each."""
+
+    def build(status: Status) -> Any:
+        source = t.message.alias()
+        c = t.cols(source)
+        query = _of_status(t, bindparam("mw_job", type_=_BIG), status, source=source)
+        query = query.with_only_columns(c.msg_id.label("i"))
+        if status is Status.FAILED:
+            query = query.where(sa.not_(t.tries_left(c)))
+        query = query.where(c.msg_id > bindparam("mw_after", type_=_BIG)).order_by(c.msg_id)
+        part = query.limit(sa.literal_column(str(PART))).subquery()
+        return sa.select(sa.func.count(), sa.func.max(part.c.i))
+
+    found = {"done": 0, "dead": 0}
+    for word, status in (("done", Status.DONE), ("dead", Status.FAILED)):
+        ask = t.built(("job_part", status), partial(build, status))
+        after, count = MIN_ID, PART
+        while count == PART:
+            with statement() as conn:
+                count, last = conn.execute(ask, {"mw_job": job_id, "mw_after": after}).one()
+            found[word] += count
+            after = last if count else after
+    return found
 
 
 def counts(
@@ -268,10 +326,15 @@ def _counted(query: sa.Select[Any], most: int) -> Any:
 
 
 def _of_status(
-    t: Tables, job: ColumnElement[int], status: Status, *, is_dead: bool | None = None
+    t: Tables,
+    job: ColumnElement[int],
+    status: Status,
+    *,
+    is_dead: bool | None = None,
+    source: sa.FromClause | None = None,
 ) -> sa.Select[Any]:
     """is_dead: of failed ones, only those with tries left, or only the others."""
-    source = t.message.alias()
+    source = t.message.alias() if source is None else source
     c = t.cols(source)
     query = t.hinted(sa.select(_ONE.label("one")), source, JOB)
     if is_dead is not None:

@@ -1,16 +1,20 @@
-"""Paused topics: one row each, read by every instance in its heartbeat."""
+"""Paused topics: one row each, read by every instance in its heartbeat; and paused jobs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import now
-from msgworker.table import PAUSE, Tables
+from msgworker.db import Trouble, now, real_instant, trouble
+from msgworker.processlock import ProcessLock
+from msgworker.table import JOB_TABLE, PAUSE, Cols, Tables
+from msgworker.table.indexes import by_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +66,84 @@ def remove(conn: Connection, t: Tables, topic: str) -> bool:
     c = PAUSE.of(t).c
     where = (c.table_name == t.spec.bare_name, c.topic == topic)
     return bool(conn.execute(sa.delete(PAUSE.of(t)).where(*where)).rowcount)
+
+
+# --- Paused jobs. To a claim their messages are of the topic HELD, which is paused: so all that is
+# done with messages of a paused topic (read past them, keep the order of their objects, count them
+# as paused) is done with them. Statements ask for the job of a message only while a job is paused
+# (`holding`): otherwise it costs nothing.
+
+HELD = "(paused with its job)"
+
+
+@dataclass(frozen=True, slots=True)
+class PausedJob:
+    """A job that is paused, and has not completed. paused_by: None where plain SQL has paused
+    it."""
+
+    job_id: int
+    name: str
+    paused_at: datetime
+    paused_by: str | None
+
+
+def holding(t: Tables, paused: Container[str] = (HELD,)) -> Tables:
+    """The tables by which candidates are read: others, with statements of their own, while a job is
+    paused. paused: topics, HELD among them if one is."""
+
+    def other() -> Tables:
+        return replace(t, holds=True, _built={}, _building=ProcessLock())
+
+    return t.built("holding", other) if HELD in paused and not t.holds else t
+
+
+def jobs(conn: Connection, t: Tables) -> frozenset[int]:
+    """The jobs that are paused; none where there are no jobs."""
+    if not (JOB_TABLE.is_there(t) and by_job(t)):
+        return frozenset()
+    return frozenset(map(int, conn.scalars(t.built("paused_jobs", lambda: _paused_jobs(t)))))
+
+
+def read_jobs(conn: Connection, t: Tables) -> list[PausedJob]:
+    """The jobs that are paused, the newest first; none where this login may not read them, and then
+    its transaction may be of no more use."""
+    if not (JOB_TABLE.is_there(t) and by_job(t)):
+        return []
+    c = JOB_TABLE.of(t).c
+    at = real_instant(c.paused_at).label("paused_at")
+    query = _paused_jobs(t).add_columns(c.name, at, c.paused_by).order_by(c.job_id.desc())
+    try:
+        return [PausedJob(int(row[0]), *row[1:]) for row in conn.execute(query)]
+    except DBAPIError as error:
+        if trouble(error) is not Trouble.REFUSED:
+            raise
+        return []
+
+
+def _paused_jobs(t: Tables) -> sa.Select[Any]:
+    c = JOB_TABLE.of(t).c
+    # Not `text_lit`: the most frequent statements are kept as texts, which leave that open.
+    where = (c.table_name == sa.literal(t.spec.bare_name, sa.String()), c.completed_at.is_(None))
+    return sa.select(c.job_id).where(*where, c.paused_at.is_not(None))
+
+
+def held(t: Tables, c: Cols) -> ColumnElement[bool]:
+    """A message belongs to a job that is paused."""
+    assert c.job_id is not None
+    return c.job_id.in_(_paused_jobs(t))
+
+
+def topic_or_held(t: Tables, c: Cols) -> ColumnElement[Any]:
+    """The topic of a message, NULL where there is no column; HELD while its job is paused."""
+    topic: ColumnElement[Any] = sa.null() if c.topic is None else c.topic
+    return sa.case((held(t, c), sa.literal_column(f"'{HELD}'")), else_=topic) if t.holds else topic
+
+
+def held_among(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
+    """Those of these messages (at most `max_ids`) whose job is paused."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        return sa.select(c.msg_id).where(t.among(c.msg_id), held(t, c))
+
+    return set(conn.scalars(t.built("held_among", build), {"mw_ids": list(ids)}))

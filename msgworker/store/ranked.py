@@ -22,6 +22,7 @@ from msgworker.db import (
 )
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.store.candidates import Candidate, as_candidates, due_rows, hint_columns
+from msgworker.store.pauses import topic_or_held
 from msgworker.table import URGENT, Cols, Slice, Tables, text_lit
 from msgworker.table.tables import (
     ONE,
@@ -63,7 +64,7 @@ def due_in(
         parts = [_next(t, linger, *handled), _next(t, retry, *handled, failed=True)]
         return sa.select(*(part.scalar_subquery().label(f"d{i}") for i, part in enumerate(parts)))
 
-    if not t.has("topic"):  # every message is of one topic
+    if not (t.has("topic") or t.holds):  # every message is of one topic
         handled = topics is None or DEFAULT_TOPIC in topics
         nothing = not handled or DEFAULT_TOPIC in paused
         linger, retry_linger = (-1.0, -1.0) if nothing else (linger, retry_linger)
@@ -105,7 +106,7 @@ def _next(
         t.unfinished(c),
         is_to_come(c.available_at, now()),
         has_come(c.available_at, now_plus(within)),
-        *_handled(c, some, but),
+        *_handled(t, c, some, but),
         *_within(t, c, role),
         sa.not_(t.earlier_unfinished(c)),
         sa.not_(t.object_is_running(c)),
@@ -115,10 +116,10 @@ def _next(
     return query.order_by(c.available_at).limit(ONE)
 
 
-def _handled(c: Cols, some: bool, but: bool) -> list[ColumnElement[bool]]:
-    if c.topic is None:
+def _handled(t: Tables, c: Cols, some: bool, but: bool) -> list[ColumnElement[bool]]:
+    if c.topic is None and not t.holds:
         return []
-    topic = bytewise(sa.func.coalesce(c.topic, text_lit(DEFAULT_TOPIC)))
+    topic = bytewise(sa.func.coalesce(topic_or_held(t, c), text_lit(DEFAULT_TOPIC)))
     where: list[ColumnElement[bool]] = []
     if some:
         where.append(topic.in_(bindparam("mw_topics", expanding=True)))

@@ -370,8 +370,9 @@ def _job(database: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("on_dead", plain_text(10), nullable=False, server_default="complete")
     now = db.created_default(database, "UTC")
     yield sa.Column("opened_at", UtcDateTime(), nullable=False, server_default=now)
-    instants = ("sealed_at", "cancelled_at", "completed_at")
+    instants = ("sealed_at", "cancelled_at", "completed_at", "paused_at")
     yield from (sa.Column(name, UtcDateTime()) for name in instants)
+    yield sa.Column("paused_by", plain_text(MAX_ACTOR))
     yield from (sa.Column(name, sa.BigInteger()) for name in ("report_id", "done", "dead"))
 
 

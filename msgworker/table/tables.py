@@ -247,7 +247,8 @@ class Tables(ABC):
     where they are less than what may be sent.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
-    `db.folded`.
+    `db.folded`. holds: a job is paused, so what reads candidates asks for the job of each, see
+    `pauses.HELD`.
     """
 
     spec: MessageTable
@@ -278,6 +279,7 @@ class Tables(ABC):
     own_policies: tuple[db.Policies, ...] = ()
     rooms: tuple[db.Room, ...] = ()
     header_room: int = 0
+    holds: bool = False
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgworker.errors import ConfigError
 from msgworker.web.sessions import Role
 from msgworker.web.site import Site
 
@@ -102,7 +103,8 @@ class OnThing(Write):
     """A write about one thing. what: the word before its name. page: the route to go back to.
     api: method, path and name of its endpoint; says: what that says of itself.
     force: the text of the box that allows more, "" = there is none. has_progress: whether the call
-    reports its progress. elsewhere: whether it is about a lock that is not in the database."""
+    reports its progress. counts: what would become of the messages that a dry run counts; "" = it
+    counts none. elsewhere: whether it is about a lock that is not in the database."""
 
     what: str
     page: str
@@ -110,7 +112,16 @@ class OnThing(Write):
     says: str
     force: str = ""
     has_progress: bool = False
+    counts: str = ""
     elsewhere: bool = False
+
+    def about(self, name: str) -> str | int:
+        """What ops takes for the name of a thing; raises ConfigError."""
+        if self.what != "job":
+            return name
+        if not (name.isascii() and name.isdigit() and len(name) < 20):
+            raise ConfigError(f"the id of a job is a whole number, got {name!r:.60}")
+        return int(name)
 
 
 ON_THINGS = {
@@ -159,9 +170,57 @@ ON_THINGS = {
             page="instances",
             force="it is alive: take its lease over, which takes as long as the lease (force)",
             has_progress=True,
+            counts="given back",
             api="POST /instances/{instance:path}/release release_instance",
             says="Give back the messages of a dead instance; of a live one with force, which "
             "takes as long as its lease.",
+        ),
+        OnThing(
+            kind="pause-job",
+            ops="pause_job",
+            verb="Pause",
+            what="job",
+            text="None of its messages starts from the next heartbeat of each instance on. Those "
+            "that run continue to their end. Messages behind one of it wait too.",
+            page="jobs",
+            api="POST /jobs/{job_id}/pause pause_job",
+            says="Let no message of a job start.",
+        ),
+        OnThing(
+            kind="resume-job",
+            ops="resume_job",
+            verb="Resume",
+            what="job",
+            text="Its messages start again.",
+            page="jobs",
+            api="POST /jobs/{job_id}/resume resume_job",
+            says="Resume a paused job.",
+        ),
+        OnThing(
+            kind="seal-job",
+            ops="seal_job",
+            verb="Seal",
+            what="job",
+            text="All of its messages were sent: it completes when they have ended. For one whose "
+            "producer has ended before it said so.",
+            page="jobs",
+            api="POST /jobs/{job_id}/seal seal_job",
+            says="Say that all messages of a job were sent, for a producer that has ended before "
+            "that.",
+        ),
+        OnThing(
+            kind="cancel-job",
+            ops="cancel_job",
+            verb="Cancel",
+            what="job",
+            text="It is sealed, its message is never sent, and what has not ended of it is "
+            "cancelled: new and failed messages are dead at once, running ones are asked to end.",
+            page="jobs",
+            has_progress=True,
+            counts="cancelled",
+            api="POST /jobs/{job_id}/cancel cancel_job",
+            says="Cancel a job: it is sealed, sends no message, and what has not ended of it is "
+            "cancelled.",
         ),
         OnThing(
             kind="pause-schedule",

@@ -71,6 +71,21 @@ def test_a_job_is_cancelled_with_its_messages(crm: Cli, folder: Path) -> None:
     assert "state: cancelled" in crm("jobs", "show", job_id, *AT).stdout
 
 
+def test_a_job_without_messages_may_be_cancelled(crm: Cli, folder: Path) -> None:
+    job_id = str(opened(folder, 0))
+    would = crm("jobs", "cancel", job_id, "--dry-run", *AT)
+    assert would.stdout == f"would seal job {job_id}; none of its messages is unfinished\n"
+    assert would.exit_code == 0
+    assert crm("jobs", "cancel", job_id, "--dry-run", "--json", *AT).exit_code == 0
+    done = crm("jobs", "cancel", job_id, "--reason", "wrong month", *AT)
+    assert done.stdout == f"cancelled job {job_id}: 0 messages\n"
+
+
+def test_a_message_says_to_which_job_it_belongs(crm: Cli, folder: Path) -> None:
+    job_id = opened(folder, 1)
+    assert f"job         {job_id}: msgworker jobs show {job_id}" in crm("show", "1", *AT).stdout
+
+
 def test_a_job_is_sealed_once(crm: Cli, folder: Path) -> None:
     job_id = str(opened(folder))
     sql(folder, "UPDATE msgworker_job SET sealed_at = NULL")
@@ -79,6 +94,30 @@ def test_a_job_is_sealed_once(crm: Cli, folder: Path) -> None:
     )
     assert crm("jobs", "seal", job_id, *AT).stdout == f"sealed job {job_id}\n"
     assert crm("jobs", "seal", job_id, *AT).stdout == f"job {job_id} is sealed already\n"
+
+
+def test_a_job_is_paused_and_resumed(crm: Cli, folder: Path) -> None:
+    job_id = str(opened(folder))
+    assert (
+        crm("jobs", "pause", job_id, "--dry-run", *AT).stdout == f"would have paused job {job_id}\n"
+    )
+    done = crm("jobs", "pause", job_id, "--reason", "the bank is closed", "--actor", "anna", *AT)
+    assert done.stdout == f"paused job {job_id}\n"
+    assert crm("jobs", "pause", job_id, *AT).stdout == f"job {job_id} is paused already\n"
+    shown = crm("jobs", "show", job_id, *AT).stdout
+    assert "state: paused" in shown
+    assert " by anna" in shown.partition("paused: ")[2].splitlines()[0]
+    assert f"job {job_id}, month end: paused by anna" in crm("status", *AT).stdout
+    (one,) = json.loads(crm("status", "--json", *AT).stdout)["paused_jobs"]
+    assert (one["job_id"], one["paused_by"]) == (int(job_id), "anna")
+    assert f"job {job_id} is paused by anna" in crm("explain", "1", *AT).stdout
+    done = crm("jobs", "resume", job_id, "--json", *AT)
+    assert json.loads(done.stdout)["resumed"] == 1
+    assert crm("jobs", "resume", job_id, *AT).exit_code == 5
+    sql(folder, "UPDATE msgworker_job SET completed_at = opened_at")
+    done = crm("jobs", "pause", job_id, *AT)
+    assert done.exit_code == 5
+    assert "has completed" in done.stderr
 
 
 def test_what_is_asked_wrongly(crm: Cli) -> None:

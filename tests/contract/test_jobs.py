@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from msgworker.db import Trouble
 from msgworker.events import JobCompleted
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness import jobs as closing
+from msgworker.ops.repairs import Repairs
+from msgworker.queries import jobs as progress
 from msgworker.store import jobs
 from msgworker.table import JOB_TABLE
 from tests.support.refusing import refuse
@@ -406,6 +409,14 @@ def test_a_table_without_the_column_has_no_jobs(make_app):
     assert app.drain(linger=0).done == 1
 
 
+def test_a_job_may_wait_for_dead_messages_only_where_they_can_be_discarded(make_app):
+    app = make_app(table=MessageTable("msg_plain", job_id="job_id", last_error=None))
+    app.create_schema()
+    with pytest.raises(ConfigError, match="last_error"):
+        app.job("a", on_dead="wait")
+    assert app.job("a").job_id == 1
+
+
 # ---------------------------------------------------------------- what operators see and do
 
 
@@ -427,6 +438,39 @@ def test_how_far_a_job_is(app):
     assert [one.job_id for one in app.ops.jobs(is_open=True)] == [job.job_id]
     assert app.ops.jobs(is_open=False) == []
     assert app.ops.job(job.job_id + 1) is None
+
+
+@pytest.mark.parametrize(
+    ("statuses", "says", "rate", "left"),
+    [
+        ((0, 0, 0, 2), "at most 33.3", True, False),
+        ((0, 2, 2, 2), "at least 66.7", False, False),
+        ((0, 0, 2, 2), "?", False, False),
+        ((0, 0, 0, 0), "0.0", False, False),
+        ((0, 1, 2, -1), "50.0", True, True),
+        ((2, 2, 2, 2), "at least 100.0", False, False),
+    ],
+)
+def test_what_was_not_counted_is_said_and_makes_no_wrong_number(app, statuses, says, rate, left):
+    job = opened(app, 4)
+    for msg_id, status in zip(Table(app).column("msg_id"), statuses, strict=True):
+        edit(app, msg_id, status=status, error_try_times=DEAD if status < 0 else 0)
+    with app.engine.connect() as conn:
+        found = progress.show(conn, app.tables, job.job_id, most=2)
+    assert found.percent == says
+    assert (found.rate is not None, found.seconds_left is not None) == (rate, left)
+    assert (found.share is None) == ("a" in says or says == "?")
+
+
+def test_a_large_job_is_counted_in_parts(app, monkeypatch):
+    monkeypatch.setattr(jobs, "PART", 2)
+    job = opened(app, 9)
+    for n, msg_id in enumerate(Table(app).column("msg_id")):
+        edit(app, msg_id, status=2 if n < 5 else -1, error_try_times=0 if n < 5 else DEAD)
+    t = replace(app.tables, _built={})  # PART is a literal of the statement
+    with app.engine.begin() as conn:
+        over = jobs.complete(conn, t, job.job_id)
+    assert (over.done, over.dead) == (5, 4)
 
 
 def test_the_states_of_a_job(app):
@@ -500,8 +544,27 @@ def test_a_cancelled_job_sends_nothing(app):
         send(app, "x", job=job)
     with pytest.raises(ConfigError, match="has completed"):
         app.ops.cancel_job(job.job_id, reason="again", actor="anna")
-    kinds = [one.kind for one in app.ops.audit()]
-    assert kinds == ["cancel", "cancel-job"]
+    kinds = [(one.kind, one.about) for one in app.ops.audit()]
+    assert kinds == [("cancel", None), ("cancel-job", str(job.job_id))]
+
+
+def test_what_handlers_have_sent_into_a_job_that_is_being_cancelled_is_cancelled_too(
+    app, monkeypatch
+):
+    job = opened(app, 2)
+    real = Repairs.cancel
+
+    def cancel(ops: Any, *args: Any, **asked: Any) -> Any:
+        done = real(ops, *args, **asked)
+        if "status" not in asked:
+            with app.engine.begin() as conn:
+                app.send(conn, "t", {}, object_id="late")
+            edit(app, max(Table(app).column("msg_id")), job_id=job.job_id)
+        return done
+
+    monkeypatch.setattr(Repairs, "cancel", cancel)
+    assert app.ops.cancel_job(job.job_id, reason="wrong month", actor="anna") == 3
+    assert Table(app).column("status") == [-1, -1, -1]
 
 
 def test_jobs_that_are_not_there(app, make_app):

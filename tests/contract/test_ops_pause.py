@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from msgworker import App, ConfigError, Message
+from msgworker import App, ConfigError, Message, MessageTable
+from msgworker.app import setup_of
+from msgworker.coordination import Instance
+from msgworker.db import Trouble, trouble
+from msgworker.instance.claiming import drain
+from msgworker.instance.instance import Instance as InstanceOf
+from msgworker.instance.liveness import requests
+from msgworker.queries.explain import Reason
+from msgworker.store import pauses
 from tests.support.ops import DONE, NEW
-from tests.support.rows import Table, send
+from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 from tests.support.watching import Watch
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_a_paused_topic_waits_and_keeps_its_objects_waiting(app, table):
@@ -77,3 +90,193 @@ def test_pause_refuses_what_is_no_topic(sqlite, topic):
         app.ops.pause(topic)
     with pytest.raises(ConfigError):
         app.ops.resume(topic)
+
+
+# ---------------------------------------------------------------- the pause of a job
+
+
+def job_of(
+    app: App, *objects: Any, topic: str = "t", over: str | None = "over", **options: Any
+) -> tuple[int, list[int]]:
+    """A sealed job with a message for each object; its id and theirs."""
+    with app.engine.begin() as conn, app.job("month end", conn=conn, on_complete=over) as job:
+        ids = [app.send(conn, topic, {}, object_id=o, job=job, **options) for o in objects]
+    return job.job_id, ids
+
+
+def test_a_paused_job_waits_and_keeps_its_objects_waiting(app, table):
+    watch = Watch()
+    app.add_handler(None, watch)
+    (before,) = send(app, "a")
+    job, (one, other) = job_of(app, "a", None)
+    behind, free = send(app, "a", "b")
+    assert app.ops.pause_job(job, dry_run=True) == 1
+    assert app.ops.pause_job(job, reason="the bank is closed", actor="alice") == 1
+    assert app.ops.pause_job(job) == 0
+    assert [(p.job_id, p.name, p.paused_by) for p in app.ops.paused_jobs()] == [
+        (job, "month end", "alice")
+    ]
+    assert (app.ops.job(job).state, app.ops.job(job).paused_by) == ("paused", "alice")
+    report = app.drain(linger=0)
+    assert (report.done, report.left, report.left_by) == (2, 3, {"paused": 3})
+    assert report.exit_code == 0
+    assert set(watch.ids) == {before, free}
+    assert app.ops.resume_job(job) == 1
+    assert app.ops.resume_job(job) == 0
+    assert app.drain(linger=0).done == 4
+    assert watch.of("a") == [before, one, behind]
+    assert set(watch.ids) >= {other}
+    assert set(table.statuses) == {DONE}
+    assert [(e.kind, e.about) for e in app.ops.audit()] == [
+        ("resume-job", str(job)),
+        ("pause-job", str(job)),
+    ]
+
+
+def test_why_a_message_of_a_paused_job_waits(app):
+    app.add_handler("t", lambda msg: None)
+    job, (one, _) = job_of(app, "a", "b")
+    (behind,) = send(app, "a")
+    app.ops.pause_job(job, actor="alice")
+    found = app.ops.explain(one)
+    assert (found.reason, found.text) == (Reason.JOB_PAUSED, f"job {job} is paused by alice")
+    assert app.ops.explain(behind).behind.reason is Reason.JOB_PAUSED
+    with app.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE msgworker_job SET paused_by = NULL"))
+    assert app.ops.explain(one).text == f"job {job} is paused by plain SQL"
+    assert [p.job_id for p in app.ops.overview().paused_jobs] == [job]
+
+
+def test_a_paused_job_that_has_nothing_left_completes(app):
+    app.add_handler(None, lambda msg: None)
+    job, (one,) = job_of(app, "a")
+    app.ops.pause_job(job)
+    app.ops.cancel(one, reason="not this one")
+    assert app.drain(linger=0).done == 1  # its message
+    assert app.ops.job(job).state == "completed"
+    assert app.ops.paused_jobs() == []
+    with pytest.raises(ConfigError, match="has completed; pause the topics"):
+        app.ops.pause_job(job)
+    with pytest.raises(ConfigError, match="no job 99"):
+        app.ops.pause_job(99)
+    with pytest.raises(ConfigError, match="no job 99"):
+        app.ops.resume_job(99)
+
+
+def test_retries_delays_and_priorities_of_a_paused_job_wait_too(make_app):
+    app = make_app(table=MessageTable(priority="priority"))
+    app.create_schema()
+    watch = Watch()
+    app.add_handler(None, watch)
+    job, ids = job_of(app, "a", "b", None, priority=9)
+    edit(app, ids[0], status=-1, error_try_times=1)
+    edit(app, ids[1], available_at=LONG_AGO)
+    (late,) = send(app, "c")
+    app.ops.pause_job(job)
+    assert app.drain(linger=5).left_by == {"paused": 3}
+    assert watch.ids == [late]
+    app.ops.resume_job(job)
+    assert app.drain(linger=0).done == 4
+
+
+def test_a_limited_topic_of_a_paused_job_waits_and_holds_no_permit(app):
+    watch = Watch()
+    app.add_handler("t", watch, max_running=1)
+    job, _ = job_of(app, *range(5))
+    (free,) = send(app, "z")
+    app.ops.pause_job(job)
+    assert app.drain(linger=0).left_by == {"paused": 5}
+    assert watch.ids == [free]
+
+
+def test_a_slice_leaves_out_what_is_of_a_paused_job(app):
+    watch = Watch()
+    app.add_handler(None, watch)
+    job, ids = job_of(app, "a", None)
+    (behind, free) = send(app, "a", "b")
+    app.ops.pause_job(job)
+    edit_all = Table(app).edit
+    edit_all(instance_type="asA")
+    report = app.drain(linger=0, scope=Instance("asA"))
+    assert (report.left_by, watch.ids) == ({"paused": 3}, [free])
+    app.ops.resume_job(job)
+    assert app.drain(linger=0, scope=Instance("asA")).done == 3
+    assert watch.of("a") == [ids[0], behind]
+
+
+def test_a_table_without_topics_has_paused_jobs(make_app):
+    app = make_app(table=MessageTable("msg_plain", topic=None, job_id="job_id"))
+    app.create_schema()
+    watch = Watch()
+    app.add_handler(None, watch)
+    job, _ = job_of(app, "a", None, topic="default", over=None)
+    (free,) = send(app, "b", topic="default")
+    app.ops.pause_job(job)
+    assert app.drain(linger=0.1).left_by == {"paused": 2}
+    assert watch.ids == [free]
+
+
+def test_what_waits_behind_a_long_paused_job_is_found_soon(make_app, monkeypatch):
+    monkeypatch.setattr(drain, "FIRST_PAUSE_SECONDS", 600.0)
+    app = make_app(poll_seconds=600.0)
+    app.create_schema()
+    ran: list[int] = []
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    with app.engine.begin() as conn, app.job("all", conn=conn) as job:
+        app.send_many(conn, "t", [(None, f"a{i:05}") for i in range(6000)], job=job)
+    (wanted,) = send(app, "z")
+    app.ops.pause_job(job.job_id)
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: ran == [wanted], "found")
+
+
+def test_instances_honour_the_pause_of_a_job_within_a_heartbeat(make_app):
+    """What is in flight, its run included, is given back, and goes on in order."""
+    app = make_app(lease_seconds=9)
+    app.create_schema()
+    table, watch = Table(app), Watch()
+    hold = threading.Event()
+
+    @app.handler("t")
+    def handle(msg: Message) -> None:
+        watch.saw(msg.object_id, msg.msg_id, lambda: hold.wait(60))
+
+    app.add_handler("over", lambda msg: None)
+    job, ids = job_of(app, *["a"] * 10, *range(20))
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: watch.now, "one runs")
+        app.ops.pause_job(job)
+        controls = lambda: worker.instance.shared.controls  # noqa: E731
+        until(lambda: controls().held, "heard of it")
+        assert worker.paused == frozenset()
+        hold.set()
+        until(lambda: table.statuses.count(DONE) == 1, "what ran is done")
+        until(lambda: table.statuses.count(NEW) == 29, "the others are given back")
+        assert len(watch.spans) == 1
+        assert set(table.column("error_try_times")) == {0}
+        app.ops.resume_job(job)
+        until(lambda: table.statuses.count(DONE) == 31, "they go on, and it completes")
+        assert controls().held == frozenset()
+    assert watch.of("a") == ids[:10]
+
+
+def test_an_instance_that_may_not_see_jobs_works_on(app, monkeypatch, caplog):
+    app.add_handler("t", lambda msg: None)
+    job, _ = job_of(app, "a")
+    app.ops.pause_job(job)
+    monkeypatch.setattr(
+        requests, "trouble", lambda e: Trouble.REFUSED if isinstance(e, KeyError) else trouble(e)
+    )
+
+    def refused(*_: Any) -> Any:
+        raise KeyError("permission denied")
+
+    monkeypatch.setattr(pauses, "jobs", refused)
+    instance = InstanceOf(setup_of(app), 1)
+    for _ in range(2):
+        instance.housekeeper.requests.read()
+    assert instance.shared.controls.paused == frozenset()
+    assert caplog.text.count("which jobs are paused") == 1
+    instance.housekeeper.close()

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, Reject
+from msgworker.store.pauses import HELD
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
 from tests.support.watching import Watch
@@ -121,18 +122,22 @@ def test_pauses_beside_a_worker(make_app):
     app.create_schema()
     table, watch = Table(app), Watch()
     app.add_handler(None, watch)
-    for _ in range(40):
-        send(app, *(f"o{i}" for i in range(5)), topic="a")
-        send(app, *(f"o{i}" for i in range(5)), topic="b")
+    with app.job("all") as job:
+        for _ in range(40):
+            send(app, *(f"o{i}" for i in range(5)), topic="a")
+            send(app, *(f"o{i}" for i in range(5)), topic="b", job=job)
     with app.worker(threads=3) as worker:
         worker.start()
         assert worker.instance is not None
-        beat = worker.instance.housekeeper.wake
+        shared, beat = worker.instance.shared, worker.instance.housekeeper.wake
         for _ in range(2):
             app.ops.pause("a")
             until(lambda: beat() or worker.paused == {"a"}, "paused")
+            app.ops.pause_job(job.job_id)
+            until(lambda: beat() or HELD in shared.controls.paused, "paused")
             app.ops.resume("a")
-            until(lambda: beat() or not worker.paused, "resumed")
+            app.ops.resume_job(job.job_id)
+            until(lambda: beat() or not shared.controls.paused, "resumed")
         until(lambda: set(table.statuses) == {2}, "all done")
     watch.assert_exclusive()
     watch.assert_in_order(table.column("msg_id"))

@@ -216,9 +216,15 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         yield jobs.job_of, {"msg_id": 1}
         yield jobs.ended, {"after": 0}
         yield jobs.cancel, {"job_id": 1}
+        yield jobs.pause, {"job_id": 1, "by": "me"}
+        yield jobs.resume, {"job_id": 1}
+        yield pauses.jobs, {}
+        yield pauses.read_jobs, {}
+        yield pauses.held_among, {"ids": [1]}
         some = log.rows
-        log.rows = {"FOR UPDATE": [OPENED], "count(*)": [(1,) * 5]}
+        log.rows = {"FOR UPDATE": [OPENED], "count(*) AS count_1, max(": [(1, 1)]}
         yield jobs.complete, {"job_id": 1}
+        log.rows = {"count(*)": [(1,) * 5]}
         yield shown_jobs.find, {"is_open": True, "limit": 5, "after": 9}
         yield shown_jobs.find, {"is_open": False, "limit": 5, "after": None}
         yield shown_jobs.show, {"job_id": 1}

@@ -281,6 +281,27 @@ def test_topics_are_paused_resumed_and_said_so(sqlite_app: App, ann: Browser) ->
     assert "It would change nothing" in act.main
 
 
+def test_a_job_is_paused_resumed_sealed_and_cancelled(sqlite_app: App, ann: Browser) -> None:
+    job = sqlite_app.job("month <end>", on_complete="report")
+    (found,) = send(sqlite_app, "o", job=job)
+    page = f"/jobs/{job.job_id}"
+    ann.send(ann.get(ann.get(page).link("Pause…")), "/act/pause-job", reason="the bank is closed")
+    assert "paused by ann" in ann.get(page).main
+    until(lambda: "month <end>" in ann.get("/").main, "the overview names it")
+    ann.send(ann.get(ann.get(page).link("Resume…")), "/act/resume-job", reason="over")
+    assert sqlite_app.ops.paused_jobs() == []
+    ann.send(ann.get(ann.get(page).link("Seal…")), "/act/seal-job", reason="its producer died")
+    assert "Seal…" not in ann.get(page).main
+    act = ann.get(ann.get(page).link("Cancel…"))
+    assert "1 message would be cancelled" in act.main
+    ann.send(act, "/act/cancel-job", reason="wrong month")
+    assert sqlite_app.ops.job(job.job_id).state == "cancelled"
+    assert _states(sqlite_app, [found]) == [State.DEAD]
+    assert f"/jobs/{job.job_id}" in ann.get(f"/messages/{found}").links
+    refused = ann.get("/act/pause-job?name=x")
+    assert "the id of a job" in refused.main
+
+
 def test_a_dead_instance_is_released_and_a_live_one_only_when_forced(
     sqlite_app: App, ann: Browser
 ) -> None:

@@ -42,7 +42,7 @@ class Urgent:
     """
 
     def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+        self.tables = tables
         self._look_at = 0.0
         self._behind_at = 0.0
         self._most = MOST_ROWS
@@ -70,7 +70,7 @@ class Urgent:
             return None
         self._behind_at = now + LOOK_SECONDS
         after = first.after if self._after is None else max(first.after, self._after)
-        more = ranked.ranked(conn, self._tables, limit=BEHIND, after=after, role=role)
+        more = ranked.ranked(conn, self.tables, limit=BEHIND, after=after, role=role)
         self._after = more.after
         return more
 
@@ -502,7 +502,7 @@ class ObjectCursor:
     those that the last step has read."""
 
     def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+        self.tables = tables
         # Where an index gives rows by age too, the ring pauses as a whole: `Search._ring_at`.
         passes_over = not tables.database.oldest_index
         self._objects = _Way(lambda *a, **k: candidates.heads(*a, **k), passes_over)
@@ -548,11 +548,11 @@ class ObjectCursor:
         found: list[Candidate] = []
         round_is_over = False
         if not (rows and self._at_rows):
-            found = self._objects.step(conn, self._tables, objects, those, busy)
+            found = self._objects.step(conn, self.tables, objects, those, busy)
             round_is_over = self._objects.after is None
             self._at_rows = rows and round_is_over
         if self._at_rows:
-            found += self._rows.step(conn, self._tables, objects, those, busy)
+            found += self._rows.step(conn, self.tables, objects, those, busy)
             round_is_over = self._rows.after is None
             self._at_rows = not round_is_over
         self.rows = found

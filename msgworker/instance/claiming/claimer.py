@@ -28,6 +28,7 @@ from msgworker.instance.state import EVERYDAY, Setup, Shared
 from msgworker.message import in_quarantine, topic_of
 from msgworker.store import claim, limits, recover
 from msgworker.store.candidates import Candidate
+from msgworker.store.pauses import holding
 from msgworker.store.rows import Bare, Row
 from msgworker.table import Slice
 from msgworker.table.tables import prioritized
@@ -431,9 +432,10 @@ class Claimer:
     def _read_part(self, lanes: Sequence[Lane], run: int, within: Slice | None) -> bool:
         """Read the runs of some lanes; False = they could not be read."""
         heads = [lane.row for lane in lanes]
+        tables = holding(self._setup.tables, self._shared.controls.paused)
         try:
             with self._link.statement() as conn:
-                runs = claim.read_runs(conn, self._setup.tables, heads, limit=run, within=within)
+                runs = claim.read_runs(conn, tables, heads, limit=run, within=within)
         except Exception as error:
             # The heads are flagged: they must run, even without followers.
             kind = trouble(error)

@@ -28,6 +28,7 @@ from msgworker.schema import known
 from msgworker.store import ranked, shards
 from msgworker.store.candidates import Candidate
 from msgworker.store.lease import Lease
+from msgworker.store.pauses import holding
 from msgworker.store.ranked import Ranked
 from msgworker.store.shards import Page, Place
 from msgworker.table import Slice, Tables
@@ -418,6 +419,7 @@ class Finder:
     def look(self, room: int, held: int) -> Look:
         """Up to `room` heads, while `held` lanes with an object are in flight."""
         shared, controls = self._shared, self._shared.controls
+        self.search.use(holding(self._setup.tables, controls.paused))
         self.search.paused = controls.apart
         self.search.busy = len(shared.in_flight.lanes) >= self._threads
         if self.search.but != controls.limits.keys():
@@ -431,11 +433,13 @@ class Finder:
 
     def look_limited(self, topic: str, room: int, held: int) -> Look:
         """Up to `room` heads of a limited topic, while `held` such lanes are in flight."""
-        search = self._limited.get(topic)
+        search, setup, shared = self._limited.get(topic), self._setup, self._shared
         if search is None:
-            only, setup, shared = frozenset([topic]), self._setup, self._shared
+            only = frozenset([topic])
             search = self._kind(setup.tables, only, shared.in_flight.blocked)
             search.only, self._limited[topic] = only, search
+        search.use(holding(setup.tables, shared.controls.paused))
+        search.paused = shared.controls.paused
         return self._look_by(search, room, held)
 
     def _look_by(self, search: Search, room: int, held: int) -> Look:
@@ -466,7 +470,7 @@ class Finder:
         with self._link.statement() as conn:
             return ranked.due_in(
                 conn,
-                setup.tables,
+                holding(setup.tables, shared.controls.paused),
                 topics=setup.topics,
                 paused=shared.controls.paused,
                 linger=drain.linger,
@@ -479,7 +483,7 @@ class Finder:
         setup, shared = self._setup, self._shared
         asked = replace(setup.asked(shared.identity.ids), within=self.reach)
         with self._link.statement() as conn:
-            return left(conn, setup.tables, asked)
+            return left(conn, holding(setup.tables, shared.controls.paused), asked)
 
     def hides_rows(self) -> bool:
         """Whether row-level security of the messages was switched on, or changed, since the tables

@@ -171,6 +171,12 @@ class Search:
         self._turn = 0
         self.idle = False
 
+    def use(self, tables: Tables) -> None:
+        """Read by these tables from now on: they differ by whether a job is paused."""
+        if tables is not self.tables:
+            self.tables = self._ring.tables = self._urgent.tables = tables
+            self.forget()
+
     def look(
         self,
         conn: Connection,
@@ -371,7 +377,8 @@ class Search:
 
     def _is_crowded(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> bool:
         """Whether most rows are of other topics: then rows are read by topic for a while."""
-        topics = Counter(map(attrgetter("topic"), rows)) if self.tables.has("topic") else {}
+        several = self.tables.has("topic") or self.tables.holds
+        topics = Counter(map(attrgetter("topic"), rows)) if several else {}
         others = sum(many for topic, many in topics.items() if chooser.is_of_others(topic))
         by_topic = 2 * others > len(rows)
         self._crowded = self._crowded or by_topic

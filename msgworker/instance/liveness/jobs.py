@@ -89,8 +89,7 @@ class JobCloser:
         if self._failed.get(job_id, 0.0) > time.monotonic():
             return False
         try:
-            with self._link.statement() as conn:
-                had = jobs.counts(conn, setup.tables, job_id, most=jobs.MOST)
+            had = jobs.ended_of(self._link.statement, setup.tables, job_id)
             with self._link.transaction() as conn:
                 over = jobs.complete(conn, setup.tables, job_id, had=had, waits=self._ends)
                 if over is not None and over.topic is not None and setup.channel is not None:

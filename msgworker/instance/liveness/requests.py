@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -19,7 +20,8 @@ from msgworker.store import cancels, change, limits, pauses
 from msgworker.store.cancels import Asked
 from msgworker.store.claim import OF_A_ROW
 from msgworker.store.limits import Recorded
-from msgworker.table import CANCEL, LIMIT, PAUSE
+from msgworker.store.pauses import HELD
+from msgworker.table import CANCEL, JOB_TABLE, LIMIT, PAUSE
 
 # --- Limits of topics over all instances: declare those of our handlers, obey those recorded.
 #
@@ -93,7 +95,7 @@ class TopicLimits:
         self._log_new(recorded, wanted)
         by_topic = {topic: one.limit for topic, one in recorded.items()}
         if by_topic != shared.controls.limits:
-            shared.controls = Controls(shared.controls.paused, by_topic)
+            shared.controls = replace(shared.controls, limits=by_topic)
 
     def _declare(self, topic: str, limit: Limit) -> Recorded:
         """Record the limit of a handler; it replaces the one that is recorded."""
@@ -140,6 +142,7 @@ class TopicLimits:
 # A part of the housekeeping, on its connection. One statement reads the pauses, and whether there
 # are cancels or limits; only then further ones read those.
 
+SHOWN = 20
 CANNOT_END = "cannot end a request to cancel a message: %s"
 CANNOT_END_OF = "message {} cannot be cancelled: %s"
 
@@ -168,17 +171,20 @@ class OperatorRequests:
         self._topic_limits = TopicLimits(setup, shared, link, log)
         self._refused: set[str] = set()  # what the database does not let us do, logged once
         self._limited = False
+        self._jobs = frozenset[int]()  # those that are paused
         self.open = False
 
     def read(self) -> None:
         """Read all requests, then cancel. Raises SchemaError if limits cannot be recorded."""
         self._topic_limits.check()
+        jobs = self._paused_jobs()
         if {PAUSE.name, CANCEL.name, LIMIT.name} <= self._setup.tables.missing:
+            self._pause(frozenset(), jobs)
             return
         paused = self._look()
+        self._pause(frozenset() if paused is None else paused, jobs)
         if paused is None:  # work continues, as if the tables did not exist
             return
-        self._pause(paused)
         self._topic_limits.read(there=self._limited)
         if self.open or self._shared.in_flight.cancels:
             self.cancel()
@@ -228,13 +234,45 @@ class OperatorRequests:
             self._log.warning(text, reason_of(error))
         self._refused.add(what)
 
-    def _pause(self, paused: frozenset[str]) -> None:
-        shared = self._shared
-        if paused != shared.controls.paused:
-            names = ", ".join(repr(topic) for topic in sorted(paused)) or "none"
+    def _paused_jobs(self) -> frozenset[int]:
+        """The paused jobs; none if they cannot be read."""
+        if not JOB_TABLE.is_there(self._setup.tables):
+            return frozenset()
+        try:
+            with self._link.transaction() as conn:
+                return pauses.jobs(conn, self._setup.tables)
+        except Exception as error:
+            if trouble(error) is not Trouble.REFUSED:
+                raise
+            self._log_refused("jobs", "cannot see which jobs are paused: %s", error)
+            return frozenset()
+
+    def _pause(self, topics: frozenset[str], jobs: frozenset[int]) -> None:
+        shared, before = self._shared, self._shared.controls.paused
+        paused = topics | {HELD} if jobs else topics
+        held = self._held() if jobs else frozenset[int]()
+        if topics != before - {HELD}:
+            names = ", ".join(repr(topic) for topic in sorted(topics)) or "none"
             self._log.info("paused topics: %s", names, extra={"event": Said.TOPICS_PAUSED})
-            shared.controls = Controls(paused, shared.controls.limits)
+        if jobs != self._jobs:
+            ids = ", ".join(map(str, sorted(jobs)[:SHOWN])) or "none"
+            more = f" and {len(jobs) - SHOWN:,} more" if len(jobs) > SHOWN else ""
+            self._log.info("paused jobs: %s%s", ids, more, extra={"event": Said.JOBS_PAUSED})
+        changed, self._jobs = paused != before or jobs != self._jobs, jobs
+        if changed or held != shared.controls.held:
+            shared.controls = Controls(paused, shared.controls.limits, held)
+        if changed:
             self._look_now()
+
+    def _held(self) -> frozenset[int]:
+        """Our messages in flight, and those of the runs behind them, that belong to a paused job;
+        as far as they were claimed and read before that was known here."""
+        t, found = self._setup.tables, set[int]()
+        ids = [row[0] for lane in list(self._shared.in_flight.lanes) for row in [*lane.rows]]
+        for part in t.parts(ids):
+            with self._link.transaction() as conn:
+                found |= pauses.held_among(conn, t, part)
+        return frozenset(found)
 
     # ------------------------------------------------------------ cancels
 

@@ -147,11 +147,11 @@ assert len(Settlement._fields) == 9, "settlements() gives each of them"
 
 def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Settlement]:
     """`settlement` of each; a faster path for those that are done, as nearly all are."""
-    held = shared.stop.requested.is_set() or shared.quiesce.active
-    if held or setup.registry.has_follow_ups:
+    held, controls = shared.stop.requested.is_set() or shared.quiesce.active, shared.controls
+    if held or controls.held or setup.registry.has_follow_ups:
         return [settlement(lane, setup, shared) for lane in lanes]
     found: list[Settlement] = []
-    apart, done, new = shared.controls.apart, Outcome.DONE, tuple.__new__
+    apart, done, new = controls.apart, Outcome.DONE, tuple.__new__
     for lane in lanes:
         row = lane.row
         if lane.result is DONE and row.flaw is None and not (apart and lane.next_topic in apart):
@@ -167,7 +167,8 @@ def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Set
 
 def settlement(lane: Lane, setup: Setup, shared: Shared) -> Settlement:
     """The settlement of a lane: only a done message passes the flag on, but not during a stop, nor
-    while quiescing, nor to a message whose topic is paused or limited."""
+    while quiescing, nor to a message whose topic is paused or limited, or whose job is
+    paused."""
     result = lane.result or DONE
     row = lane.row
     tries = row.tries if row.flaw is None or row.odd is None else None

@@ -16,10 +16,11 @@ from msgworker.coordination.lease import Lease
 from msgworker.ops.records import ScheduleInfo
 from msgworker.ops.results import OnProgress, Progress, Repaired
 from msgworker.queries.instances import InstanceInfo, TopicLimit
+from msgworker.queries.jobs import JobInfo
 from msgworker.web import shown
 from msgworker.web.api.calling import Call, Endpoint, Page, Part, Why, endpoint_of, part_of, plain
 from msgworker.web.threads import AFTER, RunningWrite, TooMany
-from msgworker.web.writes import ON_THINGS, placed
+from msgworker.web.writes import ON_THINGS, OnThing, placed
 
 # --- Writes that may take long, such as a throttled rerun, whose end is awaited a while.
 
@@ -154,10 +155,13 @@ def write_of(kind: str) -> Endpoint:
     """The endpoint of a write about one thing."""
     act = ON_THINGS[kind]
     method, path, name = act.api.split()
-    part = path[path.index("{") + 1 : path.index(":")]
+    part = path[path.index("{") + 1 : path.index("}")].partition(":")[0]
 
     async def handler(call: Call) -> Repaired | Progress:
-        about, given = call.path(part), call.body.model_dump()
+        given = call.body.model_dump()
+        if act.what == "job":
+            return await _on_job(call, act, given)
+        about = call.path(part)
         where = given.pop("centre", "database")
         _known(call, where)
         if act.what == "schedule":
@@ -174,10 +178,37 @@ def write_of(kind: str) -> Endpoint:
 
         return await call.site.ask(act_now)
 
-    named = "the id of an instance" if act.what == "instance" else f"the name of a {act.what}"
+    named = f"the name of a {act.what}"
+    if act.what in ("instance", "job"):
+        named = "the id of an instance" if act.what == "instance" else "the id of a job"
     body = ReleaseLock if act.what == "lock" else Release if act.force else Why
     about = {"paths": {part: named}, "tag": path.split("/")[1]}
     return endpoint_of(handler, method, path, name, act.says, role=act.role, body=body, **about)
+
+
+async def job_of(call: Call) -> JobInfo:
+    """The job of the path; raises HTTPException."""
+    job_id = call.number("job_id", "job")
+    found = await call.site.ask(call.ops.job, job_id) if job_id > 0 else None
+    if found is None:
+        raise HTTPException(404, f"there is no job {job_id}; see /jobs")
+    return found
+
+
+async def _on_job(call: Call, act: OnThing, given: dict[str, Any]) -> Repaired | Progress:
+    job = await job_of(call)
+    if job.completed_at is not None and act.kind in ("cancel-job", "pause-job"):
+        raise HTTPException(409, f"job {job.job_id} has completed")
+    write = partial(getattr(call.acting, act.ops), job.job_id, **given)
+    done: Repaired
+    if not act.has_progress:
+        done = await call.site.ask(write)
+        return done
+    if given["dry_run"]:
+        done = await call.site.count(write)
+        return done
+    title = f"{act.kind} {job.job_id}, by the API"
+    return await lasting(call, title, lambda on_progress: write(progress=on_progress))
 
 
 async def _has_schedule(call: Call, name: str) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 from starlette.exceptions import HTTPException
 
-from msgworker.ops.results import Progress, Repaired
 from msgworker.queries.charts import History, Timings
 from msgworker.queries.counts import Overview, Sizes, TopicInfo
 from msgworker.queries.failures import Failures
@@ -28,11 +26,9 @@ from msgworker.web.api.calling import (
     Page,
     Part,
     Topic,
-    Why,
     part_of,
 )
-from msgworker.web.api.operations import lasting, write_of
-from msgworker.web.sessions import Role
+from msgworker.web.api.operations import job_of, write_of
 
 
 class Span(Asked):
@@ -127,37 +123,7 @@ async def list_jobs(call: Call) -> Page:
 
 async def get_job(call: Call) -> JobInfo:
     """One job, and how far it is; its payload is not shown."""
-    return replace(await _job(call), payload=None)
-
-
-async def _job(call: Call) -> JobInfo:
-    job_id = call.number("job_id", "job")
-    found = await call.site.ask(call.ops.job, job_id) if job_id > 0 else None
-    if found is None:
-        raise HTTPException(404, f"there is no job {job_id}; see /jobs")
-    return found
-
-
-async def seal_job(call: Call) -> Repaired:
-    """Say that all messages of a job were sent, for a producer that has ended before that."""
-    job = await _job(call)
-    done: Repaired = await call.site.ask(
-        partial(call.acting.seal_job, job.job_id, **call.body.model_dump())
-    )
-    return done
-
-
-async def cancel_job(call: Call) -> Repaired | Progress:
-    """Cancel a job: it is sealed, sends no message, and what has not ended of it is cancelled."""
-    job, given = await _job(call), call.body.model_dump()
-    if job.completed_at is not None:
-        raise HTTPException(409, f"job {job.job_id} has completed")
-    write = partial(call.acting.cancel_job, job.job_id, **given)
-    if given["dry_run"]:
-        counted: Repaired = await call.site.count(write)
-        return counted
-    title = f"cancel of job {job.job_id}, by the API"
-    return await lasting(call, title, lambda on_progress: write(progress=on_progress))
+    return replace(await job_of(call), payload=None)
 
 
 _JOB: dict[str, Any] = {"paths": {"job_id": "the id of a job"}, "tag": "jobs"}
@@ -202,12 +168,7 @@ ENDPOINTS: list[Endpoint] = [
     Endpoint("GET", "/lanes", list_lanes, LaneInfo, query=Lanes, page=True, tag="lanes"),
     Endpoint("GET", "/jobs", list_jobs, JobInfo, query=Jobs, page=True, tag="jobs"),
     Endpoint("GET", "/jobs/{job_id}", get_job, JobInfo, **_JOB),
-    Endpoint(
-        "POST", "/jobs/{job_id}/seal", seal_job, Repaired, body=Why, role=Role.OPERATOR, **_JOB
-    ),
-    Endpoint(
-        "POST", "/jobs/{job_id}/cancel", cancel_job, Repaired, body=Why, role=Role.OPERATOR, **_JOB
-    ),
+    *(write_of(f"{verb}-job") for verb in ("seal", "pause", "resume", "cancel")),
     Endpoint("GET", "/audit", list_audit, AuditEntry, query=Entries, page=True, tag="audit"),
     Endpoint(
         "GET",

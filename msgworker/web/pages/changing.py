@@ -176,7 +176,7 @@ async def confirm_act(request: Request) -> Response:
 
     def call() -> Repaired:
         asked = forced | placed(site, act.elsewhere)
-        found: Repaired = getattr(site.ops, act.ops)(name, **asked, dry_run=True)
+        found: Repaired = getattr(site.ops, act.ops)(act.about(name), **asked, dry_run=True)
         return found
 
     would = await site.ask(or_refused, call)
@@ -200,7 +200,7 @@ async def do_act(request: Request) -> Response:
     def work(on_progress: OnProgress) -> Repaired:
         more = {"progress": on_progress} if act.has_progress else {}
         asked = forced | placed(site, act.elsewhere) | more
-        found: Repaired = call(name, **asked, reason=reason)
+        found: Repaired = call(act.about(name), **asked, reason=reason)
         return found
 
     return await begun(

@@ -17,6 +17,7 @@ from msgworker.message import State
 from msgworker.queries.charts import WINDOWS, HistoryPoint, TopicTimes, Window
 from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.bounded import Capped
+from msgworker.store.pauses import PausedJob
 from msgworker.table import MAX_TOPIC
 from msgworker.web import charts, shown
 from msgworker.web.site import site_of
@@ -189,6 +190,7 @@ def lines(
     if database:
         trouble.append(Line("database", "dead", database, "system"))
     trouble += [*_dead(found, blocks), *_instances(found), *_topics(found.topics, times)]
+    trouble += _jobs(found.paused_jobs)
     return trouble
 
 
@@ -231,6 +233,14 @@ def _topics(topics: Sequence[TopicInfo], times: Mapping[str, TopicTimes]) -> Ite
     paused = [one for one in topics if one.paused is not None]
     if paused:
         yield Line("paused", "failed", _named(paused), "topics")
+
+
+def _jobs(paused: Sequence[PausedJob]) -> Iterator[Line]:
+    if paused:
+        names = ", ".join(f"{one.job_id} {shown.cut(one.name, 40)}" for one in paused[:NAMED])
+        more = len(paused) - NAMED
+        text = f"job {names}" + (f" and {more:,} more" if more > 0 else "")
+        yield Line("paused", "failed", text, "jobs")
 
 
 def waits(one: TopicInfo) -> bool:
