@@ -626,10 +626,13 @@ class App(Declaring):
         signals: bool = False,
         outage_limit: float = 60.0,
         scope: Scope | None = None,
+        job: Job | int | None = None,
     ) -> Report:
         """Handle messages until none is due now or soon, or until `time_limit`.
 
         For batch jobs and timers. All times are in seconds. threads, topics, scope: as in `worker`.
+        job: only the messages of this job; it takes no scope beside it. Those behind a message that
+        is not of it, in their object, are left.
         linger: wait for messages that become due within this time, and for leases of other
         instances with messages that end within it. retry_linger: the same for the next try of
         messages that have failed; None = 300, or 0 if linger is 0.
@@ -656,6 +659,8 @@ class App(Declaring):
         number("outage_limit", outage_limit, 0, 366 * 86_400)
         if max_concurrent is not None:
             whole("max_concurrent", max_concurrent, 1, MAX_THREADS)
+        if job is not None:
+            scope = self._of_job(job, scope)
         most = 1 if overlap == "skip" else (max_concurrent or MAX_THREADS)
         here = os.getpid()
         with self._lock:
@@ -679,6 +684,22 @@ class App(Declaring):
                     self._workers.discard(worker)
             with self._lock:
                 self._drains[here] -= 1
+
+    def _of_job(self, job: Job | int, scope: Scope | None) -> Scope:
+        from msgworker.coordination.centres import OneJob
+
+        if scope is not None:
+            raise ConfigError(f"a drain of a job looks for its messages alone: leave out {scope!r}")
+        return OneJob(job)
+
+    def _check_job(self, tables: Tables, scope: Any) -> None:
+        from msgworker.queries import jobs
+
+        refuse_jobs(tables)
+        with db.connecting(self._own) as conn:
+            found = jobs.show(conn, tables, scope.job_id, most=1)
+        if found is None:
+            raise ConfigError(f"there is no job {scope.job_id} of table {self.table.name}")
 
     def _chosen(self, topics: Iterable[str] | None) -> frozenset[str] | None:
         registered = self._registry.topics()
@@ -714,7 +735,9 @@ class App(Declaring):
         scope: Scope | None = None,
     ) -> Setup:
         tables = self._known.checked()
-        if scope is not None:
+        if scope is not None and scope.role == "job_id":
+            self._check_job(tables, scope)
+        elif scope is not None:
             self._known.check_slices(repr(scope), str(scope.role))
         if self.settings.foreign_stale_after is not None and not tables.has("claimed_by"):
             raise ConfigError(

@@ -16,10 +16,13 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, queries
 from msgworker.db import DATABASES, NAMES
-from msgworker.queries import charts
+from msgworker.queries import charts, remaining
 from msgworker.queries import counts as overview
+from msgworker.queries.explain import Asked
 from msgworker.schema import apply
-from msgworker.table import ROLES, tables_for
+from msgworker.store import shards
+from msgworker.store.pauses import holding
+from msgworker.table import ROLES, Slice, tables_for
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
 from tests.statements import statements as written
@@ -277,12 +280,15 @@ def test_every_function_that_reads_for_operators_is_called_for_its_statements():
                 )
 
 
-def _oracle_statements(spec: MessageTable, header_room: int = 0) -> list[str]:
+def _oracle_statements(
+    spec: MessageTable, header_room: int = 0, *, holds: bool = False, calls: Any = acts
+) -> list[str]:
     log = Log()
     engine = log.engine()
     t = tables_for(spec, DATABASES["oracle"], header_room=header_room)
+    t = holding(t) if holds else t
     with engine.connect() as conn:
-        for act, options in acts(t, log):
+        for act, options in calls(t, log):
             act(conn, t, **options)
             conn.rollback()
     return log.statements
@@ -321,6 +327,25 @@ def test_oracle_takes_the_statements_with_headers():
     on = [sql for sql in _oracle_statements(MessageTable(), header_room=2000) if "headers" in sql]
     assert {sql.split()[0] for sql in on} == {"SELECT", "INSERT", "UPDATE"}
     assert {sql: lint(sql) for sql in on if lint(sql)} == {}
+
+
+def test_oracle_takes_the_statements_while_a_job_is_paused():
+    found = _oracle_statements(MessageTable(), holds=True)
+    assert sum("paused with its job" in sql for sql in found) > 10
+    assert {sql: lint(sql) for sql in found if lint(sql)} == {}
+
+
+def test_oracle_takes_what_a_drain_of_a_job_asks():
+    def of_a_job(t: Any, log: Any) -> Any:
+        yield shards.heads_of_job, {"place": shards.Place(7), "rows": 8}
+        for most in (1, 2):
+            log.rows = {"count(*) AS count_1 \n": [(2,)]}
+            asked = Asked(topics=None, within=Slice("job_id", (7,), exclusive=False))
+            yield remaining.left, {"asked": asked, "most": most}
+
+    found = _oracle_statements(MessageTable(), calls=of_a_job)
+    assert len(found) > 5
+    assert {sql: lint(sql) for sql in found if lint(sql)} == {}
 
 
 @pytest.mark.long

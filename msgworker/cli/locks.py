@@ -37,7 +37,15 @@ from msgworker.cli.output import (
     safe,
 )
 from msgworker.config import Configuration
-from msgworker.coordination import Dealer, Everywhere, Instance, LockCentre, Partitions, Segments
+from msgworker.coordination import (
+    Dealer,
+    Everywhere,
+    Instance,
+    LockCentre,
+    OneJob,
+    Partitions,
+    Segments,
+)
 from msgworker.coordination.centres import DATABASE, open_centre, secrets_of_centre
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
@@ -124,7 +132,7 @@ def _list(found: list[dict[str, Any]], as_json: bool) -> None:
 
 # --- `partitions` and `deal`; and the scope of `run` and `drain`.
 
-KINDS = "everywhere, instance:TYPE, partitions:SHARDS or segments"
+KINDS = "everywhere, instance:TYPE, partitions:SHARDS, segments or job:ID"
 SHARDS = 64
 TICK_SECONDS = 0.2
 
@@ -138,6 +146,8 @@ def scoped(conf: Configuration, app: App) -> Iterator[Scope | None]:
         yield None
     elif kind == "instance":
         yield Instance(rest)
+    elif kind == "job" and rest.isdecimal() and rest.isascii():
+        yield OneJob(int(rest[:20]))
     elif kind == "partitions":
         shards = _shards(rest, place)
         with _locks(conf, app) as locks:

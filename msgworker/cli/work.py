@@ -29,12 +29,14 @@ from msgworker.cli.options import (
     configure,
     flags,
     import_app,
+    message_id,
     needed_app,
     settings_of,
 )
-from msgworker.cli.output import print_json
+from msgworker.cli.output import Usage, print_json
 from msgworker.cli.processes import Fleet, Parent
 from msgworker.config import SETTINGS, Configuration, flag_of
+from msgworker.coordination import OneJob
 from msgworker.errors import ConfigError
 from msgworker.instance.stop import Signals, StopRequest
 from msgworker.instance.worker import complaints
@@ -188,6 +190,7 @@ def run(
 @click.command("drain")
 @working
 @flags("linger", "retry_linger", "outage_limit", "metrics_file")
+@click.option("--job", metavar="ID", help="Only the messages of this job.")
 @as_json
 @common
 @click.pass_context
@@ -199,6 +202,7 @@ def drain(
     report_fd: int | None,
     report_metrics: bool,
     as_json: bool,
+    job: str | None,
     **given: Any,
 ) -> int:
     """Handle messages until none is due now or soon; print what was done.
@@ -208,6 +212,10 @@ def drain(
     silent instance to end: run again.
     """
     ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
+    if job is not None:
+        if given.get("scope") is not None:
+            raise Usage("--job and --scope exclude each other")
+        given["scope"] = f"job:{message_id(job)}"
     parent = _parent(ctx, report_fd, text=not as_json)
     conf = configure(ctx, given, level="warning" if quiet else "info")
     app = _checked_app(ctx, ref, conf)
@@ -247,7 +255,9 @@ def _parent(ctx: click.Context, report_fd: int | None, *, text: bool = True) -> 
 
 def _leaving(app: App, conf: Configuration, report: Report) -> Report:
     """The report of several processes, with the messages left after the last one has ended."""
-    found = app.worker(threads=1, topics=conf["topics"] or None).left()
+    with scoped(conf, app) as scope:
+        job = scope.job_id if isinstance(scope, OneJob) else None
+    found = app.worker(threads=1, topics=conf["topics"] or None).left(job=job)
     report = report.leaving(found)
     for line in complaints(report, found):
         log.warning(line, extra={"event": Said.DRAIN_LEFT})

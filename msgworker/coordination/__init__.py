@@ -4,7 +4,7 @@ All of this is advice: it says where to look next. Only the message table decide
 a stale, split or lost lock costs time, never correctness.
 """
 
-from msgworker.coordination.centres import Everywhere, Instance
+from msgworker.coordination.centres import Everywhere, Instance, OneJob
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.dealer import Dealer
 from msgworker.coordination.lease import Lease, LockCentre, hold, new_owner
@@ -24,6 +24,7 @@ __all__ = [
     "LeaseLost",
     "LockCentre",
     "LocksUnavailable",
+    "OneJob",
     "Partitions",
     "RedisLocks",
     "Segments",

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from msgworker.config import whole
 from msgworker.config.values import renamed
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre
@@ -17,6 +18,7 @@ from msgworker.db import secrets_of
 from msgworker.errors import ConfigError
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.payload import is_text
+from msgworker.producing import Job
 from msgworker.table import MAX_FLAG, Slice
 
 # --- The scopes.
@@ -52,6 +54,28 @@ class Instance(Scope):
 
     def __repr__(self) -> str:
         return f"Instance({self.instance_type!r})"
+
+
+class OneJob(Scope):
+    """The messages of one job. What stands before one of them in its object, and belongs to another
+    job or to none, is left to others.
+
+    job: the id of a job, or what `App.job` returned. Raises ConfigError.
+    """
+
+    role = "job_id"
+
+    def __init__(self, job: Job | int) -> None:
+        job_id = job.job_id if isinstance(job, Job) else job
+        self.job_id = int(whole("job", job_id, 1, 2**63 - 1))
+
+    def join(self, standing: InstanceView) -> ScopeMember:
+        """A member beside all others."""
+        where = Slice("job_id", (self.job_id,), exclusive=False)
+        return _Fixed(where, {"kind": "job", "job": self.job_id})
+
+    def __repr__(self) -> str:
+        return f"OneJob({self.job_id})"
 
 
 def check_instance_type(value: Any) -> str:

@@ -49,12 +49,13 @@ WORDS = {
     Waits.NO_HANDLER: "no handler",
     Waits.OTHER_TOPICS: "other topics",
     Waits.OTHER_SLICES: "other slices",
+    Waits.OTHER_JOBS: "behind other jobs",
     Waits.DEAD: "behind a dead one",
     Waits.DUE: "due",
 }
 STUCK = (Waits.NOBODY, Waits.NO_HANDLER, Waits.DEAD)
 """Messages left that no instance will handle: the exit code is 1."""
-AGAIN = (Waits.RETRY, Waits.SILENT, Waits.LIMITED)
+AGAIN = (Waits.RETRY, Waits.SILENT, Waits.LIMITED, Waits.OTHER_JOBS)
 """Messages left that wait for a while: the exit code is 6."""
 
 
@@ -64,14 +65,15 @@ class Report:
 
     done: messages done. failed: messages that became dead. retried: failed tries that will be tried
     again. released: messages released at a stop before they started. left: unfinished messages in
-    the table. seconds: wall time.
+    the table, or of the job. seconds: wall time.
     skipped: another drain was running, nothing was done. database_lost: it ended because the
     database could not be reached.
     waiting: how many of `left` wait for a retry or for a later instant. left_by: counts of `left`
     by reason: "retry", "later" (an instant), "elsewhere" (claimed by another live instance),
     "silent" (by one that misses its heartbeat, or stopped before its handler ended), "nobody"
     (flagged without an owner), "paused", "limited" (by max_running or rate), "no handler", "other
-    topics" (with `topics`), "other slices" (with a scope), "dead" (if dead ones block), "due". A
+    topics" (with `topics`), "other slices" (with a scope), "other jobs" (of a drain of a job:
+    behind a message that is not of it), "dead" (if dead ones block), "due". A
     message behind the head of its object has the reason of the head. The sum is less than `left` if
     only a part of very many messages was read.
     next_seconds: seconds to the first retry, else to the first other instant; None if nothing
@@ -106,8 +108,8 @@ class Report:
         """3 database lost. 1 some became dead or were refused, or messages are left that no
         instance will handle: "nobody", "no handler", "dead", what is `undone`, and
         "due" if the drain was stopped. 6 messages wait for their retry, for a limit of their topic,
-        or for the lease of a silent instance: run again. 0 otherwise; "later", "elsewhere",
-        "paused", "other topics" or "other slices" may be left."""
+        for messages of other jobs, or for the lease of a silent instance: run again. 0 otherwise;
+        "later", "elsewhere", "paused", "other topics" or "other slices" may be left."""
         if self.database_lost:
             return ExitCode.UNREACHABLE
         if (
@@ -248,6 +250,7 @@ _SAYS = {
     Waits.LIMITED: (
         "of a limited topic, message {id} first: {why}; run again, or see `msgworker limits`"
     ),
+    Waits.OTHER_JOBS: "behind messages that are not of the job, message {id} first: {why}",
     Waits.SILENT: (
         "held by an instance that is silent or has stopped, such as message {id}: {why}; run again "
         "then, or with --linger {when}"
@@ -570,12 +573,14 @@ class Worker(Working):
             within=within,
         )
 
-    def left(self) -> Left:
-        """Count the unfinished messages of the table by what they wait for. Raises
+    def left(self, *, job: int | None = None) -> Left:
+        """Count the unfinished messages of the table, or of a job, by what they wait for. Raises
         DatabaseUnavailable, SchemaError."""
         setup = self._look()
         with connecting(setup.engine) as conn:
             held = pauses.read_jobs(conn, setup.tables)
         with connecting(setup.engine) as conn:
             t = setup.tables
-            return left(conn, holding(t) if held else t, setup.asked())
+            within = None if job is None else Slice("job_id", (job,), exclusive=False)
+            asked = replace(setup.asked(), within=within)
+            return left(conn, holding(t) if held else t, asked)

@@ -169,8 +169,12 @@ class Jobs(Repairs):
         return self._at_once(kind, by, {"job": job_id}, lambda conn, t: act(conn, t, job_id))
 
     def _known_job(self, job_id: int) -> JobInfo:
+        """The job, of which only is counted whether there are any messages of a state."""
+        from msgworker.queries import jobs
+
+        whole("job_id", job_id, 1, MOST_ID)
         refuse_jobs(self._job_tables())
-        found = self.job(job_id)
+        found = self._read(jobs.show, job_id, most=1)
         if found is None:
             raise ConfigError(f"there is no job {job_id} of table {self._tables.spec.name}")
         return found

@@ -257,6 +257,7 @@ class Waits(enum.StrEnum):
     NO_HANDLER = "no handler"  # no live instance has a handler for its topic
     OTHER_TOPICS = "other topics"  # this instance was not asked to handle its topic
     OTHER_SLICES = "other slices"  # its scope does not look where the message stands
+    OTHER_JOBS = "other jobs"  # a message that is not of the job stands before it in its object
     DEAD = "dead"  # a dead message, or one behind it, where those block their object
     DUE = "due"  # nothing: it can be claimed
 
@@ -277,6 +278,7 @@ class Verdict(enum.Enum):
     UNNAMED = Reason.RUNNING_FOREIGN, Waits.ELSEWHERE  # the table does not say whose it is
     BEHIND = Reason.BEHIND, None
     OTHER_SLICES = Reason.NOBODY_LOOKS, Waits.OTHER_SLICES
+    OTHER_JOBS = Reason.BEHIND, Waits.OTHER_JOBS
     LATER = Reason.NOT_DUE, Waits.LATER
     NO_HANDLER = Reason.NO_HANDLER, Waits.NO_HANDLER
     OTHER_TOPICS = Reason.NO_HANDLER, Waits.OTHER_TOPICS
@@ -308,6 +310,12 @@ class Asked:
     chosen: bool = False
     me: Collection[str] = ()
     within: Slice | None = None
+
+    @property
+    def job(self) -> int | None:
+        """The job whose messages alone are handled."""
+        within = self.within
+        return within.values[0] if within is not None and within.role == "job_id" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,7 +393,8 @@ def verdict(row: Facts, world: World) -> Verdict:
     if row.behind:
         return Verdict.BEHIND
     if row.unseen:
-        return Verdict.OTHER_SLICES
+        of_a_job = world.asked is not None and world.asked.job is not None
+        return Verdict.OTHER_JOBS if of_a_job else Verdict.OTHER_SLICES
     if not row.due and row.status is State.NEW:
         return Verdict.LATER
     if row.held:
@@ -445,7 +454,7 @@ def sentence(found: Verdict, row: Facts, world: World) -> str:
         return _of_the_dead(row, world)
     if found.reason is Reason.RUNNING_FOREIGN:
         return _of_nobody(row, world)
-    if found is Verdict.OTHER_SLICES:
+    if found in (Verdict.OTHER_SLICES, Verdict.OTHER_JOBS):
         return row.unseen
     if found is Verdict.HELD:
         return row.held

@@ -293,21 +293,27 @@ def live(who: Sequence[InstanceInfo]) -> list[InstanceInfo]:
     return [one for one in who if one.life is Life.LIVE and one.other_table is None]
 
 
-def part_of(conn: Connection, t: Tables, msg_id: int) -> tuple[int | None, str | None]:
-    """The shard and the instance type of a message; None where the column is not there."""
+def part_of(conn: Connection, t: Tables, msg_id: int) -> tuple[int | None, str | None, int | None]:
+    """The shard, the instance type and the job of a message; None where the column is not there."""
     c = t.cols()
     nothing: Any = sa.null()
     columns: list[Any] = [nothing if c.shard is None else t.slice_value(c, "shard")]
     columns.append(nothing if c.instance_type is None else c.instance_type)
+    columns.append(nothing if c.job_id is None else c.job_id)
     row = conn.execute(sa.select(*columns).where(c.msg_id == msg_id)).first()
     if row is None:
-        return None, None
-    return whole_number(row[0]), None if row[1] is None else str(row[1])
+        return None, None, None
+    flag = None if row[1] is None else str(row[1])
+    return whole_number(row[0]), flag, whole_number(row[2])
 
 
-def looks_at(scope: Mapping[str, Any], shard: int | None, flag: str | None) -> bool:
+def looks_at(
+    scope: Mapping[str, Any], shard: int | None, flag: str | None, job: int | None = None
+) -> bool:
     """Whether an instance with this scope looks at a message, as of its last heartbeat."""
     kind = scope.get("kind")
+    if kind == "job":
+        return job is not None and scope.get("job") == job
     if kind == "instance":
         return scope.get("flag") == flag
     if kind == "partitions" and shard is not None:
@@ -315,9 +321,11 @@ def looks_at(scope: Mapping[str, Any], shard: int | None, flag: str | None) -> b
     return True
 
 
-def why_not(who: Sequence[InstanceInfo], shard: int | None, flag: str | None) -> str:
+def why_not(
+    who: Sequence[InstanceInfo], shard: int | None, flag: str | None, job: int | None = None
+) -> str:
     """Why none of these, which live, looks at a message; "" if one does."""
-    if any(looks_at(one.scope, shard, flag) for one in who):
+    if any(looks_at(one.scope, shard, flag, job) for one in who):
         return ""
     kinds = {str(one.scope.get("kind")) for one in who}
     told = []
@@ -327,6 +335,8 @@ def why_not(who: Sequence[InstanceInfo], shard: int | None, flag: str | None) ->
         told.append("it has no instance type yet: a Dealer (`msgworker deal`) gives it one")
     elif "instance" in kinds:
         told.append(f"no live instance has its instance type {flag}; a Dealer deals it again")
+    if "job" in kinds:
+        told.append("what lives handles other jobs alone")
     return "; ".join(told)
 
 

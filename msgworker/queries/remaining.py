@@ -17,7 +17,7 @@ from msgworker.queries.explain import Asked, Facts, Verdict, Waits, World, sente
 from msgworker.queries.instances import InstanceInfo, Life
 from msgworker.store import pauses
 from msgworker.store.recover import undated
-from msgworker.table import Cols, Tables
+from msgworker.table import JOB, Cols, Tables
 
 # A message waits for what holds its object: the running message if there is one, else the head.
 
@@ -58,7 +58,7 @@ class Left:
 def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
     """Count what is unfinished, by reason. Where nothing is, it costs one query. t: see
     `pauses.holding`."""
-    total = messages.unfinished(conn, t)
+    total = messages.unfinished(conn, t) if asked.job is None else _of_job(conn, t, asked.job)
     if total == 0:
         return Left()
     world = World.read(conn, t, asked)
@@ -75,7 +75,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     instants: dict[Waits, float] = {}
     due_heads = 0
     for one in groups:
-        found = verdict(_facts_of(one), world)
+        found = verdict(_facts_of(one, asked), world)
         waits = found.left_as
         assert waits is not None  # it is unfinished, and the head of its object
         by[waits] += int(one.number)
@@ -98,7 +98,9 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
                 int(one.head or 0),
                 _name(one.owner),
                 sentence(
-                    found, replace(_facts_of(one), owner=_name(one.owner), dated=dated), world
+                    found,
+                    replace(_facts_of(one, asked), owner=_name(one.owner), dated=dated),
+                    world,
                 ),
             )
             for waits, (one, found) in first.items()
@@ -134,17 +136,32 @@ def _better(one: _Group, known: _Group) -> bool:
     return (one.owner is not None, one.head or 0) < (known.owner is not None, known.head or 0)
 
 
-def _facts_of(one: _Group) -> Facts:
+def _facts_of(one: _Group, asked: Asked) -> Facts:
     state = State.NEW if one.status == Status.NEW else State.FAILED
     state = state if one.tries_left else State.DEAD
+    unseen = "its scope does not look where it stands"
+    if asked.job is not None:
+        unseen = f"it is not of job {asked.job}, so this drain leaves it to others"
     return Facts(
         status=State.PROCESSING if one.status == Status.PROCESSING else state,
         topic=topic_of(one.topic),
         owner=one.owner,
         due=bool(one.due),
-        unseen="" if one.here else "its scope does not look where it stands",
+        unseen="" if one.here else unseen,
         held="its job is paused" if one.topic == pauses.HELD else "",
     )
+
+
+def _of_job(conn: Connection, t: Tables, job: int) -> int:
+    """How many messages of a job are unfinished."""
+
+    def build() -> Any:
+        source = t.message.alias("m")
+        m = t.cols(source)
+        query = t.hinted(sa.select(sa.func.count()), source, JOB)
+        return query.where(*_of_the_job(m, "job_id"), t.unfinished(m))
+
+    return int(conn.execute(t.built("left_of_job", build), {"mw_slice": [job]}).scalar_one())
 
 
 # ---------------------------------------------------------------- the statement
@@ -159,9 +176,9 @@ def _of_objects(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
     """Each object's entries are counted by the index alone; then one row of each is read."""
     source = t.message.alias("m")
     m = t.cols(source)
-    key = t.open_object(m)
-    entries = t.hinted(sa.select(key.label("o"), t.open_msg_id(m).label("i")), source, "object")
-    entries = entries.where(*t.with_object(m))
+    key, index = t.open_object(m), JOB if role == "job_id" else "object"
+    entries = t.hinted(sa.select(key.label("o"), t.open_msg_id(m).label("i")), source, index)
+    entries = entries.where(*t.with_object(m), *_of_the_job(m, role))
     if cut:
         some = entries.order_by(key, t.open_msg_id(m)).limit(bindparam("most", type_=sa.Integer()))
         e = some.subquery("e").c
@@ -175,7 +192,13 @@ def _of_objects(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
     source = t.message.alias("r")
     r = t.cols(source)
     running = t.hinted(sa.select(r.msg_id), source, "guard").where(t.runs(r, g.c.o))
-    one = sa.func.coalesce(running.limit(1).scalar_subquery(), g.c.i)
+    first: ColumnElement[Any] = g.c.i
+    if role == "job_id":  # the first one of the object may be of another job
+        source = t.message.alias("x")
+        x = t.cols(source)
+        lowest: Any = t.hinted(sa.select(sa.func.min(t.open_msg_id(x))), source, "object")
+        first = lowest.where(t.open_object(x) == g.c.o, t.open_rows(x)).scalar_subquery()
+    one = sa.func.coalesce(running.limit(1).scalar_subquery(), first)
     f = sa.select(one.label("i"), g.c.n).subquery("f")
     h = t.cols(t.message.alias("h"))
     return _facts(t, h, f.c.n, role).select_from(f.join(h.msg_id.table, h.msg_id == f.c.i))
@@ -185,13 +208,23 @@ def _without_object(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
     """Messages without an object wait for themselves."""
     source = t.message.alias("l")
     c = t.cols(source)
+    where = (*t.without_object(c), *_of_the_job(c, role))
+    index = JOB if role == "job_id" else "object"
     if not cut:
-        return t.hinted(_facts(t, c, ONE, role), source, "object").where(*t.without_object(c))
-    ids = t.hinted(sa.select(c.msg_id.label("i")), source, "object").where(*t.without_object(c))
+        return t.hinted(_facts(t, c, ONE, role), source, index).where(*where)
+    ids = t.hinted(sa.select(c.msg_id.label("i")), source, index).where(*where)
     some = ids.limit(bindparam("most", type_=sa.Integer())).subquery("s")
     h = t.cols(t.message.alias("k"))
     rows = some.join(h.msg_id.table, h.msg_id == some.c.i)
     return _facts(t, h, ONE, role).select_from(rows)
+
+
+def _of_the_job(c: Cols, role: str | None) -> list[ColumnElement[bool]]:
+    """Of a drain of a job only its messages are counted."""
+    if role != "job_id":
+        return []
+    assert c.job_id is not None
+    return [c.job_id.in_(bindparam("mw_slice", expanding=True))]
 
 
 def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> sa.Select[Any]:

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import fetch
+from msgworker.db import fetch, whole_number
+from msgworker.message import Status
 from msgworker.store.candidates import Candidate, as_candidates, hint_columns
 from msgworker.store.rows import array_param, array_text
-from msgworker.table import SLICES, Cols, Tables
+from msgworker.table import JOB, SLICES, Cols, Tables, lit
+from msgworker.table.indexes import job_status
 
 BRANCHES = (1, 4, 16)
 """Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""
@@ -389,6 +391,47 @@ def heads_by_age(
     if None in pages:
         pages[0] = _both_by_age(pages[0], pages[None])
     return [pages[place.value] for place in places]
+
+
+def heads_of_job(conn: Connection, t: Tables, place: Place, rows: int) -> Page:
+    """The same of the messages of a job, by the index of those: the first unfinished ones of their
+    objects, whatever job the others belong to."""
+    statement = t.built("heads_of_job", lambda: _heads_of_job(t))
+    after = FIRST if place.after is None else place.after
+    found = fetch(conn, statement, {"mw_job": place.value, "after": after, "rows": rows})
+    # Ids that are no numbers cannot be claimed.
+    ids = [whole_number(row[0]) for row in found]
+    parts: dict[int, list[int]] = {}
+    for row, msg_id in zip(found, ids, strict=True):
+        parts.setdefault(row[-1], []).append(LAST if msg_id is None else msg_id)
+    end = min((max(part) for part in parts.values() if len(part) >= rows), default=LAST)
+    read = [row for row, i in zip(found, ids, strict=True) if i is not None and i <= end]
+    heads = as_candidates([row[:-2] for row in read if row[-2]])
+    return Page(heads, None if end == LAST else end, len(read))
+
+
+_CLAIMED_AT = (Status.NEW, Status.FAILED)
+"""The statuses at which messages wait."""
+
+
+def _heads_of_job(t: Tables) -> Any:
+    parts = []
+    for n, status in enumerate(_CLAIMED_AT):
+        source = t.message.alias(f"p{n}")
+        c = t.cols(source)
+        assert c.job_id is not None
+        job: Any = bindparam("mw_job", type_=sa.BigInteger())
+        one: ColumnElement[int] = sa.literal_column("1")
+        head = sa.case((t.earlier_unfinished(c), sa.literal_column("0")), else_=one)
+        columns = (*hint_columns(t, c), head.label("head"), sa.literal_column(str(n)).label("part"))
+        query = t.hinted(sa.select(*columns), source, JOB)
+        query = query.where(c.job_id == job, job_status(t, c) == lit(status))
+        if status is Status.FAILED:
+            query = query.where(t.tries_left(c))
+        query = query.where(c.msg_id > bindparam("after", type_=sa.BigInteger()))
+        query = query.order_by(c.msg_id).limit(bindparam("rows", type_=sa.Integer()))
+        parts.append(query if t.database.bare_unions else sa.select(query.subquery(f"q{n}")))
+    return sa.union_all(*parts)
 
 
 def _page_by_age(part: Sequence[Any], rows: int) -> Page:

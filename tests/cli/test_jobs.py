@@ -120,6 +120,26 @@ def test_a_job_is_paused_and_resumed(crm: Cli, folder: Path) -> None:
     assert "has completed" in done.stderr
 
 
+def test_a_drain_of_a_job(crm: Cli, folder: Path) -> None:
+    one, other = opened(folder), opened(folder)
+    done = crm("drain", "crm:app", "--job", str(other), "--linger", "0", "--quiet")
+    assert done.exit_code == 6
+    assert "done=0 failed=0 retried=0 released=0 left=3 (behind other jobs: 3)" in done.stdout
+    done = crm("drain", "crm:app", "--job", str(one), "--linger", "0", "--quiet")
+    assert "done=3 failed=0 retried=0 released=0 left=0 in" in done.stdout
+    two = ("--processes", "2", "--linger", "0", "--quiet", "--json")
+    told = json.loads(crm("drain", "crm:app", "--job", str(other), *two).stdout)
+    assert (told["done"], told["left"]) == (3, 0)
+    for args, says in (
+        (("--job", "x"), "whole number"),
+        (("--job", "99"), "there is no job 99"),
+        (("--job", "1", "--scope", "everywhere"), "exclude"),
+    ):
+        done = crm("drain", "crm:app", *args)
+        assert done.exit_code == 2, args
+        assert says in done.stderr
+
+
 def test_what_is_asked_wrongly(crm: Cli) -> None:
     crm("init-db", *AT)
     for args, says in (

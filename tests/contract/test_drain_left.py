@@ -15,7 +15,17 @@ import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
-from msgworker import App, Context, Message, MessageTable, Report, RetryLater
+from msgworker import (
+    App,
+    ConfigError,
+    Context,
+    Message,
+    MessageTable,
+    Report,
+    RetryLater,
+    SchemaError,
+)
+from msgworker.coordination import Instance
 from msgworker.instance import worker as worker_module
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.finder import Finder
@@ -25,10 +35,12 @@ from msgworker.queries.remaining import left
 from msgworker.store import lease
 from msgworker.testing import Database, drain
 from tests.support.leases import registered
-from tests.support.rows import edit, leave_rows_at_1, send
+from tests.support.rows import Table, edit, leave_rows_at_1, send
 from tests.support.waiting import in_thread, until
+from tests.support.watching import Watch
 
 ALL = Asked(topics=None)
+FAR = datetime.now(UTC) + timedelta(days=1)
 
 
 def count(app: App, asked: Asked = ALL, **options: Any) -> dict[str, int]:
@@ -410,3 +422,116 @@ def test_a_drain_does_not_wait_for_a_lease_that_is_renewed(app):
     over.set()
     join()
     assert (report.left_by, report.stopped) == ({"elsewhere": 1}, False)
+
+
+# ---------------------------------------------------------------- a drain of one job
+
+
+def job_of(app: Any, *objects: Any, **options: Any) -> tuple[Any, list[int]]:
+    """A sealed job with a message for each object, and their ids."""
+    with app.engine.begin() as conn, app.job("month end", conn=conn, on_complete="over") as job:
+        ids = [app.send(conn, "t", {}, object_id=o, job=job, **options) for o in objects]
+    return job, ids
+
+
+def test_a_drain_of_a_job_handles_its_messages_alone(app, table):
+    watch = Watch()
+    app.add_handler(None, watch)
+    (other,) = send(app, "x")
+    job, ids = job_of(app, *["a"] * 3, *range(30), None, None)
+    (behind,) = send(app, "a")
+    more, _ = job_of(app, "y")
+    report = app.drain(job=job, linger=0)
+    assert (report.done, report.left, report.left_by, report.exit_code) == (35, 0, {}, 0)
+    assert sorted(watch.ids) == ids
+    assert watch.of("a") == ids[:3]
+    assert app.ops.job(job.job_id).state == "completed"  # its message is of no job
+    assert app.drain(job=more.job_id, linger=0).done == 1
+    assert app.drain(linger=0).done == 4
+    assert set(watch.ids) >= {other, behind}
+
+
+def test_a_drain_of_a_job_names_what_stands_before_its_messages(app, caplog):
+    app.add_handler(None, lambda msg: None)
+    (first,) = send(app, "a")
+    job, _ = job_of(app, "a", "a", "b")
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        report = app.drain(job=job, linger=0)
+    assert (report.done, report.left, report.left_by) == (1, 2, {"other jobs": 2})
+    assert report.exit_code == 6
+    assert "left=2 (behind other jobs: 2)" in str(report)
+    says = f"2 messages left behind messages that are not of the job, message {first} first"
+    assert any(says in r.getMessage() for r in caplog.records)
+    found = app.worker(threads=1).left(job=job.job_id)
+    assert (found.total, found.by) == (2, {Waits.OTHER_JOBS: 2})
+    app.drain(linger=0)
+    assert app.drain(job=job, linger=0).left == 0
+
+
+def test_a_drain_of_a_job_waits_for_retries_and_counts_what_is_dead_or_paused(app, table):
+    fails = [False, False, True, True]
+
+    def handle(msg: Any) -> None:
+        if msg.object_id == "bad" or (msg.object_id == "again" and fails.pop()):
+            raise ValueError("no")
+
+    app.add_handler("t", handle, wait=wait_fixed(0))
+    job, ids = job_of(app, "bad", "again", "again", "late")
+    edit(app, ids[3], available_at=FAR)
+    report = app.drain(job=job, linger=0, retry_linger=30)
+    assert (report.done, report.failed, report.left_by) == (2, 1, {"later": 1})
+    app.ops.pause_job(job.job_id)
+    edit(app, ids[3], available_at=None)
+    assert app.drain(job=job, linger=0).left_by == {"paused": 1}
+
+
+def test_a_drain_of_a_job_with_priorities_and_a_limit(make_app):
+    app = make_app(table=MessageTable(priority="priority"))
+    app.create_schema()
+    watch = Watch()
+    app.add_handler("t", watch, max_running=1)
+    send(app, "u", priority=9)
+    job, ids = job_of(app, *range(5))
+    _, urgent = job_of(app, "v", priority=9)
+    table = Table(app)
+    table.edit(table.where(msg_id=urgent[0]), job_id=job.job_id)
+    assert app.drain(job=job, linger=1, threads=1).done == 6
+    assert sorted(watch.ids) == [*ids, *urgent]
+
+
+def test_a_deep_job_is_drained_page_by_page(app, monkeypatch):
+    """Pages of messages that stand behind others are passed."""
+    watch = Watch()
+    app.add_handler(None, watch)
+    with app.engine.begin() as conn, app.job("all", conn=conn) as job:
+        app.send_many(conn, "t", [(None, "deep")] * 1500, job=job)
+        app.send_many(conn, "t", [(None, f"o{n}") for n in range(300)], job=job)
+    first = Table(app).column("msg_id")[0]
+    edit(app, first, available_at=FAR)
+    report = app.drain(job=job, linger=0)
+    assert (report.done, report.left_by) == (300, {"later": 1500})
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "says"),
+    [
+        (99, {}, "no job 99"),
+        (0, {}, "job"),
+        (True, {}, "job"),
+        ("x", {}, "job"),
+        (2**63, {}, "job"),
+        (1, {"scope": Instance("asA")}, "leave out"),
+    ],
+)
+def test_a_drain_of_a_job_that_cannot_be(app, job, options, says):
+    app.add_handler("t", lambda msg: None)
+    with pytest.raises(ConfigError, match=says):
+        app.drain(job=job, **options)
+
+
+def test_a_table_without_jobs_is_not_drained_by_job(make_app):
+    app = make_app(table=MessageTable("msg_plain"))
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    with pytest.raises((ConfigError, SchemaError), match="job"):
+        app.drain(job=1)

@@ -354,6 +354,8 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
 def scope_acts(t: Tables, log: Log) -> Iterator[Any]:
     """What instances with a scope ask for, and dealers, and holders of locks."""
     many = list(range(2500))
+    if t.has("job_id"):
+        yield shards.heads_of_job, {"place": Place(7), "rows": 8}
     found, log.rows = log.rows, {}
     for role in ("shard", "instance_type"):
         if not t.has(role):

@@ -31,7 +31,7 @@ from msgworker.store.lease import Lease
 from msgworker.store.pauses import holding
 from msgworker.store.ranked import Ranked
 from msgworker.store.shards import Page, Place
-from msgworker.table import Slice, Tables
+from msgworker.table import SLICES, Slice, Tables
 
 # --- A slice whose index is in the order of objects: read a page of each part at a time.
 #
@@ -240,7 +240,7 @@ class AgeSearch(SliceSearch):
     ) -> tuple[list[tuple[Candidate, Any]], bool]:
         places = [Place(value) for value in where.values]
         rows = max(LEAST_ROWS, each)
-        fronts = shards.heads_by_age(conn, self.tables, where.role, places, rows)
+        fronts = self._by_age(conn, where.role, places, rows)
         found: list[tuple[Candidate, Any]] = []
         some_can_run = False
         behind: list[Place] = []
@@ -258,11 +258,18 @@ class AgeSearch(SliceSearch):
             behind.append(Place(value, front.after if after is None else max(after, front.after)))
         if behind and (not some_can_run or self._factor >= WIDEST):
             rows = max(LEAST_ROWS, BEHIND // len(behind))
-            pages = shards.heads_by_age(conn, self.tables, where.role, behind, rows)
+            pages = self._by_age(conn, where.role, behind, rows)
             for place, page in zip(behind, pages, strict=True):
                 self._tracks[place.value].heads.advance(page, self._any_can_run(page, skip))
                 found += [(row, place.value) for row in page.found]
         return found, some_can_run and bool(behind)
+
+    def _by_age(
+        self, conn: Connection, role: str, places: Sequence[Place], rows: int
+    ) -> list[Page]:
+        if role in SLICES:
+            return shards.heads_by_age(conn, self.tables, role, places, rows)
+        return [shards.heads_of_job(conn, self.tables, place, rows) for place in places]
 
 
 # --- Warns of topics with waiting messages for which no live instance has a handler.
@@ -350,7 +357,9 @@ class Finder:
         self._limit_poller = limit_poller
         self.contention = Contention(setup.settings.heartbeat_seconds, setup.clock)
         self._threads = threads
-        sliced = AgeSearch if setup.tables.database.slices_by_age else SliceSearch
+        of_a_job = setup.scope is not None and setup.scope.role not in SLICES
+        by_age = of_a_job or setup.tables.database.slices_by_age
+        sliced = AgeSearch if by_age else SliceSearch
         self._kind = Search if member is None else sliced
         self.search: Search = self._kind(setup.tables, setup.topics, shared.in_flight.blocked)
         self._limited: dict[str, Search] = {}  # by topic; `search` leaves these topics out
