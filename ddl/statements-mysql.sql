@@ -819,6 +819,14 @@ UPDATE msgworker_job SET paused_at=utc_timestamp(6), paused_by=%s WHERE msgworke
 UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL WHERE msgworker_job.job_id = %s AND
     msgworker_job.table_name = %s AND msgworker_job.paused_at IS NOT NULL;
 
+-- forget: Delete the jobs that have completed before this instant and have no message left, among the next
+--     LOOKED_AT behind `after`; returns where to go on, None at the end
+SELECT msgworker_job.job_id
+FROM msgworker_job
+WHERE msgworker_job.table_name = %s AND msgworker_job.completed_at IS NOT NULL AND msgworker_job.completed_at
+    < %s AND msgworker_job.job_id > %s ORDER BY msgworker_job.job_id
+ LIMIT 200;
+
 -- complete: Complete a job and send its message, if nothing of it is unfinished and no other has done so
 SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, msgworker_job.payload,
     msgworker_job.cancelled_at

@@ -1150,6 +1150,14 @@ UPDATE msgworker_job SET paused_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMES
 UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL WHERE msgworker_job.job_id = :mw_job AND
     msgworker_job.table_name = :mw_table AND msgworker_job.paused_at IS NOT NULL;
 
+-- forget: Delete the jobs that have completed before this instant and have no message left, among the next
+--     LOOKED_AT behind `after`; returns where to go on, None at the end
+SELECT msgworker_job.job_id
+FROM msgworker_job
+WHERE msgworker_job.table_name = :mw_table AND msgworker_job.completed_at IS NOT NULL AND
+    msgworker_job.completed_at < :mw_before AND msgworker_job.job_id > :mw_after ORDER BY msgworker_job.job_id
+ FETCH FIRST 200 ROWS ONLY;
+
 -- complete: Complete a job and send its message, if nothing of it is unfinished and no other has done so
 SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, msgworker_job.payload,
     msgworker_job.cancelled_at

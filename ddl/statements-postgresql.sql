@@ -942,6 +942,15 @@ UPDATE msgworker_job SET paused_at=statement_timestamp(), paused_by=%(mw_by)s::V
 UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND
     msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.paused_at IS NOT NULL;
 
+-- forget: Delete the jobs that have completed before this instant and have no message left, among the next
+--     LOOKED_AT behind `after`; returns where to go on, None at the end
+SELECT msgworker_job.job_id
+FROM msgworker_job
+WHERE msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.completed_at IS NOT NULL AND
+    msgworker_job.completed_at < %(mw_before)s::TIMESTAMP WITH TIME ZONE AND msgworker_job.job_id >
+    %(mw_after)s::BIGINT ORDER BY msgworker_job.job_id
+ LIMIT 200;
+
 -- complete: Complete a job and send its message, if nothing of it is unfinished and no other has done so
 SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, msgworker_job.payload,
     msgworker_job.cancelled_at

@@ -23,7 +23,18 @@ from msgworker.ops.call import Clock, Who
 from msgworker.ops.operation import Bulk, Step, Writing, check_all
 from msgworker.ops.results import OnProgress, Repaired, Skip, Skips, Why
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
-from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover
+from msgworker.store import (
+    audit,
+    change,
+    done,
+    history,
+    jobs,
+    lease,
+    limits,
+    pauses,
+    purge,
+    recover,
+)
 from msgworker.store.audit import AuditEntry
 from msgworker.store.bounded import LEAST, MOST, Found
 from msgworker.store.lease import Lease
@@ -99,6 +110,19 @@ def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
         while more:
             with writing(engine) as conn:
                 more = bool(history.forget(conn, t, keep_seconds))
+    except DBAPIError as error:
+        if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
+            raise
+
+
+def forget_jobs(engine: sa.Engine, t: Tables, before: datetime) -> None:
+    """Delete what has completed before this instant of the jobs that have no message left. What
+    cannot be deleted now is left to the next purge."""
+    after: int | None = 0 if jobs.is_there(t) else None
+    try:
+        while after is not None:
+            with writing(engine) as conn:
+                after = jobs.forget(conn, t, before=before, after=after)
     except DBAPIError as error:
         if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
             raise
@@ -451,7 +475,8 @@ class Upkeep(Writing):
         older_than: seconds, "30d", a timedelta, or an aware datetime in the past. dead: also dead
         ones, except those that hold their object back. archive_to: copy them into this table in the
         same transaction; it is created if it does not exist. rate, operation, progress: as in
-        `rerun`. The history for charts that is older than `history_seconds` of the App goes too.
+        `rerun`. The history for charts that is older than `history_seconds` of the App goes too,
+        and so do jobs that have completed before and have no message left.
         """
         t = self._tables
         needs_age(t)
@@ -479,6 +504,7 @@ class Upkeep(Writing):
         bulk.begin()
         purge_all(bulk, self._engine, t, old, into)
         forget_history(self._engine, self._tables, self._history_seconds or HISTORY_SECONDS)
+        forget_jobs(self._engine, self._tables, before)
         return bulk.end()
 
     def _would_purge(self, old: Old) -> Repaired:

@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import now
+from msgworker.db import UtcDateTime, now
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.payload import encode
 from msgworker.store.bounded import discarded
@@ -179,6 +180,39 @@ def job_of(conn: Connection, t: Tables, msg_id: Any) -> int | None:
         return None
     found = conn.execute(t.built("job_of", build), {"mw_id": msg_id}).scalar()
     return None if found is None else int(found)
+
+
+def forget(conn: Connection, t: Tables, *, before: datetime, after: int) -> int | None:
+    """Delete the jobs that have completed before this instant and have no message left, among the
+    next LOOKED_AT behind `after`; returns where to go on, None at the end. In the caller's
+    transaction."""
+
+    def old(c: Any) -> tuple[ColumnElement[bool], ...]:
+        ended = sa.and_(
+            c.completed_at.is_not(None),
+            c.completed_at < bindparam("mw_before", type_=UtcDateTime()),
+        )
+        return c.table_name == bindparam("mw_table"), ended
+
+    def page() -> sa.Select[Any]:
+        c = JOB_TABLE.of(t).c
+        query = sa.select(c.job_id).where(*old(c), c.job_id > bindparam("mw_after", type_=_BIG))
+        return query.order_by(c.job_id).limit(sa.literal_column(str(LOOKED_AT)))
+
+    def build() -> sa.Delete:
+        job = JOB_TABLE.of(t)
+        source = t.message.alias("m")
+        of_it = t.hinted(sa.select(_ONE), source, JOB).where(_is_of(t.cols(source), job.c.job_id))
+        ids: Any = bindparam("mw_ids", expanding=True)
+        empty = sa.not_(sa.exists(t.row_by_row(of_it)))
+        return sa.delete(job).where(*old(job.c), job.c.job_id.in_(ids), empty)
+
+    given = {"mw_before": before, "mw_after": after} | _of(t)
+    ids = [int(one) for one in conn.scalars(t.built("jobs_old", page), given)]
+    if ids:
+        given = {"mw_before": before, "mw_ids": ids} | _of(t)
+        conn.execute(t.built("jobs_forget", build), given)
+    return ids[-1] if len(ids) == LOOKED_AT else None
 
 
 # --- Complete.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -565,6 +566,30 @@ def test_what_handlers_have_sent_into_a_job_that_is_being_cancelled_is_cancelled
     monkeypatch.setattr(Repairs, "cancel", cancel)
     assert app.ops.cancel_job(job.job_id, reason="wrong month", actor="anna") == 3
     assert Table(app).column("status") == [-1, -1, -1]
+
+
+def test_a_purge_takes_the_jobs_that_have_no_message_left(app, monkeypatch):
+    app.add_handler(None, lambda msg: None)
+    monkeypatch.setattr(jobs, "LOOKED_AT", 2)
+    whole, part, *others = (opened(app, 2) for _ in range(6))
+    waits = opened(app, 1, seals=False)
+    bad = Table(app).column("msg_id")[2]
+    edit(app, bad, status=-1, error_try_times=DEAD)
+    app.drain(linger=0)
+    now = datetime.now(UTC)
+    with app.engine.begin() as conn:
+        job = JOB_TABLE.of(app.tables)
+        long_ago = {"completed_at": now - timedelta(days=9)}
+        ended = job.c.completed_at.is_not(None)
+        conn.execute(sa.update(job).where(ended, job.c.job_id != whole.job_id).values(long_ago))
+    Table(app).edit(sa.true(), finished_at=now - timedelta(days=9))
+    app.ops.purge("8d")
+    left = {one.job_id for one in app.ops.jobs()}
+    assert left == {whole.job_id, part.job_id, waits.job_id}  # new; with a dead message; open
+    app.ops.purge("8d", dead=True)
+    assert {one.job_id for one in app.ops.jobs()} == {whole.job_id, waits.job_id}
+    with pytest.raises(ConfigError, match="it was purged"):
+        send(app, "a", job=others[0].job_id)
 
 
 def test_jobs_that_are_not_there(app, make_app):

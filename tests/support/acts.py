@@ -218,6 +218,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         yield jobs.cancel, {"job_id": 1}
         yield jobs.pause, {"job_id": 1, "by": "me"}
         yield jobs.resume, {"job_id": 1}
+        yield jobs.forget, {"before": datetime.now(UTC), "after": 0}
         yield pauses.jobs, {}
         yield pauses.read_jobs, {}
         yield pauses.held_among, {"ids": [1]}
