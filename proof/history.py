@@ -93,6 +93,18 @@ class Row(NamedTuple):
     payload: Mapping[str, Any] = {}
     key: str | None = None
     tick: datetime | None = None
+    job: int | None = None
+
+
+class JobRow(NamedTuple):
+    """A job as the final table shows it. report: the message that was sent at its end."""
+
+    job_id: int
+    sealed: bool
+    completed: bool
+    report: int | None = None
+    done: int | None = None
+    dead: int | None = None
 
 
 class Keyed(NamedTuple):
@@ -126,7 +138,7 @@ Holders = tuple[float, Sequence[tuple[str, int]]]
 class Final:
     """The table at the end, and what was seen from outside on the way: looks at the rows and at the
     holders of keys, answers to sends with a key, errors that a producer got though the database was
-    there, and what an operator cancelled (None: it is not known)."""
+    there, what an operator cancelled (None: it is not known), and the jobs."""
 
     rows: Mapping[int, Row]
     observed: Sequence[Snapshot] = ()
@@ -134,6 +146,7 @@ class Final:
     sends: Sequence[Keyed] = ()
     errors: Sequence[str] = ()
     cancels: Collection[Cancel] | None = None
+    jobs: Sequence[JobRow] = ()
 
 
 # --- lines and files ---------------------------------------------------------------------------

@@ -34,6 +34,8 @@ STATUSES = frozenset({NEW, PROCESSING, DONE, FAILED})
 CHAIN, SENT_BY, ON_DONE, ON_DEAD = "chain", "chain.sent", "chain.done", "chain.dead"
 """Topics: of messages with on_done and on_dead; of what handlers send; of the two about them."""
 MADE = (SENT_BY, ON_DONE, ON_DEAD)
+JOB_OVER = "job.over"
+"""The topic of the message of each job."""
 CANCELLED = "cancelled: "
 WINDOW_SECONDS = 10.0
 LATE_STARTS = 1.05
@@ -59,6 +61,7 @@ class Rule(StrEnum):
     KEYS = "KEYS"  # one unfinished holder of a key; a send returns the holder and raises nothing
     CANCELS = "CANCELS"  # a cancelled one that waited is dead with the reason, one that ran or done
     TICKS = "TICKS"  # every tick of a schedule is one message
+    JOBS = "JOBS"  # a sealed job completes once, with nothing of it unfinished; one message says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -1201,6 +1204,35 @@ def _violation(rule: Rule, text: str, *marks: _Mark | None) -> Violation:
     return Violation(rule, text, tuple(m.event for m in ordered))
 
 
+def _jobs(book: _Book) -> Iterator[Violation]:
+    """JOBS: each sealed job has completed, when its messages had ended, as its one message says."""
+    members: dict[int | None, list[Row]] = defaultdict(list)
+    reports: dict[int | None, list[int]] = defaultdict(list)
+    for msg_id, row in book.rows.items():
+        members[row.job].append(row)
+        if row.topic == JOB_OVER:
+            reports[row.payload.get("job")].append(msg_id)
+    for job in book.final.jobs:
+        rows, told = members[job.job_id], reports.pop(job.job_id, [])
+        left = sum(map(book.is_unfinished, rows))
+        ended = (sum(row.status == DONE for row in rows), sum(map(book.is_dead, rows)))
+        faults = {
+            f"has completed with {left} unfinished messages": job.completed and left,
+            "is sealed, nothing of it is unfinished, and it has not completed": job.sealed
+            and not (job.completed or left)
+            and book.set.finished,
+            f"has sent messages {told}, and names {job.report}": told
+            != ([job.report] if job.completed else []),
+            f"says {(job.done, job.dead)} done and dead, and has {ended}": job.completed
+            and (job.done, job.dead) != ended,
+        }
+        yield from (
+            _violation(Rule.JOBS, f"job {job.job_id} {f}") for f, is_so in faults.items() if is_so
+        )
+    for unknown, told in reports.items():
+        yield _violation(Rule.JOBS, f"messages {told} are of job {unknown}, which is not there")
+
+
 _RULES: tuple[Callable[[_Book], Iterator[Violation]], ...] = (
     _exclusion,
     _order,
@@ -1219,4 +1251,5 @@ _RULES: tuple[Callable[[_Book], Iterator[Violation]], ...] = (
     _unique_keys,
     _cancels,
     _ticks,
+    _jobs,
 )

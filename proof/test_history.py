@@ -26,6 +26,7 @@ from proof.history import (
     Cancel,
     Event,
     Final,
+    JobRow,
     Keyed,
     Kind,
     Outcome,
@@ -38,6 +39,7 @@ from proof.history import (
 from proof.judge import (
     CANCELLED,
     CHAIN,
+    JOB_OVER,
     ON_DEAD,
     ON_DONE,
     SENT_BY,
@@ -606,7 +608,20 @@ def ticked(*seconds: int) -> Tale:
     return tale
 
 
+JOB = {1: row("plain", job=7), 2: row("plain", -1, 3, job=7, error="Planned"), 3: row("plain")}
+OVER = {4: row(JOB_OVER, payload={"job": 7})}
+COMPLETED = JobRow(7, True, True, 4, 1, 1)
+
+
+def of_jobs(rows: dict[int, Row], *jobs: JobRow, finished: bool = False) -> Tale:
+    tale = lived(rows, jobs=jobs)
+    tale.settings["finished"] = finished
+    return tale
+
+
 GOOD_TABLES = {
+    "jobs": of_jobs(JOB | OVER, COMPLETED, JobRow(8, False, False), finished=True),
+    "a job that is not over": of_jobs(JOB | {5: row("plain", 0, job=7)}, JobRow(7, True, False)),
     "chains": lived(CHAINS),
     "keys": keyed(),
     "cancels": stopped(ASKED),
@@ -652,6 +667,21 @@ BAD_TABLES: dict[str, tuple[Rule, Tale]] = {
     ),
     "a cancelled one is gone": (Rule.CANCELS, stopped(ASKED, None, 1)),
     "nobody asked": (Rule.CANCELS, stopped(ASKED[1:])),
+    "a job that is forgotten": (Rule.JOBS, of_jobs(JOB, JobRow(7, True, False), finished=True)),
+    "a job that completes too early": (
+        Rule.JOBS,
+        of_jobs(JOB | OVER | {5: row("plain", 0, job=7)}, COMPLETED),
+    ),
+    "a job that completes twice": (
+        Rule.JOBS,
+        of_jobs(JOB | OVER | {5: row(JOB_OVER, payload={"job": 7})}, COMPLETED),
+    ),
+    "a job whose message is lost": (Rule.JOBS, of_jobs(JOB, COMPLETED)),
+    "a job that has lost a message": (
+        Rule.JOBS,
+        of_jobs({i: one for i, one in (JOB | OVER).items() if i > 1}, COMPLETED),
+    ),
+    "a message of a job that was rolled back": (Rule.JOBS, of_jobs(JOB | OVER)),
     "a tick twice": (Rule.TICKS, ticked(0, 1, 1)),
     "a tick missing": (Rule.TICKS, ticked(0, 2)),
     "no tick": (Rule.TICKS, ticked()),

@@ -50,7 +50,7 @@ from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.instance.state import Scope
 from proof.crash.witness import Witness
 from proof.history import Recorder
-from proof.judge import CHAIN, MADE, ON_DEAD, ON_DONE, SENT_BY
+from proof.judge import CHAIN, JOB_OVER, MADE, ON_DEAD, ON_DONE, SENT_BY
 
 EFFECTS = sa.Table(
     "effect",
@@ -217,7 +217,7 @@ def add_topics(app: App, act: Callable[[Message[Any], int], None]) -> None:
     def nothing(msg: Message[Any], ctx: Context) -> None:
         """It is there: that is all."""
 
-    for topic in (*MADE, TICK):
+    for topic in (*MADE, TICK, JOB_OVER):
         app.add_handler(topic, nothing)
     for name in SCHEDULES:
         app.every("1s", topic=TICK, name=name, catch_up="all")
@@ -226,7 +226,7 @@ def add_topics(app: App, act: Callable[[Message[Any], int], None]) -> None:
 def send_on(msg: Message[Any], ctx: Context) -> None:
     """What a handler begins with: the message that it sends, if it does, and a long wait."""
     if msg.payload.get("sends"):
-        ctx.send(SENT_BY, {"msg_id": msg.msg_id}, object_id=msg.object_id)
+        ctx.send(SENT_BY, {"msg_id": msg.msg_id}, object_id=msg.object_id, job=True)
     until = time.monotonic() + msg.payload.get("slow", 0)
     while time.monotonic() < until and not ctx.cancelled:
         time.sleep(0.02)

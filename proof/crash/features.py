@@ -1,4 +1,4 @@
-"""Chains, unique keys, a limit, cancels and a schedule, as a part of the torture.
+"""Chains, unique keys, a limit, cancels, a schedule and jobs, as a part of the torture.
 
 `Features` is what the trial does: it sends, cancels and looks from outside.
 """
@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sqlalchemy.exc import IntegrityError
@@ -16,10 +17,10 @@ from sqlalchemy.exc import IntegrityError
 from msgworker.errors import DatabaseUnavailable, MsgworkerError
 from proof.crash.consumer import KEYED, LIMITED, MAX_RUNNING, METERED, PER_SECOND, TICK
 from proof.crash.fleet import Trial
-from proof.crash.scenarios import life
+from proof.crash.scenarios import Load, life
 from proof.history import DONE, FAILED, Cancel, Event, Keyed, Kind, Row
 from proof.history import Outcome as Told
-from proof.judge import CANCELLED, CHAIN, MADE, ON_DEAD, ON_DONE, SENT_BY
+from proof.judge import CANCELLED, CHAIN, JOB_OVER, MADE, ON_DEAD, ON_DONE, SENT_BY
 
 KEYS = 6
 LOOK_SECONDS = 0.1
@@ -81,6 +82,26 @@ class Features:
             raise
         self.trial.keyed.append(Keyed(key, msg_id))
 
+    def send_job(self, chance: random.Random, load: Callable[[], list[Load]]) -> None:
+        """A job, its messages in one transaction or several, and its seal; now and then its
+        producer dies before that. Raises what the producer gets."""
+        job = self.trial.app.job("torture", on_complete=JOB_OVER)
+        for _ in range(chance.choice((1, 1, 3))):
+            with self.trial.sending(job) as add:
+                for message in load():
+                    add(*message)
+        if chance.random() < 0.9:
+            job.seal()
+
+    def seal_jobs(self) -> int:
+        """Seal those whose producers have ended before that; returns how many are open."""
+        ops, open_jobs = self.trial.app.ops, [one for one in self.trial.jobs() if not one.completed]
+        for one in open_jobs:
+            if not one.sealed:
+                with suppress(Exception):  # a connection from before a crash; it is tried again
+                    ops.seal_job(one.job_id, actor="torture")
+        return len(open_jobs)
+
     def _look(self) -> None:
         at = time.monotonic()
         unfinished = "(status IN (0, 1) OR (status = -1 AND error_try_times < 3))"
@@ -136,7 +157,7 @@ class Features:
         now = time.monotonic()
         for msg_id, row in self.rows.items():
             facts = (msg_id, row.object_id)
-            if row.topic in MADE or row.topic == TICK:
+            if row.topic in (*MADE, TICK, JOB_OVER):
                 about = row.payload.get("msg_id")
                 first = min(done.get(about, now), claimed.get(msg_id, now))
                 yield Event(Kind.INSERTED, first, row.topic, *facts)
@@ -173,6 +194,8 @@ class Features:
                 f"{len(self.of(METERED))} of {PER_SECOND} a second",
                 f"cancels     {len(trial.cancels)}, {waited} of waiting ones; {dead} died of them",
                 f"ticks       {len(self.of(TICK))}{self._lateness()}",
+                f"jobs        {len(self.of(JOB_OVER))} completed, of "
+                f"{sum(row.job is not None for row in rows.values())} messages",
             ]
         )
 

@@ -21,14 +21,15 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from msgworker import App, MessageTable
+from msgworker import App, Job, MessageTable
 from msgworker.store import tries
+from msgworker.table import JOB_TABLE
 from proof import history
 from proof.crash import nursery
 from proof.crash.batch_witness import tell_of_batches
 from proof.crash.consumer import EFFECTS
 from proof.crash.scenarios import Load
-from proof.history import Cancel, Event, Final, Holders, Keyed, Kind, Row, Snapshot
+from proof.history import Cancel, Event, Final, Holders, JobRow, Keyed, Kind, Row, Snapshot
 from proof.judge import Terms, Violation, check
 from tests.engines import plain_engine
 from tests.support.proxy import Proxy
@@ -255,8 +256,11 @@ class Trial:
             return [add(*message) for message in messages]
 
     @contextmanager
-    def sending(self) -> Iterator[Callable[[str | None, str, dict[str, Any]], int]]:
-        """A producer's transaction, open as long as the block: gives the function that inserts."""
+    def sending(
+        self, job: Job | None = None
+    ) -> Iterator[Callable[[str | None, str, dict[str, Any]], int]]:
+        """A producer's transaction, open as long as the block: gives the function that inserts.
+        job: into this one."""
         mine: list[int] = []
         facts: dict[int, tuple[str | None, str]] = {}
         conn = self.app.engine.connect()
@@ -266,7 +270,7 @@ class Trial:
                 n = self._last_number = getattr(self, "_last_number", 0) + 1
             mine.append(n)
             facts[n] = object_id, topic
-            self.app.send(conn, topic, {"n": n, **does}, object_id=object_id)
+            self.app.send(conn, topic, {"n": n, **does}, object_id=object_id, job=job)
             return n
 
         begun = since = time.monotonic()
@@ -409,12 +413,19 @@ class Trial:
 
     # ------------------------------------------------------------ verdict
 
+    def jobs(self) -> list[JobRow]:
+        """All jobs, as they are now."""
+        c = JOB_TABLE.of(self.app.tables).c
+        ended = (c.completed_at.is_not(None), c.report_id, c.done, c.dead)
+        found = self.select(c.job_id, c.sealed_at.is_not(None), *ended)
+        return [JobRow(row[0], bool(row[1]), bool(row[2]), *row[3:]) for row in found]
+
     def rows(self) -> dict[int, Row]:
         """The table as it is now."""
         c = self.app.tables.cols()
         found = self.select(
             c.msg_id, c.object_id, c.status, c.error_try_times, c.claimed_by, c.topic, c.last_error,
-            c.payload, c.unique_key, c.scheduled_for,
+            c.payload, c.unique_key, c.scheduled_for, c.job_id,
         )  # fmt: skip
         return {row[0]: Row(*row[1:7], payload_of(row[7]), *row[8:]) for row in found}
 
@@ -431,7 +442,8 @@ class Trial:
         rows = self.rows()
         events = [*self._told(rows), *self._inserted(of_n), *self._effects(), *also]
         exact = {n for n, sent in self.sent.items() if sent.topic in EXACT and n in of_n}
-        final = Final(rows, self.observed, self.holders, self.keyed, self.errors, self.cancels)
+        seen = self.observed, self.holders, self.keyed, self.errors, self.cancels
+        final = Final(rows, *seen, self.jobs())
         common: dict[str, Any] = {
             "max_tries": self.table.max_tries,
             "ttl": self.lease,

@@ -126,8 +126,9 @@ class Scenario:
     """sends: what a producer sends at once, as long as not more than `most` wait. kill, pause,
     stop, cut, crash: the seconds between two such faults, 0: there are none; `late`: the share of
     sends beside which one commits late. keyed: sends with a unique key beside each; cancels:
-    operators do so. consumer: options of the consumers. terms: of the judge, by name; limited and
-    metered topics are judged wherever there are any.
+    operators do so; jobs: the share of sends beside which a job is sent. consumer: options of the
+    consumers. terms: of the judge, by name; limited and metered topics are judged wherever there
+    are any.
     """
 
     sends: Callable[[random.Random], list[Load]]
@@ -141,6 +142,7 @@ class Scenario:
     late: float = 0.0
     keyed: int = 0
     cancels: bool = False
+    jobs: float = 0.0
     chained: bool = False  # one at least kills whoever handles it, and has an on_dead
     finishes: bool = True  # in the end all that was sent is waited for
     lease: float = 2.0
@@ -159,6 +161,7 @@ SCENARIOS = {
         late=0.2,
         keyed=3,
         cancels=True,
+        jobs=0.3,
         chained=True,
         terms={"ticks": SCHEDULES},
     ),

@@ -53,7 +53,7 @@ from proof.crash.consumer import (
 from proof.crash.features import Features
 from proof.crash.fleet import EXACT, Consumer, Trial, Verdict
 from proof.crash.probe import SILENCE_SECONDS, Probe
-from proof.crash.scenarios import OBJECTS, SCENARIOS, Scenario
+from proof.crash.scenarios import OBJECTS, SCENARIOS, Scenario, load
 from proof.failover.epochs import Epochs
 from proof.galera.group import Group
 from proof.history import Kind, Outage, Row
@@ -344,6 +344,8 @@ class Torture:
                     self.trial.send_late(object_id, chance.choice(("plain", *EXACT)), 0.2)
                     self.score.late += 1
                 self.trial.send_many(scenario.sends(chance))
+                if chance.random() < scenario.jobs:
+                    self.features.send_job(chance, lambda: load(10, OBJECTS, chance))
                 for _ in range(scenario.keyed if takes_keys(self.trial.app.tables) else 0):
                     self.features.send_keyed(chance)
             except Exception:  # the server is away: what was sent is not certain, which is noted
@@ -361,7 +363,7 @@ class Torture:
     def _waits(self) -> int:
         """How many messages are to be waited for."""
         if self.scenario.finishes:
-            return self.trial.unfinished()
+            return self.features.seal_jobs() + self.trial.unfinished()
         open_ticks = f"topic = '{TICK}' AND status IN (0, 1)"
         return int(self.trial.read("count(*)", open_ticks)[0][0])
 
