@@ -72,6 +72,12 @@ limits: limits instances=3 objects=4 messages=2-3 loose=4 steps=220 kills=2 paus
 # Two producers with the same keys, while what holds them fails, is recovered and ends.
 keys: keys=10 steps=200 kills=1 pauses=1 stalls=2 stops=1 lost=0.06 again=0.03 fail=0.3 reject=0.1
     later=0.1
+# A job: who completes it dies, stands still, gets no answer, and is rolled back.
+jobs: jobs instances=3 objects=3 messages=1-3 loose=2 steps=220 kills=3 pauses=2 stalls=4 stops=1
+    late=0.3 lost=0.1 again=0.06 fail=0.3 reject=0.1 later=0.1 poison=0.04 transactional=0.3
+# The same where instances end when nothing is left to do: what completes it is left to none.
+job drains: jobs drains objects=2 messages=1-2 loose=1 kills=2 pauses=1 late=0.3 lost=0.06
+    again=0.04
 # A schedule: who fires it dies, stands still, gets no answer, and is rolled back.
 ticks: instances=3 ticks=4 steps=200 kills=3 pauses=2 stalls=4 stops=1 lost=0.1 again=0.06
     fail=0.1 reject=0.0 later=0.0

@@ -35,6 +35,7 @@ from msgworker.store import (
     change,
     claim,
     done,
+    jobs,
     lease,
     limits,
     recover,
@@ -594,6 +595,19 @@ def ticks_from_now() -> AbstractContextManager[None]:
     return replaced(ticks, "due", late)
 
 
+# --- jobs ---
+
+
+def any_state() -> AbstractContextManager[None]:
+    """A job completes as soon as it is sealed."""
+    return replaced(jobs, "_unfinished", lambda t, job: sa.false())
+
+
+def whoever_completes() -> AbstractContextManager[None]:
+    """A job completes whoever has completed it meanwhile."""
+    return replaced(jobs, "_is_to_complete", lambda c: (c.sealed_at.is_not(None),))
+
+
 # --- all of them ---
 
 
@@ -646,6 +660,8 @@ PLANTS = {
         _plant("keys: held by the dead", "keys", "KEYS", patch=held_by_the_dead),
         _plant("ticks: any version", "ticks", "TICKS", patch=any_version),
         _plant("ticks: computed from now", "ticks", "TICKS", patch=ticks_from_now),
+        _plant("jobs: whatever is left", "jobs", "JOBS", patch=any_state),
+        _plant("jobs: completed by anybody", "jobs", "JOBS", patch=whoever_completes),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),
     )
 }

@@ -30,7 +30,7 @@ from msgworker.store import bounded, change, claim, lease, recover, schedules, s
 from msgworker.store import cancels as cancelling
 from msgworker.table import MessageTable, Tables
 from proof.history import DONE, FAILED, NEW, PROCESSING, Kind
-from proof.judge import Rule, Terms, Violation, check
+from proof.judge import JOB_OVER, Rule, Terms, Violation, check
 from proof.simulation.connections import Faults, deliver
 from proof.simulation.process import BEAT, EFFECT, TRANSACTIONAL, Habits, Log, Process
 from proof.simulation.strands import STEP_SECONDS, Condition, Stage, Strand, replaced_in
@@ -77,6 +77,7 @@ class Config:
     drains: bool = False  # the instances end when nothing is left to do
     priorities: bool = False  # messages have one of several
     limits: bool = False  # topics have limits, see world.py
+    jobs: bool = False  # all messages are of one job, which is sealed with the last
     keys: int = 0  # two producers send so many messages each with unique keys; there are no others
     ticks: int = 0  # a schedule sends messages, every so many seconds; there are no others
     ahead: bool = False  # heads are looked for long before their claim
@@ -433,6 +434,10 @@ class Schedule:
 
     def _producer(self) -> Steps[None]:
         rng, at_once = self.rng, self.rng.randint(1, len(self.plan))
+        if self.config.jobs:
+            columns = "(job_id, table_name, name, on_complete) VALUES (1, ?, 'job', ?)"
+            text = f"INSERT INTO {self.world.jobs.name} {columns}"
+            self._commit(Act.PRODUCE, "producer", text, self.world.spec.bare_name, JOB_OVER)
         late = [m for m in self.plan if rng.random() < self.config.late]
         rest = [m for m in self.plan if m not in late]
         for number, message in enumerate(rest):
@@ -444,10 +449,14 @@ class Schedule:
             for _ in range(rng.randint(1, 4)):
                 yield None
             self._insert(*message)
+        if self.config.jobs:
+            text = f"UPDATE {self.world.jobs.name} SET sealed_at = opened_at"
+            self._commit(Act.PRODUCE, "producer", text)
 
     def _insert(self, msg_id: int, object_id: str | None) -> None:
         table = self.world.t.message.name
-        text = f"INSERT INTO {table} (msg_id, object_id, topic, priority) VALUES (?, ?, ?, ?)"
+        columns = "(msg_id, object_id, topic, priority, job_id)"
+        text = f"INSERT INTO {table} {columns} VALUES (?, ?, ?, ?, ?)"
         topic = "plain"
         if msg_id in self.transactional:
             topic = self.config.batch or TRANSACTIONAL
@@ -456,7 +465,8 @@ class Schedule:
             self.world.topics[msg_id] = topic
         # Not drawn: the other schedules of a seed stay as they are.
         priority = (msg_id * 7919 + self.seed) % 4 if self.config.priorities else 0
-        self._commit(Act.PRODUCE, "producer", text, msg_id, object_id, topic, priority)
+        job = 1 if self.config.jobs else None
+        self._commit(Act.PRODUCE, "producer", text, msg_id, object_id, topic, priority, job)
 
     def _sender(self, name: str) -> Steps[None]:
         """Sends messages with the same keys as the other one."""
@@ -654,7 +664,7 @@ class Schedule:
     def _over(self) -> bool:
         if self._open_at == self.world.version:
             return False
-        if len(self.world.rows) < len(self.plan) or self._busy("ops"):
+        if len(self.world.rows) < len(self.plan) + self.config.jobs or self._busy("ops"):
             return False
         if self._busy("sender-1") or self._busy("sender-2"):
             return False
@@ -704,6 +714,7 @@ def world_for(config: Config, *, guard: bool = True) -> World:
         cancels=bool(config.cancels),
         limited=config.limits,
         keys=bool(config.keys),
+        jobs=config.jobs,
     )
 
 

@@ -7,6 +7,7 @@ did, or whose reply was lost, is in the history all the same.
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 from collections import Counter
@@ -22,7 +23,15 @@ from msgworker.limit import Limit
 from msgworker.message import TRANSITIONS, word_of
 from msgworker.schema import rule
 from msgworker.store import cancels as cancelling
-from msgworker.table import CANCEL, LIMIT, SCHEDULE, MessageTable, Tables, build_tables
+from msgworker.table import (
+    CANCEL,
+    JOB_TABLE,
+    LIMIT,
+    SCHEDULE,
+    MessageTable,
+    Tables,
+    build_tables,
+)
 from proof.history import (
     DONE,
     FAILED,
@@ -31,20 +40,21 @@ from proof.history import (
     Event,
     Final,
     Holders,
+    JobRow,
     Keyed,
     Kind,
     Outcome,
     Row,
     Snapshot,
 )
-from proof.judge import Rule, Violation, odd_ticks, too_many
+from proof.judge import JOB_OVER, Rule, Violation, odd_ticks, too_many
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - the text that SQLite keeps has no zone
 EPOCH_DAY = 2461041.5
 OPTIONAL = frozenset(
     f"msgworker_{name}"
-    for name in ("item", "try", "operation", "audit", "pause", "cancel", "limit", "history")
+    for name in ("item", "try", "operation", "audit", "pause", "cancel", "limit", "history", "job")
 )
 """Tables that instances do without."""
 KEYS = {"one": "X", "two": None}
@@ -131,12 +141,14 @@ class World:
         cancels: bool = False,
         limited: bool = False,
         keys: bool = False,
+        jobs: bool = False,
     ) -> None:
         self.clock = Clock()
         self.spec = spec
         self.t: Tables = build_tables(spec, dialect(ignores=ignores))
-        requests, limited_topics = CANCEL.of(self.t), LIMIT.of(self.t)
-        there = {requests.name: cancels, limited_topics.name: limited}
+        self.jobs = JOB_TABLE.of(self.t)
+        there = {CANCEL.of(self.t).name: cancels, LIMIT.of(self.t).name: limited}
+        there[self.jobs.name] = jobs
         missing = OPTIONAL - {name for name, is_there in there.items() if is_there}
         object.__setattr__(self.t, "missing", missing)
         self.limited = limited
@@ -165,7 +177,7 @@ class World:
 
     def reset(self) -> None:
         """Empty tables, a clock at 0, no history."""
-        own = (self.t.lease.name, CANCEL.name, LIMIT.name, self.schedule.name)
+        own = (self.t.lease.name, CANCEL.name, LIMIT.name, self.schedule.name, self.jobs.name)
         for table in (self.t.message.name, *own, "effects", "sqlite_sequence"):
             self.raw.execute(f"DELETE FROM {table}")
         self.clock.seconds = self.clock.ahead = 0.0
@@ -432,4 +444,11 @@ class World:
         for (msg_id,) in self.raw.execute("SELECT msg_id FROM effects").fetchall():
             self.record(Kind.EFFECT, "reader", msg_id=msg_id)
         rows = {i: Row(r.object_id, r.status, r.tries, r.claimed_by) for i, r in self.rows.items()}
-        return Final(rows, self.observed, self.holders_of_keys, self.keyed)
+        query = f"SELECT msg_id, topic, payload, job_id FROM {self.t.message.name} WHERE "
+        found = self.raw.execute(f"{query} job_id IS NOT NULL OR topic = '{JOB_OVER}'").fetchall()
+        for i, topic, payload, job in found:
+            rows[i] = rows[i]._replace(topic=topic, payload=json.loads(payload or "{}"), job=job)
+        columns = "job_id, sealed_at IS NOT NULL, completed_at IS NOT NULL, report_id, done, dead"
+        jobs = self.raw.execute(f"SELECT {columns} FROM {self.jobs.name}").fetchall()
+        seen = self.observed, self.holders_of_keys, self.keyed
+        return Final(rows, *seen, jobs=[JobRow(i, bool(s), bool(c), *r) for i, s, c, *r in jobs])
