@@ -74,8 +74,9 @@ class JobInfo:
 
     @property
     def total(self) -> Capped:
-        """All its messages."""
-        return self.waiting + self.running + self.done + self.dead
+        """All its messages; of a completed one those that had ended then."""
+        ended = self.done + self.dead
+        return ended if self.completed_at is not None else self.waiting + self.running + ended
 
     @property
     def ended(self) -> Capped:

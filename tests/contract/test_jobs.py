@@ -335,7 +335,9 @@ def test_a_rerun_after_the_end_sends_nothing_again(app):
     job = opened(app, 1)
     app.drain(linger=0)
     first = job_row(app, job.job_id)
-    app.ops.rerun([min(Table(app).column("msg_id"))], force=True, actor="anna")
+    assert app.ops.rerun(job=job.job_id, status="done", force=True, actor="anna") == 1
+    found = app.ops.job(job.job_id)
+    assert (found.percent, found.total.count, found.waiting.count) == ("100.0", 1, 1)
     app.drain(linger=0)
     assert job_row(app, job.job_id) == first
     assert reports(app) == ["report"]
