@@ -74,6 +74,7 @@ def remove(conn: Connection, t: Tables, topic: str) -> bool:
 # (`holding`): otherwise it costs nothing.
 
 HELD = "(paused with its job)"
+_HELD: ColumnElement[str] = sa.literal_column("'(paused with its job)'", sa.String())
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def held(t: Tables, c: Cols) -> ColumnElement[bool]:
 def topic_or_held(t: Tables, c: Cols) -> ColumnElement[Any]:
     """The topic of a message, NULL where there is no column; HELD while its job is paused."""
     topic: ColumnElement[Any] = sa.null() if c.topic is None else c.topic
-    return sa.case((held(t, c), sa.literal_column(f"'{HELD}'")), else_=topic) if t.holds else topic
+    return sa.case((held(t, c), _HELD), else_=topic) if t.holds else topic
 
 
 def held_among(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
