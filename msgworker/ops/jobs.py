@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from msgworker.config import whole
+from msgworker.db import Trouble, trouble, writing
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.ops import call
@@ -28,6 +32,19 @@ if TYPE_CHECKING:  # the methods that read import it
 
 MOST_ID = 2**63 - 1
 CANCEL_RERUN = "`cancel` cancels what was rerun of it"
+
+
+def forget_jobs(engine: sa.Engine, t: Tables, before: datetime) -> None:
+    """Delete what has completed before this instant of the jobs that have no message left. What
+    cannot be deleted now is left to the next purge."""
+    after: int | None = 0 if store.is_there(t) else None
+    try:
+        while after is not None:
+            with writing(engine) as conn:
+                after = store.forget(conn, t, before=before, after=after)
+    except DBAPIError as error:
+        if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
+            raise
 
 
 class Jobs(Repairs):

@@ -20,21 +20,11 @@ from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops import call
 from msgworker.ops.call import Clock, Who
+from msgworker.ops.jobs import forget_jobs
 from msgworker.ops.operation import Bulk, Step, Writing, check_all
 from msgworker.ops.results import OnProgress, Repaired, Skip, Skips, Why
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
-from msgworker.store import (
-    audit,
-    change,
-    done,
-    history,
-    jobs,
-    lease,
-    limits,
-    pauses,
-    purge,
-    recover,
-)
+from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover
 from msgworker.store.audit import AuditEntry
 from msgworker.store.bounded import LEAST, MOST, Found
 from msgworker.store.lease import Lease
@@ -110,19 +100,6 @@ def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
         while more:
             with writing(engine) as conn:
                 more = bool(history.forget(conn, t, keep_seconds))
-    except DBAPIError as error:
-        if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
-            raise
-
-
-def forget_jobs(engine: sa.Engine, t: Tables, before: datetime) -> None:
-    """Delete what has completed before this instant of the jobs that have no message left. What
-    cannot be deleted now is left to the next purge."""
-    after: int | None = 0 if jobs.is_there(t) else None
-    try:
-        while after is not None:
-            with writing(engine) as conn:
-                after = jobs.forget(conn, t, before=before, after=after)
     except DBAPIError as error:
         if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
             raise

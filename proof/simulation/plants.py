@@ -661,7 +661,7 @@ PLANTS = {
         _plant("ticks: any version", "ticks", "TICKS", patch=any_version),
         _plant("ticks: computed from now", "ticks", "TICKS", patch=ticks_from_now),
         _plant("jobs: whatever is left", "jobs", "JOBS", patch=any_state),
-        _plant("jobs: completed by anybody", "jobs", "JOBS", patch=whoever_completes),
+        _plant("jobs: completed twice", "jobs", "JOBS", patch=whoever_completes),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),
     )
 }
