@@ -1019,13 +1019,13 @@ FROM msgworker_job
 WHERE msgworker_job.table_name = %s AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at IS NOT
     NULL;
 
--- read_jobs: The jobs that are paused, the newest first; none where this login may not read them, and then its
---     transaction may be of no more use
+-- read_jobs: The jobs that are paused, the newest first, MOST_JOBS at most; or this one, if it is
 SELECT msgworker_job.job_id, msgworker_job.name, CASE WHEN msgworker_job.paused_at BETWEEN '0001-01-02' AND
     '9999-12-30' THEN msgworker_job.paused_at END AS paused_at, msgworker_job.paused_by
 FROM msgworker_job
 WHERE msgworker_job.table_name = %s AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at IS NOT
-    NULL ORDER BY msgworker_job.job_id DESC;
+    NULL ORDER BY msgworker_job.job_id DESC
+ LIMIT %s;
 
 -- held_among: Those of these messages (at most `max_ids`) whose job is paused
 SELECT msgworker_message.msg_id

@@ -129,6 +129,7 @@ def items_dict(items: Items | None) -> dict[str, Any] | None:
 # --- `status` and `list`.
 
 OPEN = (State.NEW, State.PROCESSING, State.FAILED)
+PAUSED_SHOWN = 20
 
 
 @click.command("status")
@@ -157,9 +158,11 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     print_table(columns, status_rows(counts, words))
     for one in limits:
         print_text(_limit_text(one, counts), rest="    ")
-    for job in paused:
+    for job in paused[:PAUSED_SHOWN]:
         by = safe(job.paused_by or "plain SQL")
         print_text(f"job {job.job_id}, {safe(job.name)}: paused by {by}", rest="    ")
+    if len(paused) > PAUSED_SHOWN:
+        click.echo(f"and {len(paused) - PAUSED_SHOWN:,} more paused jobs")
     if any(c.exact is not Exact.EXACT for c in counts):
         note("a large table: + means at least, ~ is from the database's statistics")
     if to_terminal() and any(c.status is State.DEAD for c in counts):

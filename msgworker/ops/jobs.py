@@ -128,7 +128,7 @@ class Jobs(Repairs):
         return self._on_job("resume-job", job_id, by, dry_run, store.resume, wanted)
 
     def paused_jobs(self) -> list[PausedJob]:
-        """The jobs that are paused and have not completed, the newest first."""
+        """The jobs that are paused and have not completed, the newest first, 1,000 at most."""
         return self._read(pauses.read_jobs)
 
     def cancel_job(

@@ -148,8 +148,8 @@ def _waiting(conn: Connection, t: Tables, info: MessageInfo, world: World) -> Fa
 def _held_by_job(conn: Connection, t: Tables, info: MessageInfo) -> str:
     if info.job_id is None:
         return ""
-    job = next((one for one in pauses.read_jobs(conn, t) if one.job_id == info.job_id), None)
-    return "" if job is None else f"job {job.job_id} is paused by {job.paused_by or 'plain SQL'}"
+    found = pauses.read_jobs(conn, t, job_id=info.job_id)
+    return "".join(f"job {one.job_id} is paused by {one.paused_by or 'plain SQL'}" for one in found)
 
 
 def _dead_text(t: Tables, info: MessageInfo) -> str:

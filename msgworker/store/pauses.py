@@ -77,6 +77,9 @@ HELD = "(paused with its job)"
 _HELD: ColumnElement[str] = sa.literal_column("'(paused with its job)'", sa.String())
 
 
+MOST_JOBS = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class PausedJob:
     """A job that is paused, and has not completed. paused_by: None where plain SQL has paused
@@ -105,14 +108,17 @@ def jobs(conn: Connection, t: Tables) -> frozenset[int]:
     return frozenset(map(int, conn.scalars(t.built("paused_jobs", lambda: _paused_jobs(t)))))
 
 
-def read_jobs(conn: Connection, t: Tables) -> list[PausedJob]:
-    """The jobs that are paused, the newest first; none where this login may not read them, and then
-    its transaction may be of no more use."""
+def read_jobs(conn: Connection, t: Tables, *, job_id: int | None = None) -> list[PausedJob]:
+    """The jobs that are paused, the newest first, MOST_JOBS at most; or this one, if it is. None
+    where this login may not read them, and then its transaction may be of no more use."""
     if not (JOB_TABLE.is_there(t) and by_job(t)):
         return []
     c = JOB_TABLE.of(t).c
     at = real_instant(c.paused_at).label("paused_at")
     query = _paused_jobs(t).add_columns(c.name, at, c.paused_by).order_by(c.job_id.desc())
+    query = query.limit(MOST_JOBS)
+    if job_id is not None:
+        query = query.where(c.job_id == sa.literal(job_id, sa.BigInteger()))
     try:
         return [PausedJob(int(row[0]), *row[1:]) for row in conn.execute(query)]
     except DBAPIError as error:

@@ -178,11 +178,10 @@ class OperatorRequests:
         """Read all requests, then cancel. Raises SchemaError if limits cannot be recorded."""
         self._topic_limits.check()
         jobs = self._paused_jobs()
-        if {PAUSE.name, CANCEL.name, LIMIT.name} <= self._setup.tables.missing:
-            self._pause(frozenset(), jobs)
-            return
-        paused = self._look()
-        self._pause(frozenset() if paused is None else paused, jobs)
+        none_there = {PAUSE.name, CANCEL.name, LIMIT.name} <= self._setup.tables.missing
+        paused = None if none_there else self._look()
+        known = self._shared.controls.paused - {HELD}
+        self._pause(known if paused is None else paused, jobs)
         if paused is None:  # work continues, as if the tables did not exist
             return
         self._topic_limits.read(there=self._limited)
