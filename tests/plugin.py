@@ -41,6 +41,10 @@ else:
     _not_tested["oracle"] = "no server; stand-ins run its SQL (docs/project/oracle.md)"
 
 
+# Where Python is told to write no bytecode, each process would compile the tests anew, and what
+# pytest rewrites of its plugins (hypothesis: a second): for longer than it imports all of it.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 keep_in_memory()
 share_compiled()
 standins.install()
@@ -104,17 +108,14 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep what pytest compiles of the tests, also where Python is told to write no bytecode: each
-    process would do it anew, for longer than it imports all of them. What is made meanwhile is
-    there for good: the garbage collector need not look at these million objects, now or later."""
-    told, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    """What is made meanwhile is there for good: the garbage collector need not look at these
+    million objects, now or later."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
-        sys.dont_write_bytecode = told
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at

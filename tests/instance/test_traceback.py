@@ -67,8 +67,8 @@ def line_of(fn: Callable[..., Any], offset: int = 1) -> int:
 
 def test_the_place_of_an_error_is_in_the_users_code_and_not_in_the_standard_library():
     error = caught(parse, "{")
-    assert place_of(error) == f"test_traces.py:{line_of(parse)} in parse"
-    assert describe(error).endswith(f" [test_traces.py:{line_of(parse)} in parse]")
+    assert place_of(error) == f"test_traceback.py:{line_of(parse)} in parse"
+    assert describe(error).endswith(f" [test_traceback.py:{line_of(parse)} in parse]")
 
 
 def test_the_place_of_an_error_is_not_in_a_library(install):
@@ -77,7 +77,7 @@ def test_the_place_of_an_error_is_not_in_a_library(install):
     def post() -> None:
         library.execute("x")
 
-    assert place_of(caught(post)) == f"test_traces.py:{line_of(post)} in post"
+    assert place_of(caught(post)) == f"test_traceback.py:{line_of(post)} in post"
 
 
 def test_the_place_of_an_error_is_not_in_our_own_code():
@@ -86,14 +86,14 @@ def test_the_place_of_an_error_is_not_in_our_own_code():
 
     error = caught(read)
     assert isinstance(error, PayloadError)
-    assert place_of(error) == f"test_traces.py:{line_of(read)} in read"
-    assert place_of(caught(decode, "{")) == f"test_traces.py:{line_of(caught, 2)} in caught"
+    assert place_of(error) == f"test_traceback.py:{line_of(read)} in read"
+    assert place_of(caught(decode, "{")) == f"test_traceback.py:{line_of(caught, 2)} in caught"
 
 
 def test_the_place_of_an_error_is_not_in_made_up_code():
     made: dict[str, Any] = {}
     exec("def made():\n    raise ValueError\n", made)
-    assert place_of(caught(made["made"])) == f"test_traces.py:{line_of(caught, 2)} in caught"
+    assert place_of(caught(made["made"])) == f"test_traceback.py:{line_of(caught, 2)} in caught"
 
 
 def bare(fn: Callable[..., Any], *args: Any) -> BaseException:
@@ -181,7 +181,7 @@ def test_a_comprehension_is_named_by_its_function():
     def parse_(text: str) -> Any:
         return [json.loads(one) for one in [text]]
 
-    assert place_of(caught(read)) == f"test_traces.py:{line_of(parse_)} in parse_"
+    assert place_of(caught(read)) == f"test_traceback.py:{line_of(parse_)} in parse_"
 
 
 # ---------------------------------------------------------------- text

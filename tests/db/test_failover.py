@@ -1,4 +1,7 @@
-"""What a server on an older timeline means is in proof/failover: it needs a standby."""
+"""Several hosts in one URL, and servers that follow one another.
+
+What an older timeline means is in proof/failover: it needs a standby.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,15 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import make_url
 
-from msgworker.db import open_engine, succession_of
+from msgworker import App, ConfigError
+from msgworker.db import Trouble, open_engine, succession_of, trouble
 from msgworker.instance.connections import Connections
+from tests.servers import free_port
+
+# --- Timelines of PostgreSQL.
+
 
 CALLS = (
     "pg_control_system()",
@@ -59,3 +68,46 @@ def test_a_server_that_may_not_tell_is_used_as_ever(postgresql: Any) -> None:
             admin.exec_driver_sql("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
             admin.exec_driver_sql(f"DROP ROLE {role}")
             admin.commit()
+
+
+# --- Several hosts in one URL.
+
+
+def several(url: str, *before: int) -> str:
+    """The URL with hosts of these ports before its own."""
+    one = make_url(url)
+    hosts = [*(f"127.0.0.1:{port}" for port in before), f"{one.host}:{one.port or 3306}"]
+    names = (one.drivername, one.username, one.password)
+    moved = sa.URL.create(*names, database=one.database, query={**one.query, "host": hosts})
+    return moved.render_as_string(hide_password=False)
+
+
+def test_the_first_host_that_answers_is_used(mariadb: Any) -> None:
+    app = App(several(mariadb.url, free_port(), free_port()))
+    app.create_schema()
+    ran: list[int] = []
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    with app.engine.begin() as conn:
+        app.send(conn, "t", {})
+    assert app.worker(threads=1).drain().done == len(ran) == 1
+
+
+def test_no_host_that_answers_is_an_outage() -> None:
+    engine = open_engine(f"mysql://u@/d?host=127.0.0.1:{free_port()}&host=[::1]:{free_port()}")
+    with pytest.raises(sa.exc.DBAPIError, match="none of the hosts can be used") as raised:
+        engine.connect()
+    assert trouble(raised.value) is Trouble.LOST
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://u@a/d?host=b:1",
+        "mysql://u@/d?host=b:x",
+        "mysql://u@/d?host=:3306",
+        "mysql+mysqldb://u@/d?host=b:1&host=c:1",
+    ],
+)
+def test_hosts_that_mean_nothing_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        open_engine(url)
