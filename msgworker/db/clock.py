@@ -233,17 +233,20 @@ def offset_at(zone: Any, at: datetime) -> int:
 def changes_of(name: str, first: int, last: int) -> tuple[Change, ...]:
     """The changes of a zone in these years."""
     zone, day, found = zone_of(name), timedelta(days=1), list[Change]()
+    if zone.utcoffset(None) is not None:  # it has one offset, such as UTC
+        return ()
     begin, end = datetime(first, 1, 1), datetime(last + 1, 1, 1)  # noqa: DTZ001
+    before = offset_at(zone, begin)
     while begin < end:
         low, high = begin, begin + day
-        before, after = offset_at(zone, low), offset_at(zone, high)
+        after = offset_at(zone, high)
         if before != after:
             while high - low > timedelta(seconds=1):
                 middle = low + (high - low) // 2
                 middle = middle.replace(microsecond=0)
                 low, high = (middle, high) if offset_at(zone, middle) == before else (low, middle)
             found.append(Change(high, before, after))
-        begin += day
+        begin, before = begin + day, after
     return tuple(found)
 
 
