@@ -156,9 +156,8 @@ def _new(conn: Connection, t: Tables, most: int) -> _Parts:
         return [(query.subquery("w"), last is not None or not all_seen)]
     parts: _Parts = []
     for walk in bounded.walks(t, c, Filter((State.NEW,))):
-        order = (c.available_at, c.msg_id) if walk.late else (walk.key,)
         query = walk.hinted(t, sa.select(*_facts(t, c))).where(*walk.where, is_new)
-        parts.append((query.order_by(*order).limit(most).subquery("w"), False))
+        parts.append((query.order_by(*walk.order).limit(most).subquery("w"), False))
     return parts
 
 

@@ -229,21 +229,14 @@ def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any
 
     def build() -> sa.Select[Any]:
         c = t.cols()
-        assert c.available_at is not None
+        walk = bounded.waiting(t, c)
         failing = sa.case((sa.and_(t.failed(c), t.unfinished(c)), 1), else_=0)
-        columns: list[ColumnElement[Any]] = [
-            _key(t, c).label("o"),
-            failing.label("f"),
-            c.available_at.label("a"),
-            c.msg_id.label("i"),
-        ]
-        waits = t.hinted(sa.select(*columns), t.message, "due")
-        waits = waits.where(c.available_at.is_not(None), *t.due_rows(c))
+        at, i = (column.label(name) for column, name in zip(walk.order, "ai", strict=True))
+        waits = walk.hinted(t, sa.select(_key(t, c).label("o"), failing.label("f"), at, i))
         # Not all that wait have failed: a million may be delayed.
         most = bindparam("scan", type_=sa.Integer())
-        w = waits.order_by(c.available_at, c.msg_id).limit(most).subquery("w").c
-        columns = [w.i, w.o]
-        query = sa.select(*columns).where(w.f == 1, w.o.is_not(None)).order_by(w.a, w.i)
+        w = waits.where(*walk.where).order_by(*walk.order).limit(most).subquery("w").c
+        query = sa.select(w.i, w.o).where(w.f == 1, w.o.is_not(None)).order_by(w.a, w.i)
         return query.limit(bindparam("rows", type_=sa.Integer()))
 
     params = {"rows": limit, "scan": scan}

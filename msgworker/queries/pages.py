@@ -71,8 +71,9 @@ def _chain(
     low = None if wanted.since is None else bounded.before_instant(conn, t, wanted.since)
     rows: list[MessageInfo] = []
     while 0 <= number < len(walks):
-        step = _late if walks[number].late else partial(_along, newest=newest, low=low)
-        leaf = step(conn, t, walks[number], wanted, limit=limit - len(rows), at=at)
+        walk, by_id = walks[number], partial(_along, newest=newest, low=low)
+        step = by_id if walk.instant is None else _late
+        leaf = step(conn, t, walk, wanted, limit=limit - len(rows), at=at)
         rows += leaf.rows
         if leaf.next_at is not None:
             following = cursor_text([number, leaf.next_at])
@@ -114,24 +115,23 @@ def _along(
 def _late(conn: Connection, t: Tables, walk: Walk, wanted: Filter, *, limit: int, at: Any) -> Part:
     """Rows that wait for an instant, the next one first. at: the instant, as a text, and the msg_id
     behind which it continues."""
-    c = t.cols()
-    assert c.available_at is not None
-    where, order = list(walk.where), (c.available_at, c.msg_id)
+    c, where = t.cols(), list(walk.where)
+    instant, key = walk.order
     if at is not None:
         text, msg_id = _place(at)
-        from_there: Any = instant_of(sa.literal(text, AnyText()), c.available_at)
-        where.append(c.available_at >= from_there)
-        where.append(sa.or_(c.available_at > from_there, c.msg_id > an_id(msg_id)))
-    instant: Any = instant_text(c.available_at)
-    bound: sa.Select[Any] = sa.select(instant, c.msg_id).where(*where).order_by(*order)
+        from_there: Any = instant_of(sa.literal(text, AnyText()), instant)
+        where.append(instant >= from_there)
+        where.append(sa.or_(instant > from_there, key > an_id(msg_id)))
+    shown: Any = instant_text(instant)
+    bound: sa.Select[Any] = sa.select(shown, key).where(*where).order_by(*walk.order)
     last = conn.execute(walk.hinted(t, bound).limit(1).offset(bounded.SCAN - 1)).first()
-    query: sa.Select[Any] = sa.select(*columns_of(c, payload=False), instant)
+    query: sa.Select[Any] = sa.select(*columns_of(c, payload=False), shown)
     query = walk.hinted(t, query).where(*where, *bounded.where(t, c, wanted))
     if last is not None:
-        end: Any = instant_of(sa.literal(str(last[0]), AnyText()), c.available_at)
-        query = query.where(c.available_at <= end)
-        query = query.where(sa.or_(c.available_at < end, c.msg_id <= an_id(int(last[1]))))
-    found = conn.execute(query.order_by(*order).limit(limit)).all()
+        end: Any = instant_of(sa.literal(str(last[0]), AnyText()), instant)
+        query = query.where(instant <= end)
+        query = query.where(sa.or_(instant < end, key <= an_id(int(last[1]))))
+    found = conn.execute(query.order_by(*walk.order).limit(limit)).all()
     rows = [info_of(t, row[:-1]) for row in found]
     if len(rows) == limit:
         return Part(rows, [str(found[-1][-1]), rows[-1].msg_id])

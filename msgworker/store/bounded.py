@@ -119,15 +119,19 @@ def _not_stored(part: Any) -> bool:
 class Walk(NamedTuple):
     """Rows in the order of an index. by: its suffix, None = the primary key. where: its predicate.
     key: what it is ordered by, a msg_id. exact: the filter keeps all of its rows, or they are few
-    on any table. late: it is ordered by an instant instead, for which its rows wait. but: rows that
-    another walk shows."""
+    on any table. instant: what its rows wait for, and by which they are ordered first. but: rows
+    that another walk shows."""
 
     by: str | None
     where: tuple[ColumnElement[bool], ...]
     key: ColumnElement[Any]
     exact: bool = False
-    late: bool = False
+    instant: ColumnElement[Any] | None = None
     but: ColumnElement[bool] | None = None
+
+    @property
+    def order(self) -> tuple[ColumnElement[Any], ...]:
+        return (self.key,) if self.instant is None else (self.instant, self.key)
 
     def hinted(self, t: Tables, query: sa.Select[Any]) -> sa.Select[Any]:
         return query if self.by is None else t.hinted(query, t.message, self.by)
@@ -144,7 +148,7 @@ class Walk(NamedTuple):
     ) -> int | None:
         """The msg_id up to which its first `rows` (SCAN) rows reach; None if there are fewer, or if
         they need no bound."""
-        if self.exact or self.late:
+        if self.exact or self.instant is not None:
             return None
         query = sa.select(t.cols().msg_id).where(*self.where)
         query = query.order_by(self.key.desc() if newest else self.key)
@@ -425,6 +429,13 @@ def oldest(t: Tables, c: Cols) -> Walk:
     return Walk("oldest", (t.oldest_rows(c), key.is_not(None)), key)
 
 
+def waiting(t: Tables, c: Cols) -> Walk:
+    """Unfinished rows that wait for an instant, or have waited for one: by that instant."""
+    assert c.available_at is not None
+    where = (*t.due_rows(c), c.available_at.is_not(None))
+    return Walk("due", where, c.msg_id, instant=c.available_at)
+
+
 def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     """Where all that is wanted stands; some of it in two of them. [] if a column is missing."""
     asked = ((wanted.topic, c.topic), (wanted.error, c.last_error), (wanted.since, c.created_at))
@@ -448,10 +459,7 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
         return [Walk(None, (), c.msg_id, exact=wanted == Filter(tuple(State)))]
     found = [failed(t, c)] if State.DEAD in words else []
     found.append(oldest(t, c))
-    if c.available_at is not None:
-        due = (*t.due_rows(c), c.available_at.is_not(None))
-        found.append(Walk("due", due, c.msg_id, late=True))
-    return found
+    return found if c.available_at is None else [*found, waiting(t, c)]
 
 
 def _of_job(t: Tables, c: Cols, job: int, words: set[State]) -> list[Walk]:
