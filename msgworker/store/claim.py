@@ -11,7 +11,17 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import Escaped, JsonList, Trouble, fetch, trouble
+from msgworker.db import (
+    Escaped,
+    JsonList,
+    Trouble,
+    array_param,
+    array_rows,
+    array_text,
+    fetch,
+    json_rows,
+    trouble,
+)
 from msgworker.message import Status
 from msgworker.store.candidates import Candidate
 from msgworker.store.pauses import held
@@ -19,8 +29,6 @@ from msgworker.store.rows import (
     Bare,
     Row,
     RowKept,
-    array_param,
-    array_text,
     bare_rows,
     changed,
     flagged_values,
@@ -113,14 +121,9 @@ def _lateral(
     conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
 ) -> Sequence[Any]:
     def build() -> Select[Any]:
-        objects = (
-            sa.func.unnest(
-                array_param("places", sa.Integer()),
-                bindparam("objects", type_=sa.ARRAY(t.object_type)),
-            )
-            .table_valued("place", "object_id")
-            .render_derived(name="o")
-        )
+        places = array_param("places", sa.Integer())
+        ids: Any = bindparam("objects", type_=sa.ARRAY(t.object_type))
+        objects = array_rows("o", {"place": places, "object_id": ids})
         c = t.cols(t.message.alias("m"))
         rows = (
             sa.select(_startable(t, c).label("s"), *_slice_column(t, c, role), *row_columns(t, c))
@@ -146,8 +149,8 @@ def _by_heads(
     of its own."""
 
     def build() -> Select[Any]:
-        heads = sa.func.json_each(bindparam("heads", type_=JsonList()))
-        listed = heads.table_valued("key", "value", name="j")
+        heads: Any = bindparam("heads", type_=JsonList())
+        listed = json_rows(heads, "key", "value", name="j")
         head, source, behind = (t.message.alias(name) for name in ("h", "m", "n"))
         h, c, n = t.cols(head), t.cols(source), t.cols(behind)
         ids = (
@@ -354,16 +357,13 @@ def _flag_arrays(
     back what it writes."""
 
     def build() -> Any:
-        seen = (
-            sa.func.unnest(
-                array_param("mw_ids", sa.BigInteger()),
-                # Of a type that can hold the value of any numeric column, also NaN.
-                array_param("mw_statuses", sa.Numeric()),
-                array_param("mw_tries", sa.Numeric()),
-            )
-            .table_valued("msg_id", "status", "tries")
-            .render_derived(name="seen")
-        )
+        columns = {
+            "msg_id": array_param("mw_ids", sa.BigInteger()),
+            # Of a type that can hold the value of any numeric column, also NaN.
+            "status": array_param("mw_statuses", sa.Numeric()),
+            "tries": array_param("mw_tries", sa.Numeric()),
+        }
+        seen = array_rows("seen", columns)
         target = t.message.alias("m")
         c = t.cols(target)
         # A condition on the read value, which the row must equal: on the row itself it would let

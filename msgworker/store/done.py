@@ -9,13 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import now, text_kind
+from msgworker.db import array_param, array_rows, array_text, now, text_kind
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store.rows import (
     ME,
     RowKept,
-    array_param,
-    array_text,
     by_key,
     changed,
     flagged_values,
@@ -173,12 +171,9 @@ def done_arrays(
         done = finished.cte("finished")
         if not moving:
             return sa.select(_ids_of(done))
-        pairs = (
-            sa.func.unnest(
-                array_param("mw_heads", sa.BigInteger()), array_param("mw_nexts", sa.BigInteger())
-            )
-            .table_valued("head", "next")
-            .render_derived(name="pairs")
+        names = {"head": "mw_heads", "next": "mw_nexts"}
+        pairs = array_rows(
+            "pairs", {key: array_param(name, sa.BigInteger()) for key, name in names.items()}
         )
         moved = (
             sa.update(t.message)
@@ -275,8 +270,7 @@ def _named(t: Tables, c: Cols, ids: ColumnElement[Any]) -> list[ColumnElement[bo
     if t.has("claimed_by"):
         return [c.msg_id == sa.func.any(ids)]
     tries_seen = array_param("mw_seen", sa.BigInteger())
-    seen = sa.func.unnest(ids, tries_seen).table_valued("msg_id", "tries")
-    seen = seen.render_derived(name="seen")
+    seen = array_rows("seen", {"msg_id": ids, "tries": tries_seen})
     as_claimed = sa.or_(
         seen.c.tries == sa.literal_column(str(ANY_TRIES)), seen.c.tries == t.tries(c)
     )

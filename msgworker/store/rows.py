@@ -327,28 +327,6 @@ def sent_often(
     return fetch(conn, t.built(key, build), params)
 
 
-def array_param(name: str, kind: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:
-    """An array that travels as one text, see `array_text`, `array_of_texts`: much cheaper to
-    bind."""
-    return sa.cast(bindparam(name, type_=sa.Text()), sa.ARRAY(kind))
-
-
-def array_text(numbers: Iterable[int]) -> str:
-    """Numbers as the text of an array."""
-    return "{" + ",".join(map(str, numbers)) + "}"
-
-
-def array_of_texts(values: Iterable[Any]) -> str:
-    """Values as the text of an array of texts, or of what is written as texts."""
-    return "{" + ",".join(map(_element, values)) + "}"
-
-
-def _element(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 def locked_by_key(t: Tables, query: sa.Select[Any]) -> sa.Select[Any]:
     """Rows given by id, locked in the order of their ids."""
     if t.orders_updates:

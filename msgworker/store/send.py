@@ -17,10 +17,9 @@ from sqlalchemy import Connection, bindparam
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
-from msgworker.db import AnyText, kind_of, now_plus
+from msgworker.db import AnyText, array_of_texts, array_param, array_rows, kind_of, now_plus
 from msgworker.errors import DuplicateMessage, SchemaError
 from msgworker.message import Outgoing, Status
-from msgworker.store.rows import array_of_texts, array_param
 from msgworker.table import MessageTable, Tables, lit
 from msgworker.table.tables import ONE, holds_key, key_counts, takes_keys, unique_index_name
 
@@ -323,9 +322,8 @@ def _insert_arrays(t: Tables, kinds: dict[str, sa.types.TypeEngine[Any]]) -> sa.
 
     Ordered: ids are given in the order of the messages.
     """
-    arrays = [array_param(key, kind) for key, kind in kinds.items()]
-    given = sa.func.unnest(*arrays).table_valued(*kinds, with_ordinality="place")
-    given = given.render_derived(name="given")
+    arrays = {key: array_param(key, kind) for key, kind in kinds.items()}
+    given = array_rows("given", arrays, place="place")
     roles = inserted_values(t, frozenset(kinds)) | {PARAMS[key].role: given.c[key] for key in kinds}
     payload = t.cols().payload
     if "payload" in roles and payload is not None and isinstance(payload.type, sa.JSON):

@@ -13,7 +13,16 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import committing_each, has_sent_nothing, now, now_plus, saving, trouble
+from msgworker.db import (
+    array_param,
+    array_text,
+    committing_each,
+    has_sent_nothing,
+    now,
+    now_plus,
+    saving,
+    trouble,
+)
 from msgworker.message import Outcome, Settled, Settlement, Status, ends_at
 from msgworker.store import tries
 from msgworker.store.claim import OF_A_ROW, refuse_at_once
@@ -36,8 +45,6 @@ from msgworker.store.done import (
 from msgworker.store.rows import (
     ME,
     Wanted,
-    array_param,
-    array_text,
     by_key,
     changed,
     check_written,

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import fetch, whole_number
+from msgworker.db import array_param, array_rows, array_text, fetch, json_rows, whole_number
 from msgworker.message import Status
 from msgworker.store.candidates import Candidate, as_candidates, hint_columns
-from msgworker.store.rows import array_param, array_text
 from msgworker.table import JOB, SLICES, Cols, Tables, lit
 from msgworker.table.indexes import job_status
 
@@ -244,12 +243,10 @@ def _asked(
         values = [bindparam(f"v{i}", type_=_type(t, role)) for i in range(branches)]
         places = [bindparam(f"a{i}", type_=after_type) if begun else None for i in range(branches)]
         return list(zip(values, places, strict=True)), None
-    is_number = role == "shard"
     value: Any = array_param("values", sa.Integer())
-    columns = [value if is_number else bindparam("values", type_=sa.ARRAY(sa.Text()))]
-    names = ["v", "a"] if begun else ["v"]
-    asked = sa.func.unnest(*columns, *([afters] if begun else []))
-    s = asked.table_valued(*names).render_derived(name="s")
+    if role != "shard":
+        value = bindparam("values", type_=sa.ARRAY(sa.Text()))
+    s = array_rows("s", {"v": value} | ({"a": afters} if begun else {}))
     return [(s.c.v, s.c.a if begun else None)], s
 
 
@@ -452,7 +449,8 @@ def _both_by_age(page: Page, other: Page) -> Page:
 
 
 def _heads_by_age(t: Tables, role: str) -> Any:
-    places = sa.func.json_each(bindparam("places", type_=sa.String())).table_valued("value")
+    given: Any = bindparam("places", type_=sa.String())
+    places = json_rows(given, "value")
     asked = sa.select(
         sa.func.json_extract(places.c.value, "$[0]").label("v"),
         sa.func.json_extract(places.c.value, "$[1]", type_=sa.BigInteger()).label("a"),

@@ -329,8 +329,7 @@ class Tables(ABC):
         """`column` is one of the ids given as the parameter `mw_ids`, a list."""
         if not self.database.json_lists:
             return column.in_(sa.bindparam("mw_ids", expanding=True))
-        ids = sa.func.json_each(sa.bindparam("mw_ids", type_=db.JsonList()))
-        return column.in_(sa.select(sa.literal_column("value")).select_from(ids))
+        return db.in_json(column, "mw_ids")
 
     def parts(self, ids: Sequence[R]) -> Iterator[list[R]]:
         """As many of them as a statement takes, one part after the other."""
