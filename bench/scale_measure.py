@@ -201,7 +201,7 @@ def _beats(app: App, server: Server) -> dict[str, float]:
         me = "host0003-1-" + "x" * 16
 
         def beat(conn: sa.Connection, me: str = me) -> None:
-            lease.renew(conn, t, me, ttl=3600, tells=lease.told(t, None))
+            lease.renew(conn, t, me, ttl=3600, serves=lease.serves_text(t, None))
             conn.commit()
             pauses.topics(conn, t)
             recover.flagged_by(conn, t, me)

@@ -408,7 +408,7 @@ class App(Declaring):
                 on_duplicate=on_duplicate,
                 job_id=None if job is None else into_job(connection, tables, job),
             )
-            sending.carry(message.row, tables.header_room)
+            sending.carry(message.row, tables.max_headers)
             msg_id = store.send_one(connection, tables, message)
             sending.sent(msg_id=msg_id)
         self._sent(conn, connection)
@@ -522,7 +522,7 @@ class App(Declaring):
                     "unique and on_duplicate are about unique keys, and no message has one; send "
                     "(payload, object_id, unique_key) triples"
                 )
-            sending.carry_all(rows, tables.header_room)
+            sending.carry_all(rows, tables.max_headers)
             if keyed:
                 store.send_all(
                     connection, tables, [Outgoing(row, rule.on_duplicate) for row in rows]

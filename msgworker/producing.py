@@ -145,18 +145,20 @@ def row_of(
         kept=rule.unique == "kept",
         job_id=job_id,
     )
-    for room in tables.rooms:
-        value = row.get(f"b_{room.role}")
-        if value is not None and (taken := room.taken(value)) > room.most:
-            _refuse_long(tables, room, value, taken)
+    for limit in tables.column_limits:
+        value = row.get(f"b_{limit.role}")
+        if value is not None and (taken := limit.taken(value)) > limit.most:
+            _refuse_long(tables, limit, value, taken)
     return row
 
 
-def _refuse_long(tables: Tables, room: db.Room, value: Any, taken: int) -> NoReturn:
-    column = tables.names[room.role]
-    what = f"{room.role} has {taken} {room.unit}" if room.unit else f"{room.role} is {value!r:.60}"
-    text = f"the {what}, column {column} of table {tables.spec.name} takes {room.most} at most"
-    if room.role == "payload":
+def _refuse_long(tables: Tables, limit: db.ColumnLimit, value: Any, taken: int) -> NoReturn:
+    column = tables.names[limit.role]
+    what = (
+        f"{limit.role} has {taken} {limit.unit}" if limit.unit else f"{limit.role} is {value!r:.60}"
+    )
+    text = f"the {what}, column {column} of table {tables.spec.name} takes {limit.most} at most"
+    if limit.role == "payload":
         raise PayloadError(f"{text}; store it elsewhere and send a reference, or widen the column")
     raise ConfigError(f"{text}; nothing was sent. Widen the column, or send a shorter one")
 
@@ -459,8 +461,8 @@ def checked_priority(priority: Any, tables: Tables) -> int | None:
         raise ConfigError(
             f"table {tables.spec.name} has no priority column: all messages have the same; {hint}"
         )
-    room = db.whole_room(tables.message.c[tables.names["priority"]].type)
-    most = MOST_PRIORITY if room is None else min(room, MOST_PRIORITY)
+    largest = db.max_whole(tables.message.c[tables.names["priority"]].type)
+    most = MOST_PRIORITY if largest is None else min(largest, MOST_PRIORITY)
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= most:
         raise ConfigError(
             f"priority must be a whole number from 0, the lowest, to {most}; got {priority!r:.60}. "
@@ -492,7 +494,7 @@ def checked_key(key: Any, rule: Unique, tables: Tables) -> str | None:
     if "\x00" in key or not is_text(key):
         raise ConfigError(f"the unique_key {key!r:.120} holds a NUL or half of a surrogate pair")
     _check_keys(tables)
-    width = db.text_room(tables.message.c[tables.names["unique_key"]].type)
+    width = db.max_text(tables.message.c[tables.names["unique_key"]].type)
     if width is not None and len(key) > width and not tables.database.loose_types:
         raise ConfigError(f"the unique_key has {len(key)} characters, its column takes {width}")
     return key

@@ -281,11 +281,11 @@ def test_every_function_that_reads_for_operators_is_called_for_its_statements():
 
 
 def _oracle_statements(
-    spec: MessageTable, header_room: int = 0, *, holds: bool = False, calls: Any = acts
+    spec: MessageTable, max_headers: int = 0, *, holds: bool = False, calls: Any = acts
 ) -> list[str]:
     log = Log()
     engine = log.engine()
-    t = tables_for(spec, DATABASES["oracle"], header_room=header_room)
+    t = tables_for(spec, DATABASES["oracle"], max_headers=max_headers)
     t = holding(t) if holds else t
     with engine.connect() as conn:
         for act, options in calls(t, log):
@@ -324,7 +324,7 @@ def test_every_statement_is_one_that_oracle_takes(spec):
 
 
 def test_oracle_takes_the_statements_with_headers():
-    on = [sql for sql in _oracle_statements(MessageTable(), header_room=2000) if "headers" in sql]
+    on = [sql for sql in _oracle_statements(MessageTable(), max_headers=2000) if "headers" in sql]
     assert {sql.split()[0] for sql in on} == {"SELECT", "INSERT", "UPDATE"}
     assert {sql: lint(sql) for sql in on if lint(sql)} == {}
 

@@ -347,8 +347,8 @@ def fold_of(database: Database, rules: Sequence[Rule]) -> str | None:
 def cutting(database: Database, rules: Sequence[Rule]) -> dict[str, TypeEngine[Any]]:
     """The text columns that truncate silently: "char" and name of PostgreSQL, which the catalogue
     describes as texts of any length."""
-    rooms = database.cut_types
-    return {rule.name: sa.String(rooms[rule.text]) for rule in rules if rule.kind == "cut"}
+    lengths = database.cut_types
+    return {rule.name: sa.String(lengths[rule.text]) for rule in rules if rule.kind == "cut"}
 
 
 _TINYTEXT_BYTES = 255
@@ -376,7 +376,7 @@ def holds_json(kind: Any) -> bool:
     return isinstance(kind, texts) or takes_any_text(kind) or (numbers and not fills)
 
 
-def text_room(kind: TypeEngine[Any]) -> int | None:
+def max_text(kind: TypeEngine[Any]) -> int | None:
     """How many characters a text column holds at least; None = more than we ever write."""
     if kind.__visit_name__ == "TINYTEXT":
         return _TINYTEXT_BYTES // 4
@@ -384,7 +384,7 @@ def text_room(kind: TypeEngine[Any]) -> int | None:
     return length
 
 
-class Room(NamedTuple):
+class ColumnLimit(NamedTuple):
     """What a column takes. unit: of `most`: characters, bytes, or "" of a number its size. charset:
     of the bytes."""
 
@@ -407,22 +407,24 @@ class Room(NamedTuple):
 _UTF_8 = ("", "utf8", "utf8mb3", "utf8mb4")
 
 
-def room_of(database: Database, role: str, kind: TypeEngine[Any], charset: str) -> Room | None:
+def column_limit(
+    database: Database, role: str, kind: TypeEngine[Any], charset: str
+) -> ColumnLimit | None:
     """How much of what a producer sends fits into a column; None = unknown, or unlimited."""
     if database.loose_types or isinstance(kind, sa.Enum | sa.JSON):
         return None
     if isinstance(kind, sa.Integer):
-        most = whole_room(kind)
-        return Room(role, whole_end(kind) if most is None else most, "")
+        most = max_whole(kind)
+        return ColumnLimit(role, whole_end(kind) if most is None else most, "")
     in_bytes = database.text_bytes.get(kind.__visit_name__)
     if in_bytes is not None:
-        return Room(role, in_bytes, "bytes", charset)
+        return ColumnLimit(role, in_bytes, "bytes", charset)
     length: int | None = getattr(kind, "length", None)
     if length is None:
         return None
     if isinstance(kind, sa.LargeBinary | sa.BINARY | sa.VARBINARY):
-        return Room(role, length, "bytes")
-    return Room(role, length, "characters") if isinstance(kind, sa.String) else None
+        return ColumnLimit(role, length, "bytes")
+    return ColumnLimit(role, length, "characters") if isinstance(kind, sa.String) else None
 
 
 def codec_of(database: Database, rules: Sequence[Rule], column: str) -> str:
@@ -434,7 +436,7 @@ def codec_of(database: Database, rules: Sequence[Rule], column: str) -> str:
     return ""
 
 
-def whole_room(kind: TypeEngine[Any]) -> int | None:
+def max_whole(kind: TypeEngine[Any]) -> int | None:
     """The largest whole number that a column holds; None = at least that of 32 bits."""
     bits = {"TINYINT": 8, "SMALLINT": 16, "small_integer": 16, "MEDIUMINT": 24}
     if kind.__visit_name__ in bits:
@@ -445,7 +447,7 @@ def whole_room(kind: TypeEngine[Any]) -> int | None:
     return int(10 ** min(10, max(0, precision - (getattr(kind, "scale", None) or 0)))) - 1
 
 
-def number_room(kind: TypeEngine[Any]) -> int | None:
+def max_number(kind: TypeEngine[Any]) -> int | None:
     """The largest number of a small integer column; None = more than we write."""
     if kind.__visit_name__ != "TINYINT":
         return None

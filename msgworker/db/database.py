@@ -829,7 +829,7 @@ class Database:
         """A key that is equal for two ids if and only if the database compares them as equal."""
         raise NotImplementedError
 
-    def key_room(self, kind: TypeEngine[Any]) -> int | None:
+    def max_key(self, kind: TypeEngine[Any]) -> int | None:
         """How many characters of an id our indexes can hold; None = more than any column of ids."""
         return None
 
@@ -964,7 +964,7 @@ class Database:
     def set_up(self, engine: sa.Engine) -> None:
         """Set what is stored in the database itself. Raises DatabaseUnavailable."""
 
-    def lending(self, conn: sa.Connection) -> AbstractContextManager[None]:
+    def user_code(self, conn: sa.Connection) -> AbstractContextManager[None]:
         """The block runs user code on this thread in the transaction of `conn`."""
         return nullcontext()
 

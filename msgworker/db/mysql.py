@@ -455,7 +455,7 @@ class MySQL(Database):
         text = sa.func.rtrim(column) if fold == "padded weight" else column
         return sa.func.weight_string(text, type_=sa.LargeBinary())
 
-    def key_room(self, kind: TypeEngine[Any]) -> int | None:
+    def max_key(self, kind: TypeEngine[Any]) -> int | None:
         collation = getattr(kind, "collation", None) or ""
         charset = getattr(kind, "charset", None) or collation.partition("_")[0]
         return _KEY_BYTES // _CHARACTER_BYTES.get(charset, 4)

@@ -391,7 +391,7 @@ _DRIVER_TROUBLES = {
 
 ROWS_AT_ONCE = 501
 """One more than our lists of ids have: so the driver knows the last row as the last."""
-_ROOMS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 500)
+_LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 500)
 
 
 def _fetch_at_once(
@@ -413,15 +413,15 @@ def _padded(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     lists = {
-        name: [*value, *value[-1:] * (_room(len(value)) - len(value))]
+        name: [*value, *value[-1:] * (_filled_length(len(value)) - len(value))]
         for name, value in given.items()
         if name.startswith("mw_") and isinstance(value, list) and len(value) > 1
     }
     return {**given, **lists} if lists else given
 
 
-def _room(length: int) -> int:
-    return next((room for room in _ROOMS if room >= length), length)
+def _filled_length(length: int) -> int:
+    return next((one for one in _LENGTHS if one >= length), length)
 
 
 _LIST = re.compile(r"\(__\[POSTCOMPILE_(\w+)\]\)")

@@ -250,7 +250,7 @@ class PostgreSQL(Database):
             return {"postgresql_partition_by": f"HASH ({quoted})"}
         if not _KNOWS_WITH:
             sa.Table.argument_for("postgresql", "with", None)
-        return {"postgresql_with": ROOM}
+        return {"postgresql_with": FREE_SPACE}
 
     def table_written(self, table: sa.Table, text: str) -> str:
         given = {} if _KNOWS_WITH else table.dialect_options["postgresql"].get("with") or {}
@@ -262,11 +262,11 @@ class PostgreSQL(Database):
     def partitions_of(self, sql: sa.Dialect, table: sa.Table, count: int) -> list[str]:
         quote = sql.identifier_preparer
         schema = "" if table.schema is None else f"{quote.quote_schema(table.schema)}."
-        room = ", ".join(f"{name} = {value}" for name, value in ROOM.items())
+        free = ", ".join(f"{name} = {value}" for name, value in FREE_SPACE.items())
         return [
             f"CREATE TABLE {schema}{quote.quote(f'{table.name}_p{n}')} PARTITION OF "
             f"{quote.format_table(table)}\n  FOR VALUES WITH (MODULUS {count}, REMAINDER {n}) "
-            f"WITH ({room})"
+            f"WITH ({free})"
             for n in range(count)
         ]
 
@@ -682,7 +682,7 @@ _CLASSES = {  # the first two characters of a code that is not listed above
     "53": Trouble.LOST,  # no connection, memory or disk space left
     "58": Trouble.LOST,  # trouble of the operating system
 }
-ROOM = {"fillfactor": 90}
+FREE_SPACE = {"fillfactor": 90}
 """Leaves space in each page for new versions of rows."""
 _LOOK_SECONDS = 0.5
 """Between two tries to be in turn."""

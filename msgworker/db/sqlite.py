@@ -328,7 +328,7 @@ class SQLite(Database):
             conn.exec_driver_sql(self.set_up_statement).close()
 
     @contextmanager
-    def lending(self, conn: sa.Connection) -> Iterator[None]:
+    def user_code(self, conn: sa.Connection) -> Iterator[None]:
         # Another transaction of this thread would wait for this one until both time out, and block
         # all other threads of the instance.
         before = getattr(_lent, "url", None)

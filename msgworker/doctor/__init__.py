@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker import db
 from msgworker.db import connecting, is_overtime
 from msgworker.doctor import rows, server, structure
-from msgworker.doctor.structure import Finding, Severity, advised, meet
+from msgworker.doctor.structure import Finding, Severity, advised, subject_of
 from msgworker.errors import TookTooLong
 from msgworker.schedules import Schedule
 from msgworker.schema.rule import Rule
@@ -87,17 +87,19 @@ def examine(
         with connecting(engine) as conn:
             clock = _Clock(conn, seconds)
             with clock.running():
-                patient = meet(engine, conn, spec, database, Rule.of(spec) if names_rule else None)
-            patient = replace(patient, declared=declared, traced=traced, limit=clock.each)
+                subject = subject_of(
+                    engine, conn, spec, database, Rule.of(spec) if names_rule else None
+                )
+            subject = replace(subject, declared=declared, traced=traced, limit=clock.each)
             found: list[Finding] = []
             late: list[str] = []
             for check in CHECKS:
                 try:
                     with clock.running():
-                        found += check(patient)
+                        found += check(subject)
                 except TookTooLong:
                     late.append(check.__name__.replace("_", " "))
-                if not patient.exists:
+                if not subject.exists:
                     break
     if late:
         text = f"not examined within {seconds:g} s: {', '.join(dict.fromkeys(late))}"

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker import db, ticks
 from msgworker.counted import plural
 from msgworker.db import Trouble, WholeId, seconds_since, trouble
-from msgworker.doctor.structure import Finding, Patient, advised, fine, needed
+from msgworker.doctor.structure import Finding, Subject, advised, fine, needed
 from msgworker.errors import ConfigError
 from msgworker.message import State, Status
 from msgworker.queries import instances as scopes
@@ -41,7 +41,7 @@ from msgworker.table import OPERATION, SCHEDULE, Need, Tables, lit, own_tables, 
 MOST = 100_000
 
 
-def held(p: Patient) -> list[Finding]:
+def held(p: Subject) -> list[Finding]:
     """What is left at 1, what it holds back, and the command that gives it back."""
     if p.live is None or not _there(p, p.live.lease):
         return []
@@ -58,7 +58,7 @@ def held(p: Patient) -> list[Finding]:
     return found or [fine("held", "every processing message belongs to a live instance")]
 
 
-def _found(p: Patient, t: Tables) -> Iterator[Finding]:
+def _found(p: Subject, t: Tables) -> Iterator[Finding]:
     world = World.read(p.conn, t)
     if _flagged_by(None, world).left_as is Waits.NOBODY:
         yield from _of_nobody(p, t)
@@ -74,11 +74,11 @@ def _indexed(t: Tables) -> bool:
     return t.indexes is not None and named <= t.indexes
 
 
-def _there(p: Patient, table: sa.Table) -> bool:
+def _there(p: Subject, table: sa.Table) -> bool:
     return bool(db.is_there(p.inspector, table))
 
 
-def _of_nobody(p: Patient, t: Tables) -> Iterator[Finding]:
+def _of_nobody(p: Subject, t: Tables) -> Iterator[Finding]:
     c = t.cols()
     ids = bounded.running(t)
     age: Any = sa.null()
@@ -151,7 +151,7 @@ class _Seen:
     running: dict[Any, list[_Running]] = field(default_factory=lambda: defaultdict(list))
 
 
-def odd(p: Patient) -> list[Finding]:
+def odd(p: Subject) -> list[Finding]:
     """Unknown statuses; and, where no guard is, objects with two running rows."""
     t = p.live
     if t is None or p.as_is is None or mistyped(p.as_is):
@@ -173,7 +173,7 @@ def odd(p: Patient) -> list[Finding]:
     ]
 
 
-def fractions(p: Patient) -> list[Finding]:
+def fractions(p: Subject) -> list[Finding]:
     """Open messages whose id is no whole number, where the column takes such."""
     t = p.live
     if t is None or p.as_is is None or mistyped(p.as_is):
@@ -194,7 +194,7 @@ def fractions(p: Patient) -> list[Finding]:
     return [needed("rows", text)]
 
 
-def numbers(p: Patient) -> list[Finding]:
+def numbers(p: Subject) -> list[Finding]:
     """Whether new messages get higher ids than those that are there: that is their order."""
     t = p.live
     if t is None or p.as_is is None or mistyped(p.as_is):
@@ -206,7 +206,7 @@ def numbers(p: Patient) -> list[Finding]:
     return found or [fine("numbers", "new messages get higher ids than those that are there")]
 
 
-def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
+def _numbered(p: Subject, t: Tables, table: sa.Table) -> Iterator[Finding]:
     (key,) = table.primary_key.columns
     try:
         source = db.id_source(p.conn, table, key.name)
@@ -238,7 +238,7 @@ def _numbered(p: Patient, t: Tables, table: sa.Table) -> Iterator[Finding]:
         yield needed("numbers", text, *p.database.advance_ids(*on, highest))
 
 
-def refused(p: Patient) -> list[Finding]:
+def refused(p: Subject) -> list[Finding]:
     """Messages that the database does not let the live instances flag, as they report."""
     t = p.live
     types = [] if p.as_is is None else requirements.needed(p.as_is)
@@ -263,7 +263,7 @@ def refused(p: Patient) -> list[Finding]:
     return [needed("rows", text)]
 
 
-def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
+def _walk(p: Subject, t: Tables, guarded: bool) -> _Seen:
     seen = _Seen()
     c = t.cols()
     fine_ones = [Status.NEW, Status.DONE, Status.FAILED]
@@ -305,7 +305,7 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
     return seen
 
 
-def _unknown(p: Patient, t: Tables, seen: _Seen) -> Finding:
+def _unknown(p: Subject, t: Tables, seen: _Seen) -> Finding:
     shown = ", ".join(sorted("NULL" if v is None else str(v) for v in seen.values)[:10])
     text = (
         f"{plural(seen.unknown, 'row', 'has', 'have')} an unknown status ({shown}), which is never "
@@ -322,7 +322,7 @@ def _unknown(p: Patient, t: Tables, seen: _Seen) -> Finding:
     return needed("rows", text, p.written(sa.update(t.message).where(sa.or_(*which)).values(dead)))
 
 
-def _twice(p: Patient, t: Tables, twice: dict[Any, list[_Running]]) -> Finding:
+def _twice(p: Subject, t: Tables, twice: dict[Any, list[_Running]]) -> Finding:
     """The statements ask for what was seen: a row that has ended meanwhile stays as it is."""
     later = sorted(one for rows in twice.values() for one in sorted(rows)[1:])[:SHOWN]
     text = (
@@ -352,7 +352,7 @@ def _number(value: int) -> sa.ColumnElement[int]:
 # --- The rule of the table beside that of the App, and what another rule has left behind.
 
 
-def rule(p: Patient) -> list[Finding]:
+def rule(p: Subject) -> list[Finding]:
     """All instances work by the recorded rule; an App with another one is shown how to change
     it."""
     if p.no_rule is not None:
@@ -376,7 +376,7 @@ def rule(p: Patient) -> list[Finding]:
     return [advised("rule", text)]
 
 
-def _has_leases(p: Patient, t: Tables) -> bool:
+def _has_leases(p: Subject, t: Tables) -> bool:
     lacks = p.lacks(t.lease)
     return bool(lacks.exists) and not lacks.columns
 
@@ -386,7 +386,7 @@ def _can_count(t: Tables) -> bool:
     return t.indexes is not None and t.spec.index_name("failed") in t.indexes
 
 
-def left_over(p: Patient) -> list[Finding]:
+def left_over(p: Subject) -> list[Finding]:
     """Indexes, and the columns under them, of a rule that no App has."""
     if p.live is None or p.live.indexes is None:
         return []
@@ -395,7 +395,7 @@ def left_over(p: Patient) -> list[Finding]:
     return [_left_by(p, p.live, one) for one in others]
 
 
-def _left_by(p: Patient, t: Tables, other: Rule) -> Finding:
+def _left_by(p: Subject, t: Tables, other: Rule) -> Finding:
     kinds = {str(c["name"]): c["type"] for c in p.columns.values()}
     theirs = tables_for(other.to(p.spec), p.database, kinds)
     ours = {str(index.name) for index in t.message.indexes}
@@ -418,7 +418,7 @@ def _left_by(p: Patient, t: Tables, other: Rule) -> Finding:
 LATE_SECONDS = 60.0
 
 
-def schedules(p: Patient) -> list[Finding]:
+def schedules(p: Subject) -> list[Finding]:
     """The table, if the App needs it, and every row."""
     there_is = db.is_there(p.inspector, SCHEDULE.of(p.ideal))
     if not there_is:
@@ -471,7 +471,7 @@ def _judged(row: Stored, now: datetime, one: Schedule | None) -> Iterator[Findin
 # --- Slices that no instance looks at.
 
 
-def unseen(p: Patient) -> list[Finding]:
+def unseen(p: Subject) -> list[Finding]:
     """Shards without an owner, and messages whose instance type no instance has."""
     if p.live is None or not db.is_there(p.inspector, p.live.lease):
         return []
@@ -482,7 +482,7 @@ def unseen(p: Patient) -> list[Finding]:
         return []  # no right to read, or a column is missing: another check says so
 
 
-def _unseen(p: Patient, t: Tables) -> Iterator[Finding]:
+def _unseen(p: Subject, t: Tables) -> Iterator[Finding]:
     who = scopes.live(instances(p.conn, t))
     if not any(one.scope for one in who):
         return
@@ -500,7 +500,7 @@ def _unseen(p: Patient, t: Tables) -> Iterator[Finding]:
     yield from _undealt(p, t, who)
 
 
-def _undealt(p: Patient, t: Tables, who: list[InstanceInfo]) -> Iterator[Finding]:
+def _undealt(p: Subject, t: Tables, who: list[InstanceInfo]) -> Iterator[Finding]:
     flags = {one.scope.get("flag") for one in who}
     if None in flags or not t.has("instance_type"):  # an instance looks at all of them
         return

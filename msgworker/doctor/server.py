@@ -21,7 +21,7 @@ from msgworker.db import (
     seconds_since,
     trouble,
 )
-from msgworker.doctor.structure import Finding, Patient, advised, fine, needed
+from msgworker.doctor.structure import Finding, Subject, advised, fine, needed
 from msgworker.schema.requirements import of_own_policies
 from msgworker.store import bounded, candidates
 from msgworker.table import INSTANTS, Need, Tables, own_tables
@@ -31,7 +31,7 @@ from msgworker.table import INSTANTS, Need, Tables, own_tables
 NEVER = sa.literal_column("1") == sa.literal_column("0")
 
 
-def rights(p: Patient) -> list[Finding]:
+def rights(p: Subject) -> list[Finding]:
     """SELECT, UPDATE on messages; all four on the tables beside; INSERT for producers."""
     found: list[Finding] = []
     whom = _whom(p)
@@ -55,7 +55,7 @@ def rights(p: Patient) -> list[Finding]:
     return found or [fine("rights", f"{whom or 'this process'} may read and write all it needs to")]
 
 
-def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
+def _trials(p: Subject) -> Iterator[tuple[sa.Table, str, Any, bool]]:
     if p.live is not None:
         message, c = p.live.message, p.live.cols()
         yield message, "SELECT", sa.select(c.msg_id).where(NEVER), True
@@ -75,7 +75,7 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         yield table, "DELETE", sa.delete(table).where(NEVER), is_needed
 
 
-def _headers(p: Patient, conn: Connection, whom: str | None) -> Iterator[Finding]:
+def _headers(p: Subject, conn: Connection, whom: str | None) -> Iterator[Finding]:
     """Where rights are given for single columns: a traced login that may send, but without headers,
     is refused each send."""
     if p.live is None or not (p.traced and p.has("headers")):
@@ -122,7 +122,7 @@ def _refused(conn: Connection, statement: Any) -> str | None:
         conn.rollback()
 
 
-def _whom(p: Patient) -> str | None:
+def _whom(p: Subject) -> str | None:
     query = p.database.current_user
     return None if not query else str(p.conn.scalar(sa.text(query)))
 
@@ -134,7 +134,7 @@ WORTH_AN_INDEX = 10_000
 """In a table with fewer rows a planner may rightly read all of it."""
 
 
-def plan(p: Patient) -> list[Finding]:
+def plan(p: Subject) -> list[Finding]:
     """Which index the claim's candidates are read by."""
     if p.live is None or any(c.name not in p.columns for c in p.live.message.c):
         return []
@@ -158,7 +158,7 @@ def plan(p: Patient) -> list[Finding]:
     return [advised("plan", what, *([fix] if fix else []), detail=text)]
 
 
-def _candidates(p: Patient, t: Tables) -> tuple[Any, dict[str, Any], str]:
+def _candidates(p: Subject, t: Tables) -> tuple[Any, dict[str, Any], str]:
     """The statement as the claim runs it; it is built by running it once, behind the last row."""
     if t.database.oldest_index:
         candidates.oldest(p.conn, t, mark=bounded.MOST, limit=1)
@@ -178,7 +178,7 @@ def _never() -> Any:
 SKEW_SECONDS = 30.0
 
 
-def settings(p: Patient) -> list[Finding]:
+def settings(p: Subject) -> list[Finding]:
     """Durability, and whether the server takes writes."""
     found = []
     for setting in p.database.server_settings:
@@ -195,7 +195,7 @@ def settings(p: Patient) -> list[Finding]:
     return found or [fine("server", f"{p.database.name} {version} keeps what it has committed")]
 
 
-def isolation(p: Patient) -> list[Finding]:
+def isolation(p: Subject) -> list[Finding]:
     """READ COMMITTED on our connections, whatever the server's default is."""
     if p.database.one_writer:
         return []
@@ -212,7 +212,7 @@ def isolation(p: Patient) -> list[Finding]:
     return [needed("server", text)]
 
 
-def pooler(p: Patient) -> list[Finding]:
+def pooler(p: Subject) -> list[Finding]:
     """What does not work where a session of the server is not ours to keep."""
     if not db.shares_sessions(p.conn):
         return []
@@ -224,7 +224,7 @@ def pooler(p: Patient) -> list[Finding]:
     return [advised("server", text)]
 
 
-def succession(p: Patient) -> list[Finding]:
+def succession(p: Subject) -> list[Finding]:
     """Once a standby was promoted: whether this is the primary that it replaced, as far as this
     process can know."""
     told = db.succession_of(p.conn.engine).words(p.conn)
@@ -240,7 +240,7 @@ def succession(p: Patient) -> list[Finding]:
     return [needed("server", text)]
 
 
-def cluster(p: Patient) -> list[Finding]:
+def cluster(p: Subject) -> list[Finding]:
     """What is otherwise where several servers take writes."""
     if not p.database.certifies:
         return _single_primary(p)
@@ -253,13 +253,13 @@ def cluster(p: Patient) -> list[Finding]:
     return found
 
 
-def _single_primary(p: Patient) -> list[Finding]:
+def _single_primary(p: Subject) -> list[Finding]:
     text, wrong, fix = p.database.single_primary(p.conn)
     found = [fine("server", text)] if text else []
     return [*found, advised("server", wrong, fix)] if wrong else found
 
 
-def snapshots(p: Patient) -> list[Finding]:
+def snapshots(p: Subject) -> list[Finding]:
     """Who keeps the database from cleaning up what has ended."""
     query = p.database.oldest_snapshot
     if not query:
@@ -280,7 +280,7 @@ def snapshots(p: Patient) -> list[Finding]:
     return [advised("server", text)]
 
 
-def clock(p: Patient) -> list[Finding]:
+def clock(p: Subject) -> list[Finding]:
     """All times are the database's; this host's clock only words ages."""
     theirs = p.conn.scalar(sa.select(now()))
     if theirs is None:
@@ -304,7 +304,7 @@ WHICH_ZONE = (
 )
 
 
-def local_times(p: Patient) -> list[Finding]:
+def local_times(p: Subject) -> list[Finding]:
     """Whether columns without a zone hold the local times of the declared one."""
     zone, found = p.spec.time_zone, list[Finding]()
     if p.live is None or p.as_is is None:
@@ -341,7 +341,7 @@ def local_times(p: Patient) -> list[Finding]:
     return found
 
 
-def _read(p: Patient, query: sa.Select[Any]) -> Any:
+def _read(p: Subject, query: sa.Select[Any]) -> Any:
     """The value; None where this login may not read it, which `rights` says, or where it is none
     that can be read so, which its column reports."""
     try:

@@ -103,7 +103,7 @@ def fine(check: str, text: str, *, detail: str | None = None) -> Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class Subject:
     """What the checks look at.
 
     ideal: all columns that the spec names. least: those that are there, or must be. live: those
@@ -199,19 +199,19 @@ class Patient:
         return difference(table, describe.look(self.inspector, table), self.database)
 
 
-def meet(
+def subject_of(
     engine: Engine,
     conn: Connection,
     spec: MessageTable,
     database: Database,
     asked: Rule | None = None,
-) -> Patient:
+) -> Subject:
     """Look at the live table; raises SchemaError only if its schema cannot be looked at."""
     inspector = sa.inspect(conn)
     live = describe.find(inspector, spec)
     if live is None:
         ideal = tables_for(spec, database)
-        return Patient(engine, conn, inspector, database, spec, False, {}, ideal, ideal, None)
+        return Subject(engine, conn, inspector, database, spec, False, {}, ideal, ideal, None)
     spec, database = live, describe.for_table(inspector, live, database)
     no_rule = None
     try:
@@ -232,7 +232,7 @@ def meet(
         sound = difference(least.message, there, database).sound(there.indexes)
         usable = tables_for(spec, database, kinds, sound)
     shape = (columns, ideal, least, usable, as_is)
-    return Patient(engine, conn, inspector, database, spec, True, *shape, asked, no_rule)
+    return Subject(engine, conn, inspector, database, spec, True, *shape, asked, no_rule)
 
 
 def _with(
@@ -248,7 +248,7 @@ def _with(
 UPGRADE = "run `msgworker db upgrade`"
 
 
-def version(p: Patient) -> list[Finding]:
+def version(p: Subject) -> list[Finding]:
     """Other checks have named what is missing; this one says how to get all of it."""
     if not p.exists or p.live is None:
         return []
@@ -271,7 +271,7 @@ def version(p: Patient) -> list[Finding]:
 # --- Checks of tables and columns: they exist, have suitable types, and are filled.
 
 
-def tables(p: Patient) -> list[Finding]:
+def tables(p: Subject) -> list[Finding]:
     """The message table and those beside it."""
     found: list[Finding] = []
     if not p.exists:
@@ -306,7 +306,7 @@ def tables(p: Patient) -> list[Finding]:
     return found
 
 
-def storage(p: Patient) -> list[Finding]:
+def storage(p: Subject) -> list[Finding]:
     """A storage engine with transactions."""
     found = []
     for table in (p.ideal.message, *own_tables(p.ideal)):
@@ -319,7 +319,7 @@ def storage(p: Patient) -> list[Finding]:
     return found
 
 
-def missing_columns(p: Patient) -> list[Finding]:
+def missing_columns(p: Subject) -> list[Finding]:
     """Columns that have a name and are not there."""
     unnamed = [role for role in p.lacking() if role in REQUIRED]
     if unnamed:  # what else is missing can be found when these are known
@@ -354,12 +354,12 @@ def missing_columns(p: Patient) -> list[Finding]:
     return found
 
 
-def requirements(p: Patient) -> list[Finding]:
+def requirements(p: Subject) -> list[Finding]:
     """What messages need in order to be neither lost nor stranded; also asked at every start."""
     return [] if p.as_is is None else [found_by(fault) for fault in schema.faults(p.as_is)]
 
 
-def tried(p: Patient) -> list[Finding]:
+def tried(p: Subject) -> list[Finding]:
     """A message is sent, claimed, settled and purged, and all of it is rolled back."""
     if p.live is None or p.as_is is None or schema.needed(p.as_is):
         return []  # what is reported already would come again, in words of the database
@@ -368,7 +368,7 @@ def tried(p: Patient) -> list[Finding]:
     return found or [fine("trial", "a message can be sent, claimed, settled and purged: tried")]
 
 
-def key(p: Patient) -> list[Finding]:
+def key(p: Subject) -> list[Finding]:
     """msg_id is unique: rows are updated by it."""
     if p.as_is is None or p.live is None or p.database.partitioned:
         return []
@@ -378,7 +378,7 @@ def key(p: Patient) -> list[Finding]:
     return [found_by(schema.not_unique(p.conn, p.as_is))]
 
 
-def unfilled(p: Patient) -> list[Finding]:
+def unfilled(p: Subject) -> list[Finding]:
     """Columns that `send` leaves out although they need a value."""
     names = None if p.live is None or p.as_is is None else describe.unfilled(p.as_is)
     if not names:
@@ -412,7 +412,7 @@ WHY = {
 }
 
 
-def partitions(p: Patient) -> list[Finding]:
+def partitions(p: Subject) -> list[Finding]:
     """What a table with partitions costs, and what no index there enforces."""
     parts = None if p.as_is is None else p.as_is.partitions
     ids = p.column("msg_id")
@@ -437,12 +437,12 @@ def partitions(p: Patient) -> list[Finding]:
     return found
 
 
-def _takes_none(p: Patient) -> bool:
+def _takes_none(p: Subject) -> bool:
     """Whether no index of ours can be on the table as it is, which another check says."""
     return p.as_is is not None and bool(p.as_is.layouts)
 
 
-def columns(p: Patient) -> list[Finding]:
+def columns(p: Subject) -> list[Finding]:
     """Hidden columns that the indexes are on."""
     if p.live is None or _takes_none(p):  # they are on columns that are not there, or cannot be
         return []
@@ -454,7 +454,7 @@ def columns(p: Patient) -> list[Finding]:
     return [needed("columns", text, p.add(p.least.message, *lacking), detail=_copies(p))]
 
 
-def not_stored(p: Patient) -> list[Finding]:
+def not_stored(p: Subject) -> list[Finding]:
     """Hidden columns that are VIRTUAL but should be stored."""
     if not p.database.stored_columns:
         return []
@@ -472,11 +472,11 @@ def _is_virtual(described: Any) -> bool:
     return computed is not None and not computed.get("persisted")
 
 
-def _copies(p: Patient) -> str | None:
+def _copies(p: Subject) -> str | None:
     return "the table is copied; writers wait meanwhile" if p.database.stored_columns else None
 
 
-def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
+def _make_stored(p: Subject, columns: list[sa.Column[Any]]) -> str:
     """One statement, so that the guard is never away."""
     table = p.least.message
     there = p.database.indexes_of(p.conn, table, p.inspector)
@@ -495,7 +495,7 @@ def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
     return ", ".join([adding, *parts])
 
 
-def other_collation(p: Patient) -> list[Finding]:
+def other_collation(p: Subject) -> list[Finding]:
     """Hidden columns that compare ids in another way than the column of the ids."""
     if p.live is None or p.live.key_collation is None:
         return []
@@ -511,7 +511,7 @@ def other_collation(p: Patient) -> list[Finding]:
     return [advised("columns", text, _make_stored(least, ours), detail=_copies(p))]
 
 
-def indexes(p: Patient) -> list[Finding]:
+def indexes(p: Subject) -> list[Finding]:
     """Every index of ours, on every table of ours that is there; the guard must guard."""
     if p.live is None:  # what they are on is not there
         return []

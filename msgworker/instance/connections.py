@@ -226,7 +226,7 @@ def lent(conn: Connection, stage: TransactionProgress, whose: str) -> Iterator[N
     rolled_back(conn)
     led_elsewhere(conn)
     try:
-        with of(conn).lending(conn):
+        with of(conn).user_code(conn):
             yield
     except BaseException as error:
         # The code may have hidden the reason, or got a follow-up error of SQLAlchemy.

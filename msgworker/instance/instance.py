@@ -109,7 +109,7 @@ class Instance:
         self.settler = Settler(
             *(setup, shared),
             lanes=self.lanes,
-            on_progress=self._look_if_room,
+            on_progress=self._look_if_free,
             renew_now=self._beat.set,
         )
         self.caller, self.batches = self._callers(before_settle)
@@ -218,10 +218,10 @@ class Instance:
             log=shared.log,
         )
 
-    def _look_if_room(self) -> None:
+    def _look_if_free(self) -> None:
         """Wake the fetcher if lanes are free. Called when lanes have ended, or end with the settle
         under way."""
-        if self.lane_limit.has_room(len(self.shared.in_flight.lanes) - self.settler.leaving):
+        if self.lane_limit.has_free(len(self.shared.in_flight.lanes) - self.settler.leaving):
             self._look.set()
 
     def start(self) -> None:

@@ -240,7 +240,7 @@ class Scheduling(Writing):
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             (values,) = store.rows_of(t, row, [now])
             with self._tracer.sending(row.topic) as sending:
-                sending.carry(values, t.header_room)
+                sending.carry(values, t.max_headers)
                 sent[:] = [insert_one(conn, t, values)]
                 sending.sent(msg_id=sent[0])
             return True

@@ -66,7 +66,7 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
         return None
     found = _explain(conn, t, info, World.read(conn, t))
     if info.unique_key is not None and "unique_key" not in info.odd:
-        found = replace(found, text=found.text + send.told(conn, t, msg_id, info.unique_key))
+        found = replace(found, text=found.text + send.key_text(conn, t, msg_id, info.unique_key))
     if info.scheduled_for is not None:
         sender = schedules.sender_of(conn, t, topic_of(info.topic), info.object_id)
         sent = f"; sent by {sender} for {info.scheduled_for:%Y-%m-%d %H:%M:%S} UTC"

@@ -348,7 +348,7 @@ def read(
     if spec.bare_name in inspector.get_view_names(schema=spec.schema):
         layouts.append("view")
     parts = {rule.name: int(rule.text) for rule in rules if rule.kind == "part"}
-    room = _error_room(database, columns)
+    length = _max_error(database, columns)
     return Live(
         spec=spec,
         database=database,
@@ -356,7 +356,7 @@ def read(
         name=conn.dialect.identifier_preparer.format_table(table),
         columns=columns,
         all=every,
-        checks=tuple(_refusing(conn, spec, columns, rules, room)),
+        checks=tuple(_refusing(conn, spec, columns, rules, length)),
         rules=tuple((rule.name, rule.text) for rule in rules if rule.kind == "check"),
         triggers=_triggers_of(rules),
         fold=db.fold_of(database, rules),
@@ -403,12 +403,12 @@ def _refusing(
     spec: MessageTable,
     columns: dict[str, Column],
     rules: Sequence[db.Rule],
-    room: int,
+    length: int,
 ) -> Iterator[Check]:
     """The CHECKs that refuse what we write, as the database judges them."""
     written = {
         row: {columns[role].name: value for role, value in values.items() if role in columns}
-        for row, values in rows_written(spec, room).items()
+        for row, values in rows_written(spec, length).items()
     }
     names = {name.lower() for name in written["done"]}
     for rule in rules:
@@ -430,10 +430,10 @@ ROWS = {
 }
 
 
-def rows_written(spec: MessageTable, room: int = MAX_ERROR) -> dict[str, dict[str, Any]]:
+def rows_written(spec: MessageTable, length: int = MAX_ERROR) -> dict[str, dict[str, Any]]:
     """What we write, by role: name of the row -> role -> number, text, None or SQL expression.
 
-    room: how many characters of an error are kept. The error is the one that is written where
+    length: how many characters of an error are kept. The error is the one that is written where
     another one is refused.
     """
     now: Any = db.now()  # as it is written: with fractions of a second
@@ -441,7 +441,7 @@ def rows_written(spec: MessageTable, room: int = MAX_ERROR) -> dict[str, dict[st
     free = {"claimed_by": None, "claimed_at": now, "available_at": None}
     clean = {"error_try_times": 0, "crash_times": 0, "later_times": 0, "finished_at": None}
     clean |= {"last_error": None}
-    bad = clean | {"last_error": UNWRITABLE[:room]}
+    bad = clean | {"last_error": UNWRITABLE[:length]}
     return {
         "claimed": clean | flag | {"status": 1},
         "done": clean | free | {"status": 2, "finished_at": now},
@@ -461,30 +461,30 @@ def facts(live: Live, *, traced: bool) -> dict[str, Any]:
         "unfilled": unfilled(live),
         "says_priority": priority is not None and priority.must_be_given,
         "says": says(live),
-        "error_room": error_room(live),
+        "max_error": max_error(live),
         "error_codec": live.error_codec,
-        "header_room": header_room(live) if traced else 0,
+        "max_headers": max_headers(live) if traced else 0,
         "instants": instants(live),
         "fold": live.fold,
         "doubtful": is_doubtful(live),
         "counts_ids": ids is not None and ids.counts,
-        "rooms": rooms(live),
+        "column_limits": column_limits(live),
         **hooks(live),
     }
 
 
-def error_room(live: Live) -> int:
+def max_error(live: Live) -> int:
     """How many characters of an error are kept."""
-    return _error_room(live.database, live.columns)
+    return _max_error(live.database, live.columns)
 
 
-def _error_room(database: Database, columns: dict[str, Column]) -> int:
+def _max_error(database: Database, columns: dict[str, Column]) -> int:
     column = columns.get("last_error")
-    room = None if column is None else db.text_room(column.kind)
-    return MAX_ERROR if room is None or database.loose_types else min(MAX_ERROR, room)
+    length = None if column is None else db.max_text(column.kind)
+    return MAX_ERROR if length is None or database.loose_types else min(MAX_ERROR, length)
 
 
-def rooms(live: Live) -> tuple[db.Room, ...]:
+def column_limits(live: Live) -> tuple[db.ColumnLimit, ...]:
     """Of what a producer sends, the columns that take less than that: some databases cut it off,
     without an error."""
     ours = {"topic": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "payload": live.spec.max_payload}
@@ -494,21 +494,21 @@ def rooms(live: Live) -> tuple[db.Room, ...]:
         if column is None or column.generated:
             continue
         charset = live.charsets.get(column.name, "")
-        room = db.room_of(live.database, role, column.kind, charset)
-        whole = room is not None and not room.unit
-        in_bytes = room is not None and room.unit == "bytes"
-        if room is not None and (whole or room.most < (4 * most if in_bytes else most)):
-            found.append(room)
+        limit = db.column_limit(live.database, role, column.kind, charset)
+        whole = limit is not None and not limit.unit
+        in_bytes = limit is not None and limit.unit == "bytes"
+        if limit is not None and (whole or limit.most < (4 * most if in_bytes else most)):
+            found.append(limit)
     return tuple(found)
 
 
-def header_room(live: Live) -> int:
+def max_headers(live: Live) -> int:
     """How many characters of headers are kept; 0 = none, there is no column for them."""
     column = live.columns.get("headers")
     if column is None or column.generated or header_problem(live, column):
         return 0
-    room = db.text_room(column.kind)
-    return MAX_HEADERS if room is None or live.database.loose_types else min(MAX_HEADERS, room)
+    length = db.max_text(column.kind)
+    return MAX_HEADERS if length is None or live.database.loose_types else min(MAX_HEADERS, length)
 
 
 def header_problem(live: Live, column: Column) -> str:
@@ -517,10 +517,10 @@ def header_problem(live: Live, column: Column) -> str:
         return ""
     if not db.takes_any_text(kind):
         return f"is {said(kind)}, but must be a text"
-    room = db.text_room(kind)
-    if live.database.loose_types or room is None or room >= LEAST_HEADERS:
+    length = db.max_text(kind)
+    if live.database.loose_types or length is None or length >= LEAST_HEADERS:
         return ""
-    return f"takes {room} characters, {LEAST_HEADERS} are needed"
+    return f"takes {length} characters, {LEAST_HEADERS} are needed"
 
 
 def has_none(live: Live, kind: Any) -> bool:

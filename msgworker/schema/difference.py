@@ -121,8 +121,8 @@ def _odd(database: Database, column: sa.Column[Any], live: Mapping[str, Any]) ->
     elif isinstance(ours, sa.Integer):
         fits, what = _counts(kind), "a whole number"
     else:
-        room = db.text_room(kind)
-        fits = db.takes_any_text(kind) and (room is None or room >= (length or 0))
+        longest = db.max_text(kind)
+        fits = db.takes_any_text(kind) and (longest is None or longest >= (length or 0))
         what = "a text" if length is None else f"a text of {length} characters"
     return "" if fits else f"{name} is {said(kind)}, but must be {what}"
 
@@ -204,7 +204,7 @@ class Fault:
     detail: str | None = None
 
 
-def told(found: Sequence[Fault]) -> str:
+def faults_text(found: Sequence[Fault]) -> str:
     """Faults as the end of the text of a SchemaError, with the statements that fix them."""
     fixes = list(dict.fromkeys(statement for fault in found for statement in fault.fix))
     text = "; ".join(fault.text for fault in found)
@@ -284,10 +284,10 @@ def number_problem(live: Live, role: str, column: Column) -> str:
     most = {"status": 2, "error_try_times": tries, "crash_times": tries}
     most["later_times"] = spec.later_limit
     precision = getattr(kind, "precision", None)
-    room = db.number_room(kind)
+    largest = db.max_number(kind)
     if precision is not None and not isinstance(kind, sa.Integer):
-        room = 10 ** max(0, precision - scale) - 1
-    if room is not None and most.get(role, 0) > room:
+        largest = 10 ** max(0, precision - scale) - 1
+    if largest is not None and most.get(role, 0) > largest:
         return f"column {name} ({role}) is {kind}, but must hold {most[role]}"
     return ""
 
@@ -354,7 +354,7 @@ def _texts(live: Live) -> Iterator[Fault]:
     for role, column in _there(live, WRITTEN_TEXTS):
         if has_none(live, column.kind):
             continue
-        room, is_id = db.text_room(column.kind), role == "claimed_by"
+        longest, is_id = db.max_text(column.kind), role == "claimed_by"
         problem = ""
         if not db.takes_any_text(column.kind):
             problem, is_needed = (
@@ -363,9 +363,9 @@ def _texts(live: Live) -> Iterator[Fault]:
             )
         elif is_id and live.database.pads_chars and isinstance(column.kind, sa.CHAR):
             problem, is_needed = f"is {column.kind}: what is read is not what was written", True
-        elif room is not None and room < (LONGEST_ID if is_id else MAX_ERROR):
+        elif longest is not None and longest < (LONGEST_ID if is_id else MAX_ERROR):
             least = LONGEST_ID if is_id else MAX_ERROR
-            problem = f"takes {room} characters, {least} are needed"
+            problem = f"takes {longest} characters, {least} are needed"
             problem += "" if is_id else " for whole texts: they are cut"
             is_needed = is_id and not live.database.loose_types
         if problem:
@@ -399,14 +399,16 @@ def _takes_no_text(live: Live, kind: Any) -> bool:
 
 
 def _holds_an_instant(live: Live, role: str, kind: Any) -> bool:
-    room = db.text_room(kind)
+    longest = db.max_text(kind)
     if role == "available_at":  # it is in an index
-        most = live.database.key_room(kind)
-        too_long = most is not None and (room is None or room > most)
+        most = live.database.max_key(kind)
+        too_long = most is not None and (longest is None or longest > most)
         return (
-            isinstance(kind, sa.VARCHAR | sa.CHAR) and not too_long and (room or 0) >= INSTANT_TEXT
+            isinstance(kind, sa.VARCHAR | sa.CHAR)
+            and not too_long
+            and (longest or 0) >= INSTANT_TEXT
         )
-    return isinstance(kind, sa.String) and (room is None or room >= INSTANT_TEXT)
+    return isinstance(kind, sa.String) and (longest is None or longest >= INSTANT_TEXT)
 
 
 def _ids(live: Live) -> Iterator[Fault]:
@@ -428,10 +430,10 @@ def _ids(live: Live) -> Iterator[Fault]:
         text = f"column {column.name} (object_id) changes whenever its row is updated"
         fix = live.database.drop_not_null(live.at(column.name), column.kind)
         yield Fault("columns", True, text, tuple(fix))
-    room = live.database.key_room(column.kind)
+    longest = live.database.max_key(column.kind)
     length = getattr(column.kind, "length", None)
-    if room is not None and isinstance(column.kind, sa.String) and (length or 0) > room:
-        text = f"column {column.name} (object_id) takes {length} characters, an index {room}"
+    if longest is not None and isinstance(column.kind, sa.String) and (length or 0) > longest:
+        text = f"column {column.name} (object_id) takes {length} characters, an index {longest}"
         yield _typed(live, "object_id", column, text)
 
 

@@ -23,10 +23,10 @@ from msgworker.schema.apply import Plan, Step
 from msgworker.schema.describe import LiveTable
 from msgworker.schema.difference import (
     difference,
+    faults_text,
     mistyped,
     of_guard,
     read,
-    told,
 )
 from msgworker.schema.rule import Rule
 from msgworker.table import MessageTable, Need, Tables, own_tables, tables_for
@@ -189,7 +189,7 @@ class KnownTables:
                 with_headers=self._with_headers,
                 seconds=seconds,
             )
-        if self._with_headers and found.header_room == 0 and not self._told_of_headers:
+        if self._with_headers and found.max_headers == 0 and not self._told_of_headers:
             self._told_of_headers = True
             text = "table %s has no column for headers: traces of producers end there; see %s"
             log.warning(text, found.spec.name, "`msgworker doctor`")
@@ -289,17 +289,17 @@ def resolve(
         missing=missing,
         lacking=without,
         id_is_key=is_key,
-        unfit=told(requirements.needed(as_is)),
+        unfit=faults_text(requirements.needed(as_is)),
         own_policies=own_policies,
         **describe.facts(as_is, traced=with_headers),
     )
     asked_for = describe.asked_for(t.spec) - set(t.names)
     lacking = [name for role, name in t.spec.names().items() if role in asked_for]
     problems = [f"missing column {', '.join(lacking)}"] if lacking else []
-    problems += [told(wrong)] if (wrong := mistyped(as_is)) else []
+    problems += [faults_text(wrong)] if (wrong := mistyped(as_is)) else []
     problems += weak
     if not problems and twice:
-        problems.append(t.unfit or told(twice))
+        problems.append(t.unfit or faults_text(twice))
     problems += [f"generated column {column.name} is missing" for column in found.hidden]
     problems += own + odd
     if problems:
@@ -380,7 +380,7 @@ def check_fit(engine: Engine, t: Tables) -> list[str]:
         raise SchemaError(f"table {t.spec.name} cannot be used: {t.unfit}")
     hidden = list(requirements.of_own_policies(t.own_policies))
     if stop := [fault for fault in hidden if fault.needed]:
-        raise SchemaError(f"table {t.spec.name} cannot be used: {told(stop)}")
+        raise SchemaError(f"table {t.spec.name} cannot be used: {faults_text(stop)}")
     with connecting(engine) as conn:
         if why := of_guard(t, t.database.indexes_of(conn, t.message)):
             raise SchemaError(

@@ -22,8 +22,8 @@ from msgworker.db import Database, Trouble, reason_of, trouble
 from msgworker.errors import SchemaError
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.schema import describe
-from msgworker.schema.describe import ROWS, Live, error_room, is_unique, rows_written
-from msgworker.schema.difference import REMAKE, Fault, of_columns, read, told
+from msgworker.schema.describe import ROWS, Live, is_unique, max_error, rows_written
+from msgworker.schema.difference import REMAKE, Fault, faults_text, of_columns, read
 from msgworker.store.claim import refuse_at_once
 from msgworker.store.send import inserted_values, row_values
 from msgworker.table import REQUIRED, MessageTable, Tables, live_names, tables_for
@@ -82,7 +82,7 @@ def refuse_unfit(inspector: Inspector, spec: MessageTable, database: Database) -
     if shared and ids and not is_unique(inspector, spec, ids.name):
         found = [not_unique(conn, as_is)]
     if found:
-        raise SchemaError(f"table {spec.name} cannot be used: {told(found)}")
+        raise SchemaError(f"table {spec.name} cannot be used: {faults_text(found)}")
     return as_is
 
 
@@ -96,7 +96,7 @@ def refuse_at_trial(engine: Engine, as_is: Live) -> None:
     with db.returned(conn):
         found = [f for f in trial(conn, tables_for(spec, as_is.database, kinds), as_is) if f.needed]
     if found:
-        raise SchemaError(f"table {spec.name} cannot be used: {told(found)}")
+        raise SchemaError(f"table {spec.name} cannot be used: {faults_text(found)}")
 
 
 LAYOUTS = {
@@ -437,7 +437,7 @@ def _hidden_by(live: Live) -> str:
 
 def _written(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[Fault]:
     """Each outcome that is written to a message, one after the other, as they come."""
-    rows = rows_written(live.spec, error_room(live))
+    rows = rows_written(live.spec, max_error(live))
     problems: dict[str, list[str]] = {}
     for name in ("claimed", "released", "failed", "dead", "done"):
         problem = _problem(conn, t, live, sent, rows[name])

@@ -49,13 +49,13 @@ class Lease(NamedTuple):
     @property
     def table(self) -> str | None:
         """The message table that the instance serves; None where it does not say."""
-        named = self._tells("table")
+        named = self._served("table")
         return None if named is None else str(named)
 
     @property
     def process(self) -> tuple[str, int] | None:
         """Host and number of its process; None where it does not say."""
-        found = self._tells("process")
+        found = self._served("process")
         try:
             return str(found["host"]), int(found["pid"])
         except (TypeError, ValueError, KeyError):
@@ -64,7 +64,7 @@ class Lease(NamedTuple):
     @property
     def stopped(self) -> bool:
         """Whether its instance has stopped, and only a handler that outlived that may still run."""
-        return bool(self._tells("stopped"))
+        return bool(self._served("stopped"))
 
     @property
     def left_seconds(self) -> float:
@@ -72,7 +72,7 @@ class Lease(NamedTuple):
         whole = (self.expires_at - self.renewed_at).total_seconds()
         return max(0.0, whole - (self.silent or 0.0))
 
-    def _tells(self, what: str) -> Any:
+    def _served(self, what: str) -> Any:
         try:
             return json.loads(self.serves or "{}").get(what)
         except (ValueError, AttributeError):
@@ -81,11 +81,11 @@ class Lease(NamedTuple):
     @property
     def scope(self) -> Mapping[str, Any]:
         """Where the instance looks, as its scope says; {} = everywhere."""
-        found = self._tells("scope")
+        found = self._served("scope")
         return found if isinstance(found, dict) else {}
 
 
-def told(
+def serves_text(
     t: Tables,
     topics: Iterable[str] | None,
     handlers: Collection[tuple[int, float]] = (),
@@ -126,7 +126,7 @@ def register(
 ) -> None:
     """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError.
 
-    topics, refused, scope, process: for operators, see `told`.
+    topics, refused, scope, process: for operators, see `serves_text`.
     """
 
     def build() -> sa.Insert:
@@ -141,8 +141,8 @@ def register(
             serves=bindparam("mw_serves", type_=sa.Text()),
         )
 
-    tells = told(t, topics, refused=refused, scope=scope, process=process)
-    params = {"mw_name": name, "mw_ttl": ttl, "mw_label": label[:200], "mw_serves": tells}
+    serves = serves_text(t, topics, refused=refused, scope=scope, process=process)
+    params = {"mw_name": name, "mw_ttl": ttl, "mw_label": label[:200], "mw_serves": serves}
     conn.execute(t.built("register", build), params)
 
 
@@ -162,19 +162,19 @@ def renew(
     *,
     ttl: float,
     in_hand: int = 0,
-    tells: str | None = None,
+    serves: str | None = None,
     over: bool = False,
 ) -> bool:
     """Extend our lease; False = it was taken over, or is over.
 
-    in_hand: lanes. tells: see `told`; None leaves what is there. over: extend it although it
-    is over, unless it was taken over: a take-over names the term and the end that it has read, so
-    one of the two changes nothing.
+    in_hand: lanes. serves: see `serves_text`; None leaves what is there. over: extend it although
+    it is over, unless it was taken over: a take-over names the term and the end that it has read,
+    so one of the two changes nothing.
     """
     lease = t.lease.c
 
     def build() -> sa.Update:
-        said = {} if tells is None else {"serves": bindparam("mw_serves", type_=sa.Text())}
+        said = {} if serves is None else {"serves": bindparam("mw_serves", type_=sa.Text())}
         live = () if over else (lease.expires_at > now(),)
         return (
             sa.update(t.lease)
@@ -189,19 +189,19 @@ def renew(
         )
 
     params: dict[str, Any] = {"me": name, "ttl": ttl, "hand": in_hand}
-    if tells is not None:
-        params["mw_serves"] = tells
-    return bool(conn.execute(t.built(("renew", tells is None, over), build), params).rowcount)
+    if serves is not None:
+        params["mw_serves"] = serves
+    return bool(conn.execute(t.built(("renew", serves is None, over), build), params).rowcount)
 
 
-def tell(conn: Connection, t: Tables, name: str, tells: str) -> bool:
-    """Write the data for operators (see `told`) without extending our lease; not if it was taken
-    over, or another transaction has locked it."""
+def update_serves(conn: Connection, t: Tables, name: str, serves: str) -> bool:
+    """Write the data for operators (see `serves_text`) without extending our lease; not if it was
+    taken over, or another transaction has locked it."""
     if not is_free(conn, t, name):
         return False
     lease = t.lease.c
     mine = (lease.name == name, lease.taken_by.is_(None))
-    return bool(conn.execute(sa.update(t.lease).where(*mine).values(serves=tells)).rowcount)
+    return bool(conn.execute(sa.update(t.lease).where(*mine).values(serves=serves)).rowcount)
 
 
 def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease]:

@@ -108,7 +108,7 @@ def key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
 
 def _after_key(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     """The headers, and before them a place for the key; where they are read only."""
-    if c.headers is None or t.header_room == 0:
+    if c.headers is None or t.max_headers == 0:
         return []
     text = _as_text(t, c.headers)
     short = text_length(text) <= sa.literal_column(str(MAX_HEADERS))

@@ -170,7 +170,7 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
     return None if found is None else Holder(found[0], found[1], found[2], found[3] == 1)
 
 
-def told(conn: Connection, t: Tables, msg_id: int, key: str) -> str:
+def key_text(conn: Connection, t: Tables, msg_id: int, key: str) -> str:
     """Whether a message holds its key, or which one does, as the end of a sentence; else empty."""
     found = holder(conn, t, key) if takes_keys(t) else None
     if found is None:

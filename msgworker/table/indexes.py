@@ -190,8 +190,8 @@ class GeneratedColumns(CaseIndexes):
         kind = plain.object_id.type
         length = max(MAX_OBJECT_ID, getattr(kind, "length", 0) or 0)
         own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
-        room = t.database.key_room(kind if own else KeyText())
-        length = length if room is None else min(length, room)
+        longest = t.database.max_key(kind if own else KeyText())
+        length = length if longest is None else min(length, longest)
         key = self.database.key_like(kind, length) if own else db.key_text(length)
         wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
             OPEN_OBJECT + t.spec.rule: (self._open_case(plain), key)

@@ -236,15 +236,15 @@ class Tables(ABC):
     default. unfit: why no instance starts on this table, with the statements that fix it; doubtful:
     only a trial shows whether messages get ids, and are seen by this login. counts_ids: ids come
     from the counter of the table (or its identity), not from a trigger, a sequence or producers.
-    error_room: how many characters of an error are stored; error_codec: see `error_text`.
-    header_room: of headers; 0 = they are neither read nor written: tracing is off, or there is no
+    max_error: how many characters of an error are stored; error_codec: see `error_text`.
+    max_headers: of headers; 0 = they are neither read nor written: tracing is off, or there is no
     column for them. instants: the range of `available_at`.
     on_update, on_delete: the triggers and rules that run when rows are changed or deleted, which
     may set back what is written: then the rows are read again, see `rows.check_written`. "" = none
     that this login may see. policies: those of row-level security that decide which rows this
     login sees and changes, and what they let it do; None = it does not. own_policies: the same of
-    the tables that instances need beside it. rooms: the sizes of columns that a producer fills,
-    where they are less than what may be sent.
+    the tables that instances need beside it. column_limits: the sizes of columns that a producer
+    fills, where they are less than what may be sent.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `db.folded`. holds: a job is paused, so what reads candidates asks for the job of each, see
@@ -270,15 +270,15 @@ class Tables(ABC):
     unfit: str = ""
     doubtful: bool = False
     counts_ids: bool = True
-    error_room: int = MAX_ERROR
+    max_error: int = MAX_ERROR
     error_codec: str = ""
     instants: Instants = field(default_factory=Instants)
     on_update: str = ""
     on_delete: str = ""
     policies: tuple[str, str] | None = None
     own_policies: tuple[db.Policies, ...] = ()
-    rooms: tuple[db.Room, ...] = ()
-    header_room: int = 0
+    column_limits: tuple[db.ColumnLimit, ...] = ()
+    max_headers: int = 0
     holds: bool = False
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)
@@ -286,7 +286,7 @@ class Tables(ABC):
     def error_text(self, text: str) -> str:
         """The text of an error as `last_error` takes it: characters that its character set lacks
         are escaped."""
-        return fitting(text, self.error_codec)[: self.error_room]
+        return fitting(text, self.error_codec)[: self.max_error]
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
         """The statement under `key`, built once per shape of table and database."""

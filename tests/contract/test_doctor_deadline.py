@@ -71,8 +71,8 @@ def test_no_check_begins_when_the_time_of_doctor_is_over(app, monkeypatch):
 def test_a_check_that_was_ended_is_not_one_that_found_nothing(app, monkeypatch, name):
     module, what = SWALLOW[name]
 
-    def slow(conn_or_patient: Any, *_: Any) -> Any:
-        return too_slow(getattr(conn_or_patient, "conn", conn_or_patient))
+    def slow(conn_or_subject: Any, *_: Any) -> Any:
+        return too_slow(getattr(conn_or_subject, "conn", conn_or_subject))
 
     monkeypatch.setattr(module, what, slow)
     check = {"held": rows.held, "unseen": rows.unseen, "plan": server.plan}
@@ -94,7 +94,7 @@ def test_a_setting_of_the_server_that_was_not_told_in_time_is_not_one_it_lacks(a
 
 @pytest.mark.requires("common_sql")
 def test_the_deadline_of_doctor_ends_also_what_it_reads_first(app, monkeypatch):
-    monkeypatch.setattr(doctor, "meet", lambda engine, conn, *_: too_slow(conn))
+    monkeypatch.setattr(doctor, "subject_of", lambda engine, conn, *_: too_slow(conn))
     with pytest.raises(TookTooLong):
         app.ops.within(0.8).doctor()
 

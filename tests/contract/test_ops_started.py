@@ -135,15 +135,15 @@ def test_instances_and_lanes_tell_how_many_handlers_run(one, app, table):
 
 
 def test_a_lease_tells_of_the_handlers_that_run_longest_only(app, table):
-    told = json.loads(lease.told(app.tables, None, [(n, float(n)) for n in range(1, 251)]))
+    told = json.loads(lease.serves_text(app.tables, None, [(n, float(n)) for n in range(1, 251)]))
     assert told["handlers"] == 250
     assert told["running"] == [[n, float(n)] for n in range(250, 150, -1)]
     ids = send(app, *range(2))
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "me", ttl=300.0)
         hidden = [(10**6 + n, 60.0) for n in range(250)]
-        tells = lease.told(app.tables, ["t"], hidden)
-        assert lease.renew(conn, app.tables, "me", ttl=300.0, tells=tells)
+        serves = lease.serves_text(app.tables, ["t"], hidden)
+        assert lease.renew(conn, app.tables, "me", ttl=300.0, serves=serves)
     table.edit(table.where(msg_id=ids[0]), status=1, claimed_by="me")
     claimed_ago(table, 30.0)
     assert explained(app, ids[0])[0].started is None  # it may be among those that are not told
@@ -156,8 +156,8 @@ def test_a_renewal_without_a_word_keeps_what_was_told(app):
 
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "me", ttl=300.0, topics=["t"])
-        tells = lease.told(app.tables, ["t"], [(1, 2.0)])
-        assert lease.renew(conn, app.tables, "me", ttl=300.0, tells=tells)
+        serves = lease.serves_text(app.tables, ["t"], [(1, 2.0)])
+        assert lease.renew(conn, app.tables, "me", ttl=300.0, serves=serves)
     assert told() == (1, ("t",))
     with app.engine.begin() as conn:
         assert lease.renew(conn, app.tables, "me", ttl=300.0)

@@ -303,11 +303,11 @@ def test_a_column_of_that_name_in_a_table_of_yours_is_used_only_if_it_is_named(m
             "INSERT INTO crm_msg (msg_id, topic, headers, trace) VALUES (1, 't', 'x', '{}')"
         )
     plain.create_schema()
-    assert plain.tables.header_room == 0
+    assert plain.tables.max_headers == 0
     named = make_app(table=MessageTable("crm_msg", headers="trace"), tracing=True)
     named.add_handler("t", lambda msg: None)
     assert named.drain(**NOW).done == 1
-    assert named.tables.header_room == (2000 if named.tables.database.loose_types else 80)
+    assert named.tables.max_headers == (2000 if named.tables.database.loose_types else 80)
     assert linked(spans.handled[0]) == []
 
 

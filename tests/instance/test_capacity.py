@@ -83,8 +83,8 @@ def test_a_thread_has_a_lane_and_what_is_claimed_is_kept(threads, most, mean, ag
     lane_limit.update(mean, ages)
     assert min(threads, most) <= lane_limit.lanes <= most
     assert lane_limit.keep >= lane_limit.lanes
-    assert not lane_limit.has_room(lane_limit.keep)
-    assert lane_limit.has_room(min(threads, most) - 1)
+    assert not lane_limit.has_free(lane_limit.keep)
+    assert lane_limit.has_free(min(threads, most) - 1)
 
 
 def test_quick_work_grows_with_every_claim_that_finds_the_threads_dry():
@@ -123,9 +123,9 @@ def test_a_claim_waits_for_room_unless_a_thread_has_nothing_to_do():
     lane_limit = grown(4)
     lane_limit.update(0.02, [])
     assert lane_limit.lanes == 100
-    assert [lane_limit.has_room(held) for held in (3, 50, 51, 100)] == [True, True, False, False]
+    assert [lane_limit.has_free(held) for held in (3, 50, 51, 100)] == [True, True, False, False]
     lane_limit.update(4.0, [])
-    assert [lane_limit.has_room(held) for held in (0, 3, 4, 5)] == [True, True, False, False]
+    assert [lane_limit.has_free(held) for held in (0, 3, 4, 5)] == [True, True, False, False]
 
 
 def test_the_mean_is_that_of_the_first_ones_and_then_follows():
@@ -288,7 +288,7 @@ def test_no_more_are_claimed_than_threads_are_free() -> None:
     one, ours = poller(Limit(9), threads=1), lane()
     one.claimed([ours])
     one.update(Controls(limits={"t": Limit(9)}), {ours})
-    assert (one.due(), one.room(5), one.wait()) == ([], 0, None)
+    assert (one.due(), one.lanes(5), one.wait()) == ([], 0, None)
 
 
 def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds() -> None:

@@ -13,7 +13,7 @@ from msgworker import MessageTable
 from msgworker.db import DATABASES, NAMES
 from msgworker.schema import describe, requirements
 from msgworker.schema.describe import Check, Column, Live
-from msgworker.schema.difference import told
+from msgworker.schema.difference import faults_text
 from msgworker.table import tables_for
 
 
@@ -88,7 +88,7 @@ def test_a_column_that_is_emptied_must_take_null(name, role):
     live = changed(described(name), role, nullable=False, default="''")
     (fault,) = requirements.faults(live)
     assert (fault.needed, fault.text.startswith(f"column {role} must take NULL")) == (True, True)
-    text = told([fault])
+    text = faults_text([fault])
     assert "ALTER TABLE" in text
     if name == "sqlite":
         assert f'MessageTable({role}="{role}_2")' in text
@@ -100,7 +100,7 @@ def test_a_short_column_of_errors_is_advised_and_errors_are_cut_to_it(name, leng
     live = changed(described(name), "last_error", kind=sa.String(length))
     (fault,) = requirements.faults(live)
     assert (fault.needed, "they are cut" in fault.text) == (False, True)
-    assert describe.error_room(live) == length
+    assert describe.max_error(live) == length
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_short_column_of_errors_is_advised_and_errors_are_cut_to_it(name, leng
 )
 def test_how_much_of_an_error_is_kept(kind, room):
     live = changed(described("mariadb"), "last_error", kind=kind)
-    assert describe.error_room(live) == room
+    assert describe.max_error(live) == room
 
 
 @pytest.mark.parametrize(("name", "is_needed"), [("postgresql", True), ("mariadb", False)])

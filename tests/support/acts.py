@@ -243,7 +243,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield recover.recover_foreign, {"ids": many[:9], "seen_tries": 1, "text": "of nobody"}
     yield lease.register, {"name": "x", "ttl": 30.0}
     yield lease.is_kept, {"name": "x"}
-    yield lease.renew, {"name": "me", "ttl": 30.0, "tells": lease.told(t, None)}
+    yield lease.renew, {"name": "me", "ttl": 30.0, "serves": lease.serves_text(t, None)}
     yield lease.renew, {"name": "x", "ttl": 30.0}
     yield lease.read_all, {}
     yield lease.take_over, {"seen": seen, "me": "me", "ttl": 30.0}
@@ -338,7 +338,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         options |= {"priority": 5 if t.has("priority") else None}
         yield producing.insert_many, {"rows": [producing.row_values(t, **options)] * 2}
         yield producing.insert_one, {"values": producing.row_values(t, **options)}
-        if t.header_room:
+        if t.max_headers:
             values = producing.row_values(t, **options, unique_key="k") | {"b_headers": "{}"}
             yield producing.insert_one, {"values": values}
             yield send.replace, {"found": send.Holder(1, "t", "o", False), "row": values}

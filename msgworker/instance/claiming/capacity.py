@@ -37,7 +37,7 @@ class LaneLimit:
     """How many lanes to hold. The limit grows while threads are idle, up to what they use up soon.
 
     lanes: hold at most this many. keep: lanes beyond this number are released. The fetcher's thread
-    writes both; settling threads call `has_room`, too.
+    writes both; settling threads call `has_free`, too.
     """
 
     def __init__(self, threads: int, most: int) -> None:
@@ -86,12 +86,12 @@ class LaneLimit:
             self._full = False
             self._grown = min(self._most, self._grown * 4)
 
-    def has_room(self, held: int) -> bool:
+    def has_free(self, held: int) -> bool:
         """Whether to claim: half of the limit is free, or there are fewer lanes than threads."""
-        room = self.lanes - held
-        return room > 0 and (room * 2 >= self.lanes or held < self._threads)
+        free = self.lanes - held
+        return free > 0 and (free * 2 >= self.lanes or held < self._threads)
 
-    def room(self, held: int) -> int:
+    def free(self, held: int) -> int:
         """How many lanes to claim beside the `held` ones: up to the limit. Claims of half of that
         overlapped better with settles, but were a tenth slower."""
         return self.lanes - held
@@ -355,9 +355,9 @@ class LimitPoller:
         found = [name for name in self._handled if self._of(name).look_at <= now]
         return random.sample(found, len(found))
 
-    def room(self, room: int) -> int:
-        """How many messages of limited topics to claim, if `room` lanes may be claimed in all."""
-        return max(0, min(room, self._threads - len(self._ours)))
+    def lanes(self, free: int) -> int:
+        """How many messages of limited topics to claim, if `free` lanes may be claimed in all."""
+        return max(0, min(free, self._threads - len(self._ours)))
 
     @property
     def held(self) -> int:

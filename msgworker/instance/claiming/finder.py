@@ -425,8 +425,8 @@ class Finder:
                 rest = self._limit_poller.rest() if self._covered else None
                 self._member.looked(complete=rest is not None, rest=rest)
 
-    def look(self, room: int, held: int) -> Look:
-        """Up to `room` heads, while `held` lanes with an object are in flight."""
+    def look(self, want: int, held: int) -> Look:
+        """Up to `want` heads, while `held` lanes with an object are in flight."""
         shared, controls = self._shared, self._shared.controls
         self.search.use(holding(self._setup.tables, controls.paused))
         self.search.paused = controls.apart
@@ -434,14 +434,14 @@ class Finder:
         if self.search.but != controls.limits.keys():
             self.search.but = frozenset(controls.limits)
             self.search.forget()
-        look = self._look_by(self.search, room, held)
+        look = self._look_by(self.search, want, held)
         self._covered = self._member is not None and look.complete and not look.candidates
         if self.search.unknown_topics:
             self.unhandled.report(self.search.unknown_topics)
         return look
 
-    def look_limited(self, topic: str, room: int, held: int) -> Look:
-        """Up to `room` heads of a limited topic, while `held` such lanes are in flight."""
+    def look_limited(self, topic: str, want: int, held: int) -> Look:
+        """Up to `want` heads of a limited topic, while `held` such lanes are in flight."""
         search, setup, shared = self._limited.get(topic), self._setup, self._shared
         if search is None:
             only = frozenset([topic])
@@ -449,9 +449,9 @@ class Finder:
             search.only, self._limited[topic] = only, search
         search.use(holding(setup.tables, shared.controls.paused))
         search.paused = shared.controls.paused
-        return self._look_by(search, room, held)
+        return self._look_by(search, want, held)
 
-    def _look_by(self, search: Search, room: int, held: int) -> Look:
+    def _look_by(self, search: Search, want: int, held: int) -> Look:
         shared = self._shared
         given_back = shared.in_flight.given_back
         while given_back:
@@ -462,7 +462,7 @@ class Finder:
         if self._rejected_rows:
             refused_objects, refused_ids = self._rejected_rows.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids
-        look = self._looked(search, room, held, objects, ids)
+        look = self._looked(search, want, held, objects, ids)
         objects, ids = shared.in_flight.held()  # read after the look: see `InFlight.held`
         look.candidates = [
             c
@@ -507,11 +507,11 @@ class Finder:
             return leases_ending(conn, setup.tables, within=seconds, but=shared.identity.id)
 
     def _looked(
-        self, search: Search, room: int, held: int, objects: set[Any], ids: set[int]
+        self, search: Search, want: int, held: int, objects: set[Any], ids: set[int]
     ) -> Look:
         shared = self._shared
         wants: dict[str, Any] = {
-            "want": room,
+            "want": want,
             **shared.peers._asdict(),
             "reach": self.contention.reach(busy=self.search.busy),
             "skip_objects": objects,

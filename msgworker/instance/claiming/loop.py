@@ -67,18 +67,18 @@ class Ahead:
         """Keep a look. under: what must still be the same at its claim, such as our id."""
         self._look, self._under, self._at = look, under, self._clock()
 
-    def take(self, under: Hashable, room: int) -> Look | None:
-        """The kept look, if it is recent and has at least `room` heads. There may be more by now:
+    def take(self, under: Hashable, want: int) -> Look | None:
+        """The kept look, if it is recent and has at least `want` heads. There may be more by now:
         `complete` and `round_over` are False."""
         look, self._look = self._look, None
         if look is None:
             return None
         now = self._clock()
         old = self._under != under or now - self._at > OLD_SECONDS
-        if old or look.quarantined is not None or len(look.candidates) < room:
+        if old or look.quarantined is not None or len(look.candidates) < want:
             self._rest_until = now + REST_SECONDS
             return None
-        del look.candidates[room:]
+        del look.candidates[want:]
         look.complete = look.round_over = False
         return look
 
@@ -165,21 +165,21 @@ class Fetcher(Role):
         self._limit_poller.update(controls, self._in_flight.lanes)
         with self._finder.round():
             held = len(self._in_flight.lanes)
-            room = self.room(held)
-            if room == 0 or self._waits_for_new_id(held):
-                if room == 0:
+            free = self.free(held)
+            if free == 0 or self._waits_for_new_id(held):
+                if free == 0:
                     self._look_ahead(held)
                 return -1
             won = 0
-            if controls.limits and (won := self._claim_limited(room, held)):
-                held, room = held + won, room - won
-                if room < 1:
+            if controls.limits and (won := self._claim_limited(free, held)):
+                held, free = held + won, free - won
+                if free < 1:
                     return won
             if held and self.pace.look_in > 0 and not self._empties:
                 return -1
             me, idled = self._identity.id, self._lanes.take_idled()
-            look = self.ahead.take((me, controls.apart), room)
-            look = look or self._finder.look(room, self._in_flight.objects())
+            look = self.ahead.take((me, controls.apart), free)
+            look = look or self._finder.look(free, self._in_flight.objects())
             self._more = True
             last_try = look.quarantined or self._last_try
             if last_try is None:
@@ -201,8 +201,8 @@ class Fetcher(Role):
                 self._housekeep_now()  # which counts the instances
             if self._setup.events.wants(Looked):
                 self._setup.events.emit(Looked(me, len(look.candidates), found))
-            self._more = self._left_some(look, found, room)
-            self._full = found >= room
+            self._more = self._left_some(look, found, free)
+            self._full = found >= free
             self._lane_limit.claimed(idled=idled, full=self._full)
             return found + won or self._nothing(look)
 
@@ -212,20 +212,20 @@ class Fetcher(Role):
 
     # ------------------------------------------------------------ how many lanes
 
-    def room(self, held: int) -> int:
+    def free(self, held: int) -> int:
         """How many lanes to claim beside the `held` ones, 0 = none. If too many are held, releases
         some."""
         shared, limit = self._shared, self._lane_limit
         staying = max(0, held - self._settler.leaving)
         busy = staying + self._look_at_handlers()
-        if self._lanes.threads_idled and not limit.has_room(busy):
+        if self._lanes.threads_idled and not limit.has_free(busy):
             limit.threads_idled()
             busy = staying + self._look_at_handlers()
         most = self._setup.tables.spec.max_tries
         if (held == 1 and shared.in_flight.quarantined(most)) or not shared.identity.trusted():
             return 0
-        if limit.has_room(busy):
-            return limit.room(busy)
+        if limit.has_free(busy):
+            return limit.free(busy)
         self.share(staying)
         return 0
 
@@ -293,12 +293,12 @@ class Fetcher(Role):
             look = self._finder.look(self._lane_limit.lanes, self._in_flight.objects())
             self.ahead.keep(look, under)
 
-    def _claim_limited(self, room: int, held: int) -> int:
+    def _claim_limited(self, free: int, held: int) -> int:
         """Claim messages of limited topics, at most one for each handler thread; returns how many
         were won. While quiescing nothing is claimed."""
         won = 0
         for topic in self._limit_poller.due():
-            want = self._limit_poller.room(room - won)
+            want = self._limit_poller.lanes(free - won)
             if want < 1 or self._empties:
                 break
             me = self._identity.id
@@ -311,9 +311,9 @@ class Fetcher(Role):
                 self._limit_poller.looked(topic, look, busy=busy)
         return won
 
-    def _left_some(self, look: Look, won: int, room: int) -> bool:
+    def _left_some(self, look: Look, won: int, free: int) -> bool:
         """Whether there may be more to claim."""
-        if won >= room or won < len(look.candidates) or not look.saw_all:
+        if won >= free or won < len(look.candidates) or not look.saw_all:
             return True
         return self._shared.peers.slots > 1  # the look left out heads of their shares
 

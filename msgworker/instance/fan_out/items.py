@@ -370,7 +370,7 @@ class FanOutRun:
         records them if the message is still ours, and raises the reason."""
         try:
             for task in self._undone(tasks):
-                self._make_room()
+                self._wait_for_place()
                 self._start(task)
             while self._running:
                 self._take()
@@ -409,7 +409,7 @@ class FanOutRun:
 
     # ------------------------------------------------------------ start and take
 
-    def _make_room(self) -> None:
+    def _wait_for_place(self) -> None:
         self._take_ready()
         while self._running >= self._in_flight or self._open >= self._open_at_most:
             self._take()

@@ -130,15 +130,15 @@ class OwnLease:
         without `claimed_by` an operator may have released the messages without a take-over, so
         there it is not extended. trusted: our own clock says that the lease is live.
         """
-        tables, tells = self._setup.tables, self._tells()
+        tables, serves = self._setup.tables, self._serves()
         if not trusted:
             with link.single() as conn:  # an instance that takes it over may have it locked
                 if not lease.is_free(conn, tables, name):
                     return False
-        if not self._extend(link, name, tells, over=False):
+        if not self._extend(link, name, serves, over=False):
             self._shared.identity.expired(name)
             trusted = False
-            if not tables.has("claimed_by") or not self._extend(link, name, tells, over=True):
+            if not tables.has("claimed_by") or not self._extend(link, name, serves, over=True):
                 return False
         if not trusted:
             with link.transaction() as conn:
@@ -146,7 +146,7 @@ class OwnLease:
                     raise self._rule_is_locked()
         return True
 
-    def _extend(self, link: Connections, name: str, tells: str, *, over: bool) -> bool:
+    def _extend(self, link: Connections, name: str, serves: str, *, over: bool) -> bool:
         setup, shared = self._setup, self._shared
         with link.single() as conn:  # a suspended process holds no lock on its lease
             return lease.renew(
@@ -155,11 +155,11 @@ class OwnLease:
                 name,
                 ttl=setup.settings.lease_seconds,
                 in_hand=len(shared.in_flight.lanes),
-                tells=tells,
+                serves=serves,
                 over=over,
             )
 
-    def _tells(self) -> str:
+    def _serves(self) -> str:
         setup, shared, identity, now = (
             self._setup,
             self._shared,
@@ -168,7 +168,7 @@ class OwnLease:
         )
         running = [r for r in list(shared.in_flight.running.values()) if identity.is_ours(r.owner)]
         handlers = [(row.msg_id, now - r.since) for r in running for row in r.rows()]
-        return lease.told(
+        return lease.serves_text(
             setup.tables,
             setup.topics,
             handlers,
@@ -182,11 +182,11 @@ class OwnLease:
         setup, shared, beat = self._setup, self._shared, self._shared.identity.tenure.renewed_at
         running = list(shared.in_flight.running.values())
         handlers = [(one.msg_id, max(0.0, beat - r.since)) for r in running for one in r.rows()]
-        tells = lease.told(
+        serves = lease.serves_text(
             setup.tables, setup.topics, handlers, stopped=True, process=self._process()
         )
         with link.transaction() as conn:
-            lease.tell(conn, setup.tables, shared.identity.id, tells)
+            lease.update_serves(conn, setup.tables, shared.identity.id, serves)
 
     def _process(self) -> Mapping[str, Any]:
         return {

@@ -150,7 +150,7 @@ class Timer(Role):
                 skips = store.waits(conn, setup.tables, row)
                 rows, due = ([], replace(due, ticks=())) if skips else (rows, due)
             last_at = due.ticks[-1] if due.ticks else row.last_at
-            sending.carry_all(rows, setup.tables.header_room)
+            sending.carry_all(rows, setup.tables.max_headers)
             won = store.fire(conn, setup.tables, row, rows, next_at=due.next_at, last_at=last_at)
             if won and rows and setup.channel is not None:
                 notify(conn, setup.channel)

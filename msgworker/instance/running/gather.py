@@ -119,19 +119,19 @@ class Gathering:
     def _fill(self, batch: Batch) -> None:
         first, handler, registry = batch.lanes[0], batch.handler, self._setup.registry
         controls = self._shared.controls
-        room = _Room(self.size(handler).now)
+        rest = _Rest(self.size(handler).now)
 
         def take(lane: Lane) -> None:
-            room.take(lane.row)
+            rest.take(lane.row)
             if handler.transactional:
                 for row in self._behind(lane, handler):
-                    if not room.fits(row):
+                    if not rest.fits(row):
                         break
-                    room.take(row)
+                    rest.take(row)
                     lane.width += 1
 
         def wants(lane: Lane) -> bool | None:
-            if room.messages < 1:
+            if rest.messages < 1:
                 return None
             if (
                 lane.owner != first.owner
@@ -141,13 +141,13 @@ class Gathering:
                 or controls.is_paused(lane.row)
             ):
                 return False
-            if not room.fits(lane.row):
+            if not rest.fits(lane.row):
                 return None
             take(lane)
             return True
 
         take(first)
-        if room.messages > 0:
+        if rest.messages > 0:
             batch.lanes += self._lanes.take_more(wants)
 
     def _behind(self, lane: Lane, handler: Handler) -> Iterator[Row]:
@@ -163,7 +163,7 @@ class Gathering:
             yield row
 
 
-class _Room:
+class _Rest:
     """How many messages, and characters of payload, still fit into a batch."""
 
     def __init__(self, messages: int) -> None:

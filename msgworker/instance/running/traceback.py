@@ -27,7 +27,7 @@ MAX_FRAMES = 20_000
 CAUSES = 3
 MEMBERS = 3
 LINE = 200
-LEAST_ROOM = 200
+LEAST_BUDGET = 200
 CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
 OURS = os.path.normcase(str(Path(__file__).resolve().parents[2])) + os.sep
@@ -208,8 +208,8 @@ def _chain(error: BaseException, home: str | None, most: int) -> str | None:
         return None
     parts: list[str] = []
     for cause, sentence in reversed(causes[:CAUSES]):
-        room = most // (2 * min(len(causes), CAUSES)) - _size(sentence) - 4
-        parts += [_block(cause, home, room), f"\n{sentence}\n"]
+        budget = most // (2 * min(len(causes), CAUSES)) - _size(sentence) - 4
+        parts += [_block(cause, home, budget), f"\n{sentence}\n"]
     if len(causes) > CAUSES:
         parts.insert(
             0, f"({plural(len(causes) - CAUSES, 'earlier cause', 'is', 'are')} left out)\n"
@@ -238,13 +238,13 @@ def _repeated(cause: BaseException, _: str, error: BaseException) -> bool:
     return inside and text_of(cause) in text_of(error)
 
 
-def _block(error: BaseException, home: str | None, room: int) -> str:
+def _block(error: BaseException, home: str | None, budget: int) -> str:
     """One error: frames, and what it says at the end."""
     if type(error).__name__ == "_RemoteTraceback":  # of another process, as text
-        return _end_of(text_of(error).strip().strip('"').strip(), room)
-    last = _said(error, room // 3) + _members(error, home, room // 3)
+        return _end_of(text_of(error).strip().strip('"').strip(), budget)
+    last = _said(error, budget // 3) + _members(error, home, budget // 3)
     head = "Traceback (most recent call last):"
-    left = room - _size(head) - _size(last) - 60
+    left = budget - _size(head) - _size(last) - 60
     kept: list[str] = []
     entries = _entries(error, home)
     for entry in reversed(entries):
@@ -258,7 +258,7 @@ def _block(error: BaseException, home: str | None, room: int) -> str:
     return "\n".join(([head, *reversed(kept)] if kept else []) + [last])
 
 
-def _said(error: BaseException, room: int) -> str:
+def _said(error: BaseException, budget: int) -> str:
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ not in ("builtins", "__main__"):
@@ -266,17 +266,17 @@ def _said(error: BaseException, room: int) -> str:
     said = text_of(error)
     lines = [f"{name}: {said}" if said else name]
     lines += [text_of(note) for note in getattr(error, "__notes__", ())[:3]]
-    return clean("\n".join(lines), max(room, 80))
+    return clean("\n".join(lines), max(budget, 80))
 
 
-def _members(error: BaseException, home: str | None, room: int) -> str:
-    """The first errors of a group, nested as deep as `room` bytes allow."""
-    if not isinstance(error, BaseExceptionGroup) or room < LEAST_ROOM:
+def _members(error: BaseException, home: str | None, budget: int) -> str:
+    """The first errors of a group, nested as deep as `budget` bytes allow."""
+    if not isinstance(error, BaseExceptionGroup) or budget < LEAST_BUDGET:
         return ""
     lines: list[str] = []
     for number, one in enumerate(error.exceptions[:MEMBERS], 1):
         lines.append(f"  + {number} of {len(error.exceptions)}")
-        lines += [f"  | {line}" for line in _block(one, home, room // MEMBERS).split("\n")]
+        lines += [f"  | {line}" for line in _block(one, home, budget // MEMBERS).split("\n")]
     return "".join(f"\n{line}" for line in lines)
 
 
@@ -328,11 +328,11 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-def _end_of(text: str, room: int) -> str:
+def _end_of(text: str, budget: int) -> str:
     lines: list[str] = []
     for line in reversed(text.split("\n")):
-        room -= _size(line) + 1
-        if room < 0:
+        budget -= _size(line) + 1
+        if budget < 0:
             break
         lines.append(line)
     return "\n".join(reversed(lines))

@@ -99,7 +99,7 @@ def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> t
     except MsgworkerError:  # too long with that payload, or an odd object
         message = outgoing(tables, wanted, _plain(about))
     headers = row.headers  # so that it is in the trace of the message that it is about
-    if tables.header_room and isinstance(headers, str) and headers.isascii():
+    if tables.max_headers and isinstance(headers, str) and headers.isascii():
         message.row["b_headers"] = headers
     return (message,)
 
