@@ -18,7 +18,7 @@ from msgworker.config import Settings
 from msgworker.errors import DatabaseUnavailable, Reject, RetryLater
 from msgworker.events import InstanceStopped, Started
 from msgworker.instance.claiming.drain import Drain
-from msgworker.instance.claiming.loop import Ahead
+from msgworker.instance.claiming.loop import LookAhead
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.context import BatchContext, Context
@@ -97,7 +97,7 @@ class Try:
         return kinds.get(self.outcome, ValueError("failed"))
 
 
-class Stale(Ahead):
+class Stale(LookAhead):
     """Looks ahead whenever it can, and takes nothing for old."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Process:
         self.setup.events.on(InstanceStopped, self._stopped)
         self.instance = Instance(self.setup, THREADS, shared=self.shared, label=label, drain=drain)
         if ahead:
-            self.instance.fetcher.ahead = Stale()
+            self.instance.fetcher.kept_look = Stale()
         stage.begin(f"{label}.main", self, self._main)
 
     def new_id(self) -> str:

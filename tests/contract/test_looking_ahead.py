@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from msgworker import App
-from msgworker.instance.claiming.loop import Ahead
+from msgworker.instance.claiming.loop import LookAhead
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
 from msgworker.instance.state import Peers
@@ -41,7 +41,7 @@ def full(one: Instance, app: App, looks: list[int], monkeypatch: Any) -> Instanc
         return look(room, held)
 
     monkeypatch.setattr(one.finder, "look", watched)
-    one.fetcher.ahead = Ahead(threads=1, clock=lambda: 0.0)  # nothing is old on a busy machine
+    one.fetcher.kept_look = LookAhead(threads=1, clock=lambda: 0.0)  # nothing is old
     send(app, *[None] * ROOM)
     assert one.fetcher.run_once() == ROOM
     looks.clear()

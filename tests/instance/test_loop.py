@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from msgworker.instance.claiming.loop import OLD_SECONDS, REST_SECONDS, Ahead
+from msgworker.instance.claiming.loop import OLD_SECONDS, REST_SECONDS, LookAhead
 from msgworker.instance.claiming.search import Look
 from msgworker.store.candidates import Candidate
 
@@ -25,8 +25,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def ahead(clock: Clock) -> Ahead:
-    return Ahead(threads=2, clock=clock)
+def ahead(clock: Clock) -> LookAhead:
+    return LookAhead(threads=2, clock=clock)
 
 
 def head(msg_id: int) -> Candidate:
@@ -38,11 +38,11 @@ def look(count: int, *, quarantined: bool = False) -> Look:
     return Look([head(i) for i in range(count)], alone, complete=True, round_over=True)
 
 
-def pays(ahead: Ahead, held: int = 10, run: float = 1.0, seconds: float | None = 1e-6) -> bool:
+def pays(ahead: LookAhead, held: int = 10, run: float = 1.0, seconds: float | None = 1e-6) -> bool:
     return ahead.pays(held, run_length=run, handler_seconds=seconds)
 
 
-def test_it_gives_what_fits_and_no_longer_knows_what_else_there_is(ahead: Ahead) -> None:
+def test_it_gives_what_fits_and_no_longer_knows_what_else_there_is(ahead: LookAhead) -> None:
     ahead.keep(look(5), "me")
     taken = ahead.take("me", 3)
     assert taken is not None
@@ -52,7 +52,7 @@ def test_it_gives_what_fits_and_no_longer_knows_what_else_there_is(ahead: Ahead)
 
 
 def test_what_is_old_or_too_little_or_of_another_id_is_looked_for_again(
-    ahead: Ahead, clock: Clock
+    ahead: LookAhead, clock: Clock
 ) -> None:
     ahead.keep(look(2), "me")
     assert ahead.take("me", 3) is None
@@ -68,7 +68,7 @@ def test_what_is_old_or_too_little_or_of_another_id_is_looked_for_again(
     assert ahead.take("me", 3) is None
 
 
-def test_it_rests_after_a_look_that_did_not_help(ahead: Ahead, clock: Clock) -> None:
+def test_it_rests_after_a_look_that_did_not_help(ahead: LookAhead, clock: Clock) -> None:
     assert pays(ahead)
     ahead.keep(look(2), "me")
     assert not pays(ahead)  # there is one
@@ -78,7 +78,7 @@ def test_it_rests_after_a_look_that_did_not_help(ahead: Ahead, clock: Clock) -> 
     assert pays(ahead)
 
 
-def test_it_does_not_pay_where_lanes_last(ahead: Ahead) -> None:
+def test_it_does_not_pay_where_lanes_last(ahead: LookAhead) -> None:
     assert not pays(ahead, seconds=None)
     assert not pays(ahead, run=20.0)
     assert not pays(ahead, held=1000, seconds=0.001)

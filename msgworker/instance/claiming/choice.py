@@ -1,4 +1,4 @@
-"""Choose heads from the rows that a look reads, the highest priority first; and the ring: a cursor
+"""Choose heads from the rows that a look reads, the highest priority first; and the cursor
 over all objects, for when none of the oldest rows can run."""
 
 from __future__ import annotations
@@ -309,8 +309,8 @@ def _share(key: Any, slots: int) -> int:
     return zlib.crc32(str(key).encode("utf-8", "replace")) % slots
 
 
-# --- Ranges in which a look found none of its topics: the ring skips them for a while, to spend its
-# time where there is something.
+# --- Ranges in which a look found none of its topics: the cursor skips them for a while, to spend
+# its time where there is something.
 #
 # A way is one pass over all objects, or over all rows without an object (below). All of it is read
 # once. Then each range is read again after a multiple of the time that all of them took, the one
@@ -446,7 +446,7 @@ class SkippedRanges:
         return full
 
 
-# --- The ring: a cursor that visits each object once per round, then each row without an object.
+# --- The cursor, which visits each object once per round, then each row without an object.
 
 WINDOW = 4000
 IDLE_OBJECTS = 64
@@ -498,12 +498,12 @@ class _Way:
 
 
 class ObjectCursor:
-    """The ring; it keeps its place between looks. clean: no row of this round could run. rows:
-    those that the last step has read."""
+    """A cursor over the objects, which keeps its place between looks. clean: no row of this round
+    could run. rows: those that the last step has read."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
-        # Where an index gives rows by age too, the ring pauses as a whole: `Search._ring_at`.
+        # Where an index gives rows by age too, the cursor pauses as a whole: `Search._cursor_at`.
         passes_over = not tables.database.oldest_index
         self._objects = _Way(lambda *a, **k: candidates.heads(*a, **k), passes_over)
         self._rows = _Way(lambda *a, **k: candidates.without_object(*a, **k), passes_over)

@@ -42,7 +42,7 @@ ONE_EACH = 1.5
 """Look ahead only if lanes have at most this many messages, on average."""
 
 
-class Ahead:
+class LookAhead:
     """Keeps the last look ahead until its heads are claimed. Used by the fetcher's thread only."""
 
     def __init__(self, *, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -142,7 +142,7 @@ class Fetcher(Role):
         self.undone = 0
         self.pace = PollPace(settings.poll_seconds, drains=drain is not None, clock=clock)
         self._threads = threads
-        self.ahead = Ahead(threads=threads, clock=setup.clock)
+        self.kept_look = LookAhead(threads=threads, clock=setup.clock)
         self._lane_limit = lane_limit
         self._housekeep_now = housekeep_now
         self._lanes = lanes
@@ -178,7 +178,7 @@ class Fetcher(Role):
             if held and self.pace.look_in > 0 and not self._empties:
                 return -1
             me, idled = self._identity.id, self._lanes.take_idled()
-            look = self.ahead.take((me, controls.apart), free)
+            look = self.kept_look.take((me, controls.apart), free)
             look = look or self._finder.look(free, self._in_flight.objects())
             self._more = True
             last_try = look.quarantined or self._last_try
@@ -288,10 +288,10 @@ class Fetcher(Role):
         if not alone or not self._full or self._empties:
             return
         seconds = self._lanes.mean_seconds
-        if self.ahead.pays(held, run_length=self._run_length, handler_seconds=seconds):
+        if self.kept_look.pays(held, run_length=self._run_length, handler_seconds=seconds):
             under = self._identity.id, controls.apart
             look = self._finder.look(self._lane_limit.lanes, self._in_flight.objects())
-            self.ahead.keep(look, under)
+            self.kept_look.keep(look, under)
 
     def _claim_limited(self, free: int, held: int) -> int:
         """Claim messages of limited topics, at most one for each handler thread; returns how many
@@ -447,7 +447,7 @@ class Fetcher(Role):
 
     def failed(self, error: BaseException) -> None:
         self._finder.forget()
-        self.ahead.forget()
+        self.kept_look.forget()
         # Messages that became due in the outage were not seen yet: a drain starts anew.
         self.drain_end.saw_work()
 

@@ -1,4 +1,4 @@
-"""The search for heads: oldest first by a window, then a ring over the objects.
+"""The search for heads: oldest first by a window, then a cursor over the objects.
 
 Candidates are only hints; store/claim.flag decides. So state that is kept between looks
 (the mark, the cursors, recently blocked objects) may be wrong for a while without
@@ -8,7 +8,7 @@ urgent  rows with a priority, the highest first (choice.py)
 window  the oldest unfinished rows from a low-water mark on; the first row of each object is its
         head. The index may have entries of ended rows before them, see `Beginning`
 due     rows whose instant has come: retries and delayed messages
-ring    when the window is full of rows that cannot run: each object in turn from a moving cursor
+cursor  when the window is full of rows that cannot run: each object in turn, from where it was
         (choice.py), then each row without an object
 """
 
@@ -157,7 +157,7 @@ class Search:
         self._found: dict[int, None] = {}
         self._crowded = False
         self._span = LEAST_SPAN
-        self._read_again_at = self._ring_at = 0.0
+        self._read_again_at = self._cursor_at = 0.0
         self._passing = False
         self._since: tuple[Any, int] | None = None
         self._due_at = 0.0
@@ -166,7 +166,7 @@ class Search:
         self._forget_at = 0.0
         self._blocked: set[Any] = set() if blocked is None else blocked
         self._skipped_ids: set[int] = set()
-        self._ring = ObjectCursor(tables)
+        self._cursor = ObjectCursor(tables)
         self._width = 1
         self._turn = 0
         self.idle = False
@@ -219,10 +219,10 @@ class Search:
             those, by_age = self._those, self.tables.database.oldest_index
             if those is None:
                 left = enough - len(chooser.own)
-                round_over = self._ring.step(conn, chooser, left, idle=self.idle)
-                if not by_age and self._is_crowded(chooser, self._ring.rows):
+                round_over = self._cursor.step(conn, chooser, left, idle=self.idle)
+                if not by_age and self._is_crowded(chooser, self._cursor.rows):
                     self._end_is_known(conn)
-            elif not by_age and (self._crowded or self.only):  # the ring reads no rows by age
+            elif not by_age and (self._crowded or self.only):  # the cursor reads no rows by age
                 self._look_at_found(conn, chooser, those)
                 self._look_behind_end(conn, chooser, PAGE, those)
                 if len(chooser.own) < enough or self._turn % 8 == 0:  # none starves
@@ -233,7 +233,7 @@ class Search:
                     chooser.oldest_first()
             else:
                 round_over = self._look_ring_among(conn, chooser, enough, those)
-            complete = round_over and self._ring.clean
+            complete = round_over and self._cursor.clean
             self._from_start = True
         found, self._overtaken = chooser.chosen(want, self._overtaken, whole=whole)
         self.idle = not found and chooser.quarantined is None
@@ -267,11 +267,11 @@ class Search:
     def forget(self, *, start: bool = True) -> None:
         """Forget what earlier looks found. start: the next one begins at the very start, see
         `Beginning`."""
-        self._forget_at = self._read_again_at = self._ring_at = 0.0
+        self._forget_at = self._read_again_at = self._cursor_at = 0.0
         if start:
             self._beginning.due()
             self._beginning_among.due()
-        self._ring.forget()
+        self._cursor.forget()
 
     def look_again_from(self, msg_id: int) -> None:
         """We have given this message back, and perhaps those behind it: look there again."""
@@ -448,7 +448,7 @@ class Search:
         """The place behind which rows are read first: initially behind the newest row."""
         if self._end is None:
             self._end = self._newest(conn) + 1
-            if not self.tables.database.oldest_index:  # the ring may have missed the newest rows
+            if not self.tables.database.oldest_index:  # the cursor may have missed the newest rows
                 self._end -= PAGE
             self._ends = (self._end, self._end)
         return self._end
@@ -488,7 +488,7 @@ class Search:
 
     def _keep(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> None:
         """Where no index gives rows by age: keep the ids of these rows, and read them again until
-        they are gone, since the ring would come back to them only after all others."""
+        they are gone, since the cursor would come back to them only after all others."""
         if not self.tables.database.oldest_index and len(self._found) < PAGE:
             self._found |= {row.msg_id: None for row in rows[:PAGE] if chooser.can_run(row)}
 
@@ -527,14 +527,14 @@ class Search:
         *,
         rows: bool = True,
     ) -> bool:
-        """The ring for some topics: several steps, past objects with heads of other topics. Where
+        """The cursor for some topics: several steps, past objects with heads of other topics. Where
         rows are read by age too, it pauses if it finds nothing. rows: see `ObjectCursor.step`."""
         begun = time.monotonic()
-        if begun < self._ring_at:
+        if begun < self._cursor_at:
             return False
         by_age, before = self.tables.database.oldest_index, len(chooser.own)
         for _ in range(MOST_STEPS):
-            over = self._ring.step(
+            over = self._cursor.step(
                 conn,
                 chooser,
                 enough - before,
@@ -544,7 +544,7 @@ class Search:
                 rows=rows,
             )
             if not those.but:
-                self._keep(chooser, self._ring.rows)
+                self._keep(chooser, self._cursor.rows)
             if over or len(chooser.own) > before:
                 break
             if time.monotonic() - begun > RING_SECONDS:
@@ -552,7 +552,7 @@ class Search:
         if len(chooser.own) == before:
             now = time.monotonic()
             if by_age:
-                self._ring_at = now + min(READ_AGAIN * (now - begun), LONGEST_REST_SECONDS)
+                self._cursor_at = now + min(READ_AGAIN * (now - begun), LONGEST_REST_SECONDS)
             elif those.but and not over:
-                self._ring.found_nothing()
+                self._cursor.found_nothing()
         return over
