@@ -184,7 +184,9 @@ def _known(found: Mapping[str, Any], where: str, tables: tuple[str, ...] = ()) -
                     f"unknown setting {name!r:.60} in [{section}] of {where}; {nearest(name, keys)}"
                 )
             if keys[name] in found:
-                raise ConfigError(f"{name} is set twice in {where}: in [{section}] and beside it")
+                raise ConfigError(
+                    f"{keys[name]} is set twice in {where}: as {name} in [{section}], and beside it"
+                )
         found = {**found, **{keys[name]: value for name, value in table.items()}}
     for name in found:
         if name not in SETTINGS and name not in tables:

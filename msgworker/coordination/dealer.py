@@ -85,6 +85,7 @@ class Dealer:
                 "MessageTable(instance_type=...)"
             )
         self._app = app
+        self._given = locks
         self._locks = DatabaseLocks(app.engine, schema=app.table.schema) if locks is None else locks
         self._dealt: dict[str, int] = {}
         self._stopping = threading.Event()
@@ -100,8 +101,11 @@ class Dealer:
         Raises LeaseBusy while another dealer deals, DatabaseUnavailable, SchemaError.
         """
         t = self._tables()
-        with hold(self._locks, self.name, ttl=self.ttl) as lease:
-            return self._deal_all(t, lease.check)
+        try:
+            with hold(self._locks, self.name, ttl=self.ttl) as lease:
+                return self._deal_all(t, lease.check)
+        finally:
+            self._leave()
 
     def run(self, *, poll_seconds: float = POLL_SECONDS, wait: float | None = None) -> None:
         """Deal until `stop`; while another dealer deals, stand by.
@@ -112,6 +116,12 @@ class Dealer:
         """
         t = self._tables()
         longest = math.inf if wait is None else number("wait", wait, 0, YEAR_SECONDS)
+        try:
+            self._run(t, poll_seconds, longest)
+        finally:
+            self._leave()
+
+    def _run(self, t: Tables, poll_seconds: float, longest: float) -> None:
         until, failures = time.monotonic() + longest, 0
         while not self._stopping.is_set():
             step = max(0.0, min(STEP_SECONDS, until - time.monotonic()))
@@ -134,6 +144,11 @@ class Dealer:
     def stop(self) -> None:
         """Make `run` return, from any thread."""
         self._stopping.set()
+
+    def _leave(self) -> None:
+        """Close the connections of a lock centre of its own; the next use opens others."""
+        if self._given is None:
+            self._locks.close()
 
     def _tables(self) -> Tables:
         t = self._app.tables

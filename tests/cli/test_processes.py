@@ -206,7 +206,7 @@ def test_terminal_gets_colours_and_a_status_line(app: App, folder: Path) -> None
     assert "\x1b" not in plain
 
 
-@pytest.mark.quick("^y")
+@pytest.mark.quick("^(y|n)")
 @pytest.mark.parametrize(
     ("answer", "done", "exit_code", "said"),
     [

@@ -50,6 +50,7 @@ def test_a_flag_that_is_not_given_hides_nothing(tmp_path: Path) -> None:
     [
         ("thraeds = 4", "unknown setting 'thraeds' in msgworker.toml; did you mean threads?"),
         ("xyzzy = 4", "known are: url, table,"),
+        ("web_port = 1\n[web]\nport = 2", "web_port is set twice in msgworker.toml: as port in"),
         ("threads = 0", "threads in msgworker.toml must be a whole number from 1 to 1024, got 0"),
         ("threads = 1.5", "got 1.5"),
         ("threads = true", "got True"),
