@@ -275,12 +275,13 @@ def test_who_looks_for_long_sees_a_new_rule(crm, monkeypatch):
 
 def test_how_a_dead_message_has_ended_is_told_from_its_history(crm):
     app = crm.app()
-    rejected, failed, gone, nobody = (
+    rejected, failed, gone, old, nobody = (
         *send(app, "a", topic="reject"),
         *send(app, "b", topic="fail"),
-        *send(app, "c", "d", topic="ok"),
+        *send(app, "c", "d", "e", topic="ok"),
     )
     app.ops.discard(gone, reason="wrong file", actor="anna")
+    app.ops.discard(old, reason="too old", actor="bert")
     drain(app)
     table = Table(app)
     table.edit(table.where(msg_id=nobody), status=-1, error_try_times=3)  # by hand
@@ -288,9 +289,10 @@ def test_how_a_dead_message_has_ended_is_told_from_its_history(crm):
         rejected: "rejected at its first try",
         failed: "dead after 3 failed tries",
         gone: "discarded by anna: wrong file",
+        old: "discarded by bert: too old",
         nobody: "no tries left",
     }
-    tries = {rejected: 1, failed: 3, gone: 0, nobody: None}
+    tries = {rejected: 1, failed: 3, gone: 0, old: 0, nobody: None}
     for looking in (app, crm.app(5)):
         found = {i: looking.ops.show(i).ending for i in texts}
         assert {i: one.text for i, one in found.items()} == texts
