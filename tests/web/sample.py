@@ -181,9 +181,9 @@ def _instances(app: App, table: Table, now: datetime) -> None:
         about: dict[str, Any] = {"claimed_by": name, "claimed_at": now - timedelta(seconds=3)}
         about |= {"topic": "customer.merge", "created_at": now - timedelta(seconds=9)}
         running = [(msg_id, 2.6) for msg_id in put(app, *held, **about)]
-        tells = lease.told(app.tables, topics, running, process=process)
+        serves = lease.serves_text(app.tables, topics, running, process=process)
         with app.engine.begin() as conn:
-            lease.renew(conn, app.tables, name, ttl=600, in_hand=3, tells=tells)
+            lease.renew(conn, app.tables, name, ttl=600, in_hand=3, serves=serves)
     put(app, ("B-9", RUNNING), topic="bank.post", claimed_by=ONE, claimed_at=now, created_at=now)
     (lost,) = put(app, ("D-30", RUNNING), topic="customer.merge", claimed_at=now, created_at=now)
     dead_holds(app, table, GONE, msg_id=lost)

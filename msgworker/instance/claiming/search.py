@@ -174,7 +174,7 @@ class Search:
     def use(self, tables: Tables) -> None:
         """Read by these tables from now on: they differ by whether a job is paused."""
         if tables is not self.tables:
-            self.tables = self._ring.tables = self._urgent.tables = tables
+            self.tables = self._cursor.tables = self._urgent.tables = tables
             self.forget()
 
     def look(
