@@ -9,8 +9,8 @@ import itertools
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -41,6 +41,9 @@ from msgworker.table import COLUMNS, MessageTable, Tables
 from msgworker.tracing import Sending, tracer
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
+    from asyncio import AbstractEventLoop
+
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
     from sqlalchemy.orm import Session
 
     from msgworker.coordination.lease import LockCentre
@@ -54,8 +57,10 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from msgworker.web.application import Dashboard
     from msgworker.web.sessions import RoleName
 from msgworker.producing import (
+    AllSendOptions,
     Borrowed,
     Job,
+    ManyOptions,
     OnComplete,
     Unique,
     checked_priority,
@@ -63,6 +68,7 @@ from msgworker.producing import (
     connection_of,
     into_job,
     is_session,
+    on_async,
     open_job,
     outgoing,
     refuse_jobs,
@@ -82,16 +88,17 @@ log = logger("msgworker.app")
 class App(Declaring):
     """Handlers, a database and a message table.
 
-    url_or_engine: a SQLAlchemy URL or an Engine. table: a MessageTable, by default the table
-    msgworker_message. label: the name of its instances in `msgworker instances` and in their ids,
-    by default the host. Further keywords are those of `config.Settings` (lease_seconds,
-    poll_seconds, ...). It connects when a connection is first needed. Raises ConfigError for wrong
-    settings.
+    url_or_engine: a SQLAlchemy URL or an Engine; of an AsyncEngine its URL, by a driver that is not
+    async (asyncpg: psycopg, aiomysql: PyMySQL), see docs/guides/asyncio.md. table: a MessageTable,
+    by default the table msgworker_message. label: the name of its instances in `msgworker
+    instances` and in their ids, by default the host. Further keywords are those of
+    `config.Settings` (lease_seconds, poll_seconds, ...). It connects when a connection is first
+    needed. Raises ConfigError for wrong settings.
     """
 
     def __init__(
         self,
-        url_or_engine: str | sa.URL | sa.Engine,
+        url_or_engine: str | sa.URL | sa.Engine | AsyncEngine,
         *,
         table: MessageTable | None = None,
         label: str = "",
@@ -449,6 +456,37 @@ class App(Declaring):
             self._sent(conn, connection)
         return count
 
+    async def asend(
+        self,
+        conn: AsyncConnection | AsyncSession,
+        topic: str,
+        payload: Any = None,
+        **options: Unpack[AllSendOptions],
+    ) -> Any:
+        """`send` with an AsyncConnection or AsyncSession, in its transaction. options, what it
+        returns and raises: as in `send`. It does not block the loop."""
+        await self._read_beside()
+        return await on_async(conn, self.send, topic, payload, **options)
+
+    async def asend_many(
+        self,
+        conn: AsyncConnection | AsyncSession,
+        topic: str,
+        messages: Iterable[tuple[Any, ...]],
+        **options: Unpack[ManyOptions],
+    ) -> int:
+        """`send_many` with an AsyncConnection or AsyncSession, in its transaction. options, what it
+        returns and raises: as in `send_many`. It does not block the loop."""
+        await self._read_beside()
+        return await on_async(conn, self.send_many, topic, messages, **options)
+
+    async def _read_beside(self) -> None:
+        """Have the first send read the tables in a thread, by a connection of ours."""
+        if not self._known.is_read:
+            import asyncio
+
+            await asyncio.to_thread(self._known.read, TABLES_SECONDS)
+
     def job(
         self,
         name: str | int,
@@ -572,11 +610,59 @@ class App(Declaring):
     ) -> Worker:
         """A worker: `run`, `start`, `stop`, `drain`; as a context manager it stops at the end.
 
-        threads: how many handlers run at once, 1 or more. topics: only these of the registered
-        topics. scope: where it looks, see `msgworker.coordination`; None = everywhere.
+        threads: how many handlers run at once, async or not, 1 or more. topics: only these of the
+        registered topics. scope: where it looks, see `msgworker.coordination`; None = everywhere.
         Raises ConfigError, also if there is no handler. It connects when it starts, and raises
         SchemaError then if the column of the scope is missing.
         """
+        return self._worker(threads, topics, scope)
+
+    @asynccontextmanager
+    async def running(
+        self,
+        *,
+        threads: int = 4,
+        topics: Iterable[str] | None = None,
+        scope: Scope | None = None,
+        grace: float = 30.0,
+    ) -> AsyncIterator[Worker]:
+        """A worker that runs while the block does, and its async handlers in the event loop of the
+        block: `async with app.running(threads=8) as worker:`, in the lifespan of FastAPI, say.
+
+        threads, topics, scope: as in `worker`; so many handlers run at once, async or not. grace:
+        seconds for running handlers at the end of the block, as in `Worker.stop`. Handlers that are
+        not async run in threads. Start and stop do not block the loop, and signals stay with the
+        program. A block that is cancelled stops in order, too; cancelled again meanwhile, it ends
+        the grace time at once. See docs/guides/asyncio.md.
+
+        Raises what `worker` and `Worker.start` raise, before the block begins.
+        """
+        import asyncio
+        from functools import partial
+
+        from msgworker.instance.stop import in_thread
+
+        number("grace", grace, 0, 366 * 86_400)
+        loop = asyncio.get_running_loop()
+        worker = await in_thread(lambda: self._worker(threads, topics, scope, loop))
+        try:
+            await in_thread(worker.start)
+            yield worker
+        finally:
+            try:
+                await in_thread(partial(worker.stop, grace), partial(worker.ask, 0.0))
+            finally:
+                with self._workers_lock:
+                    self._workers.discard(worker)
+
+    def _worker(
+        self,
+        threads: int,
+        topics: Iterable[str] | None,
+        scope: Scope | None,
+        loop: AbstractEventLoop | None = None,
+    ) -> Worker:
+        """loop: of async handlers; None = the instance has one of its own."""
         # All that an instance and the methods of its App need: a thread of it imports nothing. The
         # ORM, too: SQLAlchemy looks at it in each statement as soon as it is half imported, so a
         # handler that was the first to import it would fail the statements of other threads.
@@ -603,7 +689,7 @@ class App(Declaring):
         some = topics is not None
         scope = self._scope(scope)
         worker = Worker(
-            lambda: self._setup(chosen, chosen=some, scope=scope),
+            lambda: self._setup(chosen, chosen=some, scope=scope, loop=loop),
             look=lambda: self._new_setup(self._known.now(), chosen, chosen=some),
             threads=threads,
             label=self.label,
@@ -733,6 +819,7 @@ class App(Declaring):
         *,
         chosen: bool = False,
         scope: Scope | None = None,
+        loop: AbstractEventLoop | None = None,
     ) -> Setup:
         tables = self._known.checked()
         if scope is not None and scope.role == "job_id":
@@ -745,7 +832,7 @@ class App(Declaring):
                 f"{self.table.name}: without it messages of msgworker look like foreign ones"
             )
         self._known.check_fit()
-        return self._new_setup(self._by_rule(), topics, chosen=chosen, scope=scope)
+        return self._new_setup(self._by_rule(), topics, chosen=chosen, scope=scope, loop=loop)
 
     def _new_setup(
         self,
@@ -754,6 +841,7 @@ class App(Declaring):
         *,
         chosen: bool = False,
         scope: Scope | None = None,
+        loop: AbstractEventLoop | None = None,
     ) -> Setup:
         from msgworker.events import Events
         from msgworker.instance.connections import FairLock
@@ -772,6 +860,7 @@ class App(Declaring):
             channel=self._channel if self.settings.notify and tables.database.notify else None,
             turns=turns if tables.database.one_writer else None,
             scope=scope,
+            loop=loop,
             schedules=tuple(self._timers.all()),
             events=Events(self._events),
             tracer=self._tracer,

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypedDict, TypeGuard, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    NoReturn,
+    TypedDict,
+    TypeGuard,
+    TypeVar,
+    cast,
+)
 from uuid import UUID
 from weakref import WeakSet
 
@@ -46,6 +54,7 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session, scoped_session
 
 
+T = TypeVar("T")
 FAR_SECONDS = 100 * 366 * 86_400.0
 
 
@@ -380,8 +389,26 @@ def is_session(target: object) -> TypeGuard[Session]:
 
 
 def _is_of_orm(target: object, name: str) -> bool:
-    # Another thread may be importing the ORM now: nothing is an instance of what is not there yet.
-    return isinstance(target, getattr(sys.modules.get("sqlalchemy.orm"), name, ()))
+    return db.is_a(target, "sqlalchemy.orm", name)
+
+
+def _is_async(target: object) -> bool:
+    return any(db.is_a(target, db.ASYNC, name) for name in ("AsyncSession", "AsyncConnection"))
+
+
+async def on_async(target: Any, fn: Callable[..., T], topic: str, *what: Any, **options: Any) -> T:
+    """Call a method that sends with the Connection or Session behind an AsyncConnection or
+    AsyncSession. Raises ConfigError for anything else."""
+    if db.is_a(target, db.ASYNC, "async_scoped_session"):
+        target = target()
+    if not _is_async(target):
+        name = fn.__name__
+        raise ConfigError(
+            f"a{name} takes your AsyncConnection or AsyncSession, so that it is part of your "
+            f"transaction; got {target!r:.80}. With a Connection or Session: {name}, without await"
+        )
+    sent: T = await target.run_sync(fn, topic, *what, **options)
+    return sent
 
 
 def connection_of(target: object, engine: sa.Engine | None = None) -> Connection:
@@ -393,6 +420,13 @@ def connection_of(target: object, engine: sa.Engine | None = None) -> Connection
         target = cast("scoped_session[Session]", target)()
     found = target.connection() if is_session(target) else target
     if not isinstance(found, Connection):
+        if _is_async(found) or db.is_a(found, db.ASYNC, "async_scoped_session"):
+            kind = type(found).__name__
+            raise ConfigError(
+                f"send takes a Connection or Session, and this is an {kind}: "
+                "await app.asend(...) or app.asend_many(...) instead; what has no such twin takes "
+                "the connection of `await conn.run_sync(lambda sync: ...)`"
+            )
         raise ConfigError(
             "send takes your Connection or Session, so that it is part of your transaction; "
             f"got {target!r:.80}"

@@ -122,9 +122,11 @@ from msgworker.db.drivers import (
     text_kind,
 )
 from msgworker.db.engine import (
+    ASYNC,
     DatabaseFile,
     beside,
     database_of,
+    is_a,
     open_engine,
     other_than,
     parse_url,

@@ -926,6 +926,12 @@ class Database:
         """The absolute path of a database that is a file; "" = it is none that can be watched."""
         return ""
 
+    def plain_query(
+        self, driver: str, query: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], list[str]]:
+        """The query of an async driver's URL for our driver, and what of it that does not know."""
+        return query, []
+
     def missing_driver(self, url: URL) -> tuple[str, str]:
         """Our driver, and the extra with it, for who has not that of the URL."""
         return self.driver, self.extra

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 import weakref
 from contextlib import nullcontext
 from typing import Any
@@ -100,6 +101,30 @@ def _plainly(url: URL) -> URL:
     return database.plain_url(url.set(drivername=f"{database.family}+{url.get_driver_name()}"))
 
 
+def is_a(target: object, module: str, name: str) -> bool:
+    """Whether it is an instance of a class of a module, which is not imported for that: another
+    thread may be importing it now, and nothing is an instance of what is not there yet."""
+    return isinstance(target, getattr(sys.modules.get(module), name, ()))
+
+
+ASYNC = "sqlalchemy.ext.asyncio"
+
+
+def plain_url(url: URL) -> URL:
+    """The URL of an AsyncEngine, for our driver. Raises ConfigError for what that has not."""
+    if not _ASYNC.search(url.drivername):
+        return url  # a driver for both, such as psycopg
+    query, left = DATABASES[url.get_backend_name()].plain_query(url.get_driver_name(), url.query)
+    plain = url.set(drivername=_plain(url.drivername), query=query)
+    if left:
+        raise ConfigError(
+            f"the url of the AsyncEngine has options of {url.get_driver_name()}, "
+            f"{', '.join(left)}, and an App connects by {plain.get_driver_name()}; give App a url "
+            f'or an Engine of its own beside it: App("{plain.drivername}://...")'
+        )
+    return plain
+
+
 def _plain(drivername: str) -> str:
     name = drivername.split("+")[0]
     return DATABASES[name].driver if name in NAMES else name
@@ -123,7 +148,12 @@ def open_engine(source: object) -> sa.Engine:
     isolation level and BEGIN differ only for our connections, and nothing is set in a session that
     goes back to its pool. Our own statements use engines `beside` it. Errors of ours show no
     parameters, which are payloads and errors of messages.
+
+    An AsyncEngine belongs to an event loop, and our threads to none: ours connects beside it, by
+    its URL.
     """
+    if is_a(source, ASYNC, "AsyncEngine"):
+        source = plain_url(source.url)  # type: ignore[attr-defined]
     given = isinstance(source, sa.Engine)
     if isinstance(source, sa.Engine):
         engine = source

@@ -7,7 +7,7 @@ import selectors
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +56,17 @@ _LIBPQ: dict[str, int | str] = {
     "tcp_user_timeout": 25_000,  # milliseconds: for data that was never acknowledged
 }
 
+
+_OF_ASYNCPG = {
+    "host": "host",
+    "krbsrvname": "krbsrvname",
+    "passfile": "passfile",
+    "port": "port",
+    "ssl": "sslmode",
+    "target_session_attrs": "target_session_attrs",
+    **dict.fromkeys(("async_fallback", "statement_cache_size", "prepared_statement_cache_size")),
+}
+"""Options of asyncpg, as libpq calls them; None = they are about that driver alone."""
 
 _POLICIES = (
     "coalesce(string_agg(polname::text, ', ' ORDER BY polname), ''),"
@@ -547,6 +558,15 @@ class PostgreSQL(Database):
 
     def plain_url(self, url: URL) -> URL:
         return super().plain_url(told_of_pooler(url)[0])
+
+    def plain_query(
+        self, driver: str, query: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], list[str]]:
+        if driver != "asyncpg":
+            return query, []
+        named = {_OF_ASYNCPG[key]: value for key, value in query.items() if key in _OF_ASYNCPG}
+        kept = {name: value for name, value in named.items() if name is not None}
+        return kept, sorted(set(query) - set(_OF_ASYNCPG))
 
     def create_options(self, url: URL) -> tuple[URL, dict[str, Any]]:
         url, options, arguments = told_of_pooler(url)

@@ -32,7 +32,7 @@ from msgworker.instance.running.batch import BatchCaller
 from msgworker.instance.running.call import Caller
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
-from msgworker.instance.running.pool import HandlerThreads, Lanes
+from msgworker.instance.running.pool import HandlerThreads, Lanes, runs_here
 from msgworker.instance.settling import writer
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import InstanceView, Role, Setup, Shared
@@ -262,8 +262,9 @@ class Instance:
 
     @property
     def is_within(self) -> bool:
-        """Whether this thread belongs to the instance, so that its stop may wait for it."""
-        within = self.shared.stop.within or self.keeper.is_current
+        """Whether this thread belongs to the instance, so that its stop may wait for it: also that
+        of the caller's loop in which its async handlers run."""
+        within = self.shared.stop.within or self.keeper.is_current or runs_here(self.setup.loop)
         return within or any(role.is_current for role in (self.watchdog, *self.roles))
 
     def request_stop(self) -> None:

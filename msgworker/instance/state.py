@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -461,13 +462,12 @@ class Setup:
     """What an App gives to one instance; it does not change while the instance runs.
 
     engine: for statements of ours only. lent: for transactions that run user code; None = `engine`
-    is for both.
-    topics: None = all that have a handler. chosen: `topics` is a selection of those. turns: for a
-    database with a single writer. channel: where producers notify. scope: which slices of the table
-    it claims from; None = all. schedules: those that the App declares. pid: its process; a forked
-    child is not part of it. clock: monotonic seconds, for objects without a thread of their own.
-    tracer: makes spans, or none. events: the event stream, for the log, the tally and subscribers
-    of the App.
+    is for both. topics: None = all that have a handler. chosen: `topics` is a selection of those.
+    turns: for a database with a single writer. channel: where producers notify. scope: which slices
+    of the table it claims from; None = all. schedules: those that the App declares. pid: its
+    process; a forked child is not part of it. clock: monotonic seconds, for objects without a
+    thread of their own. tracer: makes spans, or none. events: for the log, the tally and
+    subscribers of the App. loop: of async handlers; None = the instance has one of its own.
     """
 
     engine: sa.Engine
@@ -485,6 +485,7 @@ class Setup:
     clock: Callable[[], float] = time.monotonic
     tracer: NoTracer = UNTRACED
     events: Events = field(default_factory=Events)
+    loop: AbstractEventLoop | None = None
 
     def asked(self, ids: Collection[str] = ()) -> Asked:
         """The instance for which messages left are counted. ids: see `Identity.ids`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import signal
@@ -9,16 +10,18 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from msgworker.errors import MsgworkerError, RuleChanged
 
 # --- What can be started and stopped: the worker of one database, or those of several.
 
+T = TypeVar("T")
 GRACE = 30.0
 """Seconds that running handlers may take at a stop."""
 
@@ -35,6 +38,38 @@ class Working(ABC):
     @abstractmethod
     def stop(self, grace: float = GRACE) -> bool:
         """Stop in order; True if every handler ended within `grace` seconds."""
+
+
+# --- Calls that an event loop waits for.
+
+
+async def in_thread(work: Callable[[], T], interrupted: Callable[[], object] = lambda: None) -> T:
+    """Run `work` in a thread of its own, which no other work of the program can keep waiting, and
+    wait for its end; the loop goes on meanwhile. Its error is raised here.
+
+    If the waiting task is cancelled, `interrupted` is called, and CancelledError is raised when
+    `work` has ended.
+    """
+    ended: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            ended.set_result(work())
+        except BaseException as error:
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="msgworker-beside", daemon=True).start()
+    waiting = asyncio.wrap_future(ended)
+    cancelled: asyncio.CancelledError | None = None
+    while not waiting.done():
+        try:
+            await asyncio.wait([waiting])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            interrupted()
+    if cancelled is not None:
+        raise cancelled from waiting.exception()
+    return waiting.result()
 
 
 # --- Stop requests for a running worker: in order, or at once.

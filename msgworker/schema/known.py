@@ -66,6 +66,11 @@ class KnownTables:
                 self._rule_read_at = time.monotonic()
             return self._tables
 
+    @property
+    def is_read(self) -> bool:
+        """Whether `read` returns what it has."""
+        return self._tables is not None
+
     def forget(self) -> None:
         """Have them read again."""
         self._tables = None

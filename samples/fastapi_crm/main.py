@@ -46,8 +46,7 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     if os.environ.get("CRM_WORKER") != "1":
         yield
         return
-    with queue.worker(threads=2) as worker:
-        worker.start()
+    async with queue.running(threads=2):
         yield  # and stops at the end of the block, before the server ends
 
 

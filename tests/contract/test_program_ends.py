@@ -115,15 +115,15 @@ def refuse(thread):
 
 worker = app.worker(threads=1)
 handle = threading.Event()
-from msgworker.instance.running.pool import LoopThread
-get = LoopThread._get
+from msgworker.instance.running.pool import AsyncCalls
+get = AsyncCalls._get
 
 def late_get(self):
     started.set()
     handle.wait(60)
     return get(self)
 
-LoopThread._get = late_get
+AsyncCalls._get = late_get
 worker.start(); started.wait(60)
 
 @atexit.register

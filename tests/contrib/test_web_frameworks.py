@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,31 +47,6 @@ def test_a_request_of_fastapi_sends_in_its_session_and_a_worker_of_the_lifespan_
     table = Table(crm.queue)
     assert table.rows("msg_id", "status", "object_id") == [(made["message"], 2, "C-1")]
     assert crm.queue.ops.instances() == []  # the worker has stopped with the program
-
-
-def test_an_async_session_sends_through_run_sync(sqlite_app):
-    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-
-    app = sqlite_app
-
-    async def produce() -> list[Any]:
-        url = app.engine.url.set(drivername="sqlite+aiosqlite")
-        engine = create_async_engine(url)
-        found: list[Any] = []
-        async with AsyncSession(engine) as session, session.begin():
-            found.append(
-                await session.run_sync(lambda db: app.send(db, "t", {"n": 1}, object_id="a"))
-            )
-        async with engine.begin() as conn:
-            found.append(await conn.run_sync(lambda db: app.send(db, "t", {"n": 2})))
-        async with AsyncSession(engine) as session:
-            await session.run_sync(lambda db: app.send(db, "t", {"n": 3}))
-            await session.rollback()
-        await engine.dispose()
-        return found
-
-    sent = asyncio.run(produce())
-    assert Table(app).column("msg_id") == sent
 
 
 def test_a_session_of_flask_sqlalchemy_sends_in_its_transaction(sqlite_app):

@@ -43,7 +43,7 @@ from msgworker.instance.running.context import Context
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
 from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_of
-from msgworker.instance.running.pool import LoopThread
+from msgworker.instance.running.pool import AsyncCalls
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import DEFAULT_TOPIC, Message, Outcome, Settled, filled, topic_of
@@ -234,7 +234,7 @@ class Caller:
         self._identity, self._in_flight = shared.identity, shared.in_flight
         self.before_settle = before_settle
         self._pid = setup.pid
-        self._loop = LoopThread(self._pid)
+        self._loop = AsyncCalls(self._pid, setup.loop, shared.stop)
         self.budget = PayloadBudget(setup.settings.payload_budget)
         self.outcomes = shared.outcomes
         self.transacting = Transacting(setup, shared)

@@ -4,11 +4,12 @@ handlers."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from msgworker.instance.observers import facts
 from msgworker.instance.running.in_flight import Execution, InFlight, Lane
 from msgworker.instance.running.outcome import Result, fault
 from msgworker.instance.state import Setup, Shared, outlive
+from msgworker.instance.stop import Stop
 from msgworker.logs import logger
 from msgworker.message import Outcome
 
@@ -340,7 +342,7 @@ class HandlerThreads:
             self._shared.log.error(text, lane.row.msg_id, exc_info=error, extra=facts(lane.row))
 
 
-# --- The event loop that async handlers run on.
+# --- The event loop that async handlers run on: of the instance, or of the caller.
 
 log = logger("msgworker.handling")
 
@@ -350,6 +352,12 @@ class _Escaping:
     """Carries an exception that would end the loop if it were raised there."""
 
     error: BaseException
+
+
+_CANCELLED = object()
+"""Returned for a handler whose task was cancelled, but not by us."""
+LOOK_SECONDS = 1.0
+"""How often a handler thread checks whether the caller's loop was closed."""
 
 
 def _once(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> Callable[[], None]:
@@ -428,29 +436,76 @@ class _Loop:
             self.loop.call_soon_threadsafe(self.loop.stop)
 
 
-class LoopThread:
-    """One event loop on one thread, started at the first async handler; called by handler threads.
+class _CallersLoop:
+    """The event loop of the caller, which may end it at any time."""
 
-    pid: the process; a forked child that returns from a handler is ended.
+    def __init__(self, loop: asyncio.AbstractEventLoop, stop: Stop) -> None:
+        self._loop = loop
+        self._stop = stop
+
+    def run(self, coroutine: Any) -> Any:
+        """Run a coroutine to its end; raises what it raises, LoopClosed if it will not go on."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:
+            self._refuse_closed(error)
+            raise
+        while not wait([future], LOOK_SECONDS).done:
+            self._refuse_closed()
+        return future.result()
+
+    def _refuse_closed(self, error: BaseException | None = None) -> None:
+        if self._loop.is_closed():
+            text = "the event loop in which async handlers run was closed, with handlers in it"
+            self._stop.stop_for(
+                MsgworkerError(f"{text}; leave the block of app.running(...) first")
+            )
+            raise LoopClosed(text) from error
+
+
+class LoopClosed(asyncio.CancelledError):
+    """The loop of an async handler is closed: the handler does not go on."""
+
+
+class AsyncCalls:
+    """Runs async handlers in one event loop; called by handler threads.
+
+    pid: the process; a forked child that returns from a handler is ended. loop: the caller's, see
+    App.running; None = one on a thread of its own, started at the first async handler.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, loop: asyncio.AbstractEventLoop | None, stop: Stop) -> None:
         self._pid = pid
+        self._stop = stop
         self._lock = threading.Lock()
+        self._callers = None if loop is None else _CallersLoop(loop, stop)
         self._loop: _Loop | None = None
 
     def run(self, coroutine: Any, timeout: float | None, running: Execution) -> Any:
         """Run a coroutine to its end. After `timeout` seconds it is cancelled and HandlerTimeout
         raised. It is also cancelled when an operator cancels its message, and at the end of the
         grace time."""
-        value = self._get().run(self._limited(coroutine, timeout, running))
+        limited = self._limited(coroutine, timeout, running)
+        try:
+            value = (self._callers or self._get()).run(limited)
+        except LoopClosed:
+            for one in (limited, coroutine):
+                if inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
+                    one.close()
+            running.stopped = True
+            raise
         if isinstance(value, _Escaping):
             raise value.error
+        if value is _CANCELLED:
+            # With its loop, say, which ends all that runs there: then the block ends, too.
+            running.stopped = self._stop.requested.wait(LOOK_SECONDS)
+            raise asyncio.CancelledError("the task of the handler was cancelled by other code")
         return value
 
     async def _limited(self, coroutine: Any, timeout: float | None, running: Execution) -> Any:
+        task = asyncio.current_task()
         began = asyncio.get_running_loop().time()
-        end = _once(asyncio.get_running_loop(), asyncio.current_task())
+        end = _once(asyncio.get_running_loop(), task)
         running.end_task = end
         if running.cancel_reason is not None:  # cancelled before there was a task
             end()
@@ -473,8 +528,24 @@ class LoopThread:
             raise
         except (SystemExit, KeyboardInterrupt) as error:
             return _Escaping(error)
+        except asyncio.CancelledError:
+            by_us = running.stopped or running.cancel_reason is not None
+            if self._callers is not None and not by_us and task is not None and task.cancelling():
+                return _CANCELLED
+            raise
+        except RuntimeError as error:
+            self._say_which_loop(error)
+            raise
         finally:
             running.end_task = None
+
+    @staticmethod
+    def _say_which_loop(error: RuntimeError) -> None:
+        """Add to an error about another event loop what would help."""
+        with suppress(Exception):  # its text may fail
+            text = str(error)
+            if any(part in text for part in _OF_ANOTHER_LOOP) and _HINT not in text:
+                error.args = (f"{text}. {_HINT}", *error.args[1:])
 
     def _get(self) -> _Loop:
         with self._lock:
@@ -483,9 +554,27 @@ class LoopThread:
             return self._loop
 
     def close(self) -> None:
-        """Stop the loop; coroutines that still run are dropped."""
+        """Stop the loop, if it is ours; coroutines that still run are dropped."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
             loop.close()
             loop.thread.join(5)
+
+
+_OF_ANOTHER_LOOP = ("attached to a different loop", "bound to a different event loop")
+_HINT = (
+    "Async handlers run in a loop of msgworker's own, unless the worker was started by "
+    "`async with app.running(...)`: what belongs to a loop, such as an AsyncEngine, is made for "
+    "the loop that uses it, see docs/guides/asyncio.md"
+)
+
+
+def runs_here(loop: asyncio.AbstractEventLoop | None) -> bool:
+    """Whether this thread is the one in which the loop runs, and code of it calls."""
+    if loop is None:
+        return False
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -1,0 +1,469 @@
+"""Async handlers in the caller's event loop, and sends by what SQLAlchemy's asyncio gives."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from msgworker import App, Context, Message
+from msgworker.errors import ConfigError, DatabaseUnavailable, MsgworkerError
+from msgworker.instance.instance import Instance
+from tests.support.databases import SQLITE
+from tests.support.leases import leases
+from tests.support.rows import send
+from tests.support.waiting import PATIENCE_SECONDS
+
+WITH_DRIVER = pytest.mark.parametrize(
+    "database", ["sqlite", "postgresql", "mariadb"], indirect=True
+)
+"""On the databases for which the tests have an async driver."""
+DRIVERS = {"sqlite": "aiosqlite", "postgresql": "psycopg", "mariadb": "aiomysql"}
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not await asyncio.to_thread(condition):
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def engine_of(app: App) -> AsyncIterator[AsyncEngine]:
+    """An engine of the running loop, on the App's database."""
+    url = app.engine.url
+    driver = DRIVERS[url.get_backend_name()]
+    if driver == "aiomysql":
+        pytest.importorskip(driver)
+    engine = create_async_engine(url.set(drivername=f"{url.get_backend_name()}+{driver}", query={}))
+    yield engine
+    await engine.dispose()
+
+
+# --- Handlers in the loop of the caller.
+
+
+def test_async_handlers_run_in_the_loop_of_the_block_and_end_with_it(app, table):
+    ran: list[Any] = []
+
+    @app.handler("t")
+    async def handle(msg: Message, ctx: Context) -> None:
+        await asyncio.sleep(0)
+        ran.append((asyncio.get_running_loop(), threading.current_thread(), ctx.instance_id))
+
+    @app.handler("sync")
+    def plain(msg: Message) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+
+    async def main() -> None:
+        async with app.running(threads=2) as worker:
+            send(app, *range(5))
+            send(app, *range(5), topic="sync")
+            await until(lambda: table.statuses == [2] * 10, "all done")
+            assert len(ran) == 5
+            here = asyncio.get_running_loop(), threading.current_thread(), worker.instance_id
+            assert set(ran) == {here}
+        assert worker.instance_id is None
+        assert worker.error is None
+
+    asyncio.run(main())
+    assert leases(app) == {}
+
+
+@WITH_DRIVER
+def test_a_handler_uses_the_engine_of_its_program(app, table):
+    async def main() -> None:
+        async with engine_of(app) as engine:
+
+            @app.handler("t")
+            async def handle(msg: Message) -> None:
+                async with engine.connect() as conn:
+                    assert await conn.scalar(sa.text("SELECT 1")) == 1
+
+            async with app.running(threads=4):
+                for n in range(20):
+                    async with AsyncSession(engine) as session, session.begin():
+                        await app.asend(session, "t", {"n": n}, object_id=n)
+                await until(lambda: table.statuses == [2] * 20, "all done")
+
+    asyncio.run(main())
+    assert {row[0] for row in table.rows("error_try_times")} == {0}
+
+
+def test_the_loop_goes_on_while_a_worker_starts_and_stops(app, table):
+    app.add_handler("t", lambda msg: time.sleep(0.5))
+    gaps: list[float] = []
+
+    async def beat() -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.01)
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    async def main() -> None:
+        beating = asyncio.create_task(beat())
+        async with app.running():
+            send(app, "a")
+            await until(lambda: table.statuses[0] in (1, 2), "it runs")
+        beating.cancel()
+        assert table.statuses == [2]
+
+    asyncio.run(main())
+    assert len(gaps) > 20
+
+
+def test_as_many_async_handlers_run_at_once_as_there_are_threads(app, table):
+    now, most = [0], [0]
+
+    @app.handler("t")
+    async def handle(msg: Message) -> None:
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        await asyncio.sleep(0.1)
+        now[0] -= 1
+
+    async def main() -> None:
+        send(app, *range(12))
+        async with app.running(threads=5):
+            await until(lambda: table.statuses == [2] * 12, "all done")
+
+    asyncio.run(main())
+    assert most == [5]
+
+
+def test_a_start_that_fails_raises_before_the_block(app, make_app):
+    async def main(one: App, **options: Any) -> None:
+        async with one.running(**options):
+            raise AssertionError("the block began")
+
+    with pytest.raises(ConfigError, match="there is no handler"):
+        asyncio.run(main(app))
+    app.add_handler("t", lambda msg: None)
+    with pytest.raises(ConfigError, match="threads"):
+        asyncio.run(main(app, threads=0))
+    with pytest.raises(ConfigError, match="grace"):
+        asyncio.run(main(app, grace=float("nan")))
+    away = make_app("postgresql+psycopg://nobody@127.0.0.1:1/nowhere")
+    away.add_handler("t", lambda msg: None)
+    with pytest.raises(DatabaseUnavailable):
+        asyncio.run(main(away))
+
+
+def test_an_error_in_the_block_stops_the_worker_and_comes_out(app, table):
+    app.add_handler("t", lambda msg: None)
+
+    async def main() -> None:
+        async with app.running() as worker:
+            assert worker.instance_id
+            raise LookupError("of the program")
+
+    with pytest.raises(LookupError, match="of the program"):
+        asyncio.run(main())
+    assert leases(app) == {}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_a_block_that_is_cancelled_stops_in_order(app, table, again):
+    started, ended = threading.Event(), []
+
+    @app.handler("t")
+    async def handle(msg: Message) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60 if again else 0.5)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        ended.append("done")
+
+    async def block() -> None:
+        async with app.running(threads=1):
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        send(app, "a")
+        task = asyncio.create_task(block())
+        await asyncio.to_thread(started.wait, 60)
+        task.cancel()
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        if again:  # the grace time is over
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+
+    begun = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - begun < 20
+    assert ended == ["cancelled" if again else "done"]
+    after = (0, 0, None) if again else (2, 0, None)
+    assert table.rows("status", "error_try_times", "claimed_by") == [after]
+    assert leases(app) == {}
+
+
+def test_a_timeout_round_the_block_is_a_timeout(app):
+    app.add_handler("t", lambda msg: None)
+
+    async def main() -> None:
+        async with asyncio.timeout(0.3), app.running():
+            await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
+    assert leases(app) == {}
+
+
+@SQLITE
+def test_a_start_that_is_cancelled_leaves_nothing_behind(app, monkeypatch):
+    app.add_handler("t", lambda msg: None)
+    starts, go = threading.Event(), threading.Event()
+    start = Instance.start
+
+    def slow(self: Instance) -> None:
+        starts.set()
+        go.wait(60)
+        start(self)
+
+    monkeypatch.setattr(Instance, "start", slow)
+
+    async def block() -> None:
+        async with app.running():
+            raise AssertionError("the block began")
+
+    async def main() -> None:
+        task = asyncio.create_task(block())
+        await asyncio.to_thread(starts.wait, 60)
+        task.cancel()
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert leases(app) == {}
+
+
+def test_the_end_of_a_program_whose_task_has_the_block_counts_no_try(app, table):
+    started = threading.Event()
+
+    @app.handler("t")
+    async def handle(msg: Message) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    async def block() -> None:
+        async with app.running(threads=1):
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        send(app, "a")
+        kept = asyncio.create_task(block())
+        await asyncio.to_thread(started.wait, 60)
+        assert not kept.done()  # `run` cancels it, and the handler's task beside it
+
+    asyncio.run(main())
+    assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)]
+    assert leases(app) == {}
+
+
+def test_a_handler_whose_task_others_cancel_fails_its_try(app, table):
+    @app.handler("t", max_tries=1)
+    async def handle(msg: Message) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        send(app, "a")
+        async with app.running():
+            await until(lambda: table.statuses == [-1], "it has failed")
+
+    asyncio.run(main())
+    assert "cancelled by other code" in table.one("last_error")
+
+
+def test_a_loop_that_is_closed_stops_the_worker_and_counts_no_try(app, table):
+    started = threading.Event()
+
+    @app.handler("t")
+    async def handle(msg: Message) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    async def begin() -> Any:
+        send(app, "a")
+        block = app.running(threads=1)
+        worker = await block.__aenter__()
+        await asyncio.to_thread(started.wait, 60)
+        return block, worker
+
+    loop = asyncio.new_event_loop()
+    block, worker = loop.run_until_complete(begin())
+    loop.close()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while worker.instance_id is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert isinstance(worker.error, MsgworkerError)
+    assert "was closed" in str(worker.error)
+    assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)]
+    assert leases(app) == {}
+    del block
+
+
+@SQLITE
+def test_a_stop_on_the_loop_itself_does_not_wait_for_it(app, table):
+    app.add_handler("t", lambda msg: None)
+
+    async def main() -> None:
+        async with app.running() as worker:
+            assert worker.stop() is False  # it is requested
+            await until(lambda: worker.instance_id is None, "it has stopped")
+
+    asyncio.run(main())
+    assert leases(app) == {}
+
+
+@SQLITE
+def test_an_error_of_another_loop_says_which_loop_runs_handlers(app, table):
+    locks: list[asyncio.Event] = []
+
+    @app.handler("t", max_tries=1)
+    async def handle(msg: Message) -> None:
+        await asyncio.wait_for(locks[0].wait(), 5)
+
+    async def main() -> None:
+        locks.append(asyncio.Event())
+        waits = asyncio.create_task(locks[0].wait())  # binds it to this loop
+        await asyncio.sleep(0)
+        send(app, "a")
+        await asyncio.to_thread(app.drain, linger=0)
+        waits.cancel()
+
+    asyncio.run(main())
+    assert "different event loop" in table.one("last_error")
+    assert "app.running" in table.one("last_error")
+
+
+# --- Sends by an AsyncSession and an AsyncConnection.
+
+
+@WITH_DRIVER
+def test_asend_is_part_of_the_transaction_of_an_async_session_and_connection(app, table):
+    async def main() -> list[Any]:
+        sent: list[Any] = []
+        async with engine_of(app) as engine:
+            async with AsyncSession(engine) as session, session.begin():
+                sent.append(await app.asend(session, "t", {"n": 1}, object_id="a", unique_key="k"))
+                assert await app.asend(session, "t", {"n": 1}, unique_key="k") == sent[0]
+            async with engine.begin() as conn:
+                sent.append(await app.asend(conn, "t", {"n": 2}))
+                assert await app.asend_many(conn, "t", [({"n": 3}, "b"), ({"n": 4}, None)]) == 2
+            async with AsyncSession(engine) as session:
+                await app.asend(session, "t", {"n": 5})
+                await session.rollback()
+        return sent
+
+    sent = asyncio.run(main())
+    assert table.column("msg_id")[:2] == sent
+    assert [p.replace(" ", "") for p in table.column("payload")] == [
+        f'{{"n":{n}}}' for n in (1, 2, 3, 4)
+    ]
+
+
+@SQLITE
+def test_send_and_asend_say_which_of_them_is_meant(app):
+    from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
+
+    async def main() -> None:
+        async with engine_of(app) as engine:
+            async with AsyncSession(engine) as session:
+                with pytest.raises(ConfigError, match=r"await app\.asend"):
+                    app.send(session, "t")
+                with pytest.raises(ConfigError, match=r"await app\.asend"):
+                    app.send_many(session, "t", [])
+            with app.engine.connect() as conn:
+                with pytest.raises(ConfigError, match="send, without await"):
+                    await app.asend(conn, "t")
+                with pytest.raises(ConfigError, match="send_many, without await"):
+                    await app.asend_many(conn, "t", [])
+            with pytest.raises(ConfigError, match="AsyncConnection or AsyncSession"):
+                await app.asend(engine, "t")
+            scoped = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+            with pytest.raises(ConfigError, match=r"await app\.asend"):
+                app.send(scoped, "t")
+            assert await app.asend(scoped, "t")
+            await scoped.commit()
+            await scoped.remove()
+
+    asyncio.run(main())
+    assert sum(1 for _ in app.ops.find()) == 1
+
+
+# --- An App on the database of an AsyncEngine.
+
+
+@WITH_DRIVER
+def test_an_app_of_an_async_engine_connects_beside_it(app, table, make_app):
+    async def main() -> None:
+        async with engine_of(app) as engine:
+            own = make_app(engine)
+            assert not own.engine.dialect.is_async
+
+            @own.handler("t")
+            async def handle(msg: Message) -> None:
+                async with engine.connect() as conn:
+                    await conn.execute(sa.text("SELECT 1"))
+
+            async with own.running(), engine.begin() as conn:
+                await own.asend(conn, "t", object_id="a")
+            async with own.running():
+                await until(lambda: table.statuses == [2], "done")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("url", "plain"),
+    [
+        (
+            "postgresql+asyncpg://u:p@h/n?ssl=require&prepared_statement_cache_size=0&port=1",
+            "postgresql+psycopg://u:p@h/n?port=1&sslmode=require",
+        ),
+        ("postgresql+psycopg://u:p@h/n", "postgresql+psycopg://u:p@h/n"),
+        ("mysql+asyncmy://u:p@h/n?charset=utf8mb4", "mysql+pymysql://u:p@h/n?charset=utf8mb4"),
+        ("mariadb+aiomysql://u:p@h/n", "mariadb+pymysql://u:p@h/n"),
+        (
+            "oracle+oracledb_async://u:p@h/?service_name=n",
+            "oracle+oracledb://u:p@h/?service_name=n",
+        ),
+        ("sqlite+aiosqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
+    ],
+)
+def test_the_url_of_an_async_engine_is_that_of_our_driver(url, plain):
+    from sqlalchemy.engine import make_url
+
+    from msgworker.db.engine import plain_url
+
+    found = plain_url(make_url(url))
+    assert found.set(query=sorted(found.query.items())) == make_url(plain)
+
+
+def test_what_an_app_cannot_take_over_of_an_async_engine_is_said():
+    pytest.importorskip("asyncpg")
+    engine = create_async_engine("postgresql+asyncpg://u:secret@h/n?command_timeout=5")
+    with pytest.raises(ConfigError, match=r"command_timeout.*postgresql\+psycopg") as raised:
+        App(engine)
+    assert "secret" not in str(raised.value)
+    with pytest.raises(ConfigError, match="in-memory"):
+        App(create_async_engine("sqlite+aiosqlite://"))
