@@ -81,6 +81,8 @@ def test_nothing_else_is_public():
 APP = {
     "add_configured",
     "add_handler",
+    "asend",
+    "asend_many",
     "create_schema",
     "cron",
     "drain",
@@ -94,6 +96,7 @@ APP = {
     "label",
     "on",
     "ops",
+    "running",
     "schedules",
     "send",
     "send_many",
