@@ -32,6 +32,7 @@ if typing.TYPE_CHECKING:
         TookTooLong,
     )
     from msgworker.instance.running.context import BatchContext, Context, FanOut
+    from msgworker.instance.running.on_loop import AsyncBatchContext, AsyncContext
     from msgworker.instance.worker import Report, Worker
     from msgworker.message import Message
     from msgworker.producing import Job
@@ -42,6 +43,8 @@ __version__ = "0.2.0"
 
 __all__ = [
     "App",
+    "AsyncBatchContext",
+    "AsyncContext",
     "BatchContext",
     "ConfigError",
     "Context",
@@ -76,6 +79,8 @@ __all__ = [
 
 _HOMES = {
     "App": "app",
+    "AsyncBatchContext": "instance.running.on_loop",
+    "AsyncContext": "instance.running.on_loop",
     "BatchContext": "instance.running.context",
     "Context": "instance.running.context",
     "Databases": "databases",

@@ -118,6 +118,7 @@ class App(Declaring):
                 "look like those of a foreign consumer"
             )
         self.engine = db.open_engine(url_or_engine)
+        self._async_engine = db.lent_engine(url_or_engine)
         self._beside: dict[bool, sa.Engine] = {}
         self.label = clean(str(label), 200)
         self._tracer = tracer(self.settings.tracing, lambda: db.server_of(self.engine))
@@ -253,6 +254,12 @@ class App(Declaring):
 
     def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
         made = make_handler(topic, fn, **options)
+        if made.is_async and made.transactional and self._async_engine is None:
+            raise HandlerError(
+                f"handler {getattr(fn, '__qualname__', fn)} is async, and with transactional=True "
+                "it runs on a connection of an AsyncEngine, which the App does not have: make the "
+                "App with it, App(create_async_engine(...)), or write a function that is not async"
+            )
         if made.max_tries is not None and made.max_tries > self.table.max_tries:
             raise HandlerError(
                 f"max_tries={made.max_tries} of a handler is more than the {self.table.max_tries} "
@@ -861,6 +868,7 @@ class App(Declaring):
             turns=turns if tables.database.one_writer else None,
             scope=scope,
             loop=loop,
+            async_engine=self._async_engine,
             schedules=tuple(self._timers.all()),
             events=Events(self._events),
             tracer=self._tracer,

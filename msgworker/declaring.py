@@ -6,7 +6,7 @@ The overloads are for type checkers: which functions a handler may be depends on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from sqlalchemy import Result
@@ -18,20 +18,30 @@ from msgworker.message import Message
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
 
+    from msgworker.instance.running.on_loop import AsyncBatchContext, AsyncContext
+
 One = Message[Any]
 Many = list[Message[Any]]
 Value = int | float | str | bytes | Collection[Any] | Result[Any] | None
-"""What a function returns that is not async: a transactional handler is not."""
+"""What a function returns that is not async."""
 Plain = Callable[[One], object] | Callable[[One, Context], object]
 Sync = Callable[[One], Value] | Callable[[One, Context], Value]
+InTransaction = Sync | (
+    Callable[[One], Awaitable[object]] | Callable[[One, "AsyncContext"], Awaitable[object]]
+)
 Batch = Callable[[Many], object] | Callable[[Many, BatchContext], object]
 SyncBatch = Callable[[Many], Value] | Callable[[Many, BatchContext], Value]
+BatchInTransaction = SyncBatch | (
+    Callable[[Many], Awaitable[object]] | Callable[[Many, "AsyncBatchContext"], Awaitable[object]]
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 PlainHandler = TypeVar("PlainHandler", bound=Plain)
-TransactionalHandler = TypeVar("TransactionalHandler", bound=Sync)
+TransactionalHandler = TypeVar("TransactionalHandler", bound=InTransaction)
+SyncHandler = TypeVar("SyncHandler", bound=Sync)
 BatchHandler = TypeVar("BatchHandler", bound=Batch)
-TransactionalBatch = TypeVar("TransactionalBatch", bound=SyncBatch)
+TransactionalBatch = TypeVar("TransactionalBatch", bound=BatchInTransaction)
+SyncBatchHandler = TypeVar("SyncBatchHandler", bound=SyncBatch)
 AnyHandler = TypeVar("AnyHandler", bound=Plain | Batch)
 
 
@@ -74,9 +84,9 @@ class Declaring(ABC):
         self,
         topic: str | None = None,
         *,
-        transactional: bool,
+        transactional: Literal[True],
         batch: None = None,
-        group: None = None,
+        group: int | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[TransactionalHandler], TransactionalHandler]: ...
     @overload
@@ -84,11 +94,11 @@ class Declaring(ABC):
         self,
         topic: str | None = None,
         *,
-        transactional: Literal[True],
+        transactional: bool,
         batch: None = None,
-        group: int | None,
+        group: None = None,
         **options: Unpack[HandlerOptions],
-    ) -> Callable[[TransactionalHandler], TransactionalHandler]: ...
+    ) -> Callable[[SyncHandler], SyncHandler]: ...
     @overload
     def handler(
         self,
@@ -105,10 +115,20 @@ class Declaring(ABC):
         topic: str | None = None,
         *,
         batch: int,
-        transactional: bool,
+        transactional: Literal[True],
         group: None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[TransactionalBatch], TransactionalBatch]: ...
+    @overload
+    def handler(
+        self,
+        topic: str | None = None,
+        *,
+        batch: int,
+        transactional: bool,
+        group: None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[SyncBatchHandler], SyncBatchHandler]: ...
     def handler(
         self,
         topic: str | Callable[..., Any] | None = None,
@@ -131,7 +151,8 @@ class Declaring(ABC):
 
         The function takes (msg) or (msg, ctx), plain or async. Returning means done; an exception
         means failed, tried again after a back-off; see Reject and RetryLater for other outcomes.
-        transactional: `ctx.connection` belongs to the transaction that settles the message.
+        transactional: `ctx.connection` belongs to the transaction that settles the message; an
+        async one needs App(AsyncEngine) and gets an AsyncContext, see docs/guides/asyncio.md.
         timeout: seconds; a handler that runs longer is reported and its try fails when it returns.
         timeout_action: "restart" = the instance also finishes the rest and leaves, and `run` or
         `drain` raises HandlerStuck: end the process, the message is then recovered.
@@ -195,6 +216,17 @@ class Declaring(ABC):
     def add_handler(
         self,
         topic: str | None,
+        fn: InTransaction,
+        *,
+        transactional: Literal[True],
+        batch: None = None,
+        group: int | None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> None: ...
+    @overload
+    def add_handler(
+        self,
+        topic: str | None,
         fn: Sync,
         *,
         transactional: bool,
@@ -206,21 +238,21 @@ class Declaring(ABC):
     def add_handler(
         self,
         topic: str | None,
-        fn: Sync,
+        fn: Batch,
         *,
-        transactional: Literal[True],
-        batch: None = None,
-        group: int | None,
+        batch: int,
+        transactional: Literal[False] = False,
+        group: None = None,
         **options: Unpack[HandlerOptions],
     ) -> None: ...
     @overload
     def add_handler(
         self,
         topic: str | None,
-        fn: Batch,
+        fn: BatchInTransaction,
         *,
         batch: int,
-        transactional: Literal[False] = False,
+        transactional: Literal[True],
         group: None = None,
         **options: Unpack[HandlerOptions],
     ) -> None: ...

@@ -376,7 +376,7 @@ class _Elsewhere:
 
 def _same(one: sa.Engine, other: sa.Engine) -> bool:
     with suppress(ConfigError):  # of a database that msgworker does not know
-        return one.url == other.url or db.same_database(one.url, other.url)
+        return one.url == other.url or db.same_database(one.url, db.plain_url(other.url))
     return False
 
 

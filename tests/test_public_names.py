@@ -14,6 +14,8 @@ import msgworker
 
 PUBLIC = {
     "App",
+    "AsyncBatchContext",
+    "AsyncContext",
     "BatchContext",
     "ConfigError",
     "Context",

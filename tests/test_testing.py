@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
-from msgworker import App, ConfigError, Context, HandlerMisuse, Message, MessageTable
+from msgworker import App, AsyncContext, ConfigError, Context, HandlerMisuse, Message, MessageTable
 from msgworker.testing import Clock, Crashed, Database, drain, on_server
 from tests.support.rows import send
 from tests.support.waiting import in_thread
@@ -390,3 +390,28 @@ def test_a_fresh_database_on_a_server_is_refused_where_none_can_be_made() -> Non
         with pytest.raises(ConfigError, match="is made on PostgreSQL") as refused, on_server(url):
             pass
         assert "secret" not in str(refused.value)
+
+
+def test_a_transactional_async_handler_runs_by_an_async_engine_on_the_test_s_database(
+    msgworker_db: Database,
+) -> None:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    url = sa.make_url(msgworker_db.url).set(drivername="sqlite+aiosqlite")
+    own = App(create_async_engine(url))
+    msgworker_db.clock.attach(own.engine)
+    own.create_schema()
+    ledger = sa.Table("ledger", sa.MetaData(), sa.Column("n", sa.Integer))
+    ledger.create(own.engine)
+
+    @own.handler("t", transactional=True)
+    async def book(msg: Message, ctx: AsyncContext) -> None:
+        await ctx.connection.execute(ledger.insert().values(n=1))
+
+    with own.engine.begin() as conn:
+        own.send(conn, "t", delay=60)
+    assert drain(own).done == 0
+    msgworker_db.clock.advance(100)
+    assert drain(own).done == 1
+    with own.engine.begin() as conn:
+        assert conn.scalars(sa.select(ledger.c.n)).all() == [1]

@@ -44,8 +44,8 @@ class Home(NamedTuple):
 HOMES = {
     "postgresql": Home("postgresql", "PostgreSQL", ("psycopg", "psycopg2")),
     "sqlite": Home("sqlite", "SQLite", ("sqlite3",)),
-    "mariadb": Home("mysql", "MariaDB", ("pymysql", "MySQLdb", "mariadb")),
-    "mysql": Home("mysql", "MySQL", ("pymysql", "MySQLdb", "mariadb", "mysql")),
+    "mariadb": Home("mysql", "MariaDB", ("pymysql", "MySQLdb", "mariadb", "asyncmy")),
+    "mysql": Home("mysql", "MySQL", ("pymysql", "MySQLdb", "mariadb", "mysql", "asyncmy")),
     "oracle": Home("oracle", "Oracle", ("oracledb", "cx_Oracle")),
 }
 """All that are supported, by name."""
@@ -84,15 +84,22 @@ def of(bind: sa.Connection | sa.Engine) -> Database:
 def of_error(error: BaseException | None) -> Database | None:
     """The Database whose driver has raised an error; None = no driver has."""
     for kind in type(error).__mro__:
-        name = _OF_DRIVERS.get(kind.__module__.partition(".")[0])
-        if name is not None:
+        if (name := _driven(kind)) is not None:
             return DATABASES[name]
     return None
 
 
+def _driven(kind: type) -> str | None:
+    """The database whose driver has a class of errors; those of asyncpg are SQLAlchemy's."""
+    module = kind.__module__
+    if module == "sqlalchemy.dialects.postgresql.asyncpg":
+        return "postgresql"
+    return _OF_DRIVERS.get(module.partition(".")[0])
+
+
 def is_of_a_driver(error: BaseException | None) -> bool:
     """Whether it is a driver's own error."""
-    return type(error).__module__.partition(".")[0] in _OF_DRIVERS
+    return _driven(type(error)) is not None
 
 
 # --- What the methods of a Database take and return.

@@ -182,6 +182,22 @@ def open_engine(source: object) -> sa.Engine:
     return engine
 
 
+def lent_engine(source: Any) -> Any:
+    """An AsyncEngine on the pool of the program's, for transactions that run its async handlers;
+    None if `source` is none. It has options and events of its own, as `_ours`, and notes what
+    handlers set in their sessions."""
+    if not is_a(source, ASYNC, "AsyncEngine"):
+        return None
+    database = of(source.sync_engine)
+    options = {} if database.one_writer else {"isolation_level": ISOLATION}
+    engine = _ours(source.sync_engine, True, **options)
+    database.prepare(engine, given=True)
+    if not database.one_writer:
+        event.listen(engine, "handle_error", _note_rollback)
+    watch_sessions(engine)
+    return type(source)(engine)
+
+
 def _ours(engine: sa.Engine, given: bool, **options: Any) -> sa.Engine:
     """An Engine with these execution options and events of its own. One that we have created needs
     no other beside it, whose events would be looked up in both at each statement."""
@@ -245,6 +261,15 @@ class Beside(OptionEngine):
         pool = self.pool.recreate()
         _initialize_once(pool, of.pool)
         self._pid, self.pool = os.getpid(), pool
+
+
+def beside_loop(engine: Any) -> Any:
+    """An AsyncEngine beside one of `lent_engine`, whose connections are of another event loop; the
+    caller disposes of it there."""
+    own = engine.sync_engine
+    pool = own.pool.recreate()
+    _initialize_once(pool, own.pool)
+    return type(engine)(Beside(own, pool))
 
 
 def _initialize_once(pool: sa.Pool, other: sa.Pool) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -57,6 +57,8 @@ def _caught(context: Any) -> None:
         return
     vars(conn)[ROLLED_BACK] = context.sqlalchemy_exception
     database, raw = of(conn), conn.connection.driver_connection
+    if conn.dialect.is_async:  # SQLAlchemy's, whose calls wait in the loop
+        raw = conn.connection.dbapi_connection
     if database.refusal_is_of_standby or _is_standby(database, raw):
         context.is_disconnect = True
 
@@ -66,7 +68,7 @@ def _is_standby(database: Database, raw: Any) -> bool:
     it."""
     try:
         raw.rollback()
-        with raw.cursor() as cursor:
+        with closing(raw.cursor()) as cursor:
             cursor.execute(database.standby_query)
             found = cursor.fetchone()[0]
         raw.rollback()

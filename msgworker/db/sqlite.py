@@ -375,6 +375,9 @@ def _begin_immediate(conn: sa.Connection) -> None:
     raw = conn.connection.dbapi_connection
     begun = getattr(raw, "in_transaction", False)  # by a listener of the user's own Engine
     if not begun and conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        if conn.dialect.is_async:  # its thread waits, and the loop goes on
+            conn.exec_driver_sql("BEGIN IMMEDIATE")
+            return
         if getattr(_lent, "url", None) == conn.engine.url:
             raise HandlerMisuse(
                 "this code runs in the one transaction that may write to SQLite, and would wait "

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from asyncio import AbstractEventLoop
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -467,7 +466,7 @@ class Setup:
     of the table it claims from; None = all. schedules: those that the App declares. pid: its
     process; a forked child is not part of it. clock: monotonic seconds, for objects without a
     thread of their own. tracer: makes spans, or none. events: for the log, the tally and
-    subscribers of the App. loop: of async handlers; None = the instance has one of its own.
+    subscribers. loop: of async handlers; None = its own. async_engine: for transactional ones.
     """
 
     engine: sa.Engine
@@ -485,7 +484,8 @@ class Setup:
     clock: Callable[[], float] = time.monotonic
     tracer: NoTracer = UNTRACED
     events: Events = field(default_factory=Events)
-    loop: AbstractEventLoop | None = None
+    loop: Any = None
+    async_engine: Any = None
 
     def asked(self, ids: Collection[str] = ()) -> Asked:
         """The instance for which messages left are counted. ids: see `Identity.ids`."""

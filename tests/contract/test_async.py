@@ -6,19 +6,19 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from msgworker import App, Context, Message
-from msgworker.errors import ConfigError, DatabaseUnavailable, MsgworkerError
+from msgworker import App, AsyncContext, Context, Message, Reject
+from msgworker.errors import ConfigError, DatabaseUnavailable, HandlerError, MsgworkerError
 from msgworker.instance.instance import Instance
 from tests.support.databases import SQLITE
 from tests.support.leases import leases
-from tests.support.rows import send
+from tests.support.rows import edit, send
 from tests.support.waiting import PATIENCE_SECONDS
 
 WITH_DRIVER = pytest.mark.parametrize(
@@ -408,6 +408,184 @@ def test_send_and_asend_say_which_of_them_is_meant(app):
 
     asyncio.run(main())
     assert sum(1 for _ in app.ops.find()) == 1
+
+
+# --- Transactional async handlers: their writes and their outcome are one transaction.
+
+
+@asynccontextmanager
+async def crm(app: App, make_app: Any) -> AsyncIterator[tuple[App, sa.Table, AsyncEngine]]:
+    """An App of an AsyncEngine, and a table for the writes of handlers."""
+    ledger = sa.Table("ledger", sa.MetaData(), sa.Column("n", sa.Integer, nullable=False))
+    await asyncio.to_thread(ledger.create, app.engine)
+    async with engine_of(app) as engine:
+        yield make_app(engine), ledger, engine
+    app.engine.dispose()
+    await asyncio.to_thread(ledger.drop, app.engine)
+
+
+async def written(engine: AsyncEngine, ledger: sa.Table) -> list[int]:
+    async with engine.connect() as conn:
+        return sorted((await conn.scalars(sa.select(ledger.c.n))).all())
+
+
+@WITH_DRIVER
+@pytest.mark.parametrize("options", [{}, {"group": 5}, {"batch": 5}], ids=["one", "group", "batch"])
+def test_what_a_transactional_async_handler_writes_is_there_once(app, table, make_app, options):
+    failed: set[int] = set()
+
+    def fail_once(n: int) -> None:
+        if n % 4 == 0 and n not in failed:
+            failed.add(n)
+            raise ValueError(f"{n} fails once")
+
+    async def main() -> None:
+        async with crm(app, make_app) as (own, ledger, engine):
+
+            async def write(messages: list[Message], ctx: Any) -> None:
+                for msg in messages:
+                    n = msg.payload["n"]
+                    await ctx.connection.execute(ledger.insert().values(n=n))
+                    await ctx.session.execute(ledger.insert().values(n=100 + n))
+                    of = {"of": msg} if "batch" in options else {}
+                    assert ctx.send("next", {"n": n}, object_id=n, **of) is None
+                    fail_once(n)
+
+            @own.handler("one", transactional=True, **options)
+            async def one(msg: Any, ctx: AsyncContext) -> None:
+                await write(msg if "batch" in options else [msg], ctx)
+
+            @own.handler("next")
+            async def following(msg: Message) -> None: ...
+
+            for n in range(12):
+                send(own, n % 3, topic="one", payload={"n": n})
+            async with own.running(threads=3):
+                await until(lambda: table.statuses == [2] * 24, "all done")
+            assert await written(engine, ledger) == [*range(12), *range(100, 112)]
+
+    asyncio.run(main())
+    assert len(failed) == 3
+
+
+@WITH_DRIVER
+def test_a_transactional_async_handler_runs_in_a_drain_too(app, table, make_app):
+    async def main() -> None:
+        async with crm(app, make_app) as (own, ledger, engine):
+
+            @own.handler("one", transactional=True)
+            async def one(msg: Message, ctx: AsyncContext) -> None:
+                await ctx.connection.execute(ledger.insert().values(n=msg.payload))
+
+            for n in range(3):  # each in a loop of its own, beside that of the engine
+                assert await written(engine, ledger) == [*range(n)]
+                send(own, "a", topic="one", payload=n)
+                await asyncio.to_thread(own.drain, linger=0)
+            assert await written(engine, ledger) == [0, 1, 2]
+
+    asyncio.run(main())
+    assert table.statuses == [2, 2, 2]
+
+
+@WITH_DRIVER
+@pytest.mark.requires("row_locks", of="loses its claim")
+@pytest.mark.parametrize("options", [{}, {"batch": 5}], ids=["one", "batch"])
+@pytest.mark.parametrize("how", ["raises", "commits", "timeout", "rejects", "loses its claim"])
+def test_what_a_transactional_async_handler_wrote_is_gone_where_it_is_not_done(
+    app, table, make_app, how, options
+):
+    async def main() -> None:
+        async with crm(app, make_app) as (own, ledger, engine):
+
+            @own.handler("one", transactional=True, timeout=1, **options)
+            async def one(msg: Any, ctx: AsyncContext) -> Any:
+                await ctx.connection.execute(ledger.insert().values(n=1))
+                ctx.send("next", **({"of": msg[0]} if options else {}))
+                if how == "raises":
+                    raise ValueError("no")
+                if how == "commits":
+                    await ctx.connection.rollback()
+                if how == "timeout":
+                    await asyncio.sleep(60)
+                if how == "loses its claim":
+                    msg_id = msg[0].msg_id if options else msg.msg_id
+                    await asyncio.to_thread(edit, app, msg_id, status=2, claimed_by=None)
+                return Reject("no") if how == "rejects" else None
+
+            send(own, "a", topic="one")
+            async with own.running(threads=1):
+                wanted = 2 if how == "loses its claim" else -1
+                await until(lambda: table.statuses == [wanted], "it has ended")
+            assert await written(engine, ledger) == []
+
+    asyncio.run(main())
+    assert len(table.rows("msg_id")) == 1
+    said = {"raises": "ValueError", "commits": "HandlerMisuse", "timeout": "timeout"}
+    assert said.get(how, "") in (table.one("last_error") or "")
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("options", [{}, {"batch": 5}], ids=["one", "batch"])
+def test_a_transaction_of_an_async_handler_that_is_lost_runs_again_and_counts_no_try(
+    app, table, make_app, options
+):
+    lost: list[int] = []
+
+    async def main() -> None:
+        async with crm(app, make_app) as (own, ledger, engine):
+
+            @own.handler("one", transactional=True, **options)
+            async def one(msg: Any, ctx: AsyncContext) -> None:
+                await ctx.connection.execute(ledger.insert().values(n=1))
+                if not lost:
+                    lost.append(1)
+                    end = {
+                        "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
+                        "mariadb": "KILL CONNECTION_ID()",
+                    }
+                    with suppress(sa.exc.SQLAlchemyError):
+                        await ctx.connection.execute(sa.text(end[app.engine.dialect.name]))
+
+            send(own, "a", topic="one")
+            async with own.running(threads=1):
+                await until(lambda: table.statuses == [2], "done")
+            assert await written(engine, ledger) == [1]
+
+    asyncio.run(main())
+    assert lost == [1]
+    assert table.one("error_try_times") == 0
+
+
+@WITH_DRIVER
+def test_a_stop_cancels_a_transactional_async_handler_and_rolls_back(app, table, make_app):
+    async def main() -> None:
+        async with crm(app, make_app) as (own, ledger, engine):
+            started = asyncio.Event()
+
+            @own.handler("one", transactional=True)
+            async def one(msg: Message, ctx: AsyncContext) -> None:
+                await ctx.connection.execute(ledger.insert().values(n=1))
+                started.set()
+                await asyncio.sleep(60)
+
+            send(own, "a", topic="one")
+            async with own.running(threads=1, grace=0.2):
+                await started.wait()
+            assert await written(engine, ledger) == []
+
+    asyncio.run(main())
+    assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)]
+    assert leases(app) == {}
+
+
+def test_a_transactional_async_handler_needs_an_async_engine(app):
+    async def handle(msg: Message) -> None: ...
+
+    with pytest.raises(HandlerError, match=r"App\(create_async_engine"):
+        app.add_handler("t", handle, transactional=True)
+    with pytest.raises(HandlerError, match=r"App\(create_async_engine"):
+        app.handler("t", transactional=True, group=5)(handle)
+    assert app.topics == frozenset()
 
 
 # --- An App on the database of an AsyncEngine.

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from msgworker import App, BatchContext, Context, Databases, Message, MessageTable
+from msgworker import (
+    App,
+    AsyncBatchContext,
+    AsyncContext,
+    BatchContext,
+    Context,
+    Databases,
+    Message,
+    MessageTable,
+)
 from msgworker.events import Dead
 
 app = App("sqlite:///a.db")
@@ -46,12 +55,12 @@ def one(msg: Message) -> None: ...
 def many(messages: list[Message]) -> None: ...
 
 
-@app.handler("async.rows", transactional=True)  # error
-async def async_rows(msg: Message, ctx: Context) -> None: ...
+@app.handler("not.async", transactional=True)  # error
+def not_async(msg: Message, ctx: AsyncContext) -> None: ...
 
 
-@app.handler("async.batch", transactional=True, batch=5)  # error
-async def async_batch(messages: list[Message], ctx: BatchContext) -> None: ...
+@app.handler("not.async.batch", transactional=True, batch=5)  # error
+def not_async_batch(messages: list[Message], ctx: AsyncBatchContext) -> None: ...
 
 
 @app.handler("group.list", transactional=True, group=5)  # error
@@ -77,7 +86,7 @@ app.handler("t", group=5)  # error
 app.handler("t", timeout_action="stop")  # error
 app.add_handler("t", nothing)  # error
 app.add_handler("t", fine, batch=5)  # error
-app.add_handler("t", also_fine, transactional=True)  # error
+app.add_handler("t", not_async, transactional=True)  # error
 app.add_handler("t", fine, max_try=5)  # error
 app.every("5m", catch_up="some")  # error
 app.on("Ded", print)  # error

@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from msgworker import App, BatchContext, Context, Databases, Message, MessageTable
+from msgworker import (
+    App,
+    AsyncBatchContext,
+    AsyncContext,
+    BatchContext,
+    Context,
+    Databases,
+    Message,
+    MessageTable,
+)
 from msgworker.events import Dead
 from msgworker.message import State
 
@@ -58,6 +67,22 @@ def grouped(msg: Message[Invoice], ctx: Context) -> None: ...
 
 @app.handler("batch", batch=many)
 async def mail(messages: list[Message[Invoice]]) -> None: ...
+
+
+@app.handler("async.rows", transactional=True)
+async def async_rows(msg: Message[Invoice], ctx: AsyncContext) -> None:
+    await ctx.connection.execute(sa.text("SELECT 1"))
+    await ctx.session.flush()
+
+
+@app.handler("async.batch", transactional=True, batch=5)
+async def async_batch(messages: list[Message], ctx: AsyncBatchContext) -> None:
+    await ctx.connection.execute(sa.text("SELECT 1"))
+    ctx.fail(messages[0], ValueError("no"))
+
+
+@app.handler("async.group", transactional=True, group=5)
+async def async_group(msg: Message) -> None: ...
 
 
 @app.handler("batch.rows", batch=500, transactional=True, batch_seconds=2.0)

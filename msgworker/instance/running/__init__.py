@@ -1,4 +1,5 @@
 """Lanes wait for threads, threads call handlers, handlers end in an outcome.
 
-In order: in_flight, pool, call, gather, batch, handler, context, outcome, traceback, spans.
+In order: in_flight, pool, call, gather, batch, handler, context, on_loop, outcome, traceback,
+spans.
 """

@@ -21,6 +21,7 @@ from msgworker.instance.running.context import BatchContext, Context
 from msgworker.instance.running.gather import Batch, Gathering
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
+from msgworker.instance.running.on_loop import AsyncBatchContext, AsyncContext
 from msgworker.instance.running.outcome import DONE, Result, cancelled, describe, fault
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.running.traceback import home_of, trim
@@ -40,7 +41,7 @@ from msgworker.store.settle import OutOfDate, Share
 @dataclass(slots=True)
 class Part:
     """A lane, and its messages in the batch. sends: what a plain handler has sent with the outcome
-    of its message."""
+    of its message, or an async one in its transaction."""
 
     lane: Lane
     messages: list[Message[Any]]
@@ -86,11 +87,13 @@ class BatchTransaction:
     def run(
         self,
         parts: list[Part],
-        call: Callable[[Connection], Failures],
+        call: Callable[[Any], Failures],
         check_time: Callable[[], None],
+        handler: Handler,
     ) -> None:
-        """Call the handler and settle the lanes in one transaction. call: calls the handler;
-        returns the failures that it has named. check_time: raises if it took too long.
+        """Call the handler and settle the lanes in one transaction. call: calls the handler with
+        its connection; returns the failures that it has named. check_time: raises if it took too
+        long.
 
         Raises what these raise; Failed, OutOfDate or LostClaim: then nothing is committed, except
         that with LostClaim this may be unknown. If an operator has cancelled a message of the
@@ -100,7 +103,7 @@ class BatchTransaction:
         in_doubt = False
 
         def once(stage: TransactionProgress) -> None:
-            self._once(parts, call, check_time, stage)
+            self._once(parts, handler, call, check_time, stage)
 
         def was_committed() -> bool:
             nonlocal in_doubt
@@ -123,26 +126,22 @@ class BatchTransaction:
     def _once(
         self,
         parts: list[Part],
-        call: Callable[[Connection], Failures],
+        handler: Handler,
+        call: Callable[[Any], Failures],
         check_time: Callable[[], None],
         stage: TransactionProgress,
     ) -> None:
-        link = self._caller.transacting.link()
-        with link.lock, link.transaction() as conn:
-            self._refuse_lost(conn, parts)
-            failures = self._lent(conn, parts, call, stage)
+        for part in parts:  # what it has sent in a call that was rolled back
+            part.sends = []
+        with self._caller.opened(handler) as (given, conn, run):
+            run(self._refuse_lost, parts)
+            failures = self._lent(conn, parts, lambda: call(given), stage)
             if failures:
                 raise Failed(failures)
             check_time()
             if any([self.is_cancelled(part.lane) for part in parts]):
                 raise Cancelled
-            try:
-                flagged = self._settle(conn, parts)
-            except OutOfDate:
-                misuse = missed(conn, "the handler")
-                if misuse is None:
-                    raise
-                raise misuse from None
+            flagged = run(self._settle, parts)
             stage.led = led_elsewhere(conn)
             stage.committing = True
         self._settled(parts, flagged)
@@ -161,12 +160,12 @@ class BatchTransaction:
     def _lent(
         conn: Connection,
         parts: list[Part],
-        call: Callable[[Connection], Failures],
+        call: Callable[[], Failures],
         stage: TransactionProgress,
     ) -> Failures:
         try:
             with lent(conn, stage, "the handler"):
-                return call(conn)
+                return call()
         except HandlerMisuse as error:
             if not stage.ended:
                 raise
@@ -199,12 +198,19 @@ class BatchTransaction:
             shares.append(Share(lane.row.msg_id, followers, ahead))
         first = parts[0].lane
         tables, tries = self._setup.tables, first.row.tries
-        flagged = store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
+        try:
+            flagged = store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
+        except OutOfDate:
+            misuse = missed(conn, "the handler")
+            if misuse is None:
+                raise
+            raise misuse from None
         if self._setup.registry.has_follow_ups:
             registry = self._setup.registry
             rows = [row for part in parts for row in part.lane.taken()]
             about = [follow_ups(registry, tables, row, Outcome.DONE, None) for row in rows]
             send_all(conn, tables, [one for sends in about for one in sends])
+        self._caller.send_with(conn, [one for part in parts for one in part.sends])
         return flagged
 
     def _was_committed(self, parts: list[Part]) -> bool:
@@ -415,10 +421,10 @@ class BatchCaller:
             self._shared.log.info(text, *what)
 
     def _in_transaction(self, parts: list[Part], handler: Handler, running: Execution) -> None:
-        def call(conn: Connection) -> Failures:
+        def call(conn: Any) -> Failures:
             return self._call(parts, handler, running, conn)
 
-        self._transaction.run(parts, call, lambda: self._check_time(handler, running))
+        self._transaction.run(parts, call, lambda: self._check_time(handler, running), handler)
 
     def _raised(self, error: BaseException, batch: Batch, running: Execution) -> None:
         """After an exception: a single message gets its result; otherwise all lanes without a
@@ -495,27 +501,32 @@ class BatchCaller:
 
     # ------------------------------------------------------------ the handler
 
-    def _call(
-        self, parts: list[Part], handler: Handler, running: Execution, conn: Connection | None
-    ) -> Failures:
-        """Call the handler; returns the failures that it has named. Raises whatever it raises."""
+    def _call(self, parts: list[Part], handler: Handler, running: Execution, conn: Any) -> Failures:
+        """Call the handler; returns the failures that it has named. Raises whatever it raises.
+        conn: a Connection, of an async handler an AsyncConnection; None without a transaction."""
         owner, attempt = parts[0].lane.owner, parts[0].lane.row.tries + 1
         messages = [message for part in parts for message in part.messages]
         if handler.batch is None:
-            self._call_each(messages, owner, handler, running, conn)
+            self._call_each(parts, messages, owner, handler, running, conn)
             return {}
-        context = BatchContext(messages, owner, attempt, running, conn, self._setup)
+        on_loop = handler.is_async and conn is not None
+        kind = AsyncBatchContext if on_loop else BatchContext
+        context = kind(messages, owner, attempt, running, conn, self._setup)
         try:
             arguments = (messages, context) if handler.takes_context else (messages,)
             value = self._of_handler(handler, running, *arguments)
         finally:
-            Part.share_out(context._ended_with(), parts)
+            sent = context._ended_with()
+            if on_loop:  # all of it, with the one outcome of all
+                parts[0].sends = [one for of_one in sent.values() for one in of_one]
+            else:
+                Part.share_out(sent, parts)
         result = self._caller.outcomes.returned(value, handler, attempt)
         if result is not DONE:
             raise _NotDone(result)
         failures = context._counted()
         if not failures:
-            self._caller.flush(context)
+            self._caller.flush(context, conn)
         return failures
 
     def _of_handler(self, handler: Handler, running: Execution, *arguments: Any) -> Any:
@@ -526,24 +537,31 @@ class BatchCaller:
 
     def _call_each(
         self,
+        parts: list[Part],
         messages: list[Message[Any]],
         owner: str,
         handler: Handler,
         running: Execution,
-        conn: Connection | None,
+        conn: Any,
     ) -> None:
         """Call the handler of a group once for each message; its timeout is for one call."""
         for message in messages:
             running.called, running.since = message.msg_id, time.monotonic()
             if handler.timeout is not None:
                 running.until = running.since + handler.timeout
-            context = Context(message, owner, 1, running, conn, setup=self._setup)
+            context = (
+                AsyncContext(message, owner, 1, running, conn, self._setup)
+                if handler.is_async
+                else Context(message, owner, 1, running, conn, setup=self._setup)
+            )
             arguments = (message, context) if handler.takes_context else (message,)
             value = self._of_handler(handler, running, *arguments)
             result = self._caller.outcomes.returned(value, handler, 1)
             if result is not DONE:
                 raise _NotDone(result)
-            self._caller.flush(context)
+            self._caller.flush(context, conn)
+            if handler.is_async:
+                parts[0].sends += [one for _, one in context._sent() or ()]
             self._check_time(handler, running)
         running.called = None
 

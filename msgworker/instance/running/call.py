@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -42,15 +42,25 @@ from msgworker.instance.observers import facts, log_time_limit
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
+from msgworker.instance.running.on_loop import AsyncContext, LoopTransactions
 from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_of
 from msgworker.instance.running.pool import AsyncCalls
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Setup, Shared
-from msgworker.message import DEFAULT_TOPIC, Message, Outcome, Settled, filled, topic_of
+from msgworker.message import (
+    DEFAULT_TOPIC,
+    Message,
+    Outcome,
+    Outgoing,
+    Settled,
+    filled,
+    topic_of,
+)
 from msgworker.payload import decode, quoted
 from msgworker.store import done, recover, schedules
 from msgworker.store import settle as store
 from msgworker.store.rows import Row, with_payload
+from msgworker.store.send import notify, send_all
 
 # --- Transactions that run handlers, each on a connection of its thread, until the result is
 # known.
@@ -235,6 +245,7 @@ class Caller:
         self.before_settle = before_settle
         self._pid = setup.pid
         self._loop = AsyncCalls(self._pid, setup.loop, shared.stop)
+        self.on_loop = LoopTransactions(setup, shared.stop.gave_up, self._loop)
         self.budget = PayloadBudget(setup.settings.payload_budget)
         self.outcomes = shared.outcomes
         self.transacting = Transacting(setup, shared)
@@ -380,6 +391,7 @@ class Caller:
     def close(self) -> None:
         """Return the threads' connections; the threads must have ended."""
         self._shared.connector.spare.close()
+        self.on_loop.close()
         self._loop.close()
 
     def call(self, handler: Handler, running: Execution, *arguments: Any) -> Any:
@@ -417,8 +429,10 @@ class Caller:
     ) -> Result:
         """Handler and outcome in one transaction."""
 
+        run = self._on_loop if handler.is_async else self._in_one_transaction
+
         def once(stage: TransactionProgress) -> None:
-            self._in_one_transaction(lane, msg, handler, running, stage)
+            run(lane, msg, handler, running, stage)
 
         self.transacting.until_committed(
             lane.row, lane.owner, once, lambda: self._was_committed(lane)
@@ -443,19 +457,85 @@ class Caller:
                 arguments = (msg, context) if handler.takes_context else (msg,)
                 value = self.call(handler, running, *arguments)
                 result = self.outcomes.returned(value, handler, attempt)
-                self.flush(context)
-            if result is not DONE:
-                raise _Undo(result)
-            if running.until is not None and time.monotonic() > running.until:
-                raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
-            self._refuse_cancelled(lane)
+                self.flush(context, conn)
+            self._refuse_undone(result, lane, handler, running)
             fate = self._settle(conn, lane, stage)
             stage.led = led_elsewhere(conn)
             stage.committing = True
+        self._committed(lane, fate, stage)
+
+    def _on_loop(
+        self,
+        lane: Lane,
+        msg: Message[Any],
+        handler: Handler,
+        running: Execution,
+        stage: TransactionProgress,
+    ) -> None:
+        """As `_in_one_transaction`, for an async handler."""
+        attempt, on = lane.row.tries + 1, self.on_loop
+
+        def settle(conn: Connection) -> Settled:
+            fate = self._settle(conn, lane, stage)
+            self.send_with(conn, sent)
+            return fate
+
+        with on.transaction() as given:
+            conn = given.sync_connection
+            assert conn is not None
+            on.run(given, self._refuse_lost, lane)
+            self._refuse_cancelled(lane)
+            context = AsyncContext(msg, lane.owner, attempt, running, given, self._setup)
+            with lent(conn, stage, "the handler"):
+                arguments = (msg, context) if handler.takes_context else (msg,)
+                try:
+                    value = self.call(handler, running, *arguments)
+                finally:
+                    sent = [message for _, message in context._sent() or ()]
+                result = self.outcomes.returned(value, handler, attempt)
+                self.flush(context, given)
+            self._refuse_undone(result, lane, handler, running)
+            fate = on.run(given, settle)
+            stage.led = led_elsewhere(conn)
+            stage.committing = True
+        self._committed(lane, fate, stage)
+
+    def _refuse_undone(
+        self, result: Result, lane: Lane, handler: Handler, running: Execution
+    ) -> None:
+        """Roll back unless the handler has returned in time, with nothing but "done"."""
+        if result is not DONE:
+            raise _Undo(result)
+        if running.until is not None and time.monotonic() > running.until:
+            raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
+        self._refuse_cancelled(lane)
+
+    def _committed(self, lane: Lane, fate: Settled, stage: TransactionProgress) -> None:
         lane.settled = fate is Settled.ADVANCED
         if stage.led is not None and not self._was_committed(lane):
             lane.settled = None
             raise misled("the handler", stage.led)
+
+    def send_with(self, conn: Connection, sent: Sequence[Outgoing]) -> None:
+        """Insert what an async handler has sent, in the transaction of its outcome."""
+        if sent:
+            send_all(conn, self._setup.tables, sent)
+            if self._setup.channel is not None:
+                notify(conn, self._setup.channel)
+
+    @contextmanager
+    def opened(self, handler: Handler) -> Iterator[tuple[Any, Connection, Callable[..., Any]]]:
+        """A transaction that runs a handler: the connection that the handler gets, the Connection
+        that this is or has behind it, and how to call a function with that, which may send
+        statements."""
+        if handler.is_async:
+            with self.on_loop.transaction() as given:
+                assert given.sync_connection is not None
+                yield given, given.sync_connection, partial(self.on_loop.run, given)
+            return
+        link = self.transacting.link()
+        with link.lock, link.transaction() as conn:
+            yield conn, conn, lambda fn, *arguments: fn(conn, *arguments)
 
     def _refuse_lost(self, conn: Connection, lane: Lane) -> None:
         """Raise LostClaim if our lease was lost since the claim and others may have the message."""
@@ -471,12 +551,16 @@ class Caller:
         if in_flight.cancels and (request := in_flight.cancelled(lane.row)) is not None:
             raise _Undo(cancelled(request))
 
-    @staticmethod
-    def flush(context: Context) -> None:
-        session = context._session
-        if session is not None:
-            session.commit()  # its savepoint only
-            session.close()
+    def flush(self, context: Context, given: Any) -> None:
+        """Write what the session of a transactional handler holds. given: its connection."""
+        session: Any = context._session
+        if session is None:
+            return
+        if (behind := getattr(session, "sync_session", None)) is not None:
+            self.on_loop.run(given, lambda _: (behind.commit(), behind.close()))
+            return
+        session.commit()  # its savepoint only
+        session.close()
 
     def _settle(self, conn: Connection, lane: Lane, stage: TransactionProgress) -> Settled:
         self.before_settle(lane)

@@ -338,7 +338,7 @@ class Context:
         if message.on_duplicate == "raise":
             raise HandlerMisuse(
                 'on_duplicate="raise" cannot raise in a plain handler, whose messages are sent '
-                'when it has returned; use "skip" or "replace", or transactional=True '
+                'when it has returned; use "skip" or "replace", or transactional=True, not async '
                 "(transactional_items=True in an item of a fan-out)"
             )
         if item is not None:

@@ -318,8 +318,6 @@ def make_handler(
     )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise HandlerError(f"handler {name} is a generator; its body would never run")
-    if is_async and new.transactional:
-        raise HandlerError(f"handler {name}: transactional handlers are plain functions, not async")
     return replace(
         new,
         takes_context=takes_context(fn, name, batch=batch is not None),

@@ -20,7 +20,7 @@ from msgworker.instance.connections import no_child_returns
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.observers import facts
 from msgworker.instance.running.in_flight import Execution, InFlight, Lane
-from msgworker.instance.running.outcome import Result, fault
+from msgworker.instance.running.outcome import LoopClosed, Result, fault
 from msgworker.instance.state import Setup, Shared, outlive
 from msgworker.instance.stop import Stop
 from msgworker.logs import logger
@@ -463,10 +463,6 @@ class _CallersLoop:
             raise LoopClosed(text) from error
 
 
-class LoopClosed(asyncio.CancelledError):
-    """The loop of an async handler is closed: the handler does not go on."""
-
-
 class AsyncCalls:
     """Runs async handlers in one event loop; called by handler threads.
 
@@ -485,15 +481,7 @@ class AsyncCalls:
         """Run a coroutine to its end. After `timeout` seconds it is cancelled and HandlerTimeout
         raised. It is also cancelled when an operator cancels its message, and at the end of the
         grace time."""
-        limited = self._limited(coroutine, timeout, running)
-        try:
-            value = (self._callers or self._get()).run(limited)
-        except LoopClosed:
-            for one in (limited, coroutine):
-                if inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
-                    one.close()
-            running.stopped = True
-            raise
+        value = self.wait_for(self._limited(coroutine, timeout, running), coroutine)
         if isinstance(value, _Escaping):
             raise value.error
         if value is _CANCELLED:
@@ -501,6 +489,20 @@ class AsyncCalls:
             running.stopped = self._stop.requested.wait(LOOK_SECONDS)
             raise asyncio.CancelledError("the task of the handler was cancelled by other code")
         return value
+
+    def wait_for(self, *coroutines: Any) -> Any:
+        """Run a coroutine to its end; the others are those that it awaits. Raises what it raises,
+        and LoopClosed."""
+        try:
+            return (self._callers or self._get()).run(coroutines[0])
+        except LoopClosed:
+            for one in coroutines:
+                if inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
+                    one.close()
+            raise
+        except RuntimeError as error:
+            self._say_which_loop(error)
+            raise
 
     async def _limited(self, coroutine: Any, timeout: float | None, running: Execution) -> Any:
         task = asyncio.current_task()
@@ -532,9 +534,6 @@ class AsyncCalls:
             by_us = running.stopped or running.cancel_reason is not None
             if self._callers is not None and not by_us and task is not None and task.cancelling():
                 return _CANCELLED
-            raise
-        except RuntimeError as error:
-            self._say_which_loop(error)
             raise
         finally:
             running.end_task = None

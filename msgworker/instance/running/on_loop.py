@@ -1,0 +1,155 @@
+"""Transactional async handlers: their transaction, on a connection of the program's AsyncEngine,
+and their contexts.
+
+The handler thread begins the transaction, has the handler called, writes the outcome and commits,
+as it does for other handlers. What uses the connection runs in the event loop, and the thread waits
+for it.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgworker.db import beside_loop, is_aborted, is_spoilt
+from msgworker.instance.running.context import BatchContext, Cancellable, Context, Sends
+from msgworker.message import Message
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+
+    from msgworker.instance.running.pool import AsyncCalls
+    from msgworker.instance.state import Setup
+
+T = TypeVar("T")
+
+
+class LoopTransactions:
+    """The transactions of async handlers; used by handler threads. In the caller's loop they use
+    the pool of the program's engine, in the instance's own one of their own."""
+
+    def __init__(self, setup: Setup, gave_up: Callable[[], bool], calls: AsyncCalls) -> None:
+        engine = setup.async_engine
+        self._own = engine is not None and setup.loop is None
+        self._engine: AsyncEngine | None = beside_loop(engine) if self._own else engine
+        self._used = False
+        self._turns = setup.turns
+        self._gave_up = gave_up
+        self._calls = calls
+
+    @contextmanager
+    def transaction(self) -> Iterator[AsyncConnection]:
+        """A connection in a transaction, which commits at the end."""
+        with nullcontext() if self._turns is None else self._turns.until(self._gave_up):
+            conn = self._calls.wait_for(self._begun())
+            try:
+                yield conn
+                self._calls.wait_for(conn.commit())
+            finally:
+                with suppress(Exception, CancelledError):  # whatever it is, the outcome is known
+                    self._calls.wait_for(self._returned(conn))
+
+    def run(self, conn: AsyncConnection, fn: Callable[..., T], *arguments: Any) -> T:
+        """Call `fn(connection, *arguments)`, with the Connection behind `conn`, in the loop."""
+        found: T = self._calls.wait_for(conn.run_sync(fn, *arguments))
+        return found
+
+    def close(self) -> None:
+        """Close the connections of a pool of our own; the threads must have ended."""
+        if self._own and self._used and self._engine is not None:
+            with suppress(Exception, CancelledError):  # its loop may be broken
+                self._calls.wait_for(self._engine.dispose())
+
+    async def _begun(self) -> AsyncConnection:
+        assert self._engine is not None  # `App` refuses such a handler without one
+        self._used = True
+        conn = await self._engine.connect()
+        try:
+            await conn.begin()
+        except BaseException:
+            await self._returned(conn)
+            raise
+        return conn
+
+    @staticmethod
+    async def _returned(conn: AsyncConnection) -> None:
+        if conn.sync_connection is not None and is_spoilt(conn.sync_connection):
+            await conn.invalidate()
+        await conn.close()
+
+
+class _Lent:
+    """What differs where the connection is one of SQLAlchemy's asyncio."""
+
+    __slots__ = ()
+    _lent: AsyncConnection
+    _session: Any
+
+    @property
+    def connection(self) -> AsyncConnection:
+        """The AsyncConnection in whose transaction the message is settled; in a batch or a group,
+        all of them."""
+        return self._lent
+
+    @property
+    def session(self) -> AsyncSession:
+        """An AsyncSession on `connection`; flushed, not committed, when the handler returns."""
+        if self._session is None:
+            from sqlalchemy.ext.asyncio import AsyncSession
+
+            self._session = AsyncSession(bind=self._lent, join_transaction_mode="create_savepoint")
+        found: AsyncSession = self._session
+        return found
+
+
+class AsyncContext(_Lent, Context):  # type: ignore[misc]
+    """The Context of an async handler with transactional=True: `connection` is an AsyncConnection
+    and `session` an AsyncSession, of the App's AsyncEngine. Writes there commit together with the
+    outcome, or not at all. `send`, without await, inserts when the handler has returned, in the
+    same transaction, and returns None. All else is as in Context."""
+
+    __slots__ = ("_lent",)
+
+    def __init__(
+        self,
+        msg: Message[Any],
+        instance_id: str,
+        attempt: int,
+        running: Cancellable,
+        connection: AsyncConnection,
+        setup: Sends,
+    ) -> None:
+        super().__init__(msg, instance_id, attempt, running, setup=setup)
+        self._lent = connection
+
+
+class AsyncBatchContext(_Lent, BatchContext):  # type: ignore[misc]
+    """The BatchContext of an async handler with transactional=True and batch=...; `connection`,
+    `session` and `send` are as in AsyncContext."""
+
+    __slots__ = ("_lent",)
+
+    def __init__(
+        self,
+        messages: Sequence[Message[Any]],
+        instance_id: str,
+        attempt: int,
+        running: Cancellable,
+        connection: AsyncConnection,
+        setup: Sends,
+    ) -> None:
+        super().__init__(messages, instance_id, attempt, running, setup=setup)
+        self._lent = connection
+
+    def send(self, topic: str, payload: Any = None, **options: Any) -> Any:
+        if options.get("of") is None:
+            options["of"] = self._messages[0]
+        return super().send(topic, payload, **options)
+
+    def _is_broken(self) -> bool:
+        conn = self._lent.sync_connection
+        if self._session is not None and not self._session.is_active:
+            return True
+        return conn is not None and is_aborted(conn)
