@@ -476,9 +476,9 @@ class Caller:
         attempt, on = lane.row.tries + 1, self.on_loop
 
         def settle(conn: Connection) -> Settled:
-            fate = self._settle(conn, lane, stage)
+            settled = self._settle(conn, lane, stage)
             self.send_with(conn, sent)
-            return fate
+            return settled
 
         with on.transaction() as given:
             conn = given.sync_connection
