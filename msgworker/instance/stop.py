@@ -58,7 +58,10 @@ async def in_thread(work: Callable[[], T], interrupted: Callable[[], object] = l
         except BaseException as error:
             ended.set_exception(error)
 
-    threading.Thread(target=run, name="msgworker-beside", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="msgworker-beside", daemon=True).start()
+    except RuntimeError:  # no other thread can be started
+        run()
     waiting = asyncio.wrap_future(ended)
     cancelled: asyncio.CancelledError | None = None
     while not waiting.done():

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import anyio
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
@@ -219,6 +220,31 @@ def test_a_timeout_round_the_block_is_a_timeout(app):
 
     with pytest.raises(TimeoutError):
         asyncio.run(main())
+    assert leases(app) == {}
+
+
+@SQLITE
+def test_a_scope_of_anyio_that_is_cancelled_ends_the_block_without_a_grace_time(app, table):
+    started = threading.Event()
+
+    @app.handler("t")
+    async def handle(msg: Message) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        send(app, "a")
+        with anyio.move_on_after(60) as scope:
+            async with app.running(threads=1):
+                await asyncio.to_thread(started.wait, 60)
+                scope.cancel()
+                await asyncio.sleep(60)
+        assert scope.cancelled_caught
+
+    begun = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - begun < 20
+    assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)]
     assert leases(app) == {}
 
 

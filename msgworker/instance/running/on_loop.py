@@ -8,13 +8,13 @@ for it.
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgworker.db import beside_loop, is_aborted, is_spoilt
 from msgworker.instance.running.context import BatchContext, Cancellable, Context, Sends
+from msgworker.instance.running.outcome import CANCELLED, LoopEnded
 from msgworker.message import Message
 
 if TYPE_CHECKING:
@@ -43,24 +43,31 @@ class LoopTransactions:
     def transaction(self) -> Iterator[AsyncConnection]:
         """A connection in a transaction, which commits at the end."""
         with nullcontext() if self._turns is None else self._turns.until(self._gave_up):
-            conn = self._calls.wait_for(self._begun())
+            conn = self._wait_for(self._begun())
             try:
                 yield conn
-                self._calls.wait_for(conn.commit())
+                self._wait_for(conn.commit())
             finally:
-                with suppress(Exception, CancelledError):  # whatever it is, the outcome is known
-                    self._calls.wait_for(self._returned(conn))
+                with suppress(Exception, LoopEnded):  # whatever it is, the outcome is known
+                    self._wait_for(self._returned(conn))
 
     def run(self, conn: AsyncConnection, fn: Callable[..., T], *arguments: Any) -> T:
         """Call `fn(connection, *arguments)`, with the Connection behind `conn`, in the loop."""
-        found: T = self._calls.wait_for(conn.run_sync(fn, *arguments))
+        found: T = self._wait_for(conn.run_sync(fn, *arguments))
         return found
 
     def close(self) -> None:
         """Close the connections of a pool of our own; the threads must have ended."""
         if self._own and self._used and self._engine is not None:
-            with suppress(Exception, CancelledError):  # its loop may be broken
-                self._calls.wait_for(self._engine.dispose())
+            with suppress(Exception, LoopEnded):  # its loop may be broken
+                self._wait_for(self._engine.dispose())
+
+    def _wait_for(self, coroutine: Any) -> Any:
+        """Run a coroutine of ours, which only the end of its loop cancels."""
+        try:
+            return self._calls.wait_for(coroutine)
+        except CANCELLED as error:
+            raise LoopEnded("the loop of an async handler ends") from error
 
     async def _begun(self) -> AsyncConnection:
         assert self._engine is not None  # `App` refuses such a handler without one

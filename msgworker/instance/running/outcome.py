@@ -135,8 +135,9 @@ class Stopped(RetryLater):
     """The worker stops in the middle of a fan-out, or its lease may be over; no try is counted."""
 
 
-class LoopClosed(asyncio.CancelledError):
-    """The loop of an async handler is closed: it does not go on, and no try is counted."""
+class LoopEnded(asyncio.CancelledError):
+    """The loop of an async handler is closed, or ends what runs there: the handler does not go on,
+    and no try is counted."""
 
 
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
@@ -193,7 +194,7 @@ class OutcomePolicy:
         kind = type(error)  # its own `__class__` may raise
         if issubclass(kind, KeyboardInterrupt):
             self._stop.requested.set()
-        return (stopped and issubclass(kind, CANCELLED)) or issubclass(kind, LoopClosed)
+        return (stopped and issubclass(kind, CANCELLED)) or issubclass(kind, LoopEnded)
 
     def _of_error(self, error: BaseException, handler: Handler, attempt: int) -> Result:
         """Never fails, even if every attribute of the error raises."""

@@ -20,7 +20,7 @@ from msgworker.instance.connections import no_child_returns
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.observers import facts
 from msgworker.instance.running.in_flight import Execution, InFlight, Lane
-from msgworker.instance.running.outcome import LoopClosed, Result, fault
+from msgworker.instance.running.outcome import LoopEnded, Result, fault
 from msgworker.instance.state import Setup, Shared, outlive
 from msgworker.instance.stop import Stop
 from msgworker.logs import logger
@@ -444,7 +444,7 @@ class _CallersLoop:
         self._stop = stop
 
     def run(self, coroutine: Any) -> Any:
-        """Run a coroutine to its end; raises what it raises, LoopClosed if it will not go on."""
+        """Run a coroutine to its end; raises what it raises, LoopEnded if it will not go on."""
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError as error:
@@ -460,7 +460,7 @@ class _CallersLoop:
             self._stop.stop_for(
                 MsgworkerError(f"{text}; leave the block of app.running(...) first")
             )
-            raise LoopClosed(text) from error
+            raise LoopEnded(text) from error
 
 
 class AsyncCalls:
@@ -492,10 +492,10 @@ class AsyncCalls:
 
     def wait_for(self, *coroutines: Any) -> Any:
         """Run a coroutine to its end; the others are those that it awaits. Raises what it raises,
-        and LoopClosed."""
+        and LoopEnded."""
         try:
             return (self._callers or self._get()).run(coroutines[0])
-        except LoopClosed:
+        except LoopEnded:
             for one in coroutines:
                 if inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
                     one.close()
