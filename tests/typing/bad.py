@@ -98,6 +98,7 @@ with app.engine.begin() as conn:
     app.send(conn, "t", unique_key="k", unique="always")  # error
     app.send_many(conn, "t", [], on_duplicate="ignore")  # error
     databases.send(conn, "t", unique_keys="k")  # error
+    app.asend(conn, "t")  # error
 
 
 def sends(ctx: Context, batch: BatchContext) -> None:

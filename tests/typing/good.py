@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 
 from msgworker import (
     App,
@@ -125,6 +126,14 @@ with app.engine.begin() as conn:
     app.send(conn, "t", {"a": 1}, unique_key="k", on_duplicate="replace", at=datetime.now(UTC))
     app.send_many(conn, "t", [({"a": 1}, "C-1")], on_duplicate="raise")
     databases.send(conn, "t", object_id="C-1", unique="open")
+
+
+async def produce(session: AsyncSession, conn: AsyncConnection) -> None:
+    await app.asend(session, "t", {"a": 1}, object_id="C-1", unique_key="k")
+    await app.asend_many(conn, "t", [({"a": 1}, "C-1")], priority=1)
+    async with App(create_async_engine("sqlite+aiosqlite:///a.db")).running(threads=2) as running:
+        running.wake()
+
 
 found = app.ops.find(status="dead", topic="t", since=datetime.now(UTC), limit=5)
 first = found[0].msg_id + 1
