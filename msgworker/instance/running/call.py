@@ -391,8 +391,7 @@ class Caller:
     def close(self) -> None:
         """Return the threads' connections; the threads must have ended."""
         self._shared.connector.spare.close()
-        self.on_loop.close()
-        self._loop.close()
+        self._loop.close(self.on_loop.close)
 
     def call(self, handler: Handler, running: Execution, *arguments: Any) -> Any:
         """Call the function of a handler."""

@@ -8,11 +8,14 @@ for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgworker.db import beside_loop, is_aborted, is_spoilt
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.db import Trouble, beside_loop, is_aborted, is_spoilt, reason_of, trouble
+from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.running.context import BatchContext, Cancellable, Context, Sends
 from msgworker.instance.running.outcome import CANCELLED, LoopEnded
 from msgworker.message import Message
@@ -56,11 +59,10 @@ class LoopTransactions:
         found: T = self._wait_for(conn.run_sync(fn, *arguments))
         return found
 
-    def close(self) -> None:
-        """Close the connections of a pool of our own; the threads must have ended."""
-        if self._own and self._used and self._engine is not None:
-            with suppress(Exception, LoopEnded):  # its loop may be broken
-                self._wait_for(self._engine.dispose())
+    @property
+    def close(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """Closes the connections of a pool of our own, if it has any."""
+        return self._engine.dispose if self._used and self._own and self._engine else None
 
     def _wait_for(self, coroutine: Any) -> Any:
         """Run a coroutine of ours, which only the end of its loop cancels."""
@@ -72,7 +74,12 @@ class LoopTransactions:
     async def _begun(self) -> AsyncConnection:
         assert self._engine is not None  # `App` refuses such a handler without one
         self._used = True
-        conn = await self._engine.connect()
+        try:
+            conn = await self._engine.connect()
+        except (DBAPIError, OSError) as error:  # of some drivers it is that of the socket
+            if trouble(error) is not Trouble.OTHER:
+                raise
+            raise DatabaseUnavailable(f"no connection: {reason_of(error)}") from error
         try:
             await conn.begin()
         except BaseException:

@@ -8,7 +8,7 @@ import inspect
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -358,6 +358,7 @@ _CANCELLED = object()
 """Returned for a handler whose task was cancelled, but not by us."""
 LOOK_SECONDS = 1.0
 """How often a handler thread checks whether the caller's loop was closed."""
+CLOSE_SECONDS = 5.0
 
 
 def _once(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> Callable[[], None]:
@@ -552,13 +553,17 @@ class AsyncCalls:
                 self._loop = _Loop()
             return self._loop
 
-    def close(self) -> None:
-        """Stop the loop, if it is ours; coroutines that still run are dropped."""
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        """Stop the loop, if it is ours; coroutines that still run are dropped. last: what is to run
+        there before."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
+            if last is not None and not loop.broken:
+                with suppress(Exception):  # other code may block the loop
+                    asyncio.run_coroutine_threadsafe(last(), loop.loop).result(CLOSE_SECONDS)
             loop.close()
-            loop.thread.join(5)
+            loop.thread.join(CLOSE_SECONDS)
 
 
 _OF_ANOTHER_LOOP = ("attached to a different loop", "bound to a different event loop")
