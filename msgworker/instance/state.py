@@ -464,9 +464,8 @@ class Setup:
     is for both. topics: None = all that have a handler. chosen: `topics` is a selection of those.
     turns: for a database with a single writer. channel: where producers notify. scope: which slices
     of the table it claims from; None = all. schedules: those that the App declares. pid: its
-    process; a forked child is not part of it. clock: monotonic seconds, for objects without a
-    thread of their own. tracer: makes spans, or none. events: for the log, the tally and
-    subscribers. loop: of async handlers; None = its own. async_engine: for transactional ones.
+    process; a forked child is not part of it. clock: monotonic seconds. tracer: makes spans.
+    events: for the log, the tally and subscribers. loop, async_engine: of async handlers.
     """
 
     engine: sa.Engine

@@ -570,7 +570,9 @@ def test_a_transaction_of_an_async_handler_that_is_lost_runs_again_and_counts_no
                         "mysql": "KILL CONNECTION_ID()",
                     }
                     with suppress(sa.exc.SQLAlchemyError):
-                        await ctx.connection.execute(sa.text(end[app.engine.url.get_backend_name()]))
+                        await ctx.connection.execute(
+                            sa.text(end[app.engine.url.get_backend_name()])
+                        )
 
             send(own, "a", topic="one")
             async with own.running(threads=1):
