@@ -109,6 +109,7 @@ class App(Declaring):
             hint = nearest(unknown[0], Settings.names())
             raise ConfigError(f"unknown setting {unknown[0]!r}; {hint}")
         self.settings = Settings(**settings)
+        self._origins = dict.fromkeys(settings, "")
         if table is not None and not isinstance(table, MessageTable):
             raise ConfigError(f"table must be a MessageTable, got {table!r}")
         self.table = table or MessageTable()
@@ -145,6 +146,7 @@ class App(Declaring):
         """
         conf = load() if conf is None else conf
         made = cls(conf.url, table=table_from(conf), label=label, **conf.group("app"))
+        made._origins = dict(conf.origins)
         made._names_rule = conf.given("max_tries") or conf.given("on_dead")
         made.add_configured(conf)
         return made
@@ -959,6 +961,12 @@ class App(Declaring):
 def setup_of(app: App, topics: Iterable[str] | None = None) -> Setup:
     """What one instance of an App works on; for `msgworker.testing` and the tests."""
     return app._setup(app._chosen(topics), chosen=topics is not None)
+
+
+def origins_of(app: App) -> dict[str, str]:
+    """Where the settings of an App come from, as `Configuration.origins` says it; "" = its own
+    code. Without those of its engine and table that are in code, and without defaults."""
+    return dict(app._origins)
 
 
 def registry_of(app: App) -> Registry:

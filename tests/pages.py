@@ -61,7 +61,7 @@ VARIES = [
     (r"\bpid \d+|\[\d+\] \d+", "PID"),
     (r"[ \t]+", " "),
 ]
-OTHERS = re.compile(r"^\S+ warning table \S+: it is new here; .*\n", re.M)
+OTHERS = re.compile(r"^\S+ \S+ warning table \S+: it is new here; .*\n", re.M)
 """Said of the databases that other tests have on the same server."""
 END = "--- end of a command ---"
 SHOWN = {

@@ -16,6 +16,7 @@ from msgworker.cli.options import (
     configure,
     flags,
     import_app,
+    origins_of,
     settings_of,
 )
 from msgworker.cli.output import Column, print_json, print_table
@@ -38,10 +39,12 @@ def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: A
     file = given.get(CONFIG_FILE)
     chosen = {name: v if v != () else None for name, v in given.items() if name in SETTINGS}
     conf = configure(ctx, given)
+    origins = conf.origins
     if app_ref is not None:
-        keywords = settings_of(import_app(app_ref, ctx))
-        conf = load(chosen, keywords=keywords, keywords_from=app_ref, file=file)
-    rows = [(name, shown(conf, name, ctx), conf.origins[name]) for name in SETTINGS]
+        app = import_app(app_ref, ctx)
+        conf = load(chosen, keywords=settings_of(app), keywords_from=app_ref, file=file)
+        origins = conf.origins | origins_of(app, app_ref)
+    rows = [(name, shown(conf, name, ctx), origins[name]) for name in SETTINGS]
     if as_json:
         print_json([{"setting": n, "value": v, "origin": o} for n, v, o in rows])
         return

@@ -349,7 +349,9 @@ class Main(click.Group):
         extra: dict[str, Any],
     ) -> int:
         """Run the command; returns its exit code."""
-        for word in sys.argv[1:] if args is None else args:
+        args = list(sys.argv[1:] if args is None else args)
+        alone, args = not args, args or ["--help"]
+        for word in args:
             if found := _URL.search(word):  # also one in the wrong place, such as --table=URL
                 from msgworker.db import secrets_of
 
@@ -366,7 +368,7 @@ class Main(click.Group):
                 _traceback(error, call)
             print_error(sentence(error, call.engine, call.debug), call.secrets)
             code = exit_code_of(error, call.engine)
-        return code if isinstance(code, int) else 0
+        return ExitCode.USAGE if alone and not code else code if isinstance(code, int) else 0
 
 
 def attribute_of(name: str) -> str:
@@ -400,7 +402,6 @@ def exit_codes() -> str:
 @click.group(
     "msgworker",
     cls=Main,
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=exit_codes(),
 )

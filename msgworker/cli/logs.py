@@ -35,10 +35,16 @@ SHORT_TRACE = 2000
 
 
 class Lines(logging.Formatter):
-    """Formats a record as one line, text or JSON; in text the traceback of a warning follows."""
+    """Formats a record as one line, text or JSON; in text the traceback of a warning follows.
 
-    def __init__(self, *, form: str, secrets: set[str], tracebacks: bool) -> None:
+    dated: a line of text has the day, too.
+    """
+
+    def __init__(
+        self, *, form: str, secrets: set[str], tracebacks: bool, dated: bool = True
+    ) -> None:
         super().__init__()
+        self._clock = "%Y-%m-%d %H:%M:%S" if dated else "%H:%M:%S"
         self._json = form == "json"
         self._secrets = secrets
         self._tracebacks = tracebacks
@@ -66,7 +72,7 @@ class Lines(logging.Formatter):
         return json.dumps(event, default=str).replace("\x7f", "\\u007f")
 
     def _as_text(self, record: logging.LogRecord, text: str, facts: dict[str, Any]) -> str:
-        clock = f"{_instant(record).astimezone():%H:%M:%S}"
+        clock = _instant(record).astimezone().strftime(self._clock)
         parts = [f"{clock} {record.levelname.lower():<7} {text}"]
         error = _error(record)
         said = "" if error is None else without(_last_line(error), self._secrets)
@@ -158,7 +164,8 @@ def logging_to_stderr(
 ) -> Iterator[Screen]:
     """Send every log record of this process to stderr until the block ends."""
     screen = Screen()
-    screen.setFormatter(Lines(form=form, secrets=secrets, tracebacks=tracebacks))
+    dated = not screen.is_terminal  # a file or the log of a service is read on another day
+    screen.setFormatter(Lines(form=form, secrets=secrets, tracebacks=tracebacks, dated=dated))
     root = logging.getLogger()
     before, own = root.level, logging.getLogger("msgworker")
     own_before = own.level

@@ -14,6 +14,7 @@ import click
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable, db
+from msgworker.app import origins_of as app_origins
 from msgworker.cli import logs
 from msgworker.cli.group import METAVAR, Invocation, is_reference, set_debug
 from msgworker.cli.output import Usage
@@ -141,6 +142,20 @@ def settings_of(app: App) -> dict[str, Any]:
     }
     url = app.engine.url.render_as_string(hide_password=False)
     return {"url": url, "table": table.name, "columns": columns_of(table), **rules, **own}
+
+
+def origins_of(app: App, ref: str) -> dict[str, str]:
+    """Where each of `settings_of` comes from; ref: what its code is called."""
+    known = app_origins(app)
+    values, plain = settings_of(app), {name: s.default for name, s in SETTINGS.items()}
+    plain["columns"] = {}
+
+    def origin(name: str) -> str:
+        if name in known:
+            return known[name] or ref
+        return "default" if values[name] == plain[name] else ref
+
+    return {name: origin(name) for name in values}
 
 
 def columns_of(table: MessageTable) -> dict[str, str | None]:

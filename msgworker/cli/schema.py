@@ -24,7 +24,6 @@ from msgworker.cli.output import (
     print_text,
     safe,
     styled_as,
-    to_terminal,
     visible,
 )
 from msgworker.counted import plural
@@ -186,10 +185,15 @@ COLOURS = {Severity.NEEDED: "red", Severity.ADVISED: "yellow", Severity.FINE: "g
 
 @click.command("doctor")
 @click.option("--sql", is_flag=True, help="Print only the statements that are needed.")
+@click.option("--advised", is_flag=True, help="With --sql: also those that are advised.")
 @click.option("--plan", is_flag=True, help="Show the plan of the claim's query in full.")
 @on_table
-def doctor(ctx: click.Context, /, as_json: bool, sql: bool, plan: bool, **given: Any) -> int:
+def doctor(
+    ctx: click.Context, /, as_json: bool, sql: bool, advised: bool, plan: bool, **given: Any
+) -> int:
     """Compare the live table, indexes, rights and server with what is needed; change nothing."""
+    if advised and not sql:
+        raise Usage("--advised says what --sql prints: give both")
     app = open_app(ctx, given)
     found = app.ops.doctor()
     needed = [one for one in found if one.severity is Severity.NEEDED]
@@ -199,28 +203,30 @@ def doctor(ctx: click.Context, /, as_json: bool, sql: bool, plan: bool, **given:
         print_json({"findings": findings, "exit_code": code})
         return code
     if sql:
-        for statement in (s for one in needed for s in one.fix):
+        printed = (Severity.NEEDED, Severity.ADVISED) if advised else (Severity.NEEDED,)
+        for statement in (s for one in found if one.severity in printed for s in one.fix):
             click.echo(f"{visible(statement)};")
         for one in needed:
             if not one.fix:
                 click.echo(f"no statement fixes this: {visible(one.text)}", err=True)
         return code
-    click.echo(f"{masked(app.engine.url)}, table {visible(app.table.name)}\n")
+    advice = [one for one in found if one.severity is Severity.ADVISED]
+    click.echo(f"{masked(app.engine.url)}, table {visible(app.table.name)}")
+    text = f"{plural(len(needed), 'finding')} to fix{_printed_by(needed, '--sql')}"
+    click.echo(f"{text}, {len(advice)} advised{_printed_by(advice, '--sql --advised')}\n")
     for one in found:
         _print(one, plan)
-    advised = sum(one.severity is Severity.ADVISED for one in found)
-    click.echo(f"\n{plural(len(needed), 'finding')} to fix, {advised} advised")
-    if needed and to_terminal():
-        click.echo("`msgworker doctor --sql` prints only the statements; read them first", err=True)
     return code
+
+
+def _printed_by(found: list[Finding], options: str) -> str:
+    return f" (statements: {options})" if any(one.fix for one in found) else ""
 
 
 def _print(one: Finding, plan: bool) -> None:
     word = styled_as(f"{WORDS[one.severity]:<8}", COLOURS[one.severity])
     margin = f"{'':<17} "
     print_text(visible(one.text), first=f"{word} {one.check:<8} ", rest=margin)
-    for statement in one.fix:
-        print_text(f"{visible(statement)};", first=margin, rest=f"{margin}  ")
     if plan and one.detail:
         for line in one.detail.split("\n"):
             print_text(visible(line), first=margin, rest=f"{margin}  ")

@@ -18,6 +18,7 @@ from msgworker.cli.options import (
     configure,
     flags,
     import_app,
+    origins_of,
     settings_of,
 )
 from msgworker.config import SETTINGS, Configuration
@@ -77,10 +78,10 @@ def _values(
 ) -> list[tuple[str, Any, str]]:
     """Each setting with its origin, as `config` lists it; an App that was imported has its own."""
     own = {} if ref is None else settings_of(app)
-    rows: list[tuple[str, Any, str]] = [("url", db.masked(app.engine.url), conf.origins["url"])]
+    origins = conf.origins | ({} if ref is None else origins_of(app, ref))
+    rows: list[tuple[str, Any, str]] = [("url", db.masked(app.engine.url), origins["url"])]
     for name in SETTINGS:
-        if name in own and name != "url":
-            rows.append((name, text(own[name]), str(ref)))
-        elif name != "url":
-            rows.append((name, text(shown(conf, name, ctx)), conf.origins[name]))
-    return rows if ref is None else [("url", rows[0][1], ref), *rows[1:]]
+        if name != "url":
+            value = text(own[name] if name in own else shown(conf, name, ctx))
+            rows.append((name, value, origins[name]))
+    return rows

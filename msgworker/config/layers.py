@@ -105,8 +105,8 @@ def load(
 
     own = Path(folder) / "msgworker.toml" if file is None else Path(file)
     file_layer(_section(Path(folder) / "pyproject.toml"), "pyproject.toml [tool.msgworker]")
-    found = _known(_toml(own, needed=file is not None), own.name, TABLES)
-    file_layer(found, own.name)
+    name = own.name if file is None else str(file)
+    file_layer(_known(_toml(own, needed=file is not None), name, TABLES), name)
     variable = {name: s.variable for name, s in SETTINGS.items()}
     layer(_environment(environ), lambda name: f"environment {variable[name]}", variable.__getitem__)
     given = {name: value for name, value in (flags or {}).items() if value is not None}

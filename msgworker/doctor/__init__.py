@@ -47,6 +47,7 @@ CHECKS = (
     structure.indexes,
     structure.version,
     rows.rule,
+    rows.legacy,
     rows.left_over,
     rows.unseen,
     rows.schedules,

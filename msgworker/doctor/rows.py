@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -374,6 +375,23 @@ def rule(p: Subject) -> list[Finding]:
     if dying:
         text += f"; failed messages that would be dead at once: {dying:,}"
     return [advised("rule", text)]
+
+
+def legacy(p: Subject) -> list[Finding]:
+    """Rows from before msgworker that the first instance would handle."""
+    t = p.live
+    if t is None or p.as_is is None or mistyped(p.as_is) or p.no_rule is not None:
+        return []
+    tables = {own.name: _there(p, own) for own in own_tables(t)}
+    missing = frozenset(name for name, there in tables.items() if not there)
+    fresh = any(own.name in missing for own in own_tables(t, Need.RUN))
+    try:
+        with p.another() as conn, db.deadline(conn, SECONDS) if p.limit is None else nullcontext():
+            said = rules.legacy(conn, replace(t, missing=missing), untouched=fresh)
+    except DBAPIError as error:
+        db.raise_lost(error)
+        return []  # no right to read, or it takes too long without an index
+    return [advised("rows", said)] if said else []
 
 
 def _has_leases(p: Subject, t: Tables) -> bool:

@@ -276,12 +276,17 @@ def tables(p: Subject) -> list[Finding]:
     found: list[Finding] = []
     if not p.exists:
         text = f"table {p.spec.name} does not exist"
-        fix = p.create(p.ideal.message)
         near = describe.near_names(p.inspector, p.spec)
         text += f"; near names: {', '.join(near)}" if near else ""
-        if other := describe.elsewhere(p.conn, p.spec):
-            text += f"; {other}"
-            fix = fix if p.spec.is_default else []  # that one has the messages
+        other = describe.elsewhere(p.conn, p.spec)
+        text += f"; {other}" if other else ""
+        theirs = other and not p.spec.is_default  # that one has the messages
+        fix = [] if theirs else p.create(p.ideal.message)
+        beside = own_tables(p.ideal)
+        if not theirs and not any(db.is_there(p.inspector, table) for table in beside):
+            fix += [statement for table in beside for statement in p.create(table)]
+            text += f", nor do the {len(beside)} tables beside it: run `msgworker init-db`"
+            return [needed("tables", text, *fix)]
         found.append(needed("tables", text, *fix))
     else:
         count = db.row_estimate(p.conn, p.ideal.message)

@@ -113,8 +113,8 @@ def create(
     warn: Callable[[str], object] = lambda _: None,
 ) -> list[str]:
     """Create what is missing; return the names of what was created, [] if all was there.
-    warn: gets what is odd about the rows of a table that had no index of ours until now, and where
-    a table of a new one's name is in another schema.
+    warn: gets what is odd about the rows of a table that had no index of ours until now, how many
+    of them would be handled, and where a table of a new one's name is in another schema.
 
     Opens its own transactions. On a table that exists already only indexes are added (and, on
     MariaDB and MySQL, hidden generated columns; to our own table also columns of a later version);
@@ -154,6 +154,9 @@ def create(
     rules.record_version(engine, t)
     if as_is is not None and not before & {str(i.name).lower() for i in t.message.indexes}:
         _warn_of_statuses(engine, t, warn)
+        with connecting(engine) as conn:
+            if said := rules.legacy(conn, t):
+                warn(said)
     return made
 
 

@@ -393,6 +393,7 @@ def check_fit(engine: Engine, t: Tables) -> list[str]:
                 "object could run at once. Run `msgworker init-db`, or see `doctor`"
             )
         notes = [fault.text for fault in hidden] + _odd_ids(conn, t)
+        notes += [said] if (said := rules.legacy(conn, t)) else []
         if t.doubtful:  # else nothing is written at a start
             as_is = read(conn, sa.inspect(conn), t.spec, t.database)
             notes += [f.text for f in requirements.faults(as_is) if f.check == "rights"]

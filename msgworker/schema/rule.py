@@ -24,12 +24,14 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Engine, bindparam
 from sqlalchemy.exc import DBAPIError
 
+from msgworker.counted import plural
 from msgworker.db import Database, Trouble, connecting, now, now_plus, trouble, writing
 from msgworker.errors import ConfigError, RuleChanged, SchemaError
-from msgworker.message import ends_at
+from msgworker.message import Status, ends_at
 from msgworker.schema import describe
 from msgworker.store import lease, recover
 from msgworker.table import (
+    HISTORY,
     LEAST,
     MAX_TRIES,
     NEWEST,
@@ -43,6 +45,8 @@ KIND = "rule"
 NEVER_SECONDS = 50 * 366 * 86_400.0
 """After so long the row says that it expires, for those who delete what has expired."""
 BLOCK = "block"
+BEFORE = "before"
+"""Its key of the highest id of the rows that were there when the rule was recorded."""
 LOOK_SECONDS = 0.05
 ALONE_LOOK_SECONDS = 0.004
 AGAIN_SECONDS = 20.0
@@ -133,17 +137,19 @@ def _rule(t: Tables, text: str) -> Rule:
     return rule
 
 
-def _text(t: Tables, rule: Rule) -> str:
-    return json.dumps({"table": t.message.name, **rule._asdict()})
+def _text(t: Tables, rule: Rule, before: Any = None) -> str:
+    known = {BEFORE: before} if isinstance(before, int) else {}
+    return json.dumps({"table": t.message.name, **rule._asdict(), **known})
 
 
 def record(conn: Connection, t: Tables) -> None:
-    """Record the rule of `t`, the first one. In the caller's transaction; raises IntegrityError
-    where there is one by now."""
-    c, text = t.lease.c, _text(t, Rule.of(t.spec))
+    """Record the rule of `t`, the first one, and how far rows of a table with a name of its own go
+    back before it. In the caller's transaction; raises IntegrityError where there is one by now."""
+    highest = None if t.spec.is_default else conn.scalar(sa.select(sa.func.max(t.cols().msg_id)))
+    c, text = t.lease.c, _text(t, Rule.of(t.spec), highest)
     emptied = sa.update(t.lease).where(c.name == _name(t), c.serves.is_(None))
     if not conn.execute(emptied.values(serves=text)).rowcount:
-        conn.execute(recording(t))
+        conn.execute(_inserting(t, KIND, text))
 
 
 def recording(t: Tables) -> sa.Insert:
@@ -305,7 +311,8 @@ def change(conn: Connection, t: Tables, wanted: Rule, *, may_bury: bool = False)
     died = _bury(conn, t, wanted)
     _renumber(conn, t, found, wanted)
     c = t.lease.c
-    values = {"serves": _text(t, wanted), "term": c.term + 1, "renewed_at": now()}
+    text = _text(t, wanted, _before(conn, t))
+    values = {"serves": text, "term": c.term + 1, "renewed_at": now()}
     conn.execute(sa.update(t.lease).where(c.name == _name(t)).values(values))
     return Verdict(Answer.CHANGED, died)
 
@@ -359,6 +366,66 @@ def _renumbered(
 
 def _number(value: int) -> ColumnElement[int]:
     return sa.literal_column(str(value), sa.Integer())
+
+
+# ---------------------------------------------------------------- rows from before the rule
+
+COUNTED = 10_000
+EVERY = 2**63 - 1
+
+
+def legacy(conn: Connection, t: Tables, *, untouched: bool = False) -> str | None:
+    """What an instance will handle of the rows that were in the table before msgworker, as a
+    sentence; None if there is none, or if an instance has worked on the table already. untouched:
+    none has, since not even its tables are there."""
+    if t.spec.is_default:
+        return None
+    before = EVERY if untouched else _before(conn, t)
+    if before is None or (not untouched and _worked(conn, t)):
+        return None
+    c = t.cols()
+    indexed = t.indexes is not None and t.spec.index_name("object") in t.indexes
+    rows: Any = sa.select(c.status.label("s"), c.msg_id.label("i"))
+    if indexed:
+        rows = t.hinted(rows, t.message, "object").where(t.all_open(c))
+    rows = rows.where(t.claimable(c), c.msg_id <= sa.literal(before, sa.BigInteger()))
+    some = rows.limit(COUNTED).subquery("b").c
+    groups = sa.select(some.s, sa.func.count(), sa.func.min(some.i)).group_by(some.s)
+    found = {Status(int(status)): (count, first) for status, count, first in conn.execute(groups)}
+    if not found:
+        return None
+    total = sum(count for count, _ in found.values())
+    said = [
+        f"{found[status][0]:,} {word}"
+        for status, word in ((Status.NEW, "new"), (Status.FAILED, "failed with tries left"))
+        if status in found
+    ]
+    return (
+        f"{'at least ' if total >= COUNTED else ''}{plural(total, 'row')} from before msgworker "
+        f"would be handled ({', '.join(said)}; message {min(first for _, first in found.values())} "
+        "first), as soon as an instance has a handler for them: `msgworker discard` those that "
+        "must not be"
+    )
+
+
+def _before(conn: Connection, t: Tables) -> int | None:
+    """The highest id of the rows from before; all rows are where no rule is recorded yet."""
+    found = conn.execute(t.built("rule_read", lambda: _query(t)), {"mw_name": _name(t)}).first()
+    if found is None:
+        return EVERY
+    highest = json.loads(found[0]).get(BEFORE)
+    return highest if isinstance(highest, int) else None
+
+
+def _worked(conn: Connection, t: Tables) -> bool:
+    """Whether an instance has worked on the table, as far as is kept."""
+    kept = [t.failed_try, *([] if HISTORY.of(t).name in t.missing else [HISTORY.of(t)])]
+    for table in kept:
+        name = table.c.table_name
+        query = sa.select(name).where(name == bindparam("mw_table")).limit(1)
+        if conn.execute(query, {"mw_table": t.message.name}).first() is not None:
+            return True
+    return False
 
 
 # ---------------------------------------------------------------- the version of the schema

@@ -406,7 +406,26 @@ def test_config_shows_value_and_origin(cli: Cli, folder: Path) -> None:
     with_app = json.loads(cli("config", "--json", "--app", "crm:app").stdout)
     values = {row["setting"]: (row["value"], row["origin"]) for row in with_app}
     assert values["lease_seconds"] == (9.0, "crm:app")
+    assert values["lanes_limit"] == (1000, "default")
     assert values["threads"] == (9, "msgworker.toml")
+
+
+def test_config_names_what_an_app_has_read(cli: Cli, folder: Path) -> None:
+    (folder / "msgworker.toml").write_text(
+        "url = 'sqlite:///c.db'\nlease_seconds = 12\nthreads = 2"
+    )
+    (folder / "read.py").write_text("from msgworker import App\napp = App.from_config()\n")
+    done = cli("config", "read:app", "--json", env={"MSGWORKER_RUN_LIMIT": "7"})
+    found = {row["setting"]: row["origin"] for row in json.loads(done.stdout)}
+    names = ("url", "table", "lease_seconds", "run_limit", "lanes_limit", "threads")
+    toml, variable = "msgworker.toml", "environment MSGWORKER_RUN_LIMIT"
+    assert [found[name] for name in names] == [toml, "default", toml, variable, "default", toml]
+
+
+def test_without_a_command_the_help_is_printed(cli: Cli) -> None:
+    done = cli()
+    assert (done.exit_code, done.stderr) == (2, "")
+    assert done.stdout == cli("--help").stdout
 
 
 def test_config_file_is_taken_from_the_flag(cli: Cli, folder: Path) -> None:

@@ -138,6 +138,16 @@ def test_one_event_is_one_line(form: str) -> None:
     assert "canary" not in text
 
 
+def test_a_line_has_the_date_except_on_a_terminal() -> None:
+    made = record("x")
+    day = f"{datetime.fromtimestamp(made.created, UTC).astimezone():%Y-%m-%d }"
+    texts = [
+        Lines(form="text", secrets=set(), tracebacks=False, dated=dated).format(made)
+        for dated in (True, False)
+    ]
+    assert texts[0] == day + texts[1]
+
+
 def test_json_log_has_the_facts() -> None:
     lines = Lines(form="json", secrets=set(), tracebacks=False)
     facts = {"instance": "i", "msg_id": 3, "object_id": "C-1", "topic": "t", "try": 2}

@@ -275,7 +275,7 @@ def test_status_and_list_say_how_far_they_looked(crm: Cli) -> None:
 def test_doctor_is_content_with_a_fresh_schema(crm: Cli) -> None:
     done = crm("doctor", *AT)
     assert done.exit_code == 0, done.stdout
-    assert "0 findings to fix" in done.stdout
+    assert done.stdout.splitlines()[1] == "0 findings to fix, 0 advised"
     found = json.loads(crm("doctor", *AT, "--json").stdout)
     assert found["exit_code"] == 0
     assert {one["severity"] for one in found["findings"]} <= {"fine", "advised"}
@@ -284,13 +284,33 @@ def test_doctor_is_content_with_a_fresh_schema(crm: Cli) -> None:
 def test_doctor_without_a_schema_ends_with_4_and_its_sql_mends_it(cli: Cli, folder: Path) -> None:
     done = cli("doctor", *AT)
     assert done.exit_code == 4
-    assert "table msgworker_message does not exist" in done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[1:3] == ["1 finding to fix (statements: --sql), 0 advised", ""]
+    assert "nor do the 12 tables beside it: run `msgworker init-db`" in "\n".join(lines[3:])
+    assert "CREATE" not in done.stdout
     script = cli("doctor", *AT, "--sql")
     assert script.exit_code == 4
     for statement in script.stdout.split(";\n"):
         if statement.strip():
             sql(folder, statement)
     assert cli("doctor", *AT).exit_code == 0
+    assert cli("init-db", *AT).stdout.startswith("nothing to do")
+
+
+def test_doctor_prints_statements_with_sql_only(crm: Cli, folder: Path) -> None:
+    sql(folder, "DROP TABLE msgworker_pause")
+    sql(folder, "DROP INDEX msgworker_message_due")
+    done = crm("doctor", *AT)
+    text = "1 finding to fix (statements: --sql), 2 advised (statements: --sql --advised)"
+    assert done.stdout.splitlines()[1] == text
+    assert "CREATE" not in done.stdout
+    needed = crm("doctor", *AT, "--sql").stdout
+    assert (needed.count("CREATE"), "INDEX msgworker_message_due" in needed) == (1, True)
+    both = crm("doctor", *AT, "--sql", "--advised").stdout
+    assert ("CREATE TABLE msgworker_pause" in both, needed.strip() in both) == (True, True)
+    refused = crm("doctor", *AT, "--advised")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--advised says what --sql prints: give both" in refused.stderr
 
 
 def test_doctor_sql_says_what_no_statement_mends(cli: Cli, folder: Path) -> None:
@@ -306,7 +326,9 @@ def test_doctor_finds_a_dropped_guard(crm: Cli, folder: Path) -> None:
     sql(folder, "DROP INDEX msgworker_message_guard")
     done = crm("doctor", *AT)
     assert done.exit_code == 4
-    assert "CREATE UNIQUE INDEX msgworker_message_guard" in done.stdout
+    assert "index msgworker_message_guard is missing" in done.stdout
+    guard = "CREATE UNIQUE INDEX msgworker_message_guard"
+    assert crm("doctor", *AT, "--sql").stdout.startswith(guard)
     assert "plan" in crm("doctor", *AT, "--plan").stdout
 
 

@@ -66,16 +66,15 @@ def test_nothing_is_changed_by_it(app, table):
 
 def test_without_any_table_it_prints_how_to_make_them(make_app):
     app = make_app()
-    text = " ".join(one.text for one in needed(app))
-    assert "table msgworker_message does not exist" in text
+    (told,) = app.ops.doctor()
+    assert "table msgworker_message does not exist, nor do the 12 tables beside it" in told.text
+    assert "run `msgworker init-db`" in told.text
     mend(app)
     assert needed(app) == []
     app.add_handler(None, lambda msg: None)
     send(app, "a")
     assert app.drain(linger=0).done == 1
-    mend(app, (Severity.ADVISED,))
-    made = ["msgworker_lock", "msgworker_schedule", "msgworker_lock_owner"]
-    assert app.create_schema() == made
+    assert app.create_schema() == []
 
 
 def test_the_table_of_locks_is_missed_by_nobody_who_has_no_locks(make_app, app):
@@ -363,14 +362,20 @@ def adopted(database: Any, make_app: Any, *rows: tuple[int, Any]) -> App:
             f"CREATE TABLE {q('tbMsg')} ({q('msgID')} INTEGER PRIMARY KEY, {q('objectID')} "
             f"VARCHAR(20), {q('msgStatus')} INTEGER DEFAULT 0, {q('errorTimes')} INTEGER DEFAULT 0)"
         )
-        for msg_id, status in rows:
-            conn.exec_driver_sql(
-                f"INSERT INTO {q('tbMsg')} ({q('msgID')}, {q('objectID')}, {q('msgStatus')}) "
-                f"VALUES ({msg_id}, 'a', {'NULL' if status is None else status})"
-            )
+    for msg_id, status in rows:
+        put(database, msg_id, status)
     names = SEED | {"status": "msgStatus", "error_try_times": "errorTimes"}
     app: App = make_app(table=MessageTable("tbMsg", **names))
     return app
+
+
+def put(database: Any, msg_id: int, status: Any) -> None:
+    with database.engine().begin() as conn:
+        q = conn.dialect.identifier_preparer.quote
+        conn.exec_driver_sql(
+            f"INSERT INTO {q('tbMsg')} ({q('msgID')}, {q('objectID')}, {q('msgStatus')}) "
+            f"VALUES ({msg_id}, 'a', {'NULL' if status is None else status})"
+        )
 
 
 def query_in(text: str) -> str:
@@ -427,11 +432,43 @@ def test_the_first_create_schema_warns_of_statuses_that_nobody_knows(make_app, d
 def test_the_first_create_schema_says_nothing_of_statuses_that_are_known(
     make_app, database, caplog
 ):
-    adopted(database, make_app, (1, 2), (2, 1), (3, 0), (4, -1)).create_schema()
+    adopted(database, make_app, (1, 2), (2, 1)).create_schema()
     make_app().create_schema()
     # Another test's database may hold a table of that name, which is told on a shared server.
     told = [record.getMessage() for record in caplog.records]
     assert [text for text in told if "it is new here" not in text] == []
+
+
+def test_rows_from_before_are_counted_before_they_are_handled(make_app, database, caplog):
+    app = adopted(database, make_app, (1, 2), (2, 0), (3, -1), (4, 0))
+    said = "3 rows from before msgworker would be handled (2 new, 1 failed with tries left; message"
+    assert [one.severity for one in app.ops.doctor() if said in one.text] == [Severity.ADVISED]
+    app.create_schema()
+    assert [one.levelname for one in caplog.records if said in one.getMessage()] == ["WARNING"]
+    assert [one.severity for one in app.ops.doctor() if said in one.text] == [Severity.ADVISED]
+    put(database, 5, 0)  # what is new is none of them
+    caplog.clear()
+    app.add_handler(None, lambda msg: None)
+    assert app.drain(linger=0).done == 4
+    assert [one.levelname for one in caplog.records if said in one.getMessage()] == ["WARNING"]
+    caplog.clear()
+    assert app.drain(linger=0).done == 0
+    put(database, 1_000, -1)
+    assert [one for one in app.ops.doctor() if "from before" in one.text] == []
+    again = make_app(table=app.table)
+    again.add_handler(None, lambda msg: None)
+    assert again.drain(linger=0).done == 1
+    assert "from before" not in caplog.text
+
+
+def test_rows_of_a_table_that_was_made_here_are_not_from_before(make_app, caplog):
+    app = make_app(table=MessageTable("tb_made"))
+    app.create_schema()
+    send(app, "a")
+    assert [one for one in app.ops.doctor() if "from before" in one.text] == []
+    app.add_handler(None, lambda msg: None)
+    assert app.drain(linger=0).done == 1
+    assert "from before" not in caplog.text
 
 
 def test_the_query_for_two_running_rows_runs(make_app, database):
