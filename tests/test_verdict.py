@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from msgworker.message import State
 from msgworker.queries.explain import Asked, Facts, Verdict, World, sentence, verdict
-from msgworker.queries.instances import InstanceInfo, Life
+from msgworker.queries.instances import InstanceInfo, Life, TopicLimit
 
 LIVE = InstanceInfo("live", Life.LIVE, topics=("t",))
 DEAD = InstanceInfo("dead", Life.DEAD)
 SILENT = InstanceInfo("silent", Life.LIVE, overdue_seconds=20.0, topics=())
 STOPPED = InstanceInfo("stopped", Life.LIVE, stopped=True)
-FULL = {"t": "a permit of t"}
+AT = datetime(2026, 11, 1, tzinfo=UTC)
+FULL = {"t": TopicLimit("t", 1, 1, {}, None, None, None, None, "live", AT, None)}
 
 NEW = Facts(status=State.NEW, topic="t")
 FAILED = Facts(status=State.FAILED, topic="t", due=False)
@@ -52,10 +54,10 @@ CASES: list[tuple[Facts, World, Verdict, str]] = [
     (FAILED, replace(OPEN, paused={"t"}), Verdict.PAUSED, "topic t is paused"),
     (replace(FAILED, topic="u"), OPEN, Verdict.NO_HANDLER, "none of the 1 live instances"),
     (FAILED, NOBODY, Verdict.RETRY, "back-off"),
-    (FAILED, replace(OPEN, full=lambda: FULL), Verdict.RETRY, "back-off"),
+    (FAILED, replace(OPEN, limits=lambda: FULL), Verdict.RETRY, "back-off"),
     (NEW, NOBODY, Verdict.NO_INSTANCE, "start one"),
     (NEW, World([STOPPED]), Verdict.NO_INSTANCE, "start one"),
-    (NEW, replace(OPEN, full=lambda: FULL), Verdict.LIMITED, "it waits for a permit of t"),
+    (NEW, replace(OPEN, limits=lambda: FULL), Verdict.LIMITED, "it waits for a permit of t"),
     (replace(NEW, refused=(LIVE, "CHECK")), OPEN, Verdict.REFUSED, "refuses to let live flag it"),
     (replace(NEW, alone=True), OPEN, Verdict.QUARANTINE, "runs alone"),
     (NEW, OPEN, Verdict.NEXT, "nothing holds it back"),
@@ -81,7 +83,7 @@ def test_every_verdict_is_in_the_table():
 
 
 def test_limits_are_read_only_for_what_nothing_else_holds_back():
-    def full():
+    def read():
         raise AssertionError("the limits were read")
 
-    assert verdict(FAILED, World([LIVE], full=full)) is Verdict.RETRY
+    assert verdict(FAILED, World([LIVE], limits=read)) is Verdict.RETRY

@@ -25,7 +25,16 @@ from msgworker.cli.output import (
     styled,
     when,
 )
-from msgworker.cli.show import age_of, as_dict, counted, items_dict, tries_of, what
+from msgworker.cli.show import (
+    age_of,
+    as_dict,
+    counted,
+    items_dict,
+    limit_dict,
+    new_of,
+    tries_of,
+    what,
+)
 from msgworker.counted import plural
 from msgworker.message import State
 from msgworker.queries.explain import Explanation
@@ -66,8 +75,9 @@ def limits(ctx: click.Context, /, remove: str | None, as_json: bool, **given: An
 
 def _list(app: App, json: bool) -> None:
     found = app.ops.limits()
+    counts = app.ops.counts() if found else []
     if json:
-        print_json([asdict(one) for one in found])
+        print_json([limit_dict(one, counts) for one in found])
         return
     if not found:
         click.echo("no topic has limits")
@@ -82,9 +92,15 @@ def _list(app: App, json: bool) -> None:
         starts = "" if one.starts is None else str(one.starts)
         if one.starts == 0:
             starts = f"next in {one.next_seconds or 0.0:.3g} s"
-        rows.append([one.topic, running, held, rate, starts, one.declared_by])
-    columns = [Column("TOPIC", share=1), Column("RUNNING", "right"), Column("HELD BY", share=2)]
-    columns += [Column("RATE"), Column("STARTS", "right"), Column("DECLARED BY", share=1)]
+        new = new_of(one, counts)
+        rows.append([one.topic, running, new, held, rate, starts, one.declared_by])
+    columns = [Column("TOPIC", share=1), Column("RUNNING", "right"), Column("NEW", "right")]
+    columns += [
+        Column("HELD BY", share=2),
+        Column("RATE"),
+        Column("STARTS", "right"),
+        Column("DECLARED BY", share=1),
+    ]
     print_table(columns, rows)
 
 
@@ -130,6 +146,8 @@ def _sentences(one: Explanation) -> list[str]:
     if one.items is not None:
         running = info.status is State.PROCESSING
         lines.append(f"  its fan-out: {counted(one.items, running=running)}")
+    if one.limit is not None:
+        lines.append(f"  limits of its topic: {safe(one.limit.use)}")
     if info.last_error is not None and info.status in (State.FAILED, State.DEAD):
         lines.append(f"  last error: {safe(info.last_error)}")
     return lines
@@ -148,6 +166,8 @@ def _explained(one: Explanation) -> dict[str, Any]:
         "behind": None if one.behind is None else _explained(one.behind),
         "items": items_dict(one.items),
         "cancel": None if one.cancel is None else asdict(one.cancel),
+        "limit": None if one.limit is None else asdict(one.limit),
+        "key_holder": one.key_holder,
     }
 
 

@@ -144,7 +144,7 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
                 "database": db.masked(app.engine.url),
                 "table": app.table.name,
                 "counts": [_count_dict(count) for count in counts],
-                "limits": [_limit_dict(one, counts) for one in limits],
+                "limits": [limit_dict(one, counts) for one in limits],
                 "paused_jobs": [asdict(one) for one in paused],
             }
         )
@@ -178,25 +178,21 @@ def _waiting(one: TopicLimit, counts: list[Count]) -> list[Count]:
     return [c for c in counts if c.status is State.NEW and topic_of(c.topic) == one.topic]
 
 
-def _limit_dict(one: TopicLimit, counts: list[Count]) -> dict[str, Any]:
+def limit_dict(one: TopicLimit, counts: list[Count]) -> dict[str, Any]:
     waiting = sum(count.count for count in _waiting(one, counts))
-    fields = {name: v for name, v in asdict(one).items() if name not in NOT_IN_STATUS}
-    return fields | {"new": waiting, "waits_for": one.why}
-
-
-NOT_IN_STATUS = ("holders", "declared_by", "declared_at")
+    return asdict(one) | {"new": waiting, "waits_for": one.why}
 
 
 def _limit_text(one: TopicLimit, counts: list[Count]) -> str:
-    """Such as "limits of bank.post: 4 of 4 running, rate 20/s (next start in 0.3 s), 96 new"."""
-    parts = [f"{one.running} running"]
-    if one.max_running is not None:
-        parts = [f"{one.running} of {one.max_running} running"]
-    if one.rate is not None:
-        wait = f" (next start in {one.next_seconds or 0.0:.3g} s)" if one.starts == 0 else ""
-        parts.append(f"rate {one.rate}{wait}")
-    parts.append(f"{_number(_waiting(one, counts)).replace('-', '0')} new")
-    return f"limits of {safe(one.topic)}: {', '.join(parts)}"
+    """Such as "limits of bank.post: 4 of 4 running, rate 20/s (3 of 20 starts), 96 wait for a
+    permit"."""
+    does = "new" if one.lacks is None else f"wait for {one.lacks}"
+    return f"limits of {safe(one.topic)}: {one.use}, {new_of(one, counts)} {does}"
+
+
+def new_of(one: TopicLimit, counts: list[Count]) -> str:
+    """How many new messages of a limited topic there are; more than so many: "20,000+"."""
+    return _number(_waiting(one, counts)).replace("-", "0")
 
 
 def status_rows(counts: list[Count], words: list[State]) -> list[list[str]]:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -19,10 +19,11 @@ from msgworker.queries.instances import (
     InstanceInfo,
     Life,
     Started,
+    TopicLimit,
     instances,
     live,
     part_of,
-    waiting,
+    topics,
     why_not,
 )
 from msgworker.queries.messages import MessageInfo
@@ -43,7 +44,9 @@ class Explanation:
     started, running_seconds: of a claimed message, whether its handler has started and how long it
     has run, as far as the instance's last heartbeat says; None = not known.
     behind: the message it waits for, with that one's own reason. items: of its fan-outs. cancel: a
-    request to cancel it that is not settled.
+    request to cancel it that is not settled. limit: the limits of its topic, of one that has not
+    ended. key_holder: the message that holds its unique key, which may be itself; None if it has
+    none, or none holds it.
     """
 
     message: MessageInfo
@@ -57,6 +60,8 @@ class Explanation:
     started: bool | None = None
     running_seconds: float | None = None
     cancel: Request | None = None
+    limit: TopicLimit | None = None
+    key_holder: int | None = None
 
 
 def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
@@ -66,7 +71,8 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
         return None
     found = _explain(conn, t, info, World.read(conn, t))
     if info.unique_key is not None and "unique_key" not in info.odd:
-        found = replace(found, text=found.text + send.key_text(conn, t, msg_id, info.unique_key))
+        holder, told = send.key_text(conn, t, msg_id, info.unique_key)
+        found = replace(found, text=found.text + told, key_holder=holder)
     if info.scheduled_for is not None:
         sender = schedules.sender_of(conn, t, topic_of(info.topic), info.object_id)
         sent = f"; sent by {sender} for {info.scheduled_for:%Y-%m-%d %H:%M:%S} UTC"
@@ -93,7 +99,8 @@ def _explain(conn: Connection, t: Tables, info: MessageInfo, world: World) -> Ex
         row = _held(info, world)
     elif opened and (other := _in_front(conn, t, info)) is not None:
         behind = _explain(conn, t, other, world)
-        return Explanation(info, Reason.BEHIND, _behind_text(info, other), behind=behind)
+        text, limit = _behind_text(info, other), world.limits().get(topic_of(info.topic))
+        return Explanation(info, Reason.BEHIND, text, behind=behind, limit=limit)
     else:
         row = _waiting(conn, t, info, world) if opened else Facts(status=info.status)
     found = verdict(row, world)
@@ -101,7 +108,7 @@ def _explain(conn: Connection, t: Tables, info: MessageInfo, world: World) -> Ex
     if found is Verdict.NEXT:
         text += _next_text(conn, t, info)
     elif found.reason is Reason.NOT_DUE:
-        return _not_due(t, info)
+        return replace(_not_due(t, info), limit=world.limits().get(topic_of(info.topic)))
     elif found.reason in (Reason.DONE, Reason.DEAD):
         info = messages.with_endings(conn, t, [info])[0]
         text = text if info.status is State.DONE else _dead_text(t, info)
@@ -114,6 +121,7 @@ def _explain(conn: Connection, t: Tables, info: MessageInfo, world: World) -> Ex
         instance=world.holder(row.owner) if row.refused is None else row.refused[0],
         started=row.started.started,
         running_seconds=row.started.seconds,
+        limit=None if ended else world.limits().get(topic_of(info.topic)),
     )
 
 
@@ -344,13 +352,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """who: the instances. paused: topics. full: those of which no message can start now because of
-    their limits, and why; read when it is asked for. names_owners: whether the table says whose a
-    running row is. asked: an instance that asks for itself, and is none of `who`."""
+    """who: the instances. paused: topics. limits: of topics; read when they are asked for.
+    names_owners: whether the table says whose a running row is. asked: an instance that asks for
+    itself, and is none of `who`."""
 
     who: Sequence[InstanceInfo] = ()
     paused: Collection[str] = ()
-    full: Callable[[], Mapping[str, str]] = dict
+    limits: Callable[[], Mapping[str, TopicLimit]] = dict
     names_owners: bool = True
     asked: Asked | None = None
 
@@ -359,8 +367,12 @@ class World:
         """As it is now."""
         mine = () if asked is None else asked.me
         who = [one for one in instances(conn, t) if one.instance_id not in mine]
-        full = cache(partial(waiting, conn, t))
-        return cls(who, pauses.topics(conn, t), full, t.has("claimed_by"), asked)
+        limits = cache(lambda: {one.topic: one for one in topics(conn, t)})
+        return cls(who, pauses.topics(conn, t), limits, t.has("claimed_by"), asked)
+
+    def full(self) -> dict[str, str]:
+        """The topics of which no message can start now because of their limits, and why."""
+        return {topic: one.why for topic, one in self.limits().items() if one.why is not None}
 
     @property
     def works(self) -> list[InstanceInfo]:

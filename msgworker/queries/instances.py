@@ -406,15 +406,33 @@ class TopicLimit:
     tokens: int | None
 
     @property
+    def use(self) -> str:
+        """What of them is used: "4 of 4 running, rate 20/s (3 of 20 starts)"."""
+        most = "" if self.max_running is None else f" of {self.max_running}"
+        text = f"{self.running}{most} running"
+        if self.rate is None:
+            return text
+        next_one = f"next start in {self.next_seconds or 0.0:.3g} s"
+        left = f"{self.starts} of {self.burst} starts" if self.starts else next_one
+        return f"{text}, rate {self.rate} ({left})"
+
+    @property
+    def lacks(self) -> str | None:
+        """What a message of the topic waits for now, a permit or a start; None if it can start."""
+        if self.max_running is not None and self.running >= self.max_running:
+            return "a permit"
+        return "a start" if self.starts == 0 else None
+
+    @property
     def why(self) -> str | None:
         """Why no message of the topic can start now; None if one can."""
-        if self.max_running is not None and self.running >= self.max_running:
+        if self.lacks == "a permit":
             most = sorted(self.holders.items(), key=lambda one: -one[1])
             named = ", ".join(f"{name} ({count})" for name, count in most[:MOST_NAMED])
             more = ", ..." if len(most) > MOST_NAMED else ""
             text = f"a permit of {self.topic}: {self.running} of {self.max_running} running"
             return f"{text}, held by {named}{more}"
-        if self.starts == 0:
+        if self.lacks is not None:
             wait = f"the next in {self.next_seconds or 0.0:.3g} s"
             return f"a start of {self.topic}: its rate is {self.rate}, {wait}"
         return None

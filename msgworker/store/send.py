@@ -170,14 +170,18 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
     return None if found is None else Holder(found[0], found[1], found[2], found[3] == 1)
 
 
-def key_text(conn: Connection, t: Tables, msg_id: int, key: str) -> str:
-    """Whether a message holds its key, or which one does, as the end of a sentence; else empty."""
-    found = holder(conn, t, key) if takes_keys(t) else None
+def key_text(conn: Connection, t: Tables, msg_id: int, key: str) -> tuple[int | None, str]:
+    """The message that holds the key of this one, and the same as the end of a sentence, "" where
+    keys do nothing."""
+    if not takes_keys(t):
+        return None, ""
+    found = holder(conn, t, key)
     if found is None:
-        return ""
+        return None, f"; its unique key {key} is free"
     if found.msg_id != msg_id:
-        return f"; its unique key {key} is held by message {found.msg_id} now"
-    return f"; it holds the unique key {key} until {'it is purged' if found.kept else 'it ends'}"
+        return found.msg_id, f"; its unique key {key} is held by message {found.msg_id} now"
+    until = "it is purged" if found.kept else "it ends"
+    return found.msg_id, f"; it holds the unique key {key} until {until}"
 
 
 def _refuse_other(t: Tables, found: Holder, row: dict[str, Any]) -> None:

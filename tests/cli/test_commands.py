@@ -206,7 +206,12 @@ def test_status_says_what_waits_for_a_limit(crm: Cli, folder: Path) -> None:
     )
     sql(folder, "UPDATE msgworker_message SET status = 1, claimed_by = 'w' WHERE msg_id = 1")
     text = crm("status", *AT).stdout.splitlines()
-    assert text[-1] == "limits of settle: 1 of 1 running, rate 2/s, 2 new"
+    use = "1 of 1 running, rate 2/s (9 of 9 starts)"
+    assert text[-1] == f"limits of settle: {use}, 2 wait for a permit"
+    assert f"limits of its topic: {use}" in crm("explain", "2", *AT).stdout
+    assert crm("limits", *AT).stdout.splitlines()[-1].split()[:3] == ["settle", "1/1", "2"]
+    (limit,) = json.loads(crm("limits", *AT, "--json").stdout)
+    assert (limit["new"], limit["holders"]) == (2, {"w": 1})
     (limit,) = json.loads(crm("status", *AT, "--json").stdout)["limits"]
     assert (limit["topic"], limit["running"], limit["new"]) == ("settle", 1, 2)
     assert limit["waits_for"] == "a permit of settle: 1 of 1 running, held by w (1)"

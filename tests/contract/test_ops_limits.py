@@ -61,12 +61,20 @@ def test_explain_names_the_permit_or_the_token_that_a_message_waits_for(app):
     found = app.ops.explain(waits)
     assert found.reason is Reason.LIMITED
     assert found.text == "it waits for a permit of t: 1 of 1 running, held by other-1 (1)"
+    assert (found.limit.use, found.limit.lacks) == ("1 of 1 running", "a permit")
     lanes = {lane.head.msg_id: lane.limited for lane in app.ops.lanes()}
     assert lanes[waits] == found.text.removeprefix("it waits for ")
     assert lanes[held] is None
-    assert "a start of paced: its rate is 1/h, the next in 3.6" in app.ops.explain(late).text
+    paced = app.ops.explain(late)
+    assert "a start of paced: its rate is 1/h, the next in 3.6" in paced.text
+    assert paced.limit.use.startswith("0 running, rate 1/h (next start in 3.6")
+    assert paced.limit.lacks == "a start"
     edit(app, held, status=2, claimed_by=None)
     assert why(app, waits) is Reason.NEXT
+    assert (app.ops.explain(waits).limit.use, app.ops.explain(held).limit) == (
+        "0 of 1 running",
+        None,
+    )
 
 
 def test_without_their_table_there_are_no_limits_to_list_and_to_remove(app, make_app):

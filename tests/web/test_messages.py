@@ -18,6 +18,7 @@ from msgworker.store.tries import Kind, Try
 from msgworker.web.forms import Selection, id_of
 from msgworker.web.pages.messages import timeline
 from tests.support.browsing import Browser, Page
+from tests.support.leases import registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, failing, put
 from tests.support.rows import edit, send
 from tests.support.spans import PARENT
@@ -140,6 +141,29 @@ def test_a_message_says_where_it_stands_in_its_lane(sqlite_app: App, ann: Browse
     assert f"1 ahead; the head is {head}; 1 waits behind it" in page.main
     assert f"/messages/{head}" in page.links
     assert f"Message {head}:" in page.main
+
+
+def test_limits_and_who_holds_a_key_are_shown_where_a_message_is(
+    sqlite_app: App, ann: Browser
+) -> None:
+    sqlite_app.add_handler("t", lambda msg: None, max_running=1, rate="9/h")
+    sqlite_app.drain(linger=0)  # records the limits
+    put(sqlite_app, ("a", RUNNING), claimed_by="w")
+    waits, _ = put(sqlite_app, ("b", NEW), ("c", NEW))
+    (ended,) = put(sqlite_app, ("d", DONE), unique_key="k", finished_at=AT)
+    (holder,) = put(sqlite_app, ("d", NEW), unique_key="k")
+    registered(sqlite_app, "live-1", topics=["t"])
+    permit = "waits for a permit of t: 1 of 1 running, held by w (1)"
+    page = ann.get(f"/messages/{waits}").text
+    assert permit in page
+    assert "1 of 1 running, rate 9/h (9 of 9 starts)" in page
+    assert permit in ann.get("/lanes").text
+    assert "3 wait for a permit" in ann.get("/topics").text
+    page = ann.get(f"/messages/{ended}")
+    assert (f"held by message {holder}" in page.text, f"/messages/{holder}" in page.links) == (
+        True,
+        True,
+    )
 
 
 def test_the_payload_is_shown_on_request_only_and_without_what_is_hidden(
