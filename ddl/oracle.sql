@@ -245,6 +245,9 @@ CREATE TABLE msgworker_schedule (
   version NUMBER(19) DEFAULT 0 NOT NULL,
   declared_by VARCHAR2(64 CHAR),
   declared_at TIMESTAMP,
+  overlap VARCHAR2(10 CHAR) DEFAULT 'allow' NOT NULL,
+  skipped NUMBER(19) DEFAULT 0 NOT NULL,
+  replaced NUMBER(19) DEFAULT 0 NOT NULL,
   PRIMARY KEY (table_name, name)
 );
 

@@ -246,6 +246,9 @@ CREATE TABLE msgworker_schedule (
   version BIGINT DEFAULT 0 NOT NULL,
   declared_by VARCHAR(64),
   declared_at TIMESTAMP WITH TIME ZONE,
+  overlap VARCHAR(10) DEFAULT 'allow' NOT NULL,
+  skipped BIGINT DEFAULT 0 NOT NULL,
+  replaced BIGINT DEFAULT 0 NOT NULL,
   PRIMARY KEY (table_name, name)
 );
 

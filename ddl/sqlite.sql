@@ -247,6 +247,9 @@ CREATE TABLE msgworker_schedule (
   version BIGINT DEFAULT 0 NOT NULL,
   declared_by TEXT,
   declared_at TEXT,
+  overlap TEXT DEFAULT 'allow' NOT NULL,
+  skipped BIGINT DEFAULT 0 NOT NULL,
+  replaced BIGINT DEFAULT 0 NOT NULL,
   PRIMARY KEY (table_name, name)
 );
 

@@ -738,7 +738,8 @@ SELECT utc_timestamp(6) AS mw_now, msgworker_schedule.name, msgworker_schedule.s
     last_at, CASE WHEN msgworker_schedule.paused_at BETWEEN '0001-01-02' AND '9999-12-30' THEN
     msgworker_schedule.paused_at END AS paused_at, msgworker_schedule.paused_by, msgworker_schedule.version,
     msgworker_schedule.declared_by, CASE WHEN msgworker_schedule.declared_at BETWEEN '0001-01-02' AND
-    '9999-12-30' THEN msgworker_schedule.declared_at END AS declared_at
+    '9999-12-30' THEN msgworker_schedule.declared_at END AS declared_at, msgworker_schedule.overlap,
+    msgworker_schedule.skipped, msgworker_schedule.replaced
 FROM msgworker_schedule
 WHERE msgworker_schedule.table_name = %s ORDER BY msgworker_schedule.name;
 SELECT utc_timestamp(6) AS mw_now;
@@ -752,12 +753,15 @@ UPDATE msgworker_schedule SET spec=%s, time_zone=%s, topic=%s, object_id=%s, pay
     next_at=%s, last_at=%s, version=(msgworker_schedule.version + %s), declared_by=%s WHERE
     msgworker_schedule.table_name = %s AND msgworker_schedule.name = %s AND msgworker_schedule.version = %s;
 
--- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; False, and
+-- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; None, and
 --     nothing is sent, if it is not: another instance has fired them
 UPDATE msgworker_schedule SET next_at=%s, last_at=%s, version=(msgworker_schedule.version + %s) WHERE
     msgworker_schedule.table_name = %s AND msgworker_schedule.name = %s AND msgworker_schedule.version = %s;
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, scheduled_for)
     VALUES (%s, %s, 0, 0, %s, %s, %s);
+UPDATE msgworker_schedule SET last_at=%s, skipped=(msgworker_schedule.skipped + %s),
+    replaced=(msgworker_schedule.replaced + %s) WHERE msgworker_schedule.table_name = %s AND
+    msgworker_schedule.name = %s;
 
 -- delete: Delete a schedule, if the row is as it was seen
 DELETE FROM msgworker_schedule WHERE msgworker_schedule.table_name = %s AND msgworker_schedule.name = %s AND

@@ -1058,7 +1058,8 @@ SELECT CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AS mw_now, msgworker_s
     msgworker_schedule.object_id, msgworker_schedule.payload, msgworker_schedule.catch_up,
     msgworker_schedule.next_at AS next_at, msgworker_schedule.last_at AS last_at, msgworker_schedule.paused_at
     AS paused_at, msgworker_schedule.paused_by, msgworker_schedule.version, msgworker_schedule.declared_by,
-    msgworker_schedule.declared_at AS declared_at
+    msgworker_schedule.declared_at AS declared_at, msgworker_schedule.overlap, msgworker_schedule.skipped,
+    msgworker_schedule.replaced
 FROM msgworker_schedule
 WHERE msgworker_schedule.table_name = :table_name_1 ORDER BY msgworker_schedule.name;
 SELECT CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AS mw_now FROM DUAL;
@@ -1075,13 +1076,16 @@ UPDATE msgworker_schedule SET spec=:mw_spec, time_zone=:mw_time_zone, topic=:mw_
     msgworker_schedule.table_name = :mw_seen_table AND msgworker_schedule.name = :mw_seen_name AND
     msgworker_schedule.version = :mw_seen_version;
 
--- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; False, and
+-- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; None, and
 --     nothing is sent, if it is not: another instance has fired them
 UPDATE msgworker_schedule SET next_at=:mw_next_at, last_at=:mw_last_at, version=(msgworker_schedule.version +
     :version_1) WHERE msgworker_schedule.table_name = :mw_seen_table AND msgworker_schedule.name =
     :mw_seen_name AND msgworker_schedule.version = :mw_seen_version;
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, scheduled_for)
     VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, :b_shard, :b_scheduled_for);
+UPDATE msgworker_schedule SET last_at=:mw_last, skipped=(msgworker_schedule.skipped + :mw_skipped),
+    replaced=(msgworker_schedule.replaced + :mw_replaced) WHERE msgworker_schedule.table_name = :mw_table AND
+    msgworker_schedule.name = :mw_name;
 
 -- delete: Delete a schedule, if the row is as it was seen
 DELETE FROM msgworker_schedule WHERE msgworker_schedule.table_name = :mw_seen_table AND

@@ -841,7 +841,8 @@ SELECT statement_timestamp() AS mw_now, msgworker_schedule.name, msgworker_sched
     last_at, CASE WHEN msgworker_schedule.paused_at BETWEEN '0001-01-02' AND '9999-12-30' THEN
     msgworker_schedule.paused_at END AS paused_at, msgworker_schedule.paused_by, msgworker_schedule.version,
     msgworker_schedule.declared_by, CASE WHEN msgworker_schedule.declared_at BETWEEN '0001-01-02' AND
-    '9999-12-30' THEN msgworker_schedule.declared_at END AS declared_at
+    '9999-12-30' THEN msgworker_schedule.declared_at END AS declared_at, msgworker_schedule.overlap,
+    msgworker_schedule.skipped, msgworker_schedule.replaced
 FROM msgworker_schedule
 WHERE msgworker_schedule.table_name = %(table_name_1)s::VARCHAR ORDER BY msgworker_schedule.name;
 SELECT statement_timestamp() AS mw_now;
@@ -862,7 +863,7 @@ UPDATE msgworker_schedule SET spec=%(mw_spec)s::VARCHAR, time_zone=%(mw_time_zon
     %(mw_seen_table)s::VARCHAR AND msgworker_schedule.name = %(mw_seen_name)s::VARCHAR AND
     msgworker_schedule.version = %(mw_seen_version)s::BIGINT;
 
--- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; False, and
+-- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; None, and
 --     nothing is sent, if it is not: another instance has fired them
 UPDATE msgworker_schedule SET next_at=%(mw_next_at)s::TIMESTAMP WITH TIME ZONE,
     last_at=%(mw_last_at)s::TIMESTAMP WITH TIME ZONE, version=(msgworker_schedule.version +
@@ -872,6 +873,10 @@ UPDATE msgworker_schedule SET next_at=%(mw_next_at)s::TIMESTAMP WITH TIME ZONE,
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, scheduled_for)
     VALUES (%(b_topic)s::VARCHAR, %(b_object_id)s::VARCHAR, 0, 0, %(b_payload)s::VARCHAR,
     %(b_shard)s::SMALLINT, %(b_scheduled_for)s::TIMESTAMP WITH TIME ZONE);
+UPDATE msgworker_schedule SET last_at=%(mw_last)s::TIMESTAMP WITH TIME ZONE,
+    skipped=(msgworker_schedule.skipped + %(mw_skipped)s::BIGINT), replaced=(msgworker_schedule.replaced +
+    %(mw_replaced)s::BIGINT) WHERE msgworker_schedule.table_name = %(mw_table)s::VARCHAR AND
+    msgworker_schedule.name = %(mw_name)s::VARCHAR;
 
 -- delete: Delete a schedule, if the row is as it was seen
 DELETE FROM msgworker_schedule WHERE msgworker_schedule.table_name = %(mw_seen_table)s::VARCHAR AND

@@ -788,7 +788,7 @@ SELECT strftime('%Y-%m-%d %H:%M:%f', 'now') AS mw_now, msgworker_schedule.name, 
     msgworker_schedule.paused_at END AS paused_at, msgworker_schedule.paused_by, msgworker_schedule.version,
     msgworker_schedule.declared_by, CASE WHEN msgworker_schedule.declared_at GLOB '[0-9][0-9][0-9][0-9]-*' AND
     julianday(msgworker_schedule.declared_at) IS NOT NULL THEN msgworker_schedule.declared_at END AS
-    declared_at
+    declared_at, msgworker_schedule.overlap, msgworker_schedule.skipped, msgworker_schedule.replaced
 FROM msgworker_schedule
 WHERE msgworker_schedule.table_name = ? ORDER BY msgworker_schedule.name;
 SELECT strftime('%Y-%m-%d %H:%M:%f', 'now') AS mw_now;
@@ -803,12 +803,15 @@ UPDATE msgworker_schedule SET spec=?, time_zone=?, topic=?, object_id=?, payload
     last_at=?, version=(msgworker_schedule.version + ?), declared_by=? WHERE msgworker_schedule.table_name = ?
     AND msgworker_schedule.name = ? AND msgworker_schedule.version = ?;
 
--- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; False, and
+-- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; None, and
 --     nothing is sent, if it is not: another instance has fired them
 UPDATE msgworker_schedule SET next_at=?, last_at=?, version=(msgworker_schedule.version + ?) WHERE
     msgworker_schedule.table_name = ? AND msgworker_schedule.name = ? AND msgworker_schedule.version = ?;
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, scheduled_for)
     VALUES (?, ?, 0, 0, ?, ?, ?);
+UPDATE msgworker_schedule SET last_at=?, skipped=(msgworker_schedule.skipped + ?),
+    replaced=(msgworker_schedule.replaced + ?) WHERE msgworker_schedule.table_name = ? AND
+    msgworker_schedule.name = ?;
 
 -- delete: Delete a schedule, if the row is as it was seen
 DELETE FROM msgworker_schedule WHERE msgworker_schedule.table_name = ? AND msgworker_schedule.name = ? AND

@@ -279,6 +279,7 @@ class App(Declaring):
         payload: Any = None,
         name: str | None = None,
         catch_up: ticks.CatchUp = "last",
+        overlap: ticks.Overlap = "allow",
     ) -> Callable[[AnyHandler], AnyHandler]:
         """Declare a schedule: a message of `topic` every `period`, "5m", seconds or a timedelta,
         from 1 s to 366 days in whole seconds, counted from 1970-01-01 00:00 UTC.
@@ -289,12 +290,17 @@ class App(Declaring):
         name: default: the topic; one schedule has it. object_id: default: the name, so that its
         messages never overlap; None = no object. payload: as in `send`. catch_up: what is sent
         after an outage: "last" (one message for the last tick that was missed), "all", or "none"
-        (no tick that is more than 60 s late). `msg.scheduled_for` is the tick.
+        (no tick that is more than 60 s late). overlap: what becomes of a tick while the message
+        before it has not ended: "allow" (it is sent too), "skip" (it is not) or "replace" (that
+        message is the one of the new tick if it has not begun, else it is cancelled, and the new
+        one is sent). `msg.scheduled_for` is the tick.
 
         The instances and drains of this App fire it, each tick once. See docs/guides/timers.md.
         Raises ConfigError or PayloadError at once.
         """
-        return self._declared(ticks.every(period), topic, object_id, payload, name, catch_up)
+        return self._declared(
+            ticks.every(period), topic, object_id, payload, name, catch_up, overlap
+        )
 
     def cron(
         self,
@@ -306,6 +312,7 @@ class App(Declaring):
         payload: Any = None,
         name: str | None = None,
         catch_up: ticks.CatchUp = "last",
+        overlap: ticks.Overlap = "allow",
     ) -> Callable[[AnyHandler], AnyHandler]:
         """Declare a schedule by a cron expression, "minute hour day-of-month month day-of-week", in
         a time zone such as "Asia/Shanghai".
@@ -315,7 +322,9 @@ class App(Declaring):
         `every`. Raises ConfigError, also for an expression that never fires and a time zone that
         this machine does not know.
         """
-        return self._declared(ticks.cron(expression, tz), topic, object_id, payload, name, catch_up)
+        return self._declared(
+            ticks.cron(expression, tz), topic, object_id, payload, name, catch_up, overlap
+        )
 
     def _declared(
         self,
@@ -325,6 +334,7 @@ class App(Declaring):
         payload: Any,
         name: str | None,
         catch_up: ticks.CatchUp,
+        overlap: ticks.Overlap,
     ) -> Callable[[AnyHandler], AnyHandler]:
         return self._timers.declare(
             when,
@@ -333,6 +343,7 @@ class App(Declaring):
             object_id=object_id,
             payload=payload,
             catch_up=catch_up,
+            overlap=overlap,
             handlers=self._registry.handlers,
             add_handler=lambda topic, fn: self._declare(topic, fn, {}),
         )

@@ -225,6 +225,28 @@ class ScheduleFired(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleSkipped(Event):
+    """Ticks of a schedule were not sent, because the message before, msg_id, has not ended
+    (overlap="skip"), or one waits (catch_up="one"; msg_id is None). ticks: aware UTC, in order."""
+
+    name: str
+    topic: str
+    ticks: Sequence[datetime]
+    msg_id: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleReplaced(Event):
+    """The message of a tick has taken the place of msg_id, which had not ended: that one is now the
+    message of this tick, or was cancelled (overlap="replace"). tick: aware UTC."""
+
+    name: str
+    topic: str
+    tick: datetime
+    msg_id: Any
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleFailed(Event):
     """The messages of a due schedule could not be sent; it is tried again after `delay_seconds`."""
 
@@ -268,6 +290,8 @@ EventName = Literal[
     "OutageBegan",
     "OutageEnded",
     "ScheduleFired",
+    "ScheduleSkipped",
+    "ScheduleReplaced",
     "ScheduleFailed",
     "JobCompleted",
 ]

@@ -39,6 +39,8 @@ class Said(StrEnum):
     POOLER_FOUND = "pooler.found"
     PRIMARY_OLD = "primary.old"
     SCHEDULE_FIRED = "schedule.fired"
+    SCHEDULE_SKIPPED = "schedule.skipped"
+    SCHEDULE_REPLACED = "schedule.replaced"
     SCHEDULE_FAILED = "schedule.failed"
     JOB_COMPLETED = "job.completed"
     HANDLER_LATE = "handler.late"

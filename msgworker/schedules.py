@@ -20,7 +20,7 @@ from msgworker.table import MAX_OBJECT_ID, MAX_SCHEDULE, MAX_TOPIC
 F = TypeVar("F", bound=Callable[..., Any])
 Handlers = Mapping[str | None, Any]
 """Handlers by topic: each has its function as `fn`."""
-KEYS = ("every", "cron", "tz", "topic", "object_id", "payload", "catch_up")
+KEYS = ("every", "cron", "tz", "topic", "object_id", "payload", "catch_up", "overlap")
 
 
 class _Own:
@@ -39,7 +39,8 @@ class Schedule:
 
     spec: "every 5m", or a cron expression, in the time zone `tz`. object_id: as text, None = no
     object: its messages may overlap. payload: as JSON. catch_up: "last", "one", "all" or "none".
-    origin: where it is declared, "code" or the name of a file.
+    origin: where it is declared, "code" or the name of a file. overlap: what becomes of a tick
+    while the message before it has not ended: "allow", "skip" or "replace".
     """
 
     name: str
@@ -50,6 +51,7 @@ class Schedule:
     tz: str = "UTC"
     catch_up: str = "last"
     origin: str = "code"
+    overlap: str = "allow"
 
     def next_times(self, after: datetime, n: int = 5) -> list[datetime]:
         """The next n ticks after an aware instant, in UTC."""
@@ -167,6 +169,7 @@ def schedule(
     object_id: Any = OWN,
     payload: Any = None,
     catch_up: Any = "last",
+    overlap: Any = "allow",
     origin: str = "code",
 ) -> Schedule:
     """A checked schedule. Raises ConfigError, PayloadError."""
@@ -177,9 +180,24 @@ def schedule(
                 f"the {what} of a schedule is a printable text of 1 to {most} characters, got "
                 f"{text!r:.120}"
             )
-    if catch_up not in ticks.CATCH_UP:
-        hint = nearest(str(catch_up), ticks.CATCH_UP)
-        raise ConfigError(f"schedule {name!r}: unknown catch_up {catch_up!r:.60}; {hint}")
+    for what, word, words in (
+        ("catch_up", catch_up, ticks.CATCH_UP),
+        ("overlap", overlap, ticks.OVERLAP),
+    ):
+        if word not in words:
+            hint = nearest(str(word), words)
+            raise ConfigError(f"schedule {name!r}: unknown {what} {word!r:.60}; {hint}")
+    if overlap != "allow" and catch_up == "all":
+        raise ConfigError(
+            f'schedule {name!r}: catch_up="all" sends every tick that was missed, which '
+            f'overlap="{overlap}" leaves out; choose catch_up="last"'
+        )
+    if overlap == "replace" and object_id is None:
+        raise ConfigError(
+            f'schedule {name!r}: overlap="replace" cancels the message before, whose handler may '
+            "go on for a while: the new one waits for it in its object; leave object_id out, or "
+            "give it one"
+        )
     if catch_up == "one" and object_id is None:
         raise ConfigError(
             f'schedule {name!r}: catch_up="one" looks for the tick before it in its object; '
@@ -194,6 +212,7 @@ def schedule(
         tz=when.zone,
         catch_up=catch_up,
         origin=origin,
+        overlap=overlap,
     )
 
 

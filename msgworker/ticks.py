@@ -19,6 +19,8 @@ from msgworker.errors import ConfigError
 
 CatchUp = Literal["last", "one", "all", "none"]
 CATCH_UP: tuple[CatchUp, ...] = get_args(CatchUp)
+Overlap = Literal["allow", "skip", "replace"]
+OVERLAP: tuple[Overlap, ...] = get_args(Overlap)
 MOST_TICKS = 100
 """The most ticks of a schedule that are sent in one transaction."""
 ON_TIME_SECONDS = 60.0

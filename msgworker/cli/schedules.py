@@ -95,7 +95,17 @@ def _row(one: ScheduleInfo) -> list[Any]:
     spec = one.spec if one.tz == "UTC" else f"{one.spec} ({one.tz})"
     last = "-" if one.last_at is None else age(since(one.last_at))
     ticks = [f"{tick:%Y-%m-%d %H:%M:%S}" for tick in one.next_times]
-    return [one.name, spec, one.topic, _state(one), last, ", ".join(ticks)]
+    state = "; ".join(part for part in (_state(one), _overlap(one)) if part) or "-"
+    return [one.name, spec, one.topic, state, last, ", ".join(ticks)]
+
+
+def _overlap(one: ScheduleInfo) -> str:
+    """Such as "overlap skip: 12 skipped"; "" where ticks may overlap."""
+    counts = ((one.skipped, "skipped"), (one.replaced, "replaced"))
+    said = ", ".join(f"{count:,} {word}" for count, word in counts if count)
+    if one.overlap == "allow":
+        return said
+    return f"overlap {one.overlap}: {said}" if said else f"overlap {one.overlap}"
 
 
 def _state(one: ScheduleInfo) -> str:
@@ -108,4 +118,4 @@ def _state(one: ScheduleInfo) -> str:
         return "not started yet"
     if one.late_seconds > LATE_SECONDS:
         return f"due for {age(one.late_seconds)}: no instance fires it"
-    return "not declared here" if one.declared is False else "-"
+    return "not declared here" if one.declared is False else ""

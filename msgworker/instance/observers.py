@@ -370,6 +370,7 @@ class EventLog:
         self._log = log
         self._storms = storms
         self._retry_level = retry_level
+        self._overlapped: dict[str, Any] = {}  # the message for which a schedule has skipped ticks
         loggers: dict[type[events.Event], Callable[[Any], None]] = {
             events.InstanceStarted: self._started,
             events.Retried: self._retried,
@@ -380,6 +381,8 @@ class EventLog:
             events.LeaseLost: self._lease_lost,
             events.Recovered: self._recovered,
             events.ScheduleFired: self._fired,
+            events.ScheduleSkipped: self._skipped,
+            events.ScheduleReplaced: self._replaced,
             events.ScheduleFailed: self._not_fired,
             events.JobCompleted: self._job_completed,
         }
@@ -462,6 +465,20 @@ class EventLog:
         text = "schedule %s: sent %s, the last one for %s"
         values = (event.name, plural(len(event.ticks), "message"), event.ticks[-1].isoformat())
         self._log.log(level, text, *values, extra={"event": Said.SCHEDULE_FIRED})
+
+    def _skipped(self, event: events.ScheduleSkipped) -> None:
+        behind = "one waits" if event.msg_id is None else f"message {event.msg_id} has not ended"
+        first = self._overlapped.get(event.name) != event.msg_id or event.msg_id is None
+        self._overlapped[event.name] = event.msg_id
+        level = logging.INFO if first else logging.DEBUG
+        values = (event.name, event.ticks[-1].isoformat(), behind)
+        extra = {"event": Said.SCHEDULE_SKIPPED}
+        self._log.log(level, "schedule %s: skipped the tick of %s: %s", *values, extra=extra)
+
+    def _replaced(self, event: events.ScheduleReplaced) -> None:
+        values = (event.name, event.tick.isoformat(), event.msg_id)
+        text = "schedule %s: the tick of %s takes the place of message %s, which has not ended"
+        self._log.info(text, *values, extra={"event": Said.SCHEDULE_REPLACED})
 
     def _not_fired(self, event: events.ScheduleFailed) -> None:
         text = "schedule %s: its message cannot be sent: %s; trying again in %.0f s"

@@ -67,6 +67,18 @@ ALONE = Metric(
     "msgworker_batches_alone_total", "counter", "Batches that were rolled back and ran one by one"
 )
 TICKS = Metric("msgworker_schedule_ticks_total", "counter", "Ticks that were sent", ("schedule",))
+TICKS_SKIPPED = Metric(
+    "msgworker_schedule_skipped_total",
+    "counter",
+    "Ticks that were not sent because the message before had not ended",
+    ("schedule",),
+)
+TICKS_REPLACED = Metric(
+    "msgworker_schedule_replaced_total",
+    "counter",
+    "Ticks that took the place of a message that had not ended",
+    ("schedule",),
+)
 TICKS_FAILED = Metric(
     "msgworker_schedule_failures_total", "counter", "Failed tries to send a tick", ("schedule",)
 )
@@ -88,7 +100,7 @@ METRICS: dict[str, Metric] = {
     for one in (
         *(MESSAGES, HANDLER, WAIT, LOOKS, WASTED, OFFERED, WON, SETTLES, IN_FLIGHT, RUNNING),
         *(INSTANCES, THREADS, MARGIN, LOST, RECOVERIES, RECOVERED, OUTAGES, AWAY, ALONE),
-        *(TICKS, TICKS_FAILED, JOBS, UP, OLDEST, TABLE, LIVING),
+        *(TICKS, TICKS_SKIPPED, TICKS_REPLACED, TICKS_FAILED, JOBS, UP, OLDEST, TABLE, LIVING),
     )
 }
 """By name, in the order of the documentation."""
@@ -223,6 +235,8 @@ class Counting:
             events.OutageBegan: self._outage,
             events.OutageEnded: lambda event: self._away.discard(event.instance),
             events.ScheduleFired: lambda e: self._add(TICKS, (e.name,), len(e.ticks)),
+            events.ScheduleSkipped: lambda e: self._add(TICKS_SKIPPED, (e.name,), len(e.ticks)),
+            events.ScheduleReplaced: lambda e: self._add(TICKS_REPLACED, (e.name,)),
             events.ScheduleFailed: lambda e: self._add(TICKS_FAILED, (e.name,)),
             events.JobCompleted: lambda _: self._add(JOBS),
         }
@@ -261,7 +275,7 @@ class Counting:
                 nothing = [0.0, [0] * (len(metric.bounds) + 1)]
                 self._histograms.setdefault((metric.name, (topic,)), nothing)
         for name in known.schedules:
-            for metric in (TICKS, TICKS_FAILED):
+            for metric in (TICKS, TICKS_SKIPPED, TICKS_REPLACED, TICKS_FAILED):
                 self._counters.setdefault((metric.name, (name,)), 0.0)
 
     def _count(self, metric: Metric, labels: tuple[str, ...], by: float) -> None:

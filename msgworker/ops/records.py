@@ -22,7 +22,6 @@ from msgworker.schedules import Schedule, next_times
 from msgworker.store import audit
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored
-from msgworker.store.send import insert_one
 from msgworker.table import Tables
 
 if TYPE_CHECKING:  # imported when locks are asked for
@@ -126,7 +125,8 @@ class ScheduleInfo:
     declared: whether this App declares it; None if the App declares nothing and has no handler, as
     one that is made from the configuration alone. stored: whether it is in the table: it is
     written at the start of an instance. declared_by: the instance that has written it.
-    problem: why it cannot fire.
+    problem: why it cannot fire. overlap: "allow", "skip" or "replace"; skipped, replaced: how many
+    ticks were, since it is in the table.
     """
 
     name: str
@@ -146,6 +146,9 @@ class ScheduleInfo:
     declared_by: str | None = None
     declared_at: datetime | None = None
     problem: str | None = None
+    overlap: str = "allow"
+    skipped: int = 0
+    replaced: int = 0
 
 
 class _Changed(Exception):
@@ -168,7 +171,7 @@ class Scheduling(Writing):
             if not store.is_there(conn, t):
                 now, rows = store.clock(conn), list[Stored]()
             else:
-                now, rows = store.look(conn, t)
+                now, rows = store.look(conn, t, whole=store.counts_overlap(conn, t))
         found = [_info(row, now, None if declared is None else row.name in ours) for row in rows]
         there = {row.name for row in rows}
         found += [_unwritten(one, now) for name, one in ours.items() if name not in there]
@@ -232,7 +235,9 @@ class Scheduling(Writing):
     ) -> Repaired:
         """Send the message of a schedule now, also of a paused one; its ticks do not change.
 
-        `scheduled_for` of the message is this instant. Returns 1; `sample` holds the message.
+        `scheduled_for` of the message is this instant. Returns 1; `sample` holds the message. With
+        overlap="replace" it takes the place of one that has not ended, as a tick does. Raises
+        DuplicateMessage, with overlap="skip", if one has not ended.
         """
         by = self._who(actor, reason)
         sent: list[Any] = []
@@ -241,7 +246,7 @@ class Scheduling(Writing):
             (values,) = store.rows_of(t, row, [now])
             with self._tracer.sending(row.topic) as sending:
                 sending.carry(values, t.max_headers)
-                sent[:] = [insert_one(conn, t, values)]
+                sent[:] = [store.send_now(conn, t, row, values)]
                 sending.sent(msg_id=sent[0])
             return True
 
@@ -310,7 +315,7 @@ class Scheduling(Writing):
         raise MsgworkerError(f"schedule {name!r} is changed all the time; try again")
 
     def _named(self, conn: Connection, t: Tables, name: Any) -> tuple[Stored, datetime]:
-        now, rows = store.look(conn, t)
+        now, rows = store.look(conn, t, whole=store.counts_overlap(conn, t))
         for row in rows:
             if row.name == name:
                 return row, now
@@ -347,6 +352,9 @@ def _info(row: Stored, now: datetime, declared: bool | None) -> ScheduleInfo:
         declared_by=row.declared_by,
         declared_at=row.declared_at,
         problem=problem,
+        overlap=row.overlap,
+        skipped=row.skipped,
+        replaced=row.replaced,
     )
 
 
@@ -366,4 +374,5 @@ def _unwritten(one: Schedule, now: datetime) -> ScheduleInfo:
         paused_by=None,
         declared=True,
         stored=False,
+        overlap=one.overlap,
     )

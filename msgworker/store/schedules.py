@@ -10,19 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
 from msgworker import db
+from msgworker.counted import plural
 from msgworker.db import instant_text, kind_of, now, read_instant, real_instant, same_text
-from msgworker.errors import SchemaError
-from msgworker.message import DEFAULT_TOPIC, Status
-from msgworker.store.send import insert_many, refuse_unfilled, row_values
-from msgworker.table import SCHEDULE, Tables, lit
+from msgworker.errors import DuplicateMessage, SchemaError
+from msgworker.message import DEFAULT_TOPIC, State, Status
+from msgworker.store import cancels
+from msgworker.store.change import cancel, lock
+from msgworker.store.send import insert_many, insert_one, refuse_unfilled, row_values, send
+from msgworker.table import CANCEL, MAX_ACTOR, SCHEDULE, Tables, lit
 
+OPEN = (State.NEW, State.PROCESSING, State.FAILED)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -50,6 +54,26 @@ class Stored:
     version: int
     declared_by: str | None
     declared_at: datetime | None
+    overlap: str = "allow"
+    skipped: int = 0
+    replaced: int = 0
+
+    @property
+    def key(self) -> str | None:
+        """The unique key of its messages, by which one is found that has not ended; None where they
+        may overlap."""
+        return None if self.overlap == "allow" else f"schedule:{self.name}"
+
+
+class Fired(NamedTuple):
+    """What became of ticks. sent: those that have a message. skipped: those that have none.
+    before: of those that were skipped or replaced, the message that had not ended. replaced: how
+    many have taken the place of one."""
+
+    sent: tuple[datetime, ...] = ()
+    skipped: tuple[datetime, ...] = ()
+    before: Any = None
+    replaced: int = 0
 
 
 def is_there(conn: Connection, t: Tables) -> bool:
@@ -57,8 +81,23 @@ def is_there(conn: Connection, t: Tables) -> bool:
     return db.is_there(sa.inspect(conn), SCHEDULE.of(t)) is not False
 
 
-def look(conn: Connection, t: Tables) -> tuple[datetime, list[Stored]]:
-    """The time of the database, and all schedules of this message table, by name."""
+ADDED = ("overlap", "skipped", "replaced")
+"""Columns that version 13 of the schema has added."""
+
+
+def counts_overlap(conn: Connection, t: Tables) -> bool:
+    """Whether the table has the columns that say how ticks may overlap, and count them."""
+    table = SCHEDULE.of(t)
+    try:
+        found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
+    except sa.exc.NoSuchTableError:
+        return False
+    return {*ADDED} <= {str(column["name"]).lower() for column in found}
+
+
+def look(conn: Connection, t: Tables, *, whole: bool = True) -> tuple[datetime, list[Stored]]:
+    """The time of the database, and all schedules of this message table, by name. whole: with the
+    columns of `counts_overlap`."""
 
     def build() -> sa.Select[Any]:
         c = SCHEDULE.of(t).c
@@ -66,11 +105,12 @@ def look(conn: Connection, t: Tables) -> tuple[datetime, list[Stored]]:
         columns = [
             real_instant(c[name]).label(name) if name in instants else c[name]
             for name in Stored.__slots__
+            if whole or name not in ADDED
         ]
         query = sa.select(now().label("mw_now"), *columns)
         return query.where(c.table_name == t.spec.bare_name).order_by(c.name)
 
-    rows = conn.execute(t.built("schedules", build)).all()
+    rows = conn.execute(t.built(("schedules", whole), build)).all()
     if not rows:
         return clock(conn), []
     return rows[0][0], [Stored(*row[1:]) for row in rows]
@@ -115,17 +155,106 @@ def fire(
     t: Tables,
     seen: Stored,
     rows: Sequence[dict[str, Any]],
+    ticks: Sequence[datetime],
     *,
     next_at: datetime,
-    last_at: datetime | None,
-) -> bool:
+    skips: bool = False,
+    counts: bool = True,
+) -> Fired | None:
     """Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen;
-    False, and nothing is sent, if it is not: another instance has fired them. In the caller's
-    transaction. rows: as of `send.row_values`."""
+    None, and nothing is sent, if it is not: another instance has fired them. In the caller's
+    transaction, which holds the row, so that one alone decides what becomes of a tick. rows: as of
+    `send.row_values`, one for each of `ticks`. skips: none is sent. counts: skipped ticks, where
+    the table has columns for it (`counts_overlap`)."""
+    last_at = ticks[-1] if ticks and not skips else seen.last_at
     if not change(conn, t, seen, {"next_at": next_at, "last_at": last_at}):
-        return False
-    insert_many(conn, t, rows)
-    return True
+        return None
+    if skips:
+        found = Fired(skipped=tuple(ticks))
+    elif seen.key is None:
+        insert_many(conn, t, rows)
+        found = Fired(sent=tuple(ticks))
+    else:
+        found = Fired()
+        for row, tick in zip(rows, ticks, strict=True):
+            found = _fired(conn, t, seen, row, tick, found)
+    if counts and (found.skipped or found.replaced):
+        _count(conn, t, seen, found)
+    return found
+
+
+def _fired(
+    conn: Connection, t: Tables, of: Stored, row: dict[str, Any], tick: datetime, so_far: Fired
+) -> Fired:
+    """Send the message of a tick, as `overlap` says if the one before has not ended."""
+    sent = (*so_far.sent, tick)
+    try:
+        send(conn, t, row, on_duplicate="raise")
+        return so_far._replace(sent=sent)
+    except DuplicateMessage as found:
+        before = found.msg_id
+        if before is None:  # it changes all the time
+            raise
+    if of.overlap != "replace":
+        return so_far._replace(skipped=(*so_far.skipped, tick), before=before)
+    replace(conn, t, of, row, before)
+    return so_far._replace(sent=sent, before=before, replaced=so_far.replaced + 1)
+
+
+def replace(conn: Connection, t: Tables, of: Stored, row: dict[str, Any], before: Any) -> Any:
+    """Let the message of a tick take the place of the one before it: that one, if it has not begun,
+    is the message of the new tick; else it is cancelled. Returns the id of the message. In the
+    caller's transaction."""
+    msg_id = send(conn, t, row, on_duplicate="replace")
+    if msg_id == before or not lock(conn, t, [before], words=OPEN):  # it has ended meanwhile
+        return msg_id
+    actor, why = f"schedule {of.name}"[:MAX_ACTOR], "replaced by its next tick"
+    running = cancels.running(conn, t, [before])
+    owned = {i: (owner, tries) for i, (owner, tries) in running.items() if owner is not None}
+    if not running:
+        cancel(conn, t, [before], text=cancels.text_of(actor, why))
+    elif CANCEL.is_there(t):
+        cancels.add(conn, t, owned, actor=actor, reason=why)
+    return msg_id
+
+
+def send_now(conn: Connection, t: Tables, of: Stored, row: dict[str, Any]) -> Any:
+    """Send the message of a schedule besides its ticks; returns its id. In the caller's
+    transaction. Raises DuplicateMessage where one has not ended and the schedule skips ticks."""
+    if of.key is None:
+        return insert_one(conn, t, row)
+    try:
+        return send(conn, t, row, on_duplicate="raise")
+    except DuplicateMessage as found:
+        if found.msg_id is None:
+            raise
+        if of.overlap == "replace":
+            return replace(conn, t, of, row, found.msg_id)
+        text = f'schedule {of.name} has overlap="{of.overlap}": wait for that message, or cancel it'
+        raise DuplicateMessage(found.msg_id, of.key, text) from None
+
+
+def _count(conn: Connection, t: Tables, of: Stored, found: Fired) -> None:
+    """Count what was skipped and replaced, of a row that this transaction has changed."""
+
+    def build() -> sa.Update:
+        c = SCHEDULE.of(t).c
+        same = c.table_name == bindparam("mw_table"), c.name == bindparam("mw_name")
+        counts: dict[str, Any] = {
+            "skipped": c.skipped + bindparam("mw_skipped", type_=sa.BigInteger()),
+            "replaced": c.replaced + bindparam("mw_replaced", type_=sa.BigInteger()),
+            "last_at": bindparam("mw_last", type_=c.last_at.type),
+        }
+        return sa.update(SCHEDULE.of(t)).where(*same).values(counts)
+
+    params = {
+        "mw_table": t.spec.bare_name,
+        "mw_name": of.name,
+        "mw_skipped": len(found.skipped),
+        "mw_replaced": found.replaced,
+        "mw_last": found.sent[-1] if found.sent else of.last_at,
+    }
+    conn.execute(t.built("schedule_count", build), params)
 
 
 def waits(conn: Connection, t: Tables, of: Stored) -> bool:
@@ -181,7 +310,7 @@ def rows_of(t: Tables, of: Stored, ticks: Sequence[datetime]) -> list[dict[str, 
         refuse_unfilled(t)
     refuse(t, of.name, of.topic, of.payload)
     held = object_of(t, of.object_id)
-    message = {"topic": of.topic, "object_id": held, "payload": of.payload}
+    message = {"topic": of.topic, "object_id": held, "payload": of.payload, "unique_key": of.key}
     return [row_values(t, **message, delay=None, at=None, scheduled_for=tick) for tick in ticks]
 
 
@@ -237,7 +366,13 @@ def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:
 
 def sender_of(conn: Connection, t: Tables, topic: str, object_id: Any) -> str:
     """In words, which schedule has sent a message of this topic and object."""
-    rows = look(conn, t)[1] if is_there(conn, t) else []
+    rows = look(conn, t, whole=counts_overlap(conn, t))[1] if is_there(conn, t) else []
     held = None if object_id is None else str(object_id)
-    same = [row.name for row in rows if (row.topic, row.object_id) == (topic, held)]
-    return f"schedule {same[0]}" if len(same) == 1 else "a schedule"
+    same = [row for row in rows if (row.topic, row.object_id) == (topic, held)]
+    if len(same) != 1:
+        return "a schedule"
+    (one,) = same
+    counts = ((one.skipped, "skipped"), (one.replaced, "replaced"))
+    said = "".join(f", {plural(count, 'tick')} {word}" for count, word in counts if count)
+    told = f" (overlap {one.overlap}{said})" if said or one.key is not None else ""
+    return f"schedule {one.name}{told}"

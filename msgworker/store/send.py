@@ -56,7 +56,7 @@ PARAMS = {
     "b_at": Param("available_at", replaces=True),
     "b_unique_key": Param("unique_key"),
     "b_unique_kept": Param("unique_kept"),
-    "b_scheduled_for": Param("scheduled_for"),
+    "b_scheduled_for": Param("scheduled_for", replaces=True),
     "b_headers": Param("headers", replaces=True, array=True),
     "b_job_id": Param("job_id", replaces=True, array=True),
 }

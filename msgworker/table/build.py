@@ -2,6 +2,8 @@
 user's message table as it exists; and the versions of the schema.
 
 Our own serve all message tables of a schema: `table_name` says whose a row is.
+
+One file, because a table of ours, who needs it and the version that has added it change together.
 """
 
 from __future__ import annotations
@@ -107,9 +109,13 @@ def _table_name(length: int = MAX_TABLE, *, key: bool = True) -> sa.Column[Any]:
     return sa.Column("table_name", key_text(length), primary_key=key, nullable=False)
 
 
-def _number(name: str, *, least: str = "0", big: bool = True) -> sa.Column[Any]:
+def _number(
+    name: str, *, least: str = "0", big: bool = True, about: str | None = None
+) -> sa.Column[Any]:
+    """about: what is so without the column, which a later version has added."""
     kind = sa.BigInteger() if big else sa.Integer()
-    return sa.Column(name, kind, nullable=False, server_default=sa.text(least))
+    info = None if about is None else {ADDED: about}
+    return sa.Column(name, kind, nullable=False, server_default=sa.text(least), info=info)
 
 
 # --- What every instance needs: leases, items, failed tries.
@@ -347,6 +353,11 @@ def _schedule(_: Database) -> Iterable[sa.Column[Any]]:
     yield _number("version")
     yield sa.Column("declared_by", plain_text(64))
     yield sa.Column("declared_at", UtcDateTime())
+    about = "every tick is sent, also where its schedule says overlap"
+    allow: Any = {"nullable": False, "server_default": "allow"}
+    yield sa.Column("overlap", plain_text(10), info={ADDED: about}, **allow)
+    for name in ("skipped", "replaced"):
+        yield _number(name, about=f"ticks that were {name} are not counted")
 
 
 SCHEDULE = OwnTable(
@@ -433,7 +444,14 @@ VERSIONS = (
     Version(10, "history for charts", ("history",)),
     Version(11, "headers of traces", _columns(11)),
     Version(12, "keys of requests", ("operation.request_key", "operation:key")),
-    Version(13, "jobs", ("job", *_columns(13), f"message.{JOB_STATUS}", f"message:{JOB}")),
+    Version(
+        13,
+        "jobs, overlap of schedules",
+        (
+            *("job", *_columns(13), f"message.{JOB_STATUS}", f"message:{JOB}"),
+            *(f"schedule.{name}" for name in ("overlap", "skipped", "replaced")),
+        ),
+    ),
 )
 NEWEST = VERSIONS[-1].number
 LEAST = 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from msgworker.config import load
 from tests.support.programs import Cli
-from tests.support.timers import put_back, rows
+from tests.support.timers import put_back, rows, timer
 
 AT = ("--url", "sqlite:///crm.db")
 TOML = '[schedule.nightly]\ncron = "0 2 * * *"\ntz = "Asia/Shanghai"\ntopic = "settle"\n'
@@ -36,6 +37,23 @@ def test_schedules_lists_them_with_their_next_ticks(crm: Cli, folder: Path, app)
     (one,) = json.loads(crm("schedules", "crm:app", "--json").stdout)
     assert len(one["next_times"]) == 5
     assert (one["name"], one["declared"], one["stored"]) == ("nightly", True, True)
+
+
+def test_schedules_says_how_many_ticks_were_skipped(crm: Cli, folder: Path, app) -> None:
+    (folder / "msgworker.toml").write_text(TOML + 'overlap = "skip"\n')
+    crm("drain", "crm:app", "--linger", "0")
+    assert "overlap skip" in crm("schedules", *AT).stdout
+    crm("schedules", "run-now", "nightly", *AT)
+    again = crm("schedules", "run-now", "nightly", *AT)
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert 'schedule nightly has overlap="skip": wait for that message' in again.stderr
+    put_back(app, "nightly", 5)
+    app.add_handler("settle", lambda msg: None)
+    app.add_configured(load(environ={}, folder=folder))
+    timer(app).ended()
+    assert "overlap skip: 1 skipped" in crm("schedules", *AT).stdout
+    (one,) = json.loads(crm("schedules", *AT, "--json").stdout)
+    assert (one["overlap"], one["skipped"], one["replaced"]) == ("skip", 1, 0)
 
 
 def test_schedules_pauses_resumes_sends_and_deletes(crm: Cli, folder: Path, app) -> None:

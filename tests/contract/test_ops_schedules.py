@@ -213,7 +213,7 @@ def test_schedules_of_the_configuration_are_declared(tmp_path):
         tmp_path,
         '[schedule.nightly]\ncron = "0 2 * * *"\ntz = "Asia/Shanghai"\ntopic = "crm.settle"\n'
         'catch_up = "all"\npayload = {all = true}\n'
-        '[schedule.prices]\nevery = "5m"\ntopic = "price"\nobject_id = false\n',
+        '[schedule.prices]\nevery = "5m"\ntopic = "price"\nobject_id = false\noverlap = "skip"\n',
     )
     nightly, prices = app.schedules
     assert (nightly.name, nightly.spec, nightly.tz) == ("nightly", "0 2 * * *", "Asia/Shanghai")
@@ -221,6 +221,7 @@ def test_schedules_of_the_configuration_are_declared(tmp_path):
         *('{"all":true}', "all", "nightly"),
     )
     assert (prices.spec, prices.object_id, prices.origin) == ("every 5m", None, "msgworker.toml")
+    assert (nightly.overlap, prices.overlap) == ("allow", "skip")
     app.add_configured(load(environ={}, folder=tmp_path))  # as the command line does
     assert len(app.schedules) == 2
 

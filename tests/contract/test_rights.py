@@ -25,8 +25,9 @@ from msgworker.message import State
 from msgworker.queries.messages import How
 from msgworker.store import lease
 from tests.engines import plain_engine
+from tests.support.leases import registered
 from tests.support.programs import LOOKS
-from tests.support.rows import Table, send
+from tests.support.rows import Table, edit, send
 from tests.support.spans import recorded
 from tests.support.timers import put_back
 from tests.support.waiting import until
@@ -305,6 +306,20 @@ def test_the_rights_of_the_page_are_enough_for_schedules(site):
     assert site.cli("looker", "schedules", "pause", "hourly").exit_code == 3
     assert ops.ops.delete_schedule("hourly") == 1
     assert worker.drain(linger=0).done == 1
+    late = site.app("worker")
+    late.add_handler("t", lambda msg: None)
+    late.every("1h", topic="t", name="late", overlap="replace")
+    late.on(ScheduleFailed, lambda event: failed.append(event.error))
+    late.drain(linger=0)
+    assert ops.ops.run_now("late") == 1
+    (msg_id,) = [one.msg_id for one in looker.ops.find(status="new")]
+    owner = site.app("owner")
+    registered(owner, "other-1")
+    edit(owner, msg_id, status=1, claimed_by="other-1")
+    put_back(owner, "late", 60)
+    late.drain(linger=0)
+    assert looker.ops.explain(msg_id).cancel.actor == "schedule late"
+    assert len(failed) == 1
 
 
 @pytest.mark.requires("unique_keys")

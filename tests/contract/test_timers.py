@@ -14,10 +14,13 @@ from sqlalchemy.exc import OperationalError
 from msgworker import App, ConfigError, HandlerError, MessageTable, PayloadError, SchemaError
 from msgworker import ticks as pure
 from msgworker.app import registry_of
-from msgworker.events import ScheduleFailed, ScheduleFired
+from msgworker.errors import DuplicateMessage
+from msgworker.events import ScheduleFailed, ScheduleFired, ScheduleReplaced, ScheduleSkipped
+from msgworker.message import State
 from msgworker.store import schedules as store
 from msgworker.table import SCHEDULE
 from msgworker.testing import drain
+from tests.support.leases import registered
 from tests.support.rows import Table, edit, send
 from tests.support.tables import OTHER_NAMES
 from tests.support.timers import clock, edit_row, put_back, rows, ticks_of, timer
@@ -97,6 +100,10 @@ def test_a_schedule_without_a_topic_above_nothing_is_refused_at_the_start(sqlite
         ({"payload": {1, object()}}, PayloadError, "object"),
         ({"catch_up": "lst"}, ConfigError, "did you mean last"),
         ({"catch_up": None}, ConfigError, "unknown catch_up"),
+        ({"overlap": "skp"}, ConfigError, "unknown overlap 'skp'; did you mean skip"),
+        ({"overlap": None}, ConfigError, "unknown overlap"),
+        ({"overlap": "skip", "catch_up": "all"}, ConfigError, 'choose catch_up="last"'),
+        ({"overlap": "replace", "object_id": None}, ConfigError, "leave object_id out"),
         ({"object_id": 1.5}, ConfigError, "object_id must be"),
         ({"object_id": "x" * 191}, ConfigError, "object_id must be"),
         ({"object_id": ""}, ConfigError, "object_id must be"),
@@ -201,9 +208,9 @@ def test_who_saw_a_schedule_before_it_was_deleted_and_made_anew_fires_nothing(
     fired: list[datetime] = []  # another tick too, if the hour ends meanwhile
     real = store.look
 
-    def look(conn, t):
+    def look(conn, t, **asked):
         """All of it happens behind the first look, which is that of the slow one."""
-        found = real(conn, t)
+        found = real(conn, t, **asked)
         if not made:
             made.append(found[1][0])
             other.round_once()
@@ -561,6 +568,155 @@ def test_of_a_schedule_that_asks_for_one_no_tick_is_sent_while_another_one_waits
         role.run_once()
     assert [topic for (topic,) in Table(app).rows("topic")].count("t") == 2
     assert len(ticks_of(app, "t")) == 2
+    role.ended()
+
+
+# ---------------------------------------------------------------- overlap
+
+
+def overlapping(app, make_app, overlap, **options):
+    """The role of an instance with a schedule of this overlap, and the events of it."""
+    one = an_app(make_app)
+    one.every("1h", topic="t", overlap=overlap, **options)
+    told = []
+    for event in (ScheduleFired, ScheduleSkipped, ScheduleReplaced):
+        one.on(event, told.append)
+    return timer(one), told
+
+
+def ids_of(app) -> list[int]:
+    return sorted(Table(app).column("msg_id"))
+
+
+@pytest.mark.parametrize("held", ["t", None])
+def test_a_tick_is_skipped_while_the_message_before_has_not_ended(app, make_app, held):
+    role, told = overlapping(app, make_app, "skip", object_id=held)
+    first = put_back(app, "t", 50)
+    role.run_once()
+    (sent,) = ids_of(app)
+    # It waits, runs, waits for its next try, and is tried again by an operator.
+    states = [{"status": 0}, {"status": 1, "claimed_by": "x"}]
+    states += [{"status": -1, "error_try_times": 1, "claimed_by": None}]
+    for number, state in enumerate(states, 1):
+        edit(app, sent, **state)
+        tick = put_back(app, "t", 40 - number)
+        role.run_once()
+        row = rows(app)["t"]
+        assert (row.skipped, row.replaced, row.last_at) == (number, 0, None)
+        assert row.next_at > clock(app)
+        assert isinstance(told[-1], ScheduleSkipped)
+        assert (told[-1].name, list(told[-1].ticks), told[-1].msg_id) == ("t", [tick], sent)
+    assert ticks_of(app) == [first]
+    edit(app, sent, status=2, finished_at=clock(app))
+    last = put_back(app, "t", 5)
+    role.run_once()
+    assert ticks_of(app) == [first, last]
+    assert (rows(app)["t"].skipped, rows(app)["t"].last_at) == (3, last)
+    (shown,) = app.ops.schedules()
+    assert (shown.overlap, shown.skipped, shown.replaced) == ("skip", 3, 0)
+    text = app.ops.explain(ids_of(app)[-1]).text
+    assert "sent by schedule t (overlap skip, 3 ticks skipped) for" in text or held is None
+    assert "it holds the unique key schedule:t until it ends" in text
+    role.ended()
+
+
+def test_of_several_instances_one_decides_what_becomes_of_a_tick(app, make_app):
+    roles = [overlapping(app, make_app, "skip")[0] for _ in range(3)]
+    for _ in range(3):
+        put_back(app, "t", 5)
+        threads = [threading.Thread(target=role.round_once) for role in roles]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert (len(ids_of(app)), rows(app)["t"].skipped) == (1, 2)
+    for role in roles:
+        role.ended()
+
+
+def test_a_message_that_has_not_begun_becomes_that_of_the_next_tick(app, make_app):
+    role, told = overlapping(app, make_app, "replace")
+    put_back(app, "t", 50)
+    role.run_once()
+    (sent,) = ids_of(app)
+    tick = put_back(app, "t", 5)
+    role.run_once()
+    assert (ids_of(app), ticks_of(app)) == ([sent], [tick])
+    row = rows(app)["t"]
+    assert (row.skipped, row.replaced, row.last_at) == (0, 1, tick)
+    (replaced,) = [one for one in told if isinstance(one, ScheduleReplaced)]
+    assert (replaced.name, replaced.tick, replaced.msg_id) == ("t", tick, sent)
+    assert [list(one.ticks)[-1] for one in told if isinstance(one, ScheduleFired)][-1] == tick
+    assert app.ops.explain(sent).message.status is State.NEW
+    role.ended()
+
+
+def test_a_message_that_has_begun_is_cancelled_for_the_next_tick(app, make_app):
+    role, _ = overlapping(app, make_app, "replace")
+    put_back(app, "t", 50)
+    role.run_once()
+    (first,) = ids_of(app)
+    registered(app, "other-1")
+    edit(app, first, status=1, claimed_by="other-1")
+    put_back(app, "t", 40)
+    role.run_once()
+    first, second = ids_of(app)
+    request = app.ops.explain(first).cancel
+    assert (request.actor, request.reason) == ("schedule t", "replaced by its next tick")
+    assert app.ops.explain(second).behind.message.msg_id == first
+    edit(app, first, status=2, claimed_by=None, finished_at=clock(app))
+    edit(app, second, status=-1, error_try_times=1, claimed_at=clock(app))  # it is tried later
+    put_back(app, "t", 5)
+    role.run_once()
+    assert len(ids_of(app)) == 3
+    found = app.ops.explain(second)
+    assert found.message.status is State.DEAD
+    assert found.message.last_error == "cancelled: replaced by its next tick (by schedule t)"
+    assert rows(app)["t"].replaced == 2
+    role.ended()
+
+
+def test_a_schedule_is_sent_by_hand_as_its_overlap_says(app, make_app):
+    for overlap in ("skip", "replace"):
+        one = an_app(make_app)
+        one.every("1h", topic="t", name=overlap, overlap=overlap)
+        timer(one).ended()
+        app.ops.run_now(overlap)
+    first, second = ids_of(app)
+    said = f'held by message {first}.*schedule skip has overlap="skip": wait for that message'
+    with pytest.raises(DuplicateMessage, match=said):
+        app.ops.run_now("skip")
+    assert app.ops.run_now("replace").sample[0].msg_id == second
+    assert ids_of(app) == [first, second]
+
+
+def test_overlap_needs_keys_and_the_table_of_today(app, make_app):
+    bare = an_app(make_app, table=MessageTable("tb_bare"))
+    bare.create_schema()
+    bare.every("1h", topic="default", overlap="skip")
+    with pytest.raises(ConfigError, match=r'schedule default has overlap="skip".*no columns for'):
+        timer(bare)
+    plain = an_app(make_app)
+    plain.every("1h", topic="t", catch_up="one")
+    with app.engine.begin() as conn:
+        for name in ("overlap", "skipped", "replaced"):
+            conn.exec_driver_sql(f"ALTER TABLE msgworker_schedule DROP COLUMN {name}")
+    late = an_app(make_app)
+    late.every("1h", topic="t", overlap="skip")
+    with pytest.raises(SchemaError, match=r"no column overlap\. Run `msgworker db upgrade`"):
+        timer(late)
+    role = timer(plain)  # without it all is as before
+    for _ in range(2):
+        put_back(app, "t", 5)
+        role.run_once()
+    assert len(ticks_of(app)) == 1
+    (shown,) = app.ops.schedules()
+    assert (shown.overlap, shown.skipped) == ("allow", 0)
+    texts = [one.text for one in app.ops.doctor()]
+    assert len([text for text in texts if "msgworker_schedule has no column" in text]) == 3
+    app.upgrade_schema()
+    timer(late).ended()
+    assert rows(app)["t"].overlap == "skip"
     role.ended()
 
 

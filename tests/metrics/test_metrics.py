@@ -124,6 +124,8 @@ def told_of_all() -> Snapshot:
         events.Recovered(me, "dead", 5),
         events.OutageBegan(me, "fetcher", "x"),
         events.ScheduleFired(me, "nightly", "t", [1, 2]),  # type: ignore[list-item]
+        events.ScheduleSkipped(me, "nightly", "t", [1, 2, 3], 7),  # type: ignore[list-item]
+        events.ScheduleReplaced(me, "nightly", "t", 1, 7),  # type: ignore[arg-type]
         events.ScheduleFailed(me, "nightly", "x", 1.0),
         events.JobCompleted(me, 1, "month end", done=5, dead=0),
     ):
@@ -153,6 +155,8 @@ TOLD = {
     ("msgworker_database_away", ()): 1,
     ("msgworker_batches_alone_total", ()): 1,
     ("msgworker_schedule_ticks_total", ("nightly",)): 2,
+    ("msgworker_schedule_skipped_total", ("nightly",)): 3,
+    ("msgworker_schedule_replaced_total", ("nightly",)): 1,
     ("msgworker_schedule_failures_total", ("nightly",)): 1,
 }
 

@@ -205,7 +205,9 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield schedules.look, {}
     yield schedules.insert, {"values": values | {"name": "n"}}
     yield schedules.change, {"seen": stored, "values": values | {"last_at": tick}}
-    yield schedules.fire, {"seen": stored, "rows": ticks, "next_at": tick, "last_at": tick}
+    asked = {"ticks": (tick, tick), "next_at": tick}
+    yield schedules.fire, {"seen": stored, "rows": ticks, **asked}
+    yield schedules.fire, {"seen": stored, "rows": ticks, **asked, "skips": True}
     yield schedules.delete, {"seen": stored}
     yield schedules.tick_of, {"msg_id": 1}
     if jobs.is_there(t):

@@ -89,6 +89,7 @@ app.add_handler("t", fine, batch=5)  # error
 app.add_handler("t", not_async, transactional=True)  # error
 app.add_handler("t", fine, max_try=5)  # error
 app.every("5m", catch_up="some")  # error
+app.every("5m", overlap="some")  # error
 app.on("Ded", print)  # error
 app.on(int, print)  # error
 app.on(Dead, lambda event: event.errors)  # error

@@ -109,7 +109,7 @@ app.add_handler(None, price, batch=2, transactional=True)
 def both(msg: Message) -> None: ...
 
 
-@app.every("5m", catch_up="all")
+@app.every("5m", catch_up="last", overlap="skip")
 def tick(msg: Message) -> None: ...
 
 

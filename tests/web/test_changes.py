@@ -28,6 +28,7 @@ from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, audited, many_dead, put
 from tests.support.rows import Table, send
+from tests.support.timers import edit_row
 from tests.support.waiting import until
 
 
@@ -413,6 +414,16 @@ WRITES = [
     ),
     ("POST", "/writes/x/end", {}, "operator"),
 ]
+
+
+def test_the_page_of_schedules_says_what_was_skipped(sqlite_app: App, ann: Browser) -> None:
+    sqlite_app.add_handler("t", lambda msg: None)
+    sqlite_app.every("24h", topic="t", name="nightly", overlap="skip")
+    sqlite_app.drain(linger=0)
+    edit_row(sqlite_app, "nightly", skipped=12, replaced=1)
+    page = ann.get("/schedules").main
+    assert "a tick while the message before it has not ended: skipped" in page
+    assert "12 ticks skipped, 1 message replaced" in page
 
 
 @pytest.mark.parametrize(("method", "path", "fields", "role"), WRITES)

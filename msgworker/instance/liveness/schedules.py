@@ -8,16 +8,17 @@ times are those of the database; the local clock only says how long to wait.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from msgworker import ticks
 from msgworker.db import Trouble, reason_of, shows_a_row, trouble
-from msgworker.errors import SchemaError
-from msgworker.events import ScheduleFailed, ScheduleFired
+from msgworker.errors import MsgworkerError, SchemaError
+from msgworker.events import ScheduleFailed, ScheduleFired, ScheduleReplaced, ScheduleSkipped
 from msgworker.instance.connections import Connections
 from msgworker.instance.state import Aside, Role, Setup, Shared
+from msgworker.producing import check_keys
 from msgworker.schedules import Schedule
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored
@@ -50,6 +51,7 @@ class Timer(Role):
         self._look_now = look_now
         self.link = shared.connector.new()
         self._declared = {one.name: one for one in setup.schedules}
+        self._counts = True  # how ticks overlap, see `store.counts_overlap`
         self._to_declare = set(self._declared)
         self._failing: dict[str, _Failing] = {}
         self._logged: set[object] = set()
@@ -65,11 +67,15 @@ class Timer(Role):
         try:
             with self.link.statement() as conn:
                 there = store.is_there(conn, self._setup.tables)
+                self._counts = store.counts_overlap(conn, self._setup.tables)
             if not there:
                 raise SchemaError(
                     "table msgworker_schedule is missing, which schedules need. Run "
                     "App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
                 )
+            for one in self._declared.values():
+                if one.overlap != "allow":
+                    self._check_overlap(one)
             for _ in range(ROUNDS_AT_START):
                 try:
                     self.run_once()
@@ -83,10 +89,23 @@ class Timer(Role):
             self.link.close()
             raise
 
+    def _check_overlap(self, one: Schedule) -> None:
+        """Raise SchemaError or ConfigError if its ticks cannot be kept apart."""
+        asked = f'schedule {one.name} has overlap="{one.overlap}"'
+        if not self._counts:
+            raise SchemaError(
+                f"{asked}, and table msgworker_schedule has no column overlap. Run `msgworker db "
+                "upgrade`"
+            )
+        try:
+            check_keys(self._setup.tables)
+        except MsgworkerError as error:
+            raise type(error)(f"{asked}, which unique keys see to: {error}") from None
+
     def run_once(self) -> int:
         """Read the schedules and fire those that are due; returns how many."""
         with self.link.statement() as conn:
-            now, found = store.look(conn, self._setup.tables)
+            now, found = store.look(conn, self._setup.tables, whole=self._counts)
         begun = self._setup.clock()
         self._more = False
         stored = {one.name: one for one in found}
@@ -146,24 +165,33 @@ class Timer(Role):
         setup, shared = self._setup, self._shared
         rows = store.rows_of(setup.tables, row, due.ticks)
         with setup.tracer.sending(row.topic) as sending, self.link.transaction() as conn:
-            if row.catch_up == "one" and row.object_id is not None and rows:
-                skips = store.waits(conn, setup.tables, row)
-                rows, due = ([], replace(due, ticks=())) if skips else (rows, due)
-            last_at = due.ticks[-1] if due.ticks else row.last_at
+            one_waits = row.catch_up == "one" and row.object_id is not None and bool(rows)
+            skips = one_waits and store.waits(conn, setup.tables, row)
             sending.carry_all(rows, setup.tables.max_headers)
-            won = store.fire(conn, setup.tables, row, rows, next_at=due.next_at, last_at=last_at)
-            if won and rows and setup.channel is not None:
+            found = store.fire(
+                *(conn, setup.tables, row, rows, due.ticks),
+                next_at=due.next_at,
+                skips=skips,
+                counts=self._counts,
+            )
+            if found is not None and found.sent and setup.channel is not None:
                 notify(conn, setup.channel)
-            if not (won and rows):
+            if found is None or not found.sent:
                 sending.drop()
-        if won and due.ticks:
-            event = ScheduleFired(shared.identity.id, row.name, row.topic, due.ticks)
-            setup.events.emit(event)
+        if found is None:
+            return False
+        told = (shared.identity.id, row.name, row.topic)
+        if found.sent:
+            setup.events.emit(ScheduleFired(*told, found.sent))
             self._look_now()
-        elif won and row.catch_up == "none":
+        if found.replaced:
+            setup.events.emit(ScheduleReplaced(*told, found.sent[-1], found.before))
+        if found.skipped:
+            setup.events.emit(ScheduleSkipped(*told, found.skipped, found.before))
+        if not due.ticks and row.catch_up == "none":
             text = 'schedule %s: ticks from %s on were missed and are left out (catch_up "none")'
             self.log.info(text, row.name, _said(row.next_at))
-        return won
+        return True
 
     def _failed(self, name: str, error: BaseException) -> None:
         failing = self._failing.setdefault(name, _Failing())
@@ -199,7 +227,7 @@ class Timer(Role):
             self._insert(one, now)
             return True
         values = {
-            key: getattr(one, key) for key in MESSAGE if getattr(one, key) != getattr(row, key)
+            key: getattr(one, key) for key in self._keys if getattr(one, key) != getattr(row, key)
         }
         moved = (row.spec, row.time_zone) != (one.spec, one.tz)
         is_due = row.paused_at is None and row.next_at is not None and row.next_at <= now
@@ -217,7 +245,7 @@ class Timer(Role):
 
     def _insert(self, one: Schedule, now: datetime) -> None:
         first = ticks.read(one.spec, one.tz).after(now)
-        values = _values(one) | {"next_at": first, "declared_by": self._shared.identity.id}
+        values = self._values(one) | {"next_at": first, "declared_by": self._shared.identity.id}
         values["version"] = store.first_version(now)
         try:
             with self.link.transaction() as conn:
@@ -252,7 +280,7 @@ class Timer(Role):
             if row is None:
                 text = "schedule %s was deleted from the table: it does not fire until a restart"
                 self._log_once(("deleted", name), text, name)
-            elif (there := _of_row(row)) != (here := _values(one)):
+            elif (there := self._of_row(row)) != (here := self._values(one)):
                 keys = [key for key in here if here[key] != there[key]]
                 changes = "; ".join(
                     f"{key}: {_said(there[key])}, not {_said(here[key])}" for key in keys
@@ -278,15 +306,18 @@ class Timer(Role):
             self._logged.add(what)
             self.log.warning(text, *values)
 
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        """What a row says of its messages."""
+        return (*MESSAGE, "overlap") if self._counts else MESSAGE
 
-def _values(one: Schedule) -> dict[str, Any]:
-    """A declaration by the columns of its row."""
-    message = {key: getattr(one, key) for key in MESSAGE}
-    return {"name": one.name, "spec": one.spec, "time_zone": one.tz, **message}
+    def _values(self, one: Schedule) -> dict[str, Any]:
+        """A declaration by the columns of its row."""
+        message = {key: getattr(one, key) for key in self._keys}
+        return {"name": one.name, "spec": one.spec, "time_zone": one.tz, **message}
 
-
-def _of_row(row: Stored) -> dict[str, Any]:
-    return {key: getattr(row, key) for key in ("name", "spec", "time_zone", *MESSAGE)}
+    def _of_row(self, row: Stored) -> dict[str, Any]:
+        return {key: getattr(row, key) for key in ("name", "spec", "time_zone", *self._keys)}
 
 
 def _said(value: object) -> str:

@@ -53,6 +53,8 @@ async def instances(request: Request) -> Response:
 # --- Schedules: their next ticks, and what stops them.
 
 CATCH_UP = {"last": "the last one is sent", "all": "all are sent", "none": "none is sent"}
+CATCH_UP["one"] = "the last one is sent, unless one waits"
+OVERLAP = {"skip": "skipped", "replace": "takes its place"}
 
 
 async def schedules(request: Request) -> Response:
@@ -60,7 +62,13 @@ async def schedules(request: Request) -> Response:
     found = await site.ask(or_missing, site.ops.schedules)
     there = await site.ask(or_missing, site.ops.can_schedule)
     return site.render(
-        request, "schedules.html", rows=found, there=there, catch_up=CATCH_UP, most=ROWS
+        request,
+        "schedules.html",
+        rows=found,
+        there=there,
+        catch_up=CATCH_UP,
+        overlap=OVERLAP,
+        most=ROWS,
     )
 
 

@@ -247,6 +247,9 @@ CREATE TABLE msgworker_schedule (
   version BIGINT NOT NULL DEFAULT 0,
   declared_by VARCHAR(64),
   declared_at DATETIME(6),
+  overlap VARCHAR(10) NOT NULL DEFAULT 'allow',
+  skipped BIGINT NOT NULL DEFAULT 0,
+  replaced BIGINT NOT NULL DEFAULT 0,
   PRIMARY KEY (table_name, name)
 )ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
