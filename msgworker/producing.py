@@ -527,15 +527,14 @@ def checked_key(key: Any, rule: Unique, tables: Tables) -> str | None:
         raise ConfigError(f"a unique_key is a text of 1 to {MAX_KEY} characters, got {key!r:.80}")
     if "\x00" in key or not is_text(key):
         raise ConfigError(f"the unique_key {key!r:.120} holds a NUL or half of a surrogate pair")
-    check_keys(tables)
+    _check_keys(tables)
     width = db.max_text(tables.message.c[tables.names["unique_key"]].type)
     if width is not None and len(key) > width and not tables.database.loose_types:
         raise ConfigError(f"the unique_key has {len(key)} characters, its column takes {width}")
     return key
 
 
-def check_keys(tables: Tables) -> None:
-    """Raise ConfigError or SchemaError if the table cannot have unique keys."""
+def _check_keys(tables: Tables) -> None:
     if tables.database.partitioned:
         raise ConfigError(
             f"table {tables.spec.name} has partitions, and no index over all of them can keep keys "

@@ -377,7 +377,7 @@ EVERY = 2**63 - 1
 def legacy(conn: Connection, t: Tables, *, untouched: bool = False) -> str | None:
     """What an instance will handle of the rows that were in the table before msgworker, as a
     sentence; None if there is none, or if an instance has worked on the table already. untouched:
-    none has, since not even its tables are there."""
+    none has, since not even its tables are there. `conn` commits each statement."""
     if t.spec.is_default:
         return None
     before = EVERY if untouched else _before(conn, t)
@@ -418,13 +418,18 @@ def _before(conn: Connection, t: Tables) -> int | None:
 
 
 def _worked(conn: Connection, t: Tables) -> bool:
-    """Whether an instance has worked on the table, as far as is kept."""
-    kept = [t.failed_try, *([] if HISTORY.of(t).name in t.missing else [HISTORY.of(t)])]
-    for table in kept:
+    """Whether an instance has worked on the table, as far as this login can see."""
+    for table in (t.failed_try, HISTORY.of(t)):
+        if table.name in t.missing:
+            continue
         name = table.c.table_name
         query = sa.select(name).where(name == bindparam("mw_table")).limit(1)
-        if conn.execute(query, {"mw_table": t.message.name}).first() is not None:
-            return True
+        try:
+            if conn.execute(query, {"mw_table": t.message.name}).first() is not None:
+                return True
+        except DBAPIError as error:
+            if trouble(error) is not Trouble.REFUSED:
+                raise
     return False
 
 

@@ -62,7 +62,12 @@ class Stored:
     def key(self) -> str | None:
         """The unique key of its messages, by which one is found that has not ended; None where they
         may overlap."""
-        return None if self.overlap == "allow" else f"schedule:{self.name}"
+        return None if self.overlap == "allow" else key_of(self.name)
+
+
+def key_of(name: str) -> str:
+    """The unique key of the messages of a schedule."""
+    return f"schedule:{name}"
 
 
 class Fired(NamedTuple):

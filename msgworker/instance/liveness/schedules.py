@@ -18,7 +18,7 @@ from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.events import ScheduleFailed, ScheduleFired, ScheduleReplaced, ScheduleSkipped
 from msgworker.instance.connections import Connections
 from msgworker.instance.state import Aside, Role, Setup, Shared
-from msgworker.producing import check_keys
+from msgworker.producing import Unique, checked_key
 from msgworker.schedules import Schedule
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored
@@ -98,7 +98,7 @@ class Timer(Role):
                 "upgrade`"
             )
         try:
-            check_keys(self._setup.tables)
+            checked_key(store.key_of(one.name), Unique(), self._setup.tables)
         except MsgworkerError as error:
             raise type(error)(f"{asked}, which unique keys see to: {error}") from None
 
