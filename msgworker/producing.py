@@ -269,7 +269,7 @@ def refuse_jobs(tables: Tables) -> None:
         "Run App.create_schema() or `msgworker init-db`, which add it"
         if tables.spec.is_default
         else 'Add a BIGINT column, name it, MessageTable(job_id="job_id"), and run '
-        "create_schema(); `msgworker doctor` prints the statements"
+        "create_schema(); `msgworker doctor --sql --advised` prints the statement"
     )
     raise SchemaError(
         f"jobs need the table msgworker_job and the column job_id of {tables.spec.name} with its "
@@ -546,7 +546,7 @@ def _check_keys(tables: Tables) -> None:
             if tables.spec.is_default
             else f"add a VARCHAR({MAX_KEY}) and a SMALLINT column, name them, "
             'MessageTable(unique_key="unique_key", unique_kept="unique_kept"), and run '
-            "create_schema(); `msgworker doctor` prints the statements"
+            "create_schema(); `msgworker doctor --sql --advised` prints them"
         )
         raise ConfigError(f"table {tables.spec.name} has no columns for unique keys; {hint}")
     if not enforces_keys(tables):

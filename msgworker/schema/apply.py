@@ -208,7 +208,7 @@ def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) 
             f"{text} an unknown status and will never be claimed (message {example}, "
             f"say). See them: SELECT {quote(t.names['msg_id'])}, {status} FROM "
             f"{engine.dialect.identifier_preparer.format_table(t.message)} WHERE {status} NOT IN "
-            f"(-1, 0, 1, 2) OR {status} IS NULL; `msgworker doctor` prints how to fix them"
+            f"(-1, 0, 1, 2) OR {status} IS NULL; `msgworker doctor --sql` prints how to fix them"
         )
 
 
@@ -357,7 +357,7 @@ def _two_running(dialect: sa.Dialect, t: Tables, why: str) -> str:
     return (
         f"{why.rstrip('.')}. An object has two rows at status 1; see them: SELECT "
         f"{name} FROM {table} WHERE {quote(t.names['status'])} = 1 AND {name} IS NOT NULL "
-        f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor` prints how to fix them; "
+        f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor --sql` prints how to fix them; "
         "then run this again"
     )
 

@@ -409,4 +409,4 @@ def _odd_ids(conn: Connection, t: Tables) -> list[str]:
     source = db.id_source(conn, t.message, ids.name)
     highest = None if source is None else requirements.highest_id(conn, ids)
     found = "" if source is None or highest is None else requirements.behind(source, highest)
-    return [f"{found}; `msgworker doctor` prints how to fix it"] if found else []
+    return [f"{found}; `msgworker doctor --sql` prints how to fix it"] if found else []

@@ -473,7 +473,9 @@ def test_rows_of_a_table_that_was_made_here_are_not_from_before(make_app, caplog
 
 def test_the_query_for_two_running_rows_runs(make_app, database):
     app = adopted(database, make_app, (1, 1), (2, 1))
-    with pytest.raises(SchemaError, match="`msgworker doctor` prints how to fix them") as error:
+    with pytest.raises(
+        SchemaError, match="`msgworker doctor --sql` prints how to fix them"
+    ) as error:
         app.create_schema()
     assert ".." not in str(error.value)
     with app.engine.connect() as conn:
