@@ -268,6 +268,8 @@ CREATE TABLE msgworker_job (
   sealed_at DATETIME(6),
   cancelled_at DATETIME(6),
   completed_at DATETIME(6),
+  paused_at DATETIME(6),
+  paused_by VARCHAR(200),
   report_id BIGINT,
   done BIGINT,
   dead BIGINT,

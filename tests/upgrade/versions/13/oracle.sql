@@ -265,6 +265,8 @@ CREATE TABLE msgworker_job (
   sealed_at TIMESTAMP,
   cancelled_at TIMESTAMP,
   completed_at TIMESTAMP,
+  paused_at TIMESTAMP,
+  paused_by VARCHAR2(200 CHAR),
   report_id NUMBER(19),
   done NUMBER(19),
   dead NUMBER(19),

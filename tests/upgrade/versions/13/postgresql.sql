@@ -266,6 +266,8 @@ CREATE TABLE msgworker_job (
   sealed_at TIMESTAMP WITH TIME ZONE,
   cancelled_at TIMESTAMP WITH TIME ZONE,
   completed_at TIMESTAMP WITH TIME ZONE,
+  paused_at TIMESTAMP WITH TIME ZONE,
+  paused_by VARCHAR(200),
   report_id BIGINT,
   done BIGINT,
   dead BIGINT,

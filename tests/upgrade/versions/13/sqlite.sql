@@ -267,6 +267,8 @@ CREATE TABLE msgworker_job (
   sealed_at TEXT,
   cancelled_at TEXT,
   completed_at TEXT,
+  paused_at TEXT,
+  paused_by TEXT,
   report_id BIGINT,
   done BIGINT,
   dead BIGINT,
