@@ -52,6 +52,14 @@ def test_a_live_section_is_read_and_made_once_for_all_viewers(
         assert len(made) == 2
 
 
+def test_who_has_written_sees_it_on_the_next_page(full_app: App) -> None:
+    with Browser(full_app.web(actions=True)) as client:  # all requests on one event loop
+        assert "resume" not in client.get("/topics").text.lower()
+        fields = {"name": "settle", "reason": "INC-7"}
+        assert client.submit("/act/pause-topic", fields).status_code == 303
+        assert "resume" in client.get("/topics").text.lower()
+
+
 def test_a_live_section_is_shared_by_those_with_one_role_and_url_alone(
     full_app: App, made: list[str]
 ) -> None:

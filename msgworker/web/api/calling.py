@@ -343,6 +343,8 @@ async def _answer(endpoint: Endpoint, request: Request) -> Response:
         if (answer := site.hardships.answer(error)) is not None:
             raise answer from error
         return problem(409, site.without(str(error)))
+    if endpoint.write:
+        site.forget()
     if isinstance(found, Response):
         return found
     return _as_response(site, request, found)

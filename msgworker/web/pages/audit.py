@@ -121,6 +121,7 @@ async def begun(request: Request, work: Work, **about: Any) -> Response:
         if write.over.is_set():
             break
         await asyncio.sleep(LOOK_SECONDS)
+    site.forget()
     return RedirectResponse(
         site.url(request, "write", {"op": write.op_id}, write_id=write.write_id), 303
     )
