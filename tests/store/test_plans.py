@@ -13,7 +13,18 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable, db
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import apply
-from msgworker.store import cancels, candidates, claim, done, limits, ranked, recover, settle
+from msgworker.store import (
+    cancels,
+    candidates,
+    claim,
+    done,
+    jobs,
+    limits,
+    ranked,
+    recover,
+    settle,
+    shards,
+)
 from msgworker.store.candidates import Candidate
 from msgworker.store.done import FlagMissing
 from msgworker.store.ranked import due_in
@@ -59,7 +70,12 @@ def filled(app: App, known: Statistics = Statistics.ALL) -> Store:
     if known in (Statistics.NONE, Statistics.ONE):
         _analyze(app, store)
     with app.engine.begin() as conn:
-        app.send_many(conn, "t", pairs[: WAITING - 200])
+        with app.job("some", conn=conn) as job:
+            app.send_many(conn, "t", pairs[:400], job=job)
+        c = store.t.cols()
+        of_it = (c.status == 2, c.msg_id < FINISHED // 4)
+        conn.execute(sa.update(store.t.message).where(*of_it).values(job_id=job.job_id))
+        app.send_many(conn, "t", pairs[400 : WAITING - 200])
         app.send_many(conn, "t", [(None, None)] * 100)
         app.send_many(conn, "t", [(None, f"w{i}") for i in range(50)], delay=3600)
         app.send_many(conn, "t", [(None, f"u{i}") for i in range(10)], priority=5)
@@ -124,6 +140,9 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     yield "by priority, on", (urgency,), lambda r: r(ranked.ranked, **ranks)
     both = {"since": None, "limit": 100, "most": 100}
     yield "due and by priority", (urgency,), lambda r: r(ranked.due_and_ranked, **both)
+    place = shards.Place(1)
+    yield "of a job", ("job",), lambda r: r(shards.heads_of_job, place, rows=50)
+    yield "jobs that have ended", ("job",), lambda r: r(jobs.ended)
     waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
     yield "coming", (due, obj, guard), lambda r: r(due_in, **waits)
     yield "loose", (obj, oldest), lambda r: r(candidates.without_object, after=0, limit=100)
