@@ -67,6 +67,7 @@ class MovedBy(enum.StrEnum):
     RERUN = "rerun"
     DISCARD = "discard"
     CANCEL = "cancel"
+    EDIT = "edit"
 
 
 TRANSITIONS: dict[tuple[State, State], frozenset[MovedBy]] = {
@@ -79,6 +80,7 @@ TRANSITIONS: dict[tuple[State, State], frozenset[MovedBy]] = {
     (State.PROCESSING, State.NEW): frozenset(
         {MovedBy.RELEASE, MovedBy.SETTLE}
     ),  # settle: RetryLater
+    (State.NEW, State.FAILED): frozenset({MovedBy.EDIT}),  # with no try: none has read it ahead
     (State.FAILED, State.NEW): frozenset({MovedBy.RERUN}),
     (State.DEAD, State.NEW): frozenset({MovedBy.RERUN}),
     (State.DONE, State.NEW): frozenset({MovedBy.RERUN}),

@@ -11,7 +11,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     NamedTuple,
-    NoReturn,
     TypedDict,
     TypeGuard,
     TypeVar,
@@ -134,10 +133,7 @@ def row_of(
     job_id: int | None = None,
 ) -> dict[str, Any]:
     """The values of a new row by column; raises ConfigError, PayloadError or SchemaError."""
-    if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC:
-        raise ConfigError(f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r:.80}")
-    if "\x00" in topic or not is_text(topic):
-        raise ConfigError(f"the topic {topic!r:.120} holds a NUL or half of a surrogate pair")
+    check_topic(topic)
     if tables.unfilled:
         store.refuse_unfilled(tables)
     if not tables.has("payload") and payload is not None:
@@ -154,22 +150,16 @@ def row_of(
         kept=rule.unique == "kept",
         job_id=job_id,
     )
-    for limit in tables.column_limits:
-        value = row.get(f"b_{limit.role}")
-        if value is not None and (taken := limit.taken(value)) > limit.most:
-            _refuse_long(tables, limit, value, taken)
+    store.check_limits(tables, row)
     return row
 
 
-def _refuse_long(tables: Tables, limit: db.ColumnLimit, value: Any, taken: int) -> NoReturn:
-    column = tables.names[limit.role]
-    what = (
-        f"{limit.role} has {taken} {limit.unit}" if limit.unit else f"{limit.role} is {value!r:.60}"
-    )
-    text = f"the {what}, column {column} of table {tables.spec.name} takes {limit.most} at most"
-    if limit.role == "payload":
-        raise PayloadError(f"{text}; store it elsewhere and send a reference, or widen the column")
-    raise ConfigError(f"{text}; nothing was sent. Widen the column, or send a shorter one")
+def check_topic(topic: Any) -> None:
+    """Raise ConfigError if it is no topic."""
+    if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC:
+        raise ConfigError(f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r:.80}")
+    if "\x00" in topic or not is_text(topic):
+        raise ConfigError(f"the topic {topic!r:.120} holds a NUL or half of a surrogate pair")
 
 
 def refuse_topic(tables: Tables, topic: object) -> None:
@@ -563,22 +553,28 @@ def seconds_of(
         raise ConfigError("give delay or at, not both")
     if (delay is not None or at is not None) and not tables.has("available_at"):
         raise ConfigError(f"table {tables.spec.name} has no available_at column: nothing can wait")
-    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
-        raise ConfigError(f"at must be an aware datetime, e.g. {datetime.now(UTC)!r}; got {at!r}")
     if at is not None:
-        try:
-            at.astimezone(UTC)
-        except OverflowError:
-            raise ConfigError(
-                f"at must be within the years 1 to 9999 in UTC, got {at.isoformat()}"
-            ) from None
-        _check_instant("at", at, tables)
+        check_at("at", at, tables)
     if delay is None:
         return None
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     checked = number("delay", seconds, 0, FAR_SECONDS)
     _check_instant("delay", datetime.now(UTC) + timedelta(seconds=checked), tables)
     return checked
+
+
+def check_at(name: str, at: Any, tables: Tables) -> None:
+    """Raise ConfigError if it is no instant that a message can wait for."""
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        like = datetime.now(UTC)
+        raise ConfigError(f"{name} must be an aware datetime, e.g. {like!r}; got {at!r:.80}")
+    try:
+        at.astimezone(UTC)
+    except OverflowError:
+        raise ConfigError(
+            f"{name} must be within the years 1 to 9999 in UTC, got {at.isoformat()}"
+        ) from None
+    _check_instant(name, at, tables)
 
 
 def _check_instant(name: str, instant: datetime, tables: Tables) -> None:

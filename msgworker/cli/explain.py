@@ -212,7 +212,8 @@ def _failure_row(one: Failures) -> list[Any]:
     numbers = [f"{n:,}" if n else "-" for n in (one.dead, one.failing, one.waiting_objects)]
     seen = age(since(one.last_seen))
     topics = ", ".join(one.topics) or None
-    return [one.fingerprint, *numbers, seen, one.sample_id, topics, one.error]
+    error = one.error if one.example is None else f"{one.error}; the newest: {one.example}"
+    return [one.fingerprint, *numbers, seen, one.sample_id, topics, error]
 
 
 # ---------------------------------------------------------------- lanes

@@ -252,7 +252,7 @@ def _taken(fd: int, closed: bool) -> Output | None:
 COMMANDS = {
     "demo": ("demo", "Real purchases on embedded SQLite, one process killed."),
     "init-db": ("schema", "Create missing tables and indexes."),
-    "db": ("schema", "Upgrade the tables of an earlier version, or show their version."),
+    "db": ("schema", "Upgrade tables of an earlier version, or show their version."),
     "ddl": ("schema", "Print the script that creates the schema, for a DBA."),
     "run": ("work", "Handle messages until a signal arrives."),
     "drain": ("work", "Handle messages until none is due now or soon."),
@@ -265,7 +265,9 @@ COMMANDS = {
     "failures": ("explain", "Group dead and failing messages by error."),
     "rerun": ("rerun", "Try failed and dead messages again, with their tries set to 0."),
     "discard": ("rerun", "Make messages dead, with your reason; their objects continue."),
+    "acknowledge": ("rerun", "Say that dead messages are known: they call for help no more."),
     "cancel": ("rerun", "Cancel messages: waiting ones now, running ones by a request."),
+    "edit": ("send", "Correct a message that waits or is dead, in its place."),
     "release": ("upkeep", "Give back messages of a dead instance, or without an owner."),
     "purge": ("upkeep", "Delete done messages that finished long ago."),
     "pause": ("upkeep", "Stop handlers of a topic from starting; list paused topics."),

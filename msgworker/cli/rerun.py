@@ -1,4 +1,4 @@
-"""`rerun`, `discard` and `cancel`: count, ask for confirmation, then change."""
+"""`rerun`, `discard`, `acknowledge` and `cancel`: count, ask for confirmation, then change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from msgworker.ops.results import ADVICE, OnProgress, Progress, Repaired
 F = TypeVar("F", bound=Callable[..., Any])
 EXAMPLES = 10
 """Skipped messages that are named."""
-FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint", "job")
+FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint", "job", "acknowledged")
+UNACKNOWLEDGED = "dead_unacknowledged"
 
 
 def writes(fn: F) -> F:
@@ -64,6 +65,24 @@ def long_work(fn: F) -> F:
     return click.option("--rate", metavar="N", help="At most so many a second: 50, or 50/s.")(fn)
 
 
+def unacknowledged(fn: F) -> F:
+    """--dead-unacknowledged, of every command that takes dead messages."""
+    text = "Only dead ones that are not acknowledged, discarded or cancelled."
+    return click.option("--dead-unacknowledged", is_flag=True, help=text)(fn)
+
+
+def asks_for_dead(given: dict[str, Any], *, dead: bool = False) -> None:
+    """Takes --dead-unacknowledged out of `given`, as filters; dead: --dead was given. Raises
+    Usage."""
+    only = given.pop(UNACKNOWLEDGED, False)
+    if (dead or only) and given["status"] not in (None, "dead"):
+        word = "--dead-unacknowledged" if only else "--dead"
+        raise Usage(f"{word} means --status dead; give one of them")
+    if dead or only:
+        given["status"] = "dead"
+    given["acknowledged"] = False if only else None
+
+
 def chooses(fn: F) -> F:
     """Ids, or the filters of `list`."""
     for option in (
@@ -88,6 +107,7 @@ def choice_of(given: dict[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = {name: given.pop(name) for name in FILTERS if name in given}
     chosen["since"] = instant_of(chosen["since"])
     named = [name for name, value in chosen.items() if value is not None]
+    named.sort(key=lambda name: name == "acknowledged")
     chosen["operation"] = operation_of(given)
     chosen["rate"] = rate_of(given)
     if ids and named:
@@ -316,6 +336,7 @@ def change(
 @changes(
     "rerun",
     click.option("--dead", is_flag=True, help="All dead messages: --status dead."),
+    unacknowledged,
     click.option("--force", is_flag=True, help="Also done ones, and ones that run out of order."),
     click.option(
         "--with-successors",
@@ -334,10 +355,7 @@ def rerun(ctx: click.Context, /, dead: bool, as_json: bool, **given: Any) -> int
     --with-successors. Done messages run again only with --force or --also-done: their handlers
     then find what they wrote before.
     """
-    if dead and given["status"] not in (None, "dead"):
-        raise Usage("--dead means --status dead; give one of them")
-    if dead:
-        given["status"] = "dead"
+    asks_for_dead(given, dead=dead)
     order = {name: given.pop(name) for name in ("force", "with_successors", "also_done")}
     return change(ctx, "rerun", "rerun", "Set {} to new?", as_json=as_json, given=given, **order)
 
@@ -350,6 +368,22 @@ def discard(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     see `release`. A discarded message can be rerun by its id.
     """
     return change(ctx, "discard", "discarded", "Discard {}?", as_json=as_json, given=given)
+
+
+@changes(
+    "acknowledge",
+    click.option("--dead", is_flag=True, help="All dead messages: --status dead."),
+    unacknowledged,
+)
+def acknowledge(ctx: click.Context, /, dead: bool, as_json: bool, **given: Any) -> int:
+    """Say that dead messages are known, with a --reason: they stay dead, and call for help no more.
+
+    By id, or by filter. They leave failures, the alerts and the numbers of the dashboard, as
+    discarded and cancelled ones do. One that is rerun and dies again is not acknowledged.
+    """
+    asks_for_dead(given, dead=dead)
+    question = "Acknowledge {}?"
+    return change(ctx, "acknowledge", "acknowledged", question, as_json=as_json, given=given)
 
 
 @changes("cancel")

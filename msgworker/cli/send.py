@@ -1,20 +1,25 @@
-"""`send`: insert one message."""
+"""`send`: insert one message; `edit`: correct one that waits or is dead."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
+from msgworker import App
 from msgworker import payload as payloads
-from msgworker.cli.options import on_table, open_app
-from msgworker.cli.output import Usage, print_json
+from msgworker.cli.options import audited, message_id, on_table, open_app, said
+from msgworker.cli.output import NOTHING_MATCHED, Usage, note, print_json
+from msgworker.cli.rerun import as_json_of
+from msgworker.cli.show import print_changes
 from msgworker.config import seconds
 from msgworker.errors import PayloadError
 from msgworker.logs import logger
-from msgworker.message import ON_DUPLICATE, UNIQUE, OnDuplicate, Uniqueness
+from msgworker.message import ON_DUPLICATE, UNIQUE, OnDuplicate, State, Uniqueness
 
 MAX_BYTES = 64_000_000
 log = logger("msgworker.cli")
@@ -104,3 +109,100 @@ def _text(raw: bytes, place: str) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Usage(f"{place} is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+# --- `edit`: what it would change, then the change.
+
+
+@click.command("edit")
+@click.argument("msg_id", metavar="ID")
+@click.option("--topic", metavar="TEXT", help="Its new topic.")
+@click.option("--payload", metavar="JSON|@FILE|-", help="Its new payload, as of send.")
+@click.option(
+    "--available-at", metavar="TIME|now", help="Not before: an instant, or 5m from now; or at once."
+)
+@click.option("--priority", type=int, metavar="N", help="Its new priority.")
+@click.option("--seen", metavar="HEX", help="Only if it is as a dry run has seen it.")
+@click.option("--rerun", "again", is_flag=True, help="A dead one: rerun it then.")
+@audited
+@on_table
+def edit(
+    ctx: click.Context,
+    /,
+    msg_id: str,
+    topic: str | None,
+    payload: str | None,
+    available_at: str | None,
+    priority: int | None,
+    seen: str | None,
+    again: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Correct a message that waits or is dead; it keeps its id and its place.
+
+    Prints what changes. It is refused if the message runs, is done, or has changed since it was
+    read. A dead message stays dead until it is rerun. A --reason is required, for the audit.
+    """
+    how, number = said(given), message_id(msg_id)
+    dry_run = how.pop("dry_run")
+    if not dry_run and not (how["reason"] or "").strip():
+        raise Usage("--reason is required; it is kept in the audit")
+    wanted: dict[str, Any] = {"topic": topic, "priority": priority}
+    if payload is not None:
+        wanted["payload"] = _decoded(payload)
+    if available_at is not None:
+        wanted["available_at"] = _instant(available_at)
+    if payload is None and available_at is None and topic is None and priority is None:
+        raise Usage("give what to edit: --topic, --payload, --available-at or --priority")
+    app = open_app(ctx, given)
+    done = app.ops.edit(number, **wanted, seen=seen, dry_run=True)
+    if again and done and done.sample[0].status is not State.DEAD:
+        state = done.sample[0].status
+        raise Usage(f"--rerun is for a dead message, and {number} is {state}: it has yet to run")
+    if topic is not None and done:
+        _warn_of(app, topic)
+    if not as_json:
+        print_changes(done.changes)
+    if not dry_run and done:
+        done = app.ops.edit(number, **wanted, seen=done.seen, **how)
+    reruns = again and not dry_run and bool(done)
+    rerun = app.ops.rerun(number, **how) if reruns else None
+    if as_json:
+        found = as_json_of(done, "edited")
+        found.pop("sample", None)
+        found |= {"changes": [asdict(one) for one in done.changes], "seen": done.seen}
+        print_json(found | ({} if rerun is None else {"rerun": as_json_of(rerun, "rerun")}))
+    elif dry_run and done:
+        click.echo(f"would edit message {number}; --seen {done.seen} edits it only as it is now")
+    elif done:
+        click.echo(f"edited message {number}{'' if rerun is None else f', rerun {int(rerun)}'}")
+    for skip in (*done.skips, *(() if rerun is None else rerun.skips)):
+        note(str(skip))
+    return 0 if done and (rerun is None or rerun) else NOTHING_MATCHED
+
+
+def _instant(text: str) -> datetime | None:
+    """--available-at; raises Usage."""
+    if text == "now":
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return datetime.now(UTC) + timedelta(seconds=seconds("--available-at", text))
+        except (ValueError, OverflowError):
+            raise Usage(
+                "--available-at must be an instant such as 2026-11-21T08:00Z, a time from now such "
+                f"as 5m, or now; got {text!r:.60}"
+            ) from None
+    if found.tzinfo is None:
+        raise Usage(f"--available-at needs its time zone, such as {text}Z; got {text!r:.60}")
+    return found
+
+
+def _warn_of(app: App, topic: str) -> None:
+    """Say so if nobody who works now has a handler for the new topic."""
+    works = [one for one in app.ops.instances() if one.works]
+    if works and not any(one.handles(topic) for one in works):
+        note(f"no live instance has a handler for topic {topic}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,30 +36,32 @@ from msgworker.config import YEAR_SECONDS, seconds
 from msgworker.counted import plural
 from msgworker.errors import SchemaError
 from msgworker.message import State, topic_of
+from msgworker.ops.edits import diff
 from msgworker.queries.counts import Count, Exact
 from msgworker.queries.instances import TopicLimit
 from msgworker.queries.messages import How, MessageInfo
-from msgworker.store.audit import AuditEntry
+from msgworker.store.audit import AuditEntry, Edited
 from msgworker.store.bounded import Found
 from msgworker.store.items import ItemInfo, Items
+from msgworker.store.pauses import PausedJob
 from msgworker.store.tries import Try
 
 # --- Parts of a message for `show`: tracebacks of its tries, items of its fan-outs.
 
 VALUE_SHOWN = 50
-END_LINES = 6
-FRAME = '  File "'
 
 
 def print_traces(tries: Sequence[Try], *, whole: bool) -> None:
     """The traceback of each try, the newest first; equal ones once. Older ones show only their end,
     unless `whole`."""
     same: dict[str, list[int]] = {}
+    ends: dict[str, str] = {}
     for one in reversed(tries):
         if one.traceback is not None:
             same.setdefault(one.traceback, []).append(one.number)
+            ends[one.traceback] = one.ends_with or ""
     for place, (text, numbers) in enumerate(same.items()):
-        end = text if whole or place == 0 else _end(text)
+        end = text if whole or place == 0 else ends[text]
         note = "" if end == text else " (its end; --all shows all of it)"
         click.echo(f"traceback of {_named(numbers)}{note}")
         print_block(end)
@@ -70,13 +72,6 @@ def _named(numbers: list[int]) -> str:
         return f"try {numbers[0]}"
     *others, last = sorted(numbers)
     return f"tries {', '.join(map(str, others))} and {last}"
-
-
-def _end(text: str) -> str:
-    """The last frame of a traceback, and the error."""
-    lines = text.split("\n")
-    starts = [i for i, line in enumerate(lines) if line.startswith(FRAME)]
-    return "\n".join(lines[starts[-1] if starts else 0 :][:END_LINES])
 
 
 ITEM_COLUMNS = (
@@ -133,11 +128,34 @@ PAUSED_SHOWN = 20
 
 
 @click.command("status")
+@click.option(
+    "--dead-unacknowledged", is_flag=True, help="End with 1 if there are any, as a check."
+)
 @on_table
-def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+def status(ctx: click.Context, /, dead_unacknowledged: bool, as_json: bool, **given: Any) -> int:
     """Count messages by state and topic, with the age of the oldest."""
     app = open_app(ctx, given)
     counts, limits, paused = app.ops.counts(), app.ops.limits(), app.ops.paused_jobs()
+    dead = sum(count.count for count in counts if count.status is State.DEAD)
+    known = sum(count.acknowledged for count in counts)
+    _print_status(app, counts, limits, paused, as_json=as_json)
+    if known and not as_json:
+        note(f"{known:,} of the dead messages are acknowledged, discarded or cancelled")
+    if not dead_unacknowledged and dead > known and to_terminal() and not as_json:
+        note("dead messages wait for an operator: msgworker failures, then msgworker rerun")
+    if dead_unacknowledged and dead > known and not as_json:
+        note(f"{plural(dead - known, 'dead message')} not acknowledged: msgworker failures")
+    return int(dead_unacknowledged and dead > known)
+
+
+def _print_status(
+    app: App,
+    counts: list[Count],
+    limits: list[TopicLimit],
+    paused: list[PausedJob],
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
         print_json(
             {
@@ -165,8 +183,6 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         click.echo(f"and {len(paused) - PAUSED_SHOWN:,} more paused jobs")
     if any(c.exact is not Exact.EXACT for c in counts):
         note("a large table: + means at least, ~ is from the database's statistics")
-    if to_terminal() and any(c.status is State.DEAD for c in counts):
-        note("dead messages wait for an operator: msgworker failures, then msgworker rerun")
 
 
 def _count_dict(count: Count) -> dict[str, Any]:
@@ -236,6 +252,9 @@ def rounded(number: int) -> int:
 @click.option("--since", metavar="TIME", help="Created in the last 2h, or since 2026-11-21T08:00Z.")
 @click.option("--job", type=int, metavar="ID", help="Only this job.")
 @click.option(
+    "--dead-unacknowledged", is_flag=True, help="Only dead ones that are not acknowledged."
+)
+@click.option(
     "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
 )
 @click.option("--after", metavar="ID", type=int, help="After this id: the next page.")
@@ -243,7 +262,11 @@ def rounded(number: int) -> int:
 def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     """List messages by filter, the oldest first."""
     names = ("status", "topic", "object_id", "error", "job", "limit")
+    only = given.pop("dead_unacknowledged")
+    if only and given["status"] not in (None, "dead"):
+        raise Usage("--dead-unacknowledged means --status dead; give one of them")
     filters = {name: given.pop(name) for name in names}
+    filters |= {"acknowledged": False} if only else {}
     filters["after"] = id_in_range(given.pop("after"))
     filters["since"] = instant_of(given.pop("since"))
     app = open_app(ctx, given)
@@ -314,7 +337,8 @@ def what(info: MessageInfo) -> str:
     ended = info.ending.text if info.ending is not None and rejected else ""
     waiting = info.status in (State.NEW, State.FAILED)
     priority = f"priority {info.priority}" if info.priority and waiting else ""
-    return "; ".join(part for part in (waits, priority, ended, info.last_error) if part)
+    known = f"acknowledged by {info.acknowledged}" if info.acknowledged is not None else ""
+    return "; ".join(part for part in (waits, priority, ended, known, info.last_error) if part)
 
 
 def as_dict(info: MessageInfo) -> dict[str, Any]:
@@ -388,6 +412,7 @@ def show(
         click.echo("audit")
         for one in audit:
             print_text(line_of(one), first="  ", rest="    ")
+            print_changes(one.changes, indent="    ")
     if info.payload is not None:
         click.echo(f"payload (its first {PAYLOAD_SHOWN:,} characters)" if cut else "payload")
         print_block(_pretty(info.payload))
@@ -427,6 +452,8 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
         ("topic", safe(info.topic)),
         ("object", "none: no order required" if info.object_id is None else safe(info.object_id)),
     ]
+    if info.acknowledged is not None:
+        lines.append(("known", f"acknowledged by {safe(info.acknowledged)}"))
     if info.priority:
         lines.append(("priority", f"{info.priority}"))
     if info.scheduled_for is not None:
@@ -511,6 +538,7 @@ def audit(
     if number is not None:
         for entry in found:
             print_text(line_of(entry), rest="    ")
+            print_changes(entry.changes, indent="    ")
         return 0
     print_with_text(COLUMNS, [_row(entry) for entry in found])
     return 0
@@ -539,6 +567,18 @@ def line_of(entry: AuditEntry) -> str:
         f"{entry.was_status}, {entry.was_tries} {'try' if entry.was_tries == 1 else 'tries'} failed"
     )
     return f"{at}  {entry.kind} by {safe(entry.actor)}{why} (#{entry.op_id}; it was {was})"
+
+
+def print_changes(changes: Iterable[Edited], *, indent: str = "") -> None:
+    """Old and new values, a payload by the lines that differ."""
+    for change in changes:
+        if change.column != "payload":
+            old, new = (text for _, text in diff(change))
+            print_text(f"{change.column}: {safe(old)} -> {safe(new)}", first=indent, rest=indent)
+            continue
+        click.echo(f"{indent}payload:")
+        for sign, line in diff(change):
+            print_text(f"{sign} {safe(line)}", first=f"{indent}  ", rest=f"{indent}    ")
 
 
 def entry_dict(entry: AuditEntry) -> dict[str, Any]:

@@ -93,6 +93,12 @@ TABLE = Metric(
     "Unfinished and dead messages in the table, counted up to 10000",
     ("topic", "status"),
 )
+UNKNOWN_DEAD = Metric(
+    "msgworker_table_dead_unacknowledged",
+    "gauge",
+    "Dead messages in the table that no operator has acknowledged, discarded or cancelled",
+    ("topic",),
+)
 LIVING = Metric("msgworker_table_instances", "gauge", "Instances that work on the table", ("life",))
 
 METRICS: dict[str, Metric] = {
@@ -100,7 +106,8 @@ METRICS: dict[str, Metric] = {
     for one in (
         *(MESSAGES, HANDLER, WAIT, LOOKS, WASTED, OFFERED, WON, SETTLES, IN_FLIGHT, RUNNING),
         *(INSTANCES, THREADS, MARGIN, LOST, RECOVERIES, RECOVERED, OUTAGES, AWAY, ALONE),
-        *(TICKS, TICKS_SKIPPED, TICKS_REPLACED, TICKS_FAILED, JOBS, UP, OLDEST, TABLE, LIVING),
+        *(TICKS, TICKS_SKIPPED, TICKS_REPLACED, TICKS_FAILED, JOBS, UP, OLDEST, TABLE),
+        *(UNKNOWN_DEAD, LIVING),
     )
 }
 """By name, in the order of the documentation."""

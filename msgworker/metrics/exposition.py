@@ -261,11 +261,14 @@ def metrics_of(seen: Overview, known: Collection[str] = ()) -> Snapshot:
         for status in STATUSES:
             counted = (counting.TABLE.name, (name, str(status)))
             found[counted] = _number(found, counted) + topic.count(status).count
+        dead = (counting.UNKNOWN_DEAD.name, (name,))
+        found[dead] = _number(found, dead) + topic.unacknowledged.count
     there = {topic.topic for topic in seen.topics}
     empty = sorted(name for name in known if name not in there)
     for name in empty[: max(0, MOST_TOPICS - len(there))]:
         for status in STATUSES:
             found.setdefault((counting.TABLE.name, (countable(name), str(status))), 0.0)
+        found.setdefault((counting.UNKNOWN_DEAD.name, (countable(name),)), 0.0)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgworker.ops.edits import Edits
 from msgworker.ops.jobs import Jobs
 from msgworker.ops.queries import Looks
 from msgworker.ops.records import Locking, Scheduling
@@ -10,5 +11,5 @@ from msgworker.ops.upkeep import Upkeep
 __all__ = ["Ops"]
 
 
-class Ops(Looks, Jobs, Upkeep, Scheduling, Locking):
+class Ops(Looks, Jobs, Edits, Upkeep, Scheduling, Locking):
     """Reads and repairs for operators, in short transactions."""

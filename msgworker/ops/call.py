@@ -254,6 +254,14 @@ def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
     """A filter of checked values; raises ConfigError. Of a group are messages that have failed."""
     if given.get("fingerprint") is not None:
         words = tuple(one for one in words if one in (State.FAILED, State.DEAD)) or words
+    if (known := given.get("acknowledged")) is not None:
+        if not isinstance(known, bool):
+            raise ConfigError(f"acknowledged is True or False, got {known!r:.60}")
+        if State.DEAD not in words:
+            raise ConfigError(
+                f"acknowledged is about dead messages, not about those that are {words[0]}"
+            )
+        words = (State.DEAD,)
     for name in ("topic", "error", "fingerprint"):
         text_of(name, given.get(name))
     since_of(given.get("since"))

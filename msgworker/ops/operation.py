@@ -474,7 +474,8 @@ class Writing(Call):
         self, kind: str, by: Who, asked: dict[str, Any], op: Operation | None = None, **pace: Any
     ) -> Bulk:
         """An operation that has yet to begin, or to be continued; pace: rate and progress."""
-        kept = {k: v for k, v in asked.items() if v is not None and v is not False}
+        said = ((k, v) for k, v in asked.items() if v is not None)
+        kept = {k: v for k, v in said if v is not False or k == "acknowledged"}
         if kept.get("ids") is not None:
             kept |= call.kept(kept.pop("ids"))
         return Bulk(self._engine, self._tables, kind, by, kept, op, **pace)

@@ -79,13 +79,15 @@ class Looks(Call):
         error: str | None = None,
         since: datetime | None = None,
         job: int | None = None,
+        acknowledged: bool | None = None,
         limit: int = 50,
         after: int | None = None,
     ) -> Found[MessageInfo]:
         """Messages by filter, lowest msg_id first; `after` = `next_after` of the page before.
 
         error: a part of the last error. since: created at or after this instant. job: those of a
-        job. A list, with `next_after` (None = no more) and `complete` (False = only a part was
+        job. acknowledged: of dead ones, those that are, or are not; None = both. A list, with
+        `next_after` (None = no more) and `complete` (False = only a part was
         searched). Raises ConfigError.
         """
         whole("limit", limit, 1, MAX_LIMIT)
@@ -93,7 +95,7 @@ class Looks(Call):
             whole("after", after, LEAST, MOST)
         word = call.word(status)
         chosen: dict[str, Any] = {"topic": topic, "object_id": object_id, "error": error}
-        chosen["job"] = job
+        chosen |= {"job": job, "acknowledged": acknowledged}
         wanted = call.filter_of(tuple(State) if word is None else (word,), **chosen, since=since)
         with self._reading() as (conn, t):
             found = messages.find(conn, t, wanted, limit=limit, after=after)
@@ -110,6 +112,7 @@ class Looks(Call):
         since: datetime | None = None,
         fingerprint: str | None = None,
         job: int | None = None,
+        acknowledged: bool | None = None,
         newest: bool = True,
         limit: int = 50,
         after: str | None = None,
@@ -127,7 +130,7 @@ class Looks(Call):
         allowed = tuple(State) if fingerprint is None else (State.FAILED, State.DEAD)
         word = call.word(status, allowed, "are in no group of failures")
         chosen: dict[str, Any] = {"topic": topic, "object_id": object_id, "error": error}
-        chosen["job"] = job
+        chosen |= {"job": job, "acknowledged": acknowledged}
         chosen |= {"since": since, "fingerprint": fingerprint}
         wanted = call.filter_of(allowed if word is None else (word,), **chosen)
         from msgworker.queries import pages
@@ -204,8 +207,8 @@ class Looks(Call):
         limit: int = 50,
         after: str | None = None,
     ) -> Found[Failures]:
-        """Dead and failing messages grouped by error, largest group first; their members are
-        `messages(fingerprint=...)`.
+        """Dead and failing messages grouped by error, largest group first, without what an operator
+        has acknowledged, discarded or cancelled; their members are `messages(fingerprint=...)`.
 
         topic: messages of this topic only. since: those whose last try ended at or after this
         instant. Reads the newest 5,000 failed messages: `complete` says whether these are all.

@@ -21,9 +21,9 @@ from msgworker.ops.call import Who
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
 from msgworker.ops.results import OnProgress, Repaired, Skip, Why
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection
-from msgworker.store import audit, bounded, cancels, change
+from msgworker.store import audit, bounded, cancels, change, edits
 from msgworker.store.change import SeenRow
-from msgworker.table import CANCEL, Tables
+from msgworker.table import AUDIT, CANCEL, OPERATION, Tables
 
 LOOK_AHEAD_SECONDS = 20
 MOST_BEHIND = 10_000
@@ -54,8 +54,17 @@ def _rerun(asked: Selection) -> Act:
         needs_reason=False,
         change=lambda conn, t, ids, by: change.rerun(conn, t, ids, done_too=forced),
         in_order=not forced and not asked.with_successors,
+        unfit=_read_ahead,
         key_taken="without" if forced else "skip",
     )
+
+
+def _read_ahead(conn: Connection, t: Tables, ids: list[int]) -> dict[int, Skip]:
+    """Those that an instance may hold as they were before an edit, and would start so."""
+    if {OPERATION.name, AUDIT.name} & t.missing:
+        return {}
+    away = change.given_up(conn, t, ids)
+    return {i: Skip(i, Why.AHEAD) for i in (edits.read_ahead(conn, t, away) if away else ())}
 
 
 def _discard(t: Tables) -> Act:
@@ -120,7 +129,7 @@ _CANCEL = Act(
 
 
 @dataclass(frozen=True, slots=True)
-class _How:
+class How:
     """How a write is done; see `Repairs.rerun`."""
 
     dry_run: bool
@@ -154,6 +163,7 @@ class Repairs(Writing):
         fingerprint: str | None = None,
         job: int | None = None,
         up_to: int | None = None,
+        acknowledged: bool | None = None,
         force: bool = False,
         with_successors: bool = False,
         also_done: bool = False,
@@ -170,7 +180,8 @@ class Repairs(Writing):
 
         By ids, or by the filters of `find` and the group of `failures` (fingerprint): dead ones, if
         no status is given, without discarded ones (unless error or fingerprint select
-        them). job: those of a job. Never new and running messages; done ones only with force.
+        them). acknowledged: False = only those that no operator has acknowledged. job: those of a
+        job. Never new and running messages; done ones only with force.
 
         A message is skipped if a later one of its object is done or running, or if another one
         holds its unique key by now, unless force; then it runs without that key. with_successors:
@@ -194,10 +205,10 @@ class Repairs(Writing):
         """
         asked = Selection(
             call.ids_of(ids),
-            *(status, topic, object_id, error, since, fingerprint, job, up_to),
+            *(status, topic, object_id, error, since, fingerprint, job, up_to, acknowledged),
             *(force, with_successors, also_done),
         )
-        how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
+        how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
         return self._write("rerun", _rerun, asked, how)
 
     @renamed(resume="operation")
@@ -214,6 +225,7 @@ class Repairs(Writing):
         fingerprint: str | None = None,
         job: int | None = None,
         up_to: int | None = None,
+        acknowledged: bool | None = None,
         dry_run: bool = False,
         count_limit: int | None = None,
         expected_count: int | None = None,
@@ -229,8 +241,8 @@ class Repairs(Writing):
         A reason is required. up_to, count_limit, expected_count, rate, operation, progress: as in
         `rerun`.
         """
-        filters = (status, topic, object_id, error, since, fingerprint, job, up_to)
-        how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
+        filters = (status, topic, object_id, error, since, fingerprint, job, up_to, acknowledged)
+        how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
         asked = Selection(call.ids_of(ids), *filters)
         return self._write("discard", lambda _: _discard(self._tables), asked, how)
 
@@ -248,6 +260,7 @@ class Repairs(Writing):
         fingerprint: str | None = None,
         job: int | None = None,
         up_to: int | None = None,
+        acknowledged: bool | None = None,
         dry_run: bool = False,
         count_limit: int | None = None,
         expected_count: int | None = None,
@@ -268,8 +281,8 @@ class Repairs(Writing):
         Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
         up_to, count_limit, expected_count, rate, operation, progress: as in `rerun`.
         """
-        filters = (status, topic, object_id, error, since, fingerprint, job, up_to)
-        how = _How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
+        filters = (status, topic, object_id, error, since, fingerprint, job, up_to, acknowledged)
+        how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
         asked = Selection(call.ids_of(ids), *filters)
         if not CANCEL.is_there(self._tables):  # it may have been created since
             from msgworker.schema import known
@@ -279,7 +292,7 @@ class Repairs(Writing):
         return self._write("cancel", lambda _: _CANCEL, asked, how)
 
     def _write(
-        self, kind: str, act_of: Callable[[Selection], Act], asked: Selection, how: _How
+        self, kind: str, act_of: Callable[[Selection], Act], asked: Selection, how: How
     ) -> Repaired:
         """Do it, or count what it would change."""
         op = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msgworker.queries.messages import MessageInfo
+from msgworker.store.audit import Edited
 
 SHOWN = 20
 
@@ -34,6 +35,11 @@ class Why(enum.StrEnum):
     NO_REQUESTS = "running, and requests cannot be recorded"
     REQUESTED = "requested already"
     REFUSED = "refused by the database"
+    NOT_DEAD = "not dead"
+    KNOWN = "acknowledged already"
+    SAME = "as it is already"
+    EDITED = "changed since it was seen"
+    AHEAD = "given up, and its object runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,14 @@ _SAYS = {
     Why.NO_REQUESTS: "is running, and table msgworker_cancel, for requests to end it, is missing",
     Why.REQUESTED: "is running, and a request to cancel it is recorded already",
     Why.REFUSED: "cannot be changed: {1}",
+    Why.NOT_DEAD: "is not dead",
+    Why.KNOWN: "is acknowledged already, or was discarded or cancelled",
+    Why.SAME: "is as it would be: there is nothing to change",
+    Why.EDITED: "has changed since it was seen: it ran, or another operator has changed it",
+    Why.AHEAD: (
+        "was discarded or cancelled, and a message of its object runs, whose instance may have "
+        "read this one ahead as it was before an edit"
+    ),
 }
 ADVICE = {
     Why.DONE: "--force (force=True) runs it again",
@@ -90,6 +104,8 @@ ADVICE = {
     Why.FOREIGN: "stop that consumer, give the message back (`release --nobody`), then cancel it",
     Why.NO_REQUESTS: "run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`",
     Why.REQUESTED: "`msgworker explain` says whether its instance has seen it",
+    Why.EDITED: "look at it as it is now, then edit it",
+    Why.AHEAD: "try again when that one has ended",
 }
 """The advice for each reason."""
 
@@ -105,7 +121,8 @@ class Repaired(int):
     are done and would stay so. requested: of a cancel, how many of the changed ones run, so that a
     request to their instances was recorded. complete: False for a dry run that did not count all,
     because of `count_limit` or the time of `within`; there may be more behind `up_to`, the highest
-    msg_id that it counted (None = it counted none).
+    msg_id that it counted (None = it counted none). changes: of an edit, what it changes; seen:
+    what the message was then, see `edit`.
     """
 
     kind: str
@@ -122,6 +139,8 @@ class Repaired(int):
     requested: int = 0
     complete: bool = True
     up_to: int | None = None
+    changes: tuple[Edited, ...] = ()
+    seen: str | None = None
 
     def __new__(cls, *args: Any, **values: Any) -> Repaired:
         return super().__new__(cls, values.get("changed", 0))

@@ -58,6 +58,7 @@ class Selection:
     fingerprint: str | None = None
     job: int | None = None
     up_to: int | None = None
+    acknowledged: bool | None = None
     force: bool = False
     with_successors: bool = False
     also_done: bool = False
@@ -89,10 +90,15 @@ class Selection:
             )
         given.pop("status", None)
         words = act.chosen if one is None else (one,)
+        if given.get("acknowledged") is not None and one is None and State.DEAD in act.statuses:
+            words = (State.DEAD,)
         return call.filter_of(words, **given, given_up=act.chooses_given_up)
 
 
-_FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint", "job", "up_to")
+_FILTERS = (
+    *("status", "topic", "object_id", "error", "since", "fingerprint", "job", "up_to"),
+    "acknowledged",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -44,6 +44,7 @@ class Count:
     """How many messages are in a state, and the age of the oldest in seconds (None = not known).
 
     exact: "at least": only so many were looked at; "about": from statistics, over all topics.
+    acknowledged: how many of the dead ones are acknowledged, discarded or cancelled.
     """
 
     status: State
@@ -51,6 +52,7 @@ class Count:
     count: int
     oldest_seconds: float | None
     exact: Exact = Exact.EXACT
+    acknowledged: int = 0
 
 
 def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
@@ -85,13 +87,19 @@ def _sorted(rows: Iterable[Count]) -> list[Count]:
 
 
 def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
-    sums: dict[tuple[State, str | None], tuple[int, float | None]] = {}
+    sums: dict[tuple[State, str | None], Count] = {}
     for row in rows:
-        count, oldest = sums.get((row.status, row.topic), (0, None))
-        ages = [age for age in (oldest, row.oldest_seconds) if age is not None]
-        sums[row.status, row.topic] = (count + row.count, max(ages) if ages else None)
-    for (word, topic), (count, oldest) in sums.items():
-        yield Count(word, topic, count, oldest, exact)
+        key = row.status, row.topic
+        before = sums.get(key, Count(*key, 0, None))
+        ages = [age for age in (before.oldest_seconds, row.oldest_seconds) if age is not None]
+        sums[key] = Count(
+            *key,
+            before.count + row.count,
+            max(ages, default=None),
+            exact,
+            before.acknowledged + row.acknowledged,
+        )
+    yield from sums.values()
 
 
 def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
@@ -99,7 +107,11 @@ def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     topic = sa.null() if c.topic is None else bytewise(beginning(c.topic))
     created: Any = sa.null() if c.created_at is None else real_instant(c.created_at)
     failed = sa.case((c.status == lit(Status.FAILED), left), else_=sa.literal_column("0"))
-    return [c.status.label("s"), failed.label("l"), topic.label("t"), created.label("c")]
+    known = sa.case(
+        (bounded.acknowledged(t, c), sa.literal_column("1")), else_=sa.literal_column("0")
+    )
+    labelled = zip((c.status, failed, topic, created, known), "sltca", strict=True)
+    return [column.label(name) for column, name in labelled]
 
 
 def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
@@ -108,11 +120,13 @@ def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
     age: Any = seconds_since(sa.func.min(w.c)) if has_age else sa.null()
     keys = [w.s, w.l, *([w.t] if t.has("topic") else [])]
     query = sa.select(w.s, w.l, w.t if t.has("topic") else sa.null(), sa.func.count(), age)
+    query = query.add_columns(sa.func.sum(w.a))
     found: list[Count] = []
-    for status, left, topic, count, oldest in conn.execute(query.group_by(*keys)).all():
+    for status, left, topic, count, oldest, known in conn.execute(query.group_by(*keys)).all():
         word = word_of(status, 0 if left else t.spec.max_tries, t.spec.max_tries)
         oldest = None if oldest is None else float(oldest)
-        found.append(Count(word, topic_text(topic), int(count), oldest))
+        told = int(known or 0) if word is State.DEAD else 0
+        found.append(Count(word, topic_text(topic), int(count), oldest, acknowledged=told))
     return _merged(found, Exact.EXACT)
 
 
@@ -208,6 +222,7 @@ def read(conn: Connection, t: Tables) -> Sizes:
 #
 # All of it is bounded like `counts`: the numbers of a large table are capped.
 
+NONE = Capped(0)
 MOST = 10_000
 """Messages of a state are counted up to this number."""
 NEWEST = 1_000
@@ -218,9 +233,10 @@ NEWEST = 1_000
 class TopicInfo:
     """A topic: how many of its messages are in each state, and what holds it back.
 
-    counts: of the states in which messages of it were found. oldest_seconds: the age of the oldest
-    one that is new; None if there is none, or its age is not known. handlers: live instances that
-    have a handler for it. paused, limit: None if it is not.
+    counts: of the states in which messages of it were found. unacknowledged: of the dead ones,
+    those that no operator has acknowledged, discarded or cancelled. oldest_seconds: the age of the
+    oldest one that is new; None if there is none, or its age is not known. handlers: live instances
+    that have a handler for it. paused, limit: None if it is not.
     """
 
     topic: str
@@ -229,6 +245,7 @@ class TopicInfo:
     handlers: int
     paused: Pause | None = None
     limit: TopicLimit | None = None
+    unacknowledged: Capped = NONE
 
     def count(self, status: State | str) -> Capped:
         """How many of its messages are in a state."""
@@ -254,6 +271,7 @@ class Overview:
     silent: int
     dead: int
     paused_jobs: tuple[PausedJob, ...] = ()
+    unacknowledged: Capped = NONE
 
     def count(self, status: State | str) -> Capped:
         """How many messages are in a state."""
@@ -266,6 +284,7 @@ def overview(conn: Connection, t: Tables) -> Overview:
     totals: dict[State, Capped] = {}
     of_topic: defaultdict[str, dict[State, Capped]] = defaultdict(dict)
     ages: dict[str, float] = {}
+    open_ones: defaultdict[str, Capped] = defaultdict(lambda: Capped(0))
     for one in counts(conn, t, most=MOST):
         number = Capped(one.count, one.exact is Exact.AT_LEAST, one.exact is Exact.ABOUT)
         totals[one.status] = totals.get(one.status, Capped(0)) + number
@@ -273,17 +292,20 @@ def overview(conn: Connection, t: Tables) -> Overview:
             continue
         name = topic_of(one.topic)
         of_topic[name][one.status] = of_topic[name].get(one.status, Capped(0)) + number
+        if one.status is State.DEAD:
+            open_ones[name] += replace(number, count=one.count - one.acknowledged)
         if one.status is State.NEW and one.oldest_seconds is not None:
             ages[name] = max(ages.get(name, 0.0), one.oldest_seconds)
     return Overview(
         read_at=purge.cutoff(conn, 0.0),
         counts=totals,
-        topics=_topics(conn, t, who, of_topic, ages),
+        topics=_topics(conn, t, who, of_topic, ages, open_ones),
         oldest_seconds=max(ages.values(), default=None),
         live=sum(one.life is Life.LIVE for one in who),
         silent=sum(one.silent for one in who),
         dead=sum(one.life in (Life.DEAD, Life.TAKEN_OVER, Life.NO_LEASE) for one in who),
         paused_jobs=tuple(pauses.read_jobs(conn, t)),
+        unacknowledged=sum(open_ones.values(), Capped(0)),
     )
 
 
@@ -293,6 +315,7 @@ def _topics(
     who: list[InstanceInfo],
     of_topic: Mapping[str, Mapping[State, Capped]],
     ages: Mapping[str, float],
+    open_ones: Mapping[str, Capped],
 ) -> tuple[TopicInfo, ...]:
     paused = {one.topic: one for one in pauses.read_all(conn, t)}
     limit = {one.topic: one for one in topics(conn, t)}
@@ -306,6 +329,7 @@ def _topics(
             handlers=sum(one.handles(name) for one in who),
             paused=paused.get(name),
             limit=limit.get(name),
+            unacknowledged=open_ones.get(name, Capped(0)),
         )
         for name in sorted(names)
     )

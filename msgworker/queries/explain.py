@@ -165,6 +165,8 @@ def _dead_text(t: Tables, info: MessageInfo) -> str:
     text = f"it is {how}" if how.startswith("dead ") else f"it is dead: {how}"
     if Rule.of(t.spec).holds_dead(info.error_try_times):
         text += "; its object waits until it is rerun or discarded"
+    if info.acknowledged is not None:
+        text += f"; acknowledged by {info.acknowledged}"
     return f"{text}; a rerun tries it again"
 
 
@@ -203,7 +205,7 @@ def _not_due(t: Tables, info: MessageInfo) -> Explanation:
         return Explanation(info, Reason.NOT_DUE, text)
     if info.later_reason and info.later_times:
         text = f"its handler postponed it ({info.later_times} so far): {info.later_reason}"
-    elif info.status is State.FAILED:
+    elif info.status is State.FAILED and info.error_try_times:
         tries = f"{info.error_try_times} of {plural(t.spec.max_tries, 'time')}"
         text = f"it has failed {tries} and waits for its back-off"
     elif info.available_at is not None and t.has("available_at"):

@@ -1,7 +1,8 @@
 """Failed and dead messages, grouped by error.
 
 Read from the index of failed rows, the newest READ of them, each with its last try; a row without
-one (a foreign consumer failed it, an operator discarded it) is grouped by its `last_error`.
+one (a foreign consumer failed it) is grouped by its `last_error`. What an operator has
+acknowledged, discarded or cancelled is in none of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgworker.message import State
 from msgworker.payload import shortened, shown
 from msgworker.store import bounded, tries
 from msgworker.store.bounded import Found, cursor_place, cursor_text, in_state
-from msgworker.store.tries import fingerprint, masked
+from msgworker.store.tries import fingerprint, masked, unmasked
 from msgworker.table import Cols, Tables
 
 READ = 5_000
@@ -31,8 +32,10 @@ class Failures:
     """Messages that failed for the same reason: type, place and words of their last error.
 
     error: of the newest one, with ids, numbers and quoted values masked; quoted words that may name
-    the cause are kept, and differ within a group. waiting_objects: those that continue only when a
-    message of this group has ended. first_seen, last_seen: of the last tries, None if not known.
+    the cause are kept, and differ within a group. example: what the newest one says, where some of
+    it is masked in `error`; else None. sample_error: its text with its place. waiting_objects:
+    those that continue only when a message of this group has ended. first_seen, last_seen: of the
+    last tries, None if not known.
     """
 
     fingerprint: str
@@ -45,6 +48,7 @@ class Failures:
     last_seen: datetime | None
     sample_id: int
     sample_error: str | None
+    example: str | None = None
 
     @property
     def count(self) -> int:
@@ -125,9 +129,8 @@ def failures(
     following = None
     if len(ranked) > limit:
         following = cursor_text([chosen[-1][1].count, chosen[-1][0]])
-    all_read = read < newest
-    if asked != (False, False):  # what is not wanted was not counted
-        all_read = bounded.failed(t, t.cols()).end(conn, t, rows=newest, newest=True) is None
+    # What is not wanted was not counted.
+    all_read = bounded.failed(t, t.cols()).end(conn, t, rows=newest, newest=True) is None
     complete = all_read and following is None
     return Found(rows, complete=complete, next_after=following, looked_at=read)
 
@@ -146,12 +149,14 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
         last_seen=group.last,
         sample_id=group.sample,
         sample_error=text,
+        example=unmasked(text) if text else None,
     )
 
 
 def _failed(t: Tables) -> sa.Subquery:
     """The newest failed rows: i, t (topic), l (tries left), p (fingerprint), at, w (if a message
-    waits behind the row: the first one of their object), e (error)."""
+    waits behind the row: the first one of their object), e (error), n (failed tries), a
+    (acknowledged)."""
     c = t.cols()
     null: Any = sa.null()
     x = t.failed_try.alias("x").c
@@ -166,6 +171,8 @@ def _failed(t: Tables) -> sa.Subquery:
         _waited_for(t, c).label("w"),
         (null if c.last_error is None else beginning(c.last_error)).label("e"),
         (null if c.finished_at is None else real_instant(c.finished_at)).label("f"),
+        t.tries(c).label("n"),
+        sa.case((bounded.acknowledged(t, c), 1), else_=0).label("a"),
     )
     rows = bindparam("newest", type_=sa.Integer())
     walk = bounded.failed(t, c)
@@ -191,8 +198,8 @@ def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:
 
 
 def _asked(t: Tables, f: Any, topic: bool, since: bool) -> list[ColumnElement[bool]]:
-    """The conditions of a narrower question."""
-    where: list[ColumnElement[bool]] = []
+    """What is asked for: what no operator knows, and the conditions of a narrower question."""
+    where: list[ColumnElement[bool]] = [f.a == sa.literal_column("0")]
     if topic:
         own = bindparam("topic", type_=sa.String())
         where.append(same_text(f.t, own) if t.has("topic") else sa.false())
@@ -211,4 +218,7 @@ def _grouped(t: Tables, by_topic: bool, since: bool, bare: bool) -> sa.Select[An
     columns = (*(key or [sa.null()]), *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
     query = sa.select(*columns).where(*_asked(t, f, by_topic, since))
     query = query.group_by(f.l, *topic, *key)
-    return query.where(f.p.is_(None)).limit(TEXTS) if bare else query
+    if not bare:
+        return query
+    edited = sa.and_(f.n == sa.literal_column("0"), f.e.is_(None))  # it has not failed: store/edits
+    return query.where(f.p.is_(None), sa.not_(edited)).limit(TEXTS)

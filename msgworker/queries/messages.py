@@ -26,7 +26,7 @@ from msgworker.db import (
 from msgworker.message import LATER, State, word_of
 from msgworker.payload import is_text, quoted, shortened, shown
 from msgworker.store import bounded, tries
-from msgworker.store.bounded import DISCARDED, Filter, Found
+from msgworker.store.bounded import ACKNOWLEDGED, DISCARDED, Filter, Found
 from msgworker.store.cancels import CANCELLED, Request
 from msgworker.store.items import Items
 from msgworker.store.tries import Kind, Try
@@ -63,6 +63,7 @@ class MessageInfo:
     later_times, later_reason: how often it was postponed (RetryLater), and the last reason, the
     last time, if that was the last thing it said; `last_error` is None then. priority, unique_key:
     as they are in the row. unique_kept: 1 if its key is kept after it has ended.
+    acknowledged: of a dead one that an operator has acknowledged, who and why.
     scheduled_for: the tick of the schedule that sent it. job_id: the job that it belongs to.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not. ending: of a dead one. cancel: a request to cancel it that is not
@@ -99,6 +100,7 @@ class MessageInfo:
     ending: Ending | None = None
     cancel: Request | None = None
     trace_id: str | None = None
+    acknowledged: str | None = None
 
 
 _ROLES = (*(one.name for one in fields(MessageInfo) if one.name in ROLES), "headers")
@@ -159,7 +161,13 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
     if (values["last_error"] or "").startswith(LATER):
         values["later_reason"] = values["last_error"].removeprefix(LATER)
         values["last_error"] = None
-    return MessageInfo(**values, odd=odd, trace_id=trace_id)
+    known = None
+    if isinstance(text := values["last_error"], str) and text.startswith(ACKNOWLEDGED):
+        line, _, error = text.partition("\n")
+        values["last_error"] = error or None
+        if values["status"] is State.DEAD:
+            known = line.removeprefix(ACKNOWLEDGED)
+    return MessageInfo(**values, odd=odd, trace_id=trace_id, acknowledged=known)
 
 
 def _instant(t: Tables, role: str, value: Any) -> datetime | None:

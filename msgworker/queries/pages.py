@@ -210,7 +210,8 @@ def _group(
     query = sa.select(q.i, text).where(sa.or_(q.p == wanted.fingerprint, q.p.is_(None)))
     ids = []
     for msg_id, bare in conn.execute(query.order_by(q.i.desc() if newest else q.i)):
-        if bare is None or fingerprint(bare) == wanted.fingerprint:
+        plain = bounded.plain_error(bare)
+        if plain is None or fingerprint(plain) == wanted.fingerprint:
             ids.append(int(msg_id))
         if len(ids) == limit:
             break

@@ -21,6 +21,7 @@ locks       locks with tokens, and the dealing of messages to instance types
 pauses      topics that are paused
 cancels     requests to cancel running messages
 change      rerun, discard and cancel; the messages behind a message
+edits       correct a message in its place
 purge       delete finished messages
 audit       what operators did
 history     what instances did in each minute

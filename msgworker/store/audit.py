@@ -23,10 +23,34 @@ from msgworker.message import State, Status, word_of
 from msgworker.store.bounded import Found
 from msgworker.table import AUDIT, MAX_WAS_ERROR, MAX_WAS_OWNER, OPERATION, Tables, lit
 
-SOURCE, REQUEST = "source", "request"
-"""Where an operation was asked from and what was asked with its key, beside its selection."""
+SOURCE, REQUEST, CHANGES = "source", "request", "changes"
+"""Where an operation was asked from, what was asked with its key, and what an edit changes, beside
+its selection."""
+MOST_KEPT = 20_000
+"""Characters of a payload that the audit keeps, before an edit and after it."""
 OLD_KEY = "key"
 """What earlier versions kept of a key there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A value that an edit changes. column: by its role, "topic", "payload", "available_at" or
+    "priority". old, new: texts (of an instant in ISO 8601), a priority a number; None = NULL. The
+    audit keeps 20,000 characters of a payload, and "…" for the rest."""
+
+    column: str
+    old: str | int | None
+    new: str | int | None
+
+
+def kept_changes(changes: Sequence[Edited]) -> list[list[Any]]:
+    """Changes as the audit keeps them, for `begin`."""
+    return [[one.column, *(_short(value) for value in (one.old, one.new))] for one in changes]
+
+
+def _short(value: Any) -> Any:
+    long = isinstance(value, str) and len(value) > MOST_KEPT
+    return f"{value[:MOST_KEPT]}…" if long else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +205,7 @@ def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     if row is None:
         return None
     values: dict[str, Any] = dict(zip(_READ, row, strict=True))
-    asked, source, request = filter_of(values.pop("op_filter"))
+    asked, source, request, _ = filter_of(values.pop("op_filter"))
     return Operation(**values, filter=asked, source=source, request=request)
 
 
@@ -191,16 +215,21 @@ _READ: tuple[str, ...] = (
 )
 
 
-def filter_of(text: str | None) -> tuple[dict[str, Any], str | None, str | None]:
-    """The selection of an operation, from where it was asked, and what was asked with its key."""
+def filter_of(
+    text: str | None,
+) -> tuple[dict[str, Any], str | None, str | None, tuple[Edited, ...]]:
+    """The selection of an operation, from where it was asked, what was asked with its key, and what
+    it changes of a message."""
     try:
         found = json.loads(text or "{}")
     except ValueError:
-        return {}, None, None
+        return {}, None, None, ()
     if not isinstance(found, dict):
-        return {}, None, None
+        return {}, None, None, ()
     source, request, _ = (found.pop(name, None) for name in (SOURCE, REQUEST, OLD_KEY))
-    return found, None if source is None else str(source), None if request is None else str(request)
+    changes = tuple(Edited(*one) for one in found.pop(CHANGES, None) or ())
+    source, request = (None if one is None else str(one) for one in (source, request))
+    return found, source, request, changes
 
 
 # ---------------------------------------------------------------- messages
@@ -267,8 +296,9 @@ class AuditEntry:
 
     source: from where it was asked, such as "web 10.0.0.7"; None = a program or the command line.
 
-    was_...: the message before the change. finished_at: None while the operation runs, or if it
-    was interrupted.
+    was_...: the message before the change. changes: of an edit, old and new values; with payloads,
+    so they are for who may see those. finished_at: None while the operation runs, or if it was
+    interrupted.
     """
 
     op_id: int
@@ -288,6 +318,7 @@ class AuditEntry:
     was_claimed_by: str | None = None
     was_error: str | None = None
     source: str | None = None
+    changes: tuple[Edited, ...] = ()
 
     @property
     def about(self) -> str | None:
@@ -336,8 +367,8 @@ def entries(
 
 
 def _entry(t: Tables, row: Any) -> AuditEntry:
-    asked, source, _ = filter_of(row[4])
+    asked, source, _, changes = filter_of(row[4])
     values = [*row[:4], asked, *row[5:]]
     if len(values) > 10:
         values[12] = word_of(values[12], values[13], t.spec.max_tries)
-    return replace(AuditEntry(*values), source=source)
+    return replace(AuditEntry(*values), source=source, changes=changes)

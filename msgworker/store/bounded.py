@@ -320,6 +320,9 @@ def same_object(t: Tables, c: Cols, object_id: Any) -> ColumnElement[bool]:
 
 DISCARDED = "discarded by "
 """Prefix of the last error of a discarded message."""
+ACKNOWLEDGED = "acknowledged by "
+"""Prefix of the last error of a dead message that an operator has acknowledged: a line that says
+who and why; the error follows in the next one."""
 
 
 WAITING = (State.NEW, State.FAILED)
@@ -331,7 +334,8 @@ class Filter:
     """Which messages: the filters of `list`, and a failure group.
 
     words: the states to choose from, at least one. job: the id of one. up_to: the highest msg_id.
-    given_up: whether those that were discarded before are chosen too.
+    given_up: whether those that were discarded before are chosen too. acknowledged: of dead ones,
+    only those that are acknowledged, or that are not; None = both.
     """
 
     words: tuple[State, ...]
@@ -343,6 +347,7 @@ class Filter:
     job: int | None = None
     up_to: int | None = None
     given_up: bool = True
+    acknowledged: bool | None = None
 
 
 def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
@@ -363,6 +368,22 @@ def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
     says = sa.and_(c.last_error.is_not(None), text)
     says = sa.or_(c.last_error.is_(None), text) if blocks else says
     return sa.and_(c.status == lit(Status.FAILED), more, says)
+
+
+def acknowledged(t: Tables, c: Cols) -> ColumnElement[bool]:
+    """Dead, and an operator knows: acknowledged, discarded or cancelled."""
+    if c.last_error is None:
+        return discarded(t, c)
+    text = c.last_error.startswith(ACKNOWLEDGED, autoescape=True)
+    says = sa.and_(c.status == lit(Status.FAILED), c.last_error.is_not(None), text)
+    return sa.or_(discarded(t, c), says)
+
+
+def plain_error(error: str | bytes | None) -> str | bytes | None:
+    """The last error without what an acknowledgement has put before it."""
+    if isinstance(error, str) and error.startswith(ACKNOWLEDGED):
+        return error.partition("\n")[2]
+    return error
 
 
 def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
@@ -386,6 +407,9 @@ def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
         where.append(c.msg_id <= an_id(wanted.up_to))
     if not wanted.given_up:
         where.append(sa.not_(discarded(t, c)))
+    if wanted.acknowledged is not None:
+        known = acknowledged(t, c)
+        where.append(known if wanted.acknowledged else sa.not_(known))
     return where
 
 
@@ -400,7 +424,8 @@ def in_group(wanted: Filter | None, error: str | bytes | None) -> bool:
     """Whether a message with this error is of the group."""
     if wanted is None or wanted.fingerprint is None:
         return True
-    return error is not None and fingerprint(error) == wanted.fingerprint
+    bare = plain_error(error)
+    return bare is not None and fingerprint(bare) == wanted.fingerprint
 
 
 def in_state(t: Tables, c: Cols, word: State) -> ColumnElement[bool]:

@@ -1,4 +1,5 @@
-"""Changes by operators: rerun, discard and cancel; and the messages behind those of an object."""
+"""Changes by operators: rerun, discard, acknowledge and cancel; and the messages behind those of an
+object."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from msgworker.db import Trouble, joining_widely, now, trouble
 from msgworker.message import State, Status, ends_at
 from msgworker.store import bounded, cancels
 from msgworker.store.bounded import (
+    ACKNOWLEDGED,
     DISCARDED,
     Filter,
     discarded,
@@ -24,7 +26,7 @@ from msgworker.store.bounded import (
 )
 from msgworker.store.cancels import CANCELLED, Asked
 from msgworker.store.rows import Wanted, check_written
-from msgworker.table import Cols, Tables, lit
+from msgworker.table import Cols, Tables, lit, text_lit
 from msgworker.table.tables import holds_key, key_counts, takes_keys
 
 # --- Unique keys of messages that are set to new again: whose key another message has taken.
@@ -155,6 +157,7 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
     """Set failed and dead messages to new, with their tries at 0; return how many.
 
     In the caller's transaction; at most `max_ids` ids. A row that is new or running stays as it is.
+    So does the status of one that has failed no try: an edit has left it so (store/edits.py).
     Requests to cancel them are deleted under the same locks: the next run is another one.
     """
 
@@ -162,8 +165,9 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
         c = t.cols()
         allowed = [lit(Status.FAILED), *([lit(Status.DONE)] if done_too else [])]
         zero: sa.ColumnElement[int] = sa.literal_column("0")
+        untried = sa.and_(c.status == lit(Status.FAILED), t.tries(c) == zero)
         values: dict[str, Any] = t.values(
-            status=lit(Status.NEW),
+            status=sa.case((untried, lit(Status.FAILED)), else_=lit(Status.NEW)),
             error_try_times=zero,
             crash_times=zero,
             later_times=zero,
@@ -171,13 +175,22 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
             claimed_by=sa.null(),
             finished_at=sa.null(),
         )
+        if c.last_error is not None:  # it is not acknowledged any more; its tries have the error
+            known = c.last_error.startswith(ACKNOWLEDGED, autoescape=True)
+            values[t.names["last_error"]] = sa.case((known, sa.null()), else_=c.last_error)
         ids_in = t.among(c.msg_id)
-        return sa.update(t.message).where(ids_in, c.status.in_(allowed)).values(values)
+        change = sa.update(t.message).where(ids_in, c.status.in_(allowed))
+        return change.ordered_values(*t.tries_last(values))
 
     if not ids:
         return 0
+    before = states(conn, t, ids) if t.on_update else {}
     rerun = int(conn.execute(t.built(("rerun", done_too), build), {"mw_ids": list(ids)}).rowcount)
-    check_written(conn, t, dict.fromkeys(ids, Wanted(Status.NEW, 0)), "the rerun")
+    wanted = dict.fromkeys(ids, Wanted(Status.NEW, 0))
+    for row in before.values():
+        if row.status == Status.FAILED and row.tries == 0:
+            wanted[row.msg_id] = Wanted(Status.FAILED, 0)
+    check_written(conn, t, wanted, "the rerun")
     cancels.drop(conn, t, ids)
     return rerun
 
@@ -195,6 +208,46 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
 def cancel(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
     """Cancel messages that wait: as `discard`, with a text that begins with CANCELLED."""
     return _give_up(conn, t, ids, text, CANCELLED)
+
+
+def known(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
+    """Those of the messages that are acknowledged, discarded or cancelled; at most `max_ids`."""
+    c = t.cols()
+    query = sa.select(c.msg_id).where(t.among(c.msg_id), bounded.acknowledged(t, c))
+    return set(conn.scalars(query, {"mw_ids": list(ids)})) if ids else set()
+
+
+def acknowledge(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
+    """Put a line before the last error of dead messages: ACKNOWLEDGED, and who and why; return how
+    many. In the caller's transaction; at most `max_ids` ids. What is too long is truncated."""
+
+    def build() -> sa.Update:
+        c = t.cols()
+        assert c.last_error is not None
+        rest = sa.func.substr(c.last_error, 1, sa.bindparam("mw_room", type_=sa.Integer()))
+        line = sa.bindparam("mw_text", type_=sa.String())
+        values = t.values(last_error=line + sa.func.coalesce(rest, text_lit("")))
+        dead = (c.status == lit(Status.FAILED), sa.not_(t.tries_left(c)))
+        return sa.update(t.message).where(t.among(c.msg_id), *dead).values(values)
+
+    if not ids:
+        return 0
+    statement = t.built("acknowledge", build)
+    line = t.error_text(" ".join(text.split()))
+    plain = line.encode("ascii", "backslashreplace").decode()
+    lines = [f"{line}\n", f"{line[: t.max_error - 1]}\n", f"{plain[: t.max_error // 4]}\n"]
+    for place, one in enumerate(lines):
+        room = max(0, t.max_error - len(one)) if place == 0 else 0
+        try:
+            with conn.begin_nested():
+                params = {"mw_ids": list(ids), "mw_text": one, "mw_room": room}
+                done = int(conn.execute(statement, params).rowcount)
+            check_written(conn, t, dict.fromkeys(ids, Wanted(Status.FAILED)), "it")
+            return done
+        except DBAPIError as error:
+            if place == len(lines) - 1 or trouble(error) not in (Trouble.RACE, Trouble.OTHER):
+                raise
+    raise AssertionError("unreachable")
 
 
 def end_request(conn: Connection, t: Tables, asked: Asked) -> bool:

@@ -110,12 +110,12 @@ def _after_key(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     """The headers, and before them a place for the key; where they are read only."""
     if c.headers is None or t.max_headers == 0:
         return []
-    text = _as_text(t, c.headers)
+    text = as_text(t, c.headers)
     short = text_length(text) <= sa.literal_column(str(MAX_HEADERS))
     return [*([sa.null()] if t.fold is None else []), sa.case((short, text))]
 
 
-def _as_text(t: Tables, column: ColumnElement[Any]) -> ColumnElement[Any]:
+def as_text(t: Tables, column: ColumnElement[Any]) -> ColumnElement[Any]:
     kind, texts = column.type, (sa.String, sa.LargeBinary, sa.BINARY, sa.VARBINARY)
     plain = t.database.loose_types and not isinstance(kind, sa.JSON)
     return column if plain or isinstance(kind, texts) else sa.cast(column, sa.Text())
@@ -134,7 +134,7 @@ def row_columns(t: Tables, c: Cols, *, ahead: bool = True) -> list[ColumnElement
     else:
         most_read = min(READ_AHEAD, t.spec.max_payload) if ahead else t.spec.max_payload
         most: ColumnElement[int] = sa.literal_column(str(most_read))
-        text = _as_text(t, c.payload)
+        text = as_text(t, c.payload)
         length = text_length(text)
         payload = sa.case((length <= most, text))
         oversize = sa.case((length > most, length))

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
 from msgworker.db import AnyText, array_of_texts, array_param, array_rows, kind_of, now_plus
-from msgworker.errors import DuplicateMessage, SchemaError
+from msgworker.errors import ConfigError, DuplicateMessage, PayloadError, SchemaError
 from msgworker.message import Outgoing, Status
 from msgworker.table import MessageTable, Tables, lit
 from msgworker.table.tables import ONE, holds_key, key_counts, takes_keys, unique_index_name
@@ -343,6 +343,25 @@ def refuse_unfilled(t: Tables) -> NoReturn:
         f"table {t.spec.name} cannot be sent to: msgworker does not fill its column "
         f"{', '.join(t.unfilled)}, which is NOT NULL and has no default"
     )
+
+
+def check_limits(t: Tables, row: dict[str, Any]) -> None:
+    """Raise ConfigError or PayloadError if a column is too small for its value."""
+    for limit in t.column_limits:
+        value = row.get(f"b_{limit.role}")
+        if value is not None and (taken := limit.taken(value)) > limit.most:
+            _refuse_long(t, limit, value, taken)
+
+
+def _refuse_long(t: Tables, limit: db.ColumnLimit, value: Any, taken: int) -> NoReturn:
+    column = t.names[limit.role]
+    what = (
+        f"{limit.role} has {taken} {limit.unit}" if limit.unit else f"{limit.role} is {value!r:.60}"
+    )
+    text = f"the {what}, column {column} of table {t.spec.name} takes {limit.most} at most"
+    if limit.role == "payload":
+        raise PayloadError(f"{text}; store it elsewhere and send a reference, or widen the column")
+    raise ConfigError(f"{text}; nothing was written. Widen the column, or give a shorter one")
 
 
 def row_values(

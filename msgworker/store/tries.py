@@ -65,9 +65,7 @@ def masked(error_text: str, *, names: bool = False) -> str:
     """The text of an error as all errors of its kind have it: at most 300 characters of it, and its
     place. names: keep the quoted words of this one that are no ids, such as a key or a currency:
     for people, not for a fingerprint."""
-    error_text = _SPENT.sub("", error_text)  # the same failure as that of the tries before it
-    place = _PLACE.search(error_text)
-    rest = error_text[: place.start()] if place else error_text
+    rest, place = _apart(error_text)
     kind = _TYPE.match(rest)
     head, rest = (kind[0], rest[kind.end() :]) if kind else ("", rest)
     if head == "ItemsFailed":  # how many failed behind the first one makes no difference
@@ -78,6 +76,23 @@ def masked(error_text: str, *, names: bool = False) -> str:
         rest = pattern.sub(mask, rest)
     tail = f" [{place[1]}{place[2]}]" if place else ""
     return (head + rest).strip()[:MASKED_LENGTH] + tail
+
+
+def _apart(error_text: str) -> tuple[str, re.Match[str] | None]:
+    """An error without its place, and that."""
+    error_text = _SPENT.sub("", error_text)  # the same failure as that of the tries before it
+    place = _PLACE.search(error_text)
+    return (error_text[: place.start()] if place else error_text), place
+
+
+def unmasked(error_text: str) -> str | None:
+    """What the text of an error says beyond `masked`, with the names in it: the text, without its
+    place; None if nothing is masked."""
+    rest, place = _apart(error_text)
+    pattern = masked(error_text, names=True)
+    if place:
+        pattern = pattern.removesuffix(f" [{place[1]}{place[2]}]")
+    return None if " ".join(rest.split()) == pattern else rest.strip()[:BEGINNING]
 
 
 def fingerprint(error: str | bytes) -> str:
@@ -92,6 +107,8 @@ def fingerprint(error: str | bytes) -> str:
 # Written in the transaction that settles or recovers the message, after the fenced UPDATE has won,
 # so the history always agrees with the row. A message that succeeds at once costs nothing.
 
+FRAME = '  File "'
+END_LINES = 6
 KEPT = 20
 """The most tries of a message that are stored; older ones are deleted."""
 
@@ -128,6 +145,15 @@ class Try:
     error: str | None
     fingerprint: str | None
     traceback: str | None = None
+
+    @property
+    def ends_with(self) -> str | None:
+        """The last frame of the traceback, and the error; at most 6 lines. None without one."""
+        if self.traceback is None:
+            return None
+        lines = self.traceback.split("\n")
+        starts = [i for i, line in enumerate(lines) if line.startswith(FRAME)]
+        return "\n".join(lines[starts[-1] if starts else 0 :][:END_LINES])
 
 
 def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: str) -> None:

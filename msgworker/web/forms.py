@@ -111,6 +111,7 @@ LABELS = {
     "since": "created since",
     "group": "error group",
     "job": "job",
+    "acknowledged": "acknowledged",
 }
 
 SAID = {
@@ -120,7 +121,9 @@ SAID = {
     "group": "of error group {}",
     "error": "whose error contains {}",
     "since": "created since {}",
+    "acknowledged": "(acknowledged: {})",
 }
+KNOWN = {"": None, "no": False, "yes": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ class Selection:
     since: str = ""
     group: str = ""
     job: str = ""
+    acknowledged: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Selection:
@@ -150,6 +154,8 @@ class Selection:
                 raise ConfigError(f"{one.name} has at most {most:,} characters")
             found[one.name] = text
         made = cls(**found)
+        if made.acknowledged not in KNOWN:
+            raise ConfigError(f"acknowledged is yes or no, got {made.acknowledged!r:.60}")
         _ = made.numbers, made.instant(), made.state, made.job_id
         return made
 
@@ -216,6 +222,7 @@ class Selection:
             "since": self.instant(),
             "fingerprint": self.group or None,
             "job": self.job_id,
+            "acknowledged": KNOWN[self.acknowledged],
         }
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -13,7 +13,9 @@ from markupsafe import Markup
 
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
+from msgworker.ops.edits import diff
 from msgworker.payload import is_text
+from msgworker.store.audit import Edited
 
 HIDDEN = "***"
 MOST_TEXT = 200
@@ -111,6 +113,28 @@ def payload(value: Any, redaction: Redaction, *, most: int = MOST_PAYLOAD) -> st
             return "(it is nested too deeply to be shown)"
         text = value if isinstance(value, str) else repr(value)
     return cut(text, most)
+
+
+def changes(
+    found: Iterable[Edited], redaction: Redaction, *, payloads: bool = True
+) -> tuple[Edited, ...]:
+    """What an edit changes, with what may be seen of payloads; payloads: False = nothing."""
+
+    def seen(text: Any) -> str | None:
+        return payload(text, redaction) if payloads and text is not None else None
+
+    return tuple(
+        replace(one, old=seen(one.old), new=seen(one.new)) if one.column == "payload" else one
+        for one in found
+    )
+
+
+def lines(change: Edited) -> list[tuple[str, str]]:
+    """The lines of a change as a page has them, each with its sign; of `changes`."""
+    found = diff(change, as_seen=str)
+    if change.column == "payload" and not found:
+        return [(" ", "(a part that is not shown)")]
+    return found
 
 
 def cut(value: Any, most: int = MOST_TEXT) -> str:
@@ -216,4 +240,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "size": size,
     "instant": instant,
     "setting": setting,
+    "lines": lines,
 }

@@ -34,7 +34,6 @@ from msgworker.errors import (
     MsgworkerError,
     SchemaError,
 )
-from msgworker.message import State
 from msgworker.metrics.exposition import Scrapes
 from msgworker.ops import Ops
 from msgworker.queries.counts import Overview
@@ -219,7 +218,7 @@ class Badges:
 
     def note(self, found: Overview) -> None:
         """An overview was read."""
-        dead = found.count(State.DEAD)
+        dead = found.unacknowledged
         self._found = {
             name: (text, word)
             for name, count, text, word in (

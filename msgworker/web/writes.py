@@ -92,8 +92,29 @@ CHANGES = {
                 "Cancel many messages, by ids or by filters.",
             ),
         ),
+        Change(
+            kind="acknowledge",
+            ops="acknowledge",
+            verb="Acknowledge",
+            text="Dead messages stay dead, and are known: they leave the numbers that call for "
+            "help, and the failures. One that is rerun and dies again is not acknowledged.",
+            word="acknowledge",
+            says=(
+                "Say that a dead message is known.",
+                "Say that many dead messages are known, by ids or by filters.",
+            ),
+        ),
     )
 }
+
+EDIT = Write(
+    kind="edit",
+    ops="edit",
+    verb="Edit",
+    text="It keeps its id and its place. It is done only if the message is still as it is shown "
+    "here. A dead message stays dead until it is rerun.",
+)
+
 
 # --- About one thing that is no message: a topic, an instance, a schedule, a lock.
 

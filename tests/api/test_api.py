@@ -346,3 +346,42 @@ def test_jobs_are_listed_read_sealed_and_cancelled(app, client):
     app.drain(linger=0)
     assert client.post(f"{path}/pause", json={}).status_code == 409
     assert client.post(f"{path}/cancel", json={"reason": "again"}).status_code == 409
+
+
+def test_a_message_is_edited_as_it_was_seen(app, client):
+    (msg_id,) = send(app, "a", topic="t", payload={"n": 1})
+    path = f"/messages/{msg_id}/edit"
+    would = client.post(path, json={"payload": {"n": 2}, "dry_run": True}).json()
+    assert (would["changed"], would["dry_run"]) == (1, True)
+    assert would["changes"] == [{"column": "payload", "old": None, "new": None}]
+    given = {"payload": {"n": 2}, "topic": "u", "seen": would["seen"], "reason": "typo"}
+    done = client.post(f"{path}?payload=1", json=given).json()
+    assert done["changed"] == 1
+    assert [one["column"] for one in done["changes"]] == ["topic", "payload"]
+    assert done["changes"][1]["new"] == '{\n  "n": 2\n}'
+    again = client.post(path, json=given).json()
+    assert (again["changed"], again["skips"][0]["why"]) == (0, "changed since it was seen")
+    told = client.get("/audit?payload=1").json()["items"][0]
+    assert (told["kind"], told["changes"][0]["new"]) == ("edit", "u")
+    assert client.get("/audit").json()["items"][0]["changes"][1]["old"] is None
+    assert client.post(path, json={"available_at": None, "reason": "r"}).json()["changed"] == 0
+    assert client.post("/messages/99/edit", json={"topic": "u"}).status_code == 404
+    for wrong, code in (({"topic": ""}, 422), ({"priority": -1}, 422), ({"seen": "x"}, 422)):
+        assert client.post(path, json=wrong | {"reason": "r"}).status_code == code
+    assert client.post(path, json={"reason": "r"}).status_code == 400
+
+
+def test_a_dead_message_is_acknowledged(app, client):
+    known, other = put(app, ("a", FAILED), ("b", FAILED))
+    assert client.get("/overview").json()["unacknowledged"]["count"] == 2
+    path = f"/messages/{known}/acknowledge"
+    assert client.post(path, json={}).status_code == 400
+    assert client.post(path, json={"reason": "INC-4711"}).json()["changed"] == 1
+    assert client.get("/overview").json()["unacknowledged"]["count"] == 1
+    listed = client.get("/messages?acknowledged=0").json()["items"]
+    assert [one["msg_id"] for one in listed] == [other]
+    (one,) = client.get("/messages?acknowledged=1").json()["items"]
+    assert one["acknowledged"].endswith(": INC-4711")
+    given = {"filter": {"acknowledged": False}, "reason": "r", "expected_count": 1}
+    assert client.post("/acknowledge", json=given).json()["changed"] == 1
+    assert client.get("/failures").json()["items"] == []

@@ -232,7 +232,7 @@ def test_list_has_stable_keys_and_pages(crm: Cli, folder: Path) -> None:
     keys = ["msg_id", "object_id", "topic", "status", "error_try_times", "available_at"]
     keys += ["claimed_by", "claimed_at", "crash_times", "last_error", "created_at", "finished_at"]
     keys += ["later_times", "later_reason", "priority", "unique_key", "unique_kept"]
-    keys += ["scheduled_for", "job_id", "odd", "trace_id"]
+    keys += ["scheduled_for", "job_id", "odd", "trace_id", "acknowledged"]
     assert [list(m) for m in page["messages"]] == [keys, keys]
     first = page["messages"][0]
     assert (first["status"], first["error_try_times"]) == ("dead", 3)

@@ -28,6 +28,8 @@ REST: dict[str, tuple[str, ...]] = {
     "rerun": ("1", "2", "--dry-run"),
     "discard": ("1", "--dry-run"),
     "cancel": ("1", "--dry-run"),
+    "acknowledge": ("1", "--dry-run"),
+    "edit": ("1", "--topic", "other", "--dry-run"),
     "release": ("nobody",),
     "purge": ("--older-than", "1d"),
     "pause": ("settle", "--dry-run"),

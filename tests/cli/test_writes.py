@@ -397,3 +397,106 @@ def test_of_many_that_are_left_alone_the_number_comes_first_then_ten(
     assert [line.split()[1] for line in examples] == [str(n) for n in range(1, 11)]
     assert more == "... and 19 more"
     assert "--with-successors" in advice
+
+
+# ---------------------------------------------------------------- edit
+
+
+def test_edit_prints_the_difference_and_then_changes_it(crm: Cli, folder: Path) -> None:
+    (msg_id,) = dead(crm, folder, 1)
+    given = ("edit", msg_id, "--payload", '{"n": 2}', "--priority", 3, *AT)
+    told = crm(*given, "--dry-run")
+    assert told.stdout.splitlines() == [
+        "payload:",
+        *("    {", '  -   "n": 1', '  +   "n": 2', "    }"),
+        "priority: 0 -> 3",
+        f"would edit message {msg_id}; --seen {told.stdout.split()[-8]} edits it only as it is now",
+    ]
+    assert crm(*given).exit_code == 2  # no reason
+    done = crm(*given, "--reason", "typo", "--rerun")
+    assert done.stdout.splitlines()[-1] == f"edited message {msg_id}, rerun 1"
+    assert states(folder) == [0]
+    assert "payload:" in crm("audit", msg_id, *AT).stdout
+    assert '+   "n": 2' in crm("show", msg_id, *AT).stdout
+    again = crm(*given, "--reason", "typo")
+    assert (again.exit_code, again.stdout) == (5, "")
+    assert "there is nothing to change" in again.stderr
+
+
+def test_edit_says_what_it_was_in_json(crm: Cli, folder: Path) -> None:
+    (msg_id,) = dead(crm, folder, 1)
+    told = crm("edit", msg_id, "--topic", "other", "--dry-run", "--json", *AT)
+    found = json.loads(told.stdout)
+    assert found["changes"] == [{"column": "topic", "old": "settle", "new": "other"}]
+    done = crm(
+        *("edit", msg_id, "--topic", "other", "--seen", found["seen"], "--reason", "r"),
+        *("--rerun", "--json", *AT),
+    )
+    found = json.loads(done.stdout)
+    assert (found["edited"], found["rerun"]["rerun"]) == (1, 1)
+    late = crm("edit", msg_id, "--topic", "x", "--seen", "0" * 16, "--reason", "r", *AT)
+    assert (late.exit_code, "look at it as it is now" in late.stderr) == (5, True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (),
+        ("--available-at", "soon"),
+        ("--available-at", "2030-01-01T00:00"),
+        ("--payload", "{"),
+        ("--payload", ""),
+        ("--topic", ""),
+        ("--priority", "-1"),
+        ("--topic", "u", "--seen", "x"),
+        ("--topic", "u", "--rerun"),
+    ],
+    ids=str,
+)
+def test_edit_refuses(crm: Cli, folder: Path, given: tuple[str, ...]) -> None:
+    crm("send", "settle", "--payload", "1", *AT)
+    done = crm("edit", 1, *given, "--reason", "r", *AT)
+    assert done.exit_code == 2, done.stderr
+    assert sql(folder, "SELECT topic, payload FROM msgworker_message") == [("settle", "1")]
+
+
+def test_edit_lets_a_message_wait_or_not(crm: Cli, folder: Path) -> None:
+    crm("send", "settle", *AT)
+    at = "SELECT available_at FROM msgworker_message"
+    assert crm("edit", 1, "--available-at", "5m", "--reason", "r", *AT).exit_code == 0
+    assert sql(folder, at) != [(None,)]
+    assert crm("edit", 1, "--available-at", "now", "--reason", "r", *AT).exit_code == 0
+    assert sql(folder, at) == [(None,)]
+
+
+# ---------------------------------------------------------------- acknowledge
+
+
+def test_what_is_acknowledged_is_counted_apart(crm: Cli, folder: Path) -> None:
+    known, other = dead(crm, folder, 2)
+    check = ("status", "--dead-unacknowledged", *AT)
+    done = crm(*check)
+    assert (done.exit_code, "2 dead messages not acknowledged" in done.stderr) == (1, True)
+    assert crm("acknowledge", known, *AT).exit_code == 2  # no reason
+    done = crm("acknowledge", known, "--reason", "INC-4711", "--actor", "ana", *AT)
+    assert done.stdout == "acknowledged 1\n"
+    assert "acknowledged by ana: INC-4711; ValueError: x" in crm("list", *AT).stdout
+    assert "known       acknowledged by ana: INC-4711" in crm("show", known, *AT).stdout
+    listed = json.loads(crm("list", "--dead-unacknowledged", "--json", *AT).stdout)["messages"]
+    assert [one["msg_id"] for one in listed] == [other]
+    assert crm("status", *AT).exit_code == 0
+    (count,) = json.loads(crm("status", "--json", *AT).stdout)["counts"]
+    assert (count["count"], count["acknowledged"]) == (2, 1)
+    again = crm("acknowledge", known, "--reason", "r", *AT)
+    assert (again.exit_code, "acknowledged already" in again.stderr) == (5, True)
+    assert crm("acknowledge", "--dead-unacknowledged", "--reason", "r", *AT).exit_code == 0
+    done = crm(*check)
+    assert (done.exit_code, "2 of the dead messages are acknowledged" in done.stderr) == (0, True)
+    assert crm("rerun", "--dead-unacknowledged", *AT).exit_code == 5
+    wrong = crm("rerun", "--dead-unacknowledged", "--status", "failed", *AT)
+    assert (wrong.exit_code, "--dead-unacknowledged means --status dead" in wrong.stderr) == (
+        2,
+        True,
+    )
+    assert crm("list", "--dead-unacknowledged", "--status", "new", *AT).exit_code == 2
+    assert crm("rerun", "--dead", "--yes", *AT).stdout == "rerun 2\n"

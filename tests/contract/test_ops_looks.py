@@ -256,6 +256,9 @@ def test_failures_are_grouped_by_what_they_have_in_common(app):
     assert found[0].error.startswith("ValueError: no account # of '#' [ops.py in handler]")
     assert found[0].sample_id == ids[-1]
     assert str(ids[-1]) in found[0].sample_error
+    assert found[0].sample_error.startswith(found[0].example)
+    assert f"no account {ids[-1]} of" in found[0].example
+    assert (found[1].error.split(" [")[0], found[1].example) == ("ValueError: another thing", None)
     assert found[1].sample_id == other
     assert found[0].first_seen <= found[0].last_seen
 

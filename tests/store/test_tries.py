@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgworker.store.tries import fingerprint, masked
+from msgworker.store.tries import fingerprint, masked, unmasked
 
 SAME = [
     ("ValueError: no account 17 [crm.py:9]", "ValueError: no account 4711 [crm.py:9]"),
@@ -100,3 +100,18 @@ def test_the_time_of_a_text_grows_with_its_length_only(text: str) -> None:
 def test_an_escaped_quote_ends_no_value() -> None:
     assert masked(r"E: it's 'a\'b' and 'open\' x") == r"E: it's '#' and 'open\' x"
     assert masked("E: 'a'b 'c' d") == masked("E: 'a'b 'e' d")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("KeyError: 'USD' [crm.py:9 in post]", None),
+        ("KeyError: 'C-17' [crm.py:9 in post]", "KeyError: 'C-17'"),
+        ("E: no 17 (dead after 2 of 2 tries that its handler allows)", "E: no 17"),
+        ("E: no 17", "E: no 17"),
+        ("two\n lines", None),
+        ("", None),
+    ],
+)
+def test_what_is_masked_of_an_error_is_said_beside_it(text: str, found: str | None) -> None:
+    assert unmasked(text) == found

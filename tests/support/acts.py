@@ -32,6 +32,7 @@ from msgworker.store import (
     candidates,
     change,
     claim,
+    edits,
     items,
     jobs,
     lease,
@@ -432,6 +433,18 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield change.rerun, {"ids": some, "done_too": True}
     yield change.discard, {"ids": some, "text": "discarded by me: why"}
     yield change.cancel, {"ids": some, "text": "cancelled: why (by me)"}
+    yield change.known, {"ids": some}
+    if t.has("last_error"):
+        yield change.acknowledge, {"ids": some, "text": "acknowledged by me: why"}
+    yield edits.read, {"msg_id": 1, "lock": True}
+    yield edits.object_runs, {"msg_id": 1}
+    yield edits.read_ahead, {"ids": some}
+    held = edits.Held(0, 0, "o", "t", "1", None, None, 0, None, None, None, 0, 0)
+    values = {"b_topic": "t", "b_payload": "1", "b_priority": 1, "b_at": now}
+    known = {"b_topic": "topic", "b_payload": "payload", "b_priority": "priority"}
+    values = {k: one for k, one in values.items() if t.has(known.get(k, "available_at"))}
+    if values:
+        yield edits.write, {"msg_id": 1, "held": held, "params": values, "at_once": False}
     yield cancels.look, {}
     yield cancels.read, {}
     yield cancels.read, {"ids": some}

@@ -116,7 +116,8 @@ class Page:
         """The fields of the POST form to this path, as a browser would send them."""
         for one in self.tree.all("form"):
             if urlsplit(one.attrs["action"] or "").path == action and one.attrs["method"] == "post":
-                return {
+                texts = {str(t.attrs["name"]): t.text for t in one.all("textarea")}
+                return texts | {
                     str(i.attrs["name"]): i.attrs.get("value") or ""
                     for i in one.all("input")
                     if i.attrs.get("type") not in ("radio", "checkbox") or "checked" in i.attrs

@@ -54,7 +54,7 @@ LOOKS = (
 """Every command that looks, as it is called for message 1 without a change; all take --json."""
 WRITES = {
     *("demo", "init-db", "db", "ddl", "run", "drain", "web", "send", "rerun", "discard", "cancel"),
-    *("release", "purge", "resume", "deal"),
+    *("acknowledge", "edit", "release", "purge", "resume", "deal"),
 }
 """The other commands."""
 

@@ -412,6 +412,7 @@ WRITES = [
         ("POST", f"/act/{act.kind}", {"name": "x", "reason": "x"}, str(act.role))
         for act in ON_THINGS.values()
     ),
+    ("POST", "/edit/1", {"topic": "u", "save": "1", "reason": "x"}, "operator"),
     ("POST", "/writes/x/end", {}, "operator"),
 ]
 
@@ -508,3 +509,122 @@ def test_a_write_whose_thread_cannot_start_does_not_count_as_running(
 
 def _nothing(_: Any) -> int:
     return 0
+
+
+# ---------------------------------------------------------------- acknowledge
+
+
+def test_what_is_acknowledged_leaves_the_badge_and_what_needs_help(
+    sqlite_app: App, ann: Browser
+) -> None:
+    first, second = put(sqlite_app, ("a", FAILED), ("b", FAILED))
+    assert "2 messages will not be tried again" in ann.get("/").main
+    page = ann.get(ann.get(f"/messages/{first}").link("Acknowledge"))
+    done = ann.send(page, "/change/acknowledge", reason="INC-4711")
+    assert "changed1" in done.main
+    told = ann.get(f"/messages/{first}")
+    assert "acknowledged by ann: INC-4711" in told.main
+    assert "Acknowledge…" not in told.main
+    assert "1 message will not be tried again" in ann.get("/").main
+    found = ann.get("/messages?status=dead&acknowledged=no").links
+    assert f"/messages/{second}" in found
+    assert f"/messages/{first}" not in found
+    group = ann.get("/failures").link("Acknowledge")
+    ann.send(ann.get(group), "/change/acknowledge", reason="all of it")
+    page = ann.get("/")
+    assert "will not be tried again" not in page.main
+    assert "Nothing has failed" in ann.get("/failures").main
+    assert "dead messages" not in page.text
+    ann.get("/messages?acknowledged=perhaps", 400)
+
+
+# ---------------------------------------------------------------- edit
+
+
+def test_an_edit_shows_what_would_change_and_then_does_it(sqlite_app: App, ann: Browser) -> None:
+    (msg_id,) = put(sqlite_app, ("a", FAILED), payload='{"code": "USD", "n": [1, 2]}')
+    path = ann.get(f"/messages/{msg_id}").link("Edit")
+    page = ann.get(path)
+    assert '"code": "USD"' in page.main
+    told = ann.send(page, path, topic="u", payload='{"code": "EUR", "n": [1, 2]}')
+    assert '- "code": "USD"' in told.main
+    assert '+ "code": "EUR"' in told.main
+    assert "- t + u" in told.main
+    assert '- "n"' not in told.main
+    assert sqlite_app.ops.show(msg_id).topic == "t"
+    done = ann.send(told, path, reason="INC-4711")
+    assert "changed1" in done.main
+    info = sqlite_app.ops.show(msg_id)
+    assert (info.topic, info.status, "EUR" in info.payload) == ("u", State.DEAD, True)
+    told = ann.get(f"/messages/{msg_id}?payload=0").main
+    assert "What edit 1 has changed" in told
+    assert "EUR" not in told
+    assert "EUR" in ann.get(f"/messages/{msg_id}").main
+    assert "EUR" not in ann.get("/audit/1").main
+    assert "EUR" in ann.get("/audit/1?payload=1").main
+
+
+def test_an_edit_of_what_has_changed_since_its_form_does_nothing(
+    sqlite_app: App, ann: Browser
+) -> None:
+    (msg_id,) = put(sqlite_app, ("a", NEW), payload="1")
+    path = f"/edit/{msg_id}"
+    told = ann.send(ann.get(path), path, payload="2")
+    assert sqlite_app.ops.edit(msg_id, priority=3, reason="other") == 1
+    assert "changed since it was seen" in ann.send(told, path, reason="r").main
+    assert sqlite_app.ops.show(msg_id).payload == "1"
+    assert "there is nothing to change" in ann.send(ann.get(path), path).main
+    Table(sqlite_app).edit(status=RUNNING)
+    assert "is running" in ann.send(ann.get(path), path, payload="2").main
+
+
+def test_what_is_hidden_of_a_payload_is_not_written_over(sqlite_app: App, visit: Any) -> None:
+    payload = '{"card": "4711", "n": 1}'
+    (msg_id,) = put(sqlite_app, ("a", FAILED), payload=payload)
+    ann, path = visit(sqlite_app, redact=["card"]), f"/edit/{msg_id}"
+    page = ann.get(path)
+    assert page.form(path)["payload"] == ""
+    assert "parts of it are hidden" in page.main
+    ann.send(page, path, 400, payload='{"card": "***", "n": 2}')
+    told = ann.send(page, path, priority="2")
+    ann.send(told, path, reason="r")
+    info = sqlite_app.ops.show(msg_id)
+    assert (info.payload, info.priority) == (payload, 2)
+    told = ann.send(page, path, payload='{"card": "4712", "n": 2}')
+    assert "4711" not in told.main
+    ann.send(told, path, reason="r")
+    assert "471" not in ann.get(f"/messages/{msg_id}?payload=1").body.split("<h2>Audit")[1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"payload": "{"},
+        {"payload": '{"a": NaN}'},
+        {"payload": "x" * 20_001},
+        {"priority": "-1"},
+        {"priority": "x"},
+        {"topic": "x" * 101, "payload": "2"},
+        {"available_at": "tomorrow"},
+        {"available_at": "2030-01-01T00:00"},
+    ],
+    ids=str,
+)
+def test_a_form_of_an_edit_refuses(sqlite_app: App, ann: Browser, given: dict[str, str]) -> None:
+    (msg_id,) = put(sqlite_app, ("a", NEW), payload="1")
+    path = f"/edit/{msg_id}"
+    code = 200 if "topic" in given else 400
+    told = ann.send(ann.get(path), path, code, **given)
+    assert (
+        "What would change" not in told.main or "at most" in told.main or "a topic is" in told.main
+    )
+    assert sqlite_app.ops.show(msg_id).payload == "1"
+
+
+def test_only_an_operator_edits(sqlite_app: App, visit: Any) -> None:
+    (msg_id,) = put(sqlite_app, ("a", NEW))
+    bob = visit(sqlite_app, "viewer")
+    assert "Edit" not in bob.get(f"/messages/{msg_id}").main
+    bob.get(f"/edit/{msg_id}", 403)
+    bob.post(f"/edit/{msg_id}", 403, topic="u", save="1", reason="r")
+    assert sqlite_app.ops.show(msg_id).topic == "t"

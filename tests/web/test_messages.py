@@ -119,6 +119,10 @@ def test_a_message_tells_its_tries_with_tracebacks_folded(sqlite_app: App, ann: 
     assert f"no account for <b>{found}</b>" in page.main
     assert [one.text for one in page.tree.all("main")[0].all("summary")] == ["traceback"] * 3
     assert "open" not in page.tree.all("details")[0].attrs
+    assert f"ValueError: no account for <b>{found}</b>" in page.tree.all("pre")[1].text
+    assert page.tree.all("pre")[1].text.startswith('  File "')
+    (group,) = ann.get("/failures").tree.all("small")
+    assert group.text == f"{found}: ValueError: no account for <b>{found}</b>"
     words = [one.text for one in page.tree.all("ol", **{"class": "timeline"})[0].all("span")]
     assert words == ["inserted", *["claimed", "failed"] * 3, "dead"]
 
@@ -170,11 +174,15 @@ def test_the_payload_is_shown_on_request_only_and_without_what_is_hidden(
     sqlite_app: App, visit: Any
 ) -> None:
     (found,) = send(sqlite_app, "o", payload={"name": "canary-1", "card": {"no": "canary-2"}})
-    ann = visit(sqlite_app, redact=["card.no"])
-    assert "canary" not in ann.get(f"/messages/{found}").body
-    page = ann.get(f"/messages/{found}?payload=1")
-    assert "canary-1" in page.body
-    assert "canary-2" not in page.body
+    bob = visit(sqlite_app, "viewer", redact=["card.no"])
+    assert "canary" not in bob.get(f"/messages/{found}").body
+    for page in (
+        bob.get(f"/messages/{found}?payload=1"),
+        visit(sqlite_app, "operator", redact=["card.no"]).get(f"/messages/{found}"),
+    ):
+        assert "canary-1" in page.body
+        assert "canary-2" not in page.body
+    assert "canary" not in visit(sqlite_app).get(f"/messages/{found}?payload=0").body
 
 
 def test_items_of_a_fan_out_are_listed_in_pages(sqlite_app: App, ann: Browser) -> None:

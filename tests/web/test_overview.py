@@ -40,7 +40,9 @@ def test_a_topic_says_what_it_does_and_what_is_wrong(
     counts: dict[State, int], handlers: int, times: dict[str, Any], words: list[str]
 ) -> None:
     capped = {state: Capped(count) for state, count in counts.items()}
-    found = state_of(TopicInfo("t", capped, None, handlers), TopicTimes("t", **times))
+    dead = capped.get(State.DEAD, Capped(0))
+    one = TopicInfo("t", capped, None, handlers, unacknowledged=dead)
+    found = state_of(one, TopicTimes("t", **times))
     assert [text for text, _ in found] == words
 
 

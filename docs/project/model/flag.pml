@@ -46,6 +46,7 @@
 #endif
 /* LATE: M1 is committed late · RERUN: ops rerun a dead message · FORCED: also a done one · DISCARD
  * FOREIGN: the plain consumer on the same table · BACKOFF: failed messages wait · BLOCK: on_dead
+ * EDIT: ops edit a message that waits or is dead, once
  * TX: transactional handlers, which start again when nothing of them was committed
  * POISON=m: Mm kills its process at every start · NOFAIL: handlers do not fail */
 
@@ -88,6 +89,9 @@ typedef Inst {
   byte ghost;                                   /* a handler of a lost id still runs */
   byte doubt;                                   /* messages (bits) that a settle of ours is under way of */
   byte epoch
+#ifdef EDIT
+  ; byte held                                   /* messages (bits) that it has read as they were edited */
+#endif
 }
 Inst t[W+1];
 byte fpc; byte fcand; byte fcur;                /* the foreign consumer */
@@ -104,6 +108,19 @@ byte epoch[N+1];
 #endif
 #ifdef C_ONCE
 byte effects[N+1];
+#endif
+#ifdef EDIT
+byte edited; byte gone;                         /* messages (bits): edited; discarded, not rerun since */
+#define READS(i,m) t[i].held=((edited & bit(m)) -> (t[i].held|bit(m)) : (t[i].held & (255-bit(m))))
+#ifdef B_EDITS_GONE             /* what was discarded is edited, and rerun, whatever of its object runs */
+#define MAYEDIT(m) true
+#else
+#define MAYEDIT(m) (!(gone & bit(m)) || !RUNNING)
+#endif
+#define MAYRERUN(m) (!(edited & bit(m)) || MAYEDIT(m))
+#else
+#define READS(i,m) skip
+#define MAYRERUN(m) true
 #endif
 byte k; byte nx; byte x; bool stopread;
 
@@ -224,7 +241,11 @@ byte k; byte nx; byte x; bool stopread;
 
 inline forget(i) {
   t[i].cand=0; t[i].seen=0; t[i].seent=0; t[i].behind=0; t[i].flag=0; t[i].res=0; t[i].unknown=0;
-  t[i].lt=0; t[i].lat=0; t[i].epoch=0 }
+  t[i].lt=0; t[i].lat=0; t[i].epoch=0;
+#ifdef EDIT
+  t[i].held=0;
+#endif
+  skip }
 inline reborn(i) {              /* a new id: here the lowest that nothing remembers */
   forget(i); t[i].pc=IDLE; t[i].stop=0; t[i].cur=0; t[i].id=0; t[i].doubt=0; x=1;
   do :: x<=IDS && (lease[x]!=NONE || NAMED(x) || INUSE(x) || SOUGHT(x) || flyid==x || pendid==x) -> x++
@@ -255,7 +276,7 @@ inline read_run(i) {            /* read_runs: new and due ones, up to the first 
 #endif
      :: UNFINISHED(k) && k>t[i].cand && !stopread ->
         if
-        :: st[k]==NEW && due[k] -> t[i].behind=t[i].behind|bit(k)
+        :: st[k]==NEW && due[k] -> t[i].behind=t[i].behind|bit(k); READS(i,k)
 #ifdef B_SKIPS                  /* the run passes over a message that waits */
         :: else -> skip
 #else
@@ -285,6 +306,9 @@ inline start(i, m) {            /* what must be true whenever a handler starts *
 #endif
 #ifdef C_TRIES
   starts[m]++; assert(starts[m]<=MAXT);
+#endif
+#ifdef EDIT                     /* as it was edited */
+  assert(!ENTITLED(i) || ((t[i].held & bit(m))==(edited & bit(m))));
 #endif
   k=0 }
 inline written(m, how) {        /* done_values, _outcome_values */
@@ -343,7 +367,7 @@ end:
   :: atomic { t[i].pc==LOOKED && !pend ->
        if
        :: G_GUARD && G_SEEN(i) ->
-          d_step { flagit(t[i].cand, i); t[i].seen=0; t[i].seent=0; t[i].pc=FLAGGED;
+          d_step { flagit(t[i].cand, i); READS(i,t[i].cand); t[i].seen=0; t[i].seent=0; t[i].pc=FLAGGED;
             printf("I%d claims M%d\n", i, t[i].cand) }
           if
 #if UNKNOWN > 0
@@ -599,11 +623,26 @@ inline rerun(m) {
 #ifdef C_ONCE
   effects[m]=0;
 #endif
+#ifdef EDIT
+  gone=gone & (255-bit(m));
+#endif
   skip }
-#ifdef FORCED
-#define RERUNS_OF(m) (reruns<RERUNS && (DEAD(m) || (vis[m] && st[m]==DONE)))
+#ifdef EDIT
+#ifdef B_EDITS_NEW              /* a new message stays new */
+#define PARKS(m) skip
 #else
-#define RERUNS_OF(m) (reruns<RERUNS && DEAD(m))
+#define PARKS(m) if :: st[m]==NEW -> st[m]=FAILED :: else fi
+#endif
+#define EDITS_OF(m) (!(edited & bit(m)) && vis[m] && (st[m]==NEW || st[m]==FAILED) && !LOCKED(m) && MAYEDIT(m))
+inline edit(m) { edited=edited|bit(m); PARKS(m); printf("ops edit M%d\n", m) }
+#define GOES(m) gone=gone|bit(m)
+#else
+#define GOES(m) skip
+#endif
+#ifdef FORCED
+#define RERUNS_OF(m) (reruns<RERUNS && MAYRERUN(m) && (DEAD(m) || (vis[m] && st[m]==DONE)))
+#else
+#define RERUNS_OF(m) (reruns<RERUNS && MAYRERUN(m) && DEAD(m))
 #endif
 #define DISCARDS_OF(m) (!discarded && vis[m] && CLAIMABLE(m) && !LOCKED(m))
 #ifdef BLOCK
@@ -611,7 +650,7 @@ inline rerun(m) {
 #else
 #define GONE MAXT
 #endif
-#if defined(RERUN) || defined(FORCED) || defined(DISCARD)
+#if defined(RERUN) || defined(FORCED) || defined(DISCARD) || defined(EDIT)
 proctype Ops() {
 end:
   do
@@ -620,8 +659,12 @@ end:
   :: d_step { RERUNS_OF(2) -> rerun(2) }
 #endif
 #ifdef DISCARD
-  :: d_step { DISCARDS_OF(1) -> discarded=true; st[1]=FAILED; tries[1]=GONE; printf("ops discard M1\n") }
-  :: d_step { DISCARDS_OF(2) -> discarded=true; st[2]=FAILED; tries[2]=GONE; printf("ops discard M2\n") }
+  :: d_step { DISCARDS_OF(1) -> discarded=true; st[1]=FAILED; tries[1]=GONE; GOES(1); printf("ops discard M1\n") }
+  :: d_step { DISCARDS_OF(2) -> discarded=true; st[2]=FAILED; tries[2]=GONE; GOES(2); printf("ops discard M2\n") }
+#endif
+#ifdef EDIT
+  :: d_step { EDITS_OF(1) -> edit(1) }
+  :: d_step { EDITS_OF(2) -> edit(2) }
 #endif
   :: false
   od }
@@ -665,7 +708,7 @@ init {
 #ifdef LATE
     vis[1]=false; run Producer();
 #endif
-#if defined(RERUN) || defined(FORCED) || defined(DISCARD)
+#if defined(RERUN) || defined(FORCED) || defined(DISCARD) || defined(EDIT)
     run Ops();
 #endif
 #ifdef BACKOFF

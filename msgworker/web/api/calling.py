@@ -181,6 +181,7 @@ class Selection(Asked):
     fingerprint: Fingerprint | None = None
     job: JobId | None = None
     up_to: Id | None = None
+    acknowledged: Annotated[bool, Field(strict=True)] | None = None
 
 
 class Why(Asked):

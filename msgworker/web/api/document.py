@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from msgworker import __version__
 from msgworker.ops.results import Repaired
 from msgworker.queries.messages import MessageInfo
+from msgworker.store.audit import Edited
 from msgworker.web.api.calling import Endpoint
 
 REF = "#/components/schemas/{model}"
@@ -79,6 +80,8 @@ class Changed(TypedDict, total=False):
     requested: int
     complete: bool
     up_to: int | None
+    changes: list[Edited]
+    seen: str | None
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:

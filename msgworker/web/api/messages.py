@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -34,11 +35,13 @@ from msgworker.web.api.calling import (
 from msgworker.web.api.operations import lasting
 from msgworker.web.sessions import Role
 from msgworker.web.site import COUNTED, Site
-from msgworker.web.writes import CHANGES, Change
+from msgworker.web.writes import CHANGES, EDIT, Change
 
 
 class Filter(calling.Paging):
-    """Filters that all hold; fingerprint: of a group of failures. order: by msg_id."""
+    """Filters that all hold; fingerprint: of a group of failures. acknowledged: of dead ones, "1"
+    those that an operator has acknowledged, discarded or cancelled, "0" the others. order: by
+    msg_id."""
 
     status: calling.Status | None = None
     topic: calling.Topic | None = None
@@ -47,6 +50,7 @@ class Filter(calling.Paging):
     since: Instant | None = None
     fingerprint: calling.Fingerprint | None = None
     job: Annotated[int, Field(ge=1, le=2**63 - 1)] | None = None
+    acknowledged: Flag | None = None
     order: Literal["newest", "oldest"] = "newest"
 
 
@@ -84,6 +88,17 @@ class Again(Why):
     force: bool = Field(default=False, strict=True)
     with_successors: bool = Field(default=False, strict=True)
     also_done: bool = Field(default=False, strict=True)
+
+
+class Edit(Why):
+    """New values, as in `app.ops.edit`; what is left out stays. available_at: null = at once. seen:
+    of a dry run; the message must still be so."""
+
+    topic: calling.NewTopic | None = None
+    payload: Any = None
+    available_at: Instant | None = None
+    priority: Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)] | None = None
+    seen: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
 
 
 class Many(Why):
@@ -128,6 +143,8 @@ def as_object(site: Site, text: str | None) -> Any:
 def _found(site: Site, given: dict[str, Any]) -> Any:
     newest = given.pop("order") == "newest"
     given["object_id"] = as_object(site, given["object_id"])
+    known = given.pop("acknowledged")
+    given["acknowledged"] = None if known is None else known == "1"
     return site.ops.messages(newest=newest, **given)
 
 
@@ -247,6 +264,18 @@ async def _counted(call: Call, kind: str, **asked: Any) -> Repaired:
     return would
 
 
+async def edit_message(call: Call) -> Repaired:
+    """Correct a message that waits or is dead; see `app.ops.edit`."""
+    msg_id = call.number("msg_id", "message")
+    _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
+    given = call.body.model_dump(exclude_unset=True)
+    ops = call.ops if call.body.dry_run else call.acting
+    done: Repaired = await call.site.ask(partial(ops.edit, msg_id, **given))
+    asked = call.query.payload == "1"
+    seen = shown.changes(done.changes, call.site.settings.redact, payloads=asked)
+    return replace(done, changes=seen)
+
+
 _ONE: dict[str, Any] = {"paths": {"msg_id": "the id of a message"}, "tag": "messages"}
 _WRITE: dict[str, Any] = {"role": Role.OPERATOR, "tag": "messages"}
 
@@ -285,5 +314,15 @@ ENDPOINTS = [
         "GET", "/messages/{msg_id}/items", list_items, ItemInfo, query=Items, page=True, **_ONE
     ),
     Endpoint("GET", "/messages/{msg_id}/explain", explain_message, Explanation, **_ONE),
+    Endpoint(
+        "POST",
+        "/messages/{msg_id}/edit",
+        edit_message,
+        Repaired,
+        role=EDIT.role,
+        query=Shown,
+        body=Edit,
+        **_ONE,
+    ),
     *(_endpoint(change, many) for many in (False, True) for change in CHANGES.values()),
 ]

@@ -13,12 +13,14 @@ from msgworker.queries.failures import Failures
 from msgworker.queries.jobs import JobInfo
 from msgworker.queries.lanes import LaneInfo
 from msgworker.store.audit import AuditEntry, Operation
+from msgworker.web import shown
 from msgworker.web.api import calling
 from msgworker.web.api.calling import (
     Actor,
     Asked,
     Call,
     Endpoint,
+    Flag,
     IdText,
     Instant,
     Kind,
@@ -133,7 +135,8 @@ _JOB: dict[str, Any] = {"paths": {"job_id": "the id of a job"}, "tag": "jobs"}
 
 
 class Entries(Asked):
-    """kind, actor: exactly. since: started since. msg_id: what was done to this message."""
+    """kind, actor: exactly. since: started since. msg_id: what was done to this message. payload:
+    "1" shows payloads before an edit and after it, without what is hidden by the settings."""
 
     limit: Limit = 50
     after: IdText | None = None
@@ -141,11 +144,18 @@ class Entries(Asked):
     actor: Actor | None = None
     since: Instant | None = None
     msg_id: IdText | None = None
+    payload: Flag = "0"
 
 
 async def list_audit(call: Call) -> Page:
     """Operations, the newest first."""
-    return Page(await call.site.ask(call.ops.audit, **call.query.model_dump()))
+    given = call.query.model_dump()
+    asked, redact = given.pop("payload") == "1", call.site.settings.redact
+    found = await call.site.ask(call.ops.audit, **given)
+    found[:] = [
+        replace(one, changes=shown.changes(one.changes, redact, payloads=asked)) for one in found
+    ]
+    return Page(found)
 
 
 async def get_operation(call: Call) -> Operation:

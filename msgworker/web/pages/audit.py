@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from msgworker.ops.results import ADVICE, Repaired, Why
 from msgworker.store.audit import AuditEntry
+from msgworker.web import shown
 from msgworker.web.forms import MOST_ID, SPANS, Selection, id_of, whole
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, site_of
@@ -23,6 +24,8 @@ KINDS = (
     "rerun",
     "discard",
     "cancel",
+    "edit",
+    "acknowledge",
     "release",
     "purge",
     "pause",
@@ -44,6 +47,8 @@ def what(entry: AuditEntry) -> str:
     """What an operation was about, in a line."""
     parts = []
     for name, value in entry.filter.items():
+        if name == "acknowledged":
+            value = "yes" if value else "no"
         if value is None or value is False:
             continue
         if isinstance(value, list):
@@ -90,7 +95,11 @@ async def operation(request: Request) -> Response:
         return site.render(request, "operation.html", found=found, one=None, what=what)
     if not found or found[0].op_id != op_id:
         raise HTTPException(404, f"there is no operation {op_id} of {site.app.table.name}")
-    return site.render(request, "operation.html", found=found, one=found[0], what=what)
+    wanted = request.query_params.get("payload") == "1"
+    changes = shown.changes(found[0].changes, site.settings.redact, payloads=wanted)
+    return site.render(
+        request, "operation.html", found=found, one=found[0], what=what, changed=changes
+    )
 
 
 # --- A write that was begun: its progress, its result, and a button that ends it.

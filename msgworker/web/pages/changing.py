@@ -1,8 +1,10 @@
-"""Writes: a page that shows what a write would do, by a dry run, then the write itself."""
+"""Writes: a page that shows what a write would do, by a dry run, then the write itself; and the
+form of an edit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -11,13 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, PayloadError
+from msgworker.message import State
+from msgworker.ops.edits import pretty
 from msgworker.ops.results import OnProgress, Repaired
-from msgworker.web import forms
+from msgworker.payload import decode
+from msgworker.queries.messages import MessageInfo
+from msgworker.web import forms, shown
 from msgworker.web.forms import Selection, id_of, whole
 from msgworker.web.pages.audit import HELP, begun
 from msgworker.web.site import COUNTED, Refused, Site, or_refused, site_of
-from msgworker.web.writes import CHANGES, ON_THINGS, Change, OnThing, placed
+from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing, placed
 
 MOST_RATE = 100_000
 MOST_REASON = 1000
@@ -212,7 +218,145 @@ async def do_act(request: Request) -> Response:
     )
 
 
+# --- Edit one message: its values, what would change, then the change.
+
+MOST_PAYLOAD = 20_000
+"""Characters of a payload in a form; a body has 64 kB."""
+CUT = 10_000
+"""From so many characters on, `show` may have cut a payload."""
+_FIELDS = ("topic", "priority", "available_at", "payload")
+
+
+async def edit_form(request: Request) -> Response:
+    info, fields = await edited(request)
+    return edit_page(request, info, fields, values_of(request, info), None)
+
+
+async def edit(request: Request) -> Response:
+    """What would change; or, with `save`, the change."""
+    site, form = site_of(request), forms.form_of(request)
+    info, fields = await edited(request)
+    given = {name: form.get(name, "") for name in fields}
+    wanted = wanted_of(given, info)
+    if form.get("save") != "1":
+        call = partial(site.ops.edit, info.msg_id, **wanted, dry_run=True)
+        would: Repaired | Refused = await site.ask(or_refused, call)
+        return edit_page(request, info, fields, given, would)
+    reason = reason_of(form)
+    save = partial(
+        site.acting(request).edit, info.msg_id, **wanted, seen=form.get("seen"), reason=reason
+    )
+    return await begun(
+        request,
+        lambda _: save(),
+        title=f"Edit message {info.msg_id}",
+        back=site.url(request, "message", msg_id=info.msg_id),
+        back_text=f"Message {info.msg_id}",
+    )
+
+
+async def edited(request: Request) -> tuple[MessageInfo, tuple[str, ...]]:
+    """The message of the path, for whom the viewer has the role, and what of it can be edited;
+    raises HTTPException."""
+    site = site_of(request)
+    site.need(request, EDIT.role)
+    msg_id = id_of(request.path_params["msg_id"])
+    info = await site.ask(site.ops.show, msg_id, items=0)
+    if info is None:
+        raise HTTPException(404, f"there is no message {msg_id} in {site.app.table.name}")
+    tables = await site.ask(lambda: site.app.tables)
+    left_out = ("available_at",) if info.status is State.DEAD else ()
+    return info, tuple(name for name in _FIELDS if tables.has(name) and name not in left_out)
+
+
+def values_of(request: Request, info: MessageInfo) -> dict[str, str]:
+    """The values of a message as a form has them."""
+    at = info.available_at
+    return {
+        "topic": info.topic or "",
+        "priority": str(info.priority or 0),
+        "available_at": "" if at is None else at.isoformat(),
+        "payload": "" if why_empty(request, info) else pretty(info.payload or ""),
+    }
+
+
+def why_empty(request: Request, info: MessageInfo) -> str:
+    """Why a payload is not put into the form: what is saved would not be what it was."""
+    text, redact = info.payload, site_of(request).settings.redact
+    if not text:
+        return ""
+    if len(text) >= CUT:
+        return "as it is too long"
+    try:
+        value = decode(text)
+    except PayloadError:
+        return "as it is no JSON"
+    return "" if redact(value) == value else "as parts of it are hidden"
+
+
+def wanted_of(given: Mapping[str, str], info: MessageInfo) -> dict[str, Any]:
+    """The arguments of ops; raises ConfigError or PayloadError."""
+    found: dict[str, Any] = {"topic": given.get("topic") or None}
+    if given.get("priority", "").strip():
+        found["priority"] = whole(given, "priority", 0, 0, 2**31 - 1)
+    if "available_at" in given:
+        found["available_at"] = _at(given["available_at"].strip())
+    text = given.get("payload", "").strip()
+    if len(text) > MOST_PAYLOAD:
+        raise ConfigError(f"a form takes {MOST_PAYLOAD:,} characters of a payload; use the API")
+    if text:
+        if shown.HIDDEN in text and shown.HIDDEN not in (info.payload or ""):
+            raise ConfigError(
+                f"the payload has {shown.HIDDEN} where a part was hidden: write it out"
+            )
+        try:
+            found["payload"] = decode(text)
+        except PayloadError as error:
+            raise ConfigError(str(error)) from None
+    return found
+
+
+def _at(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise ConfigError(
+            f"an instant has a time zone, such as 2026-12-01T08:00Z; got {text!r:.60}"
+        )
+    return found
+
+
+def edit_page(
+    request: Request,
+    info: MessageInfo,
+    fields: tuple[str, ...],
+    given: dict[str, str],
+    would: Repaired | Refused | None,
+) -> Response:
+    site = site_of(request)
+    changes = would.changes if isinstance(would, Repaired) else ()
+    return site.render(
+        request,
+        "edit.html",
+        act=EDIT,
+        info=info,
+        fields=fields,
+        given=given,
+        would=would,
+        shown=shown.changes(changes, site.settings.redact),
+        why_empty=why_empty(request, info),
+        most_payload=MOST_PAYLOAD,
+        most_reason=MOST_REASON,
+    )
+
+
 routes = [
+    Route("/edit/{msg_id}", edit_form, methods=["GET"], name="edit"),
+    Route("/edit/{msg_id}", edit, methods=["POST"]),
     Route("/change/{kind}", confirm, methods=["GET"], name="change"),
     Route("/change/{kind}", write, methods=["POST"]),
     Route("/act/{kind}", confirm_act, methods=["GET"], name="act"),

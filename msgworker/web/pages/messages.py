@@ -23,12 +23,13 @@ from msgworker.queries.counts import Overview
 from msgworker.queries.explain import Explanation
 from msgworker.queries.failures import Failures
 from msgworker.queries.lanes import LaneInfo
-from msgworker.queries.messages import MessageInfo
+from msgworker.queries.messages import How, MessageInfo
 from msgworker.store.audit import AuditEntry
 from msgworker.store.bounded import Found
 from msgworker.store.items import ItemState
 from msgworker.web import shown
 from msgworker.web.forms import SPANS, Selection, id_of
+from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, site_of
 
 ROWS = 50
@@ -83,6 +84,8 @@ def rail(
         kept = others
         if state not in (State.FAILED, State.DEAD):  # others are in no group
             kept = {name: text for name, text in others.items() if name != "group"}
+        if state is not State.DEAD:
+            kept = {name: text for name, text in kept.items() if name != "acknowledged"}
         query = kept | {"status": state.value} | order
         yield state.value, str(overview.count(state)), query, chosen.status == state
 
@@ -168,6 +171,9 @@ def acts(info: MessageInfo, on_dead: str) -> list[tuple[str, str]]:
         found.append(("discard", "Discard…"))
     if state in (State.NEW, State.FAILED, State.PROCESSING):
         found.append(("cancel", "Cancel…"))
+    given_up = info.ending is not None and info.ending.how in (How.DISCARDED, How.CANCELLED)
+    if state is State.DEAD and info.acknowledged is None and not given_up:
+        found.append(("acknowledge", "Acknowledge…"))
     return found
 
 
@@ -179,14 +185,19 @@ async def message(request: Request) -> Response:
         raise HTTPException(404, f"there is no message {msg_id} in {site.app.table.name}")
     spec = await site.ask(lambda: site.app.tables.spec)
     audit = await site.ask(or_missing, partial(ops.audit, msg_id, limit=AUDIT))
-    wanted = request.query_params.get("payload") == "1"
+    asked = request.query_params.get("payload")
+    wanted = asked == "1" or (asked is None and site.may(request, Role.OPERATOR))
+    entries = [] if isinstance(audit, Refused) else audit
+    redact = site.settings.redact
+    edits = [(one, shown.changes(one.changes, redact, payloads=wanted)) for one in entries]
     return site.render(
         request,
         "message.html",
         info=info,
+        edits=[(one, found) for one, found in edits if found],
         place=await site.ask(ops.place, msg_id),
         reasons=reasons(await site.ask(ops.explain, msg_id)),
-        events=timeline(info, () if isinstance(audit, Refused) else audit),
+        events=timeline(info, entries),
         audit=audit,
         max_tries=spec.max_tries,
         most_tries=MOST_TRIES,
@@ -229,6 +240,7 @@ COLUMNS = (
     "first_seen",
     "last_seen",
     "sample_id",
+    "example",
 )
 FORMULA = "=+-@"
 """Spreadsheets read a cell that begins so as a formula, full-width signs and spaces before it

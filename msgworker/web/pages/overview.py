@@ -52,7 +52,7 @@ def state_of(one: TopicInfo, times: TopicTimes) -> list[tuple[str, str]]:
         found = [("waiting", "new") if waiting else ("idle", "new")]
     if waiting and fails(times):
         found.append(("every try fails", "dead"))
-    if one.count(State.DEAD).count:
+    if one.unacknowledged.count:
         found.append(("dead messages", "dead"))
     return found
 
@@ -66,10 +66,13 @@ def pace(a_minute: float) -> str:
 
 def by_trouble(topics: Sequence[TopicInfo]) -> list[TopicInfo]:
     """Those with the most dead and failed messages first, then by what waits."""
-    weights = (State.DEAD, State.FAILED, State.NEW)
-    return sorted(
-        topics, key=lambda one: ([-one.count(state).count for state in weights], one.topic)
-    )
+    weights = (State.FAILED, State.NEW)
+
+    def key(one: TopicInfo) -> tuple[list[int], str]:
+        counts = [one.unacknowledged, *map(one.count, weights)]
+        return [-count.count for count in counts], one.topic
+
+    return sorted(topics, key=key)
 
 
 def pictures(points: Sequence[HistoryPoint], step_seconds: int) -> list[dict[str, Any]]:
@@ -195,7 +198,7 @@ def lines(
 
 
 def _dead(found: Overview, blocks: bool) -> Iterator[Line]:
-    dead = found.count(State.DEAD)
+    dead = found.unacknowledged
     if dead.count:
         yield Line("dead", "dead", f"{_messages(dead)} will not be tried again", "failures")
         if blocks:

@@ -1,0 +1,173 @@
+"""Acknowledge: dead messages that an operator knows of."""
+
+from __future__ import annotations
+
+import pytest
+
+from msgworker import App, ConfigError, MessageTable, Reject
+from msgworker.message import State
+from msgworker.ops.results import Why
+from msgworker.queries.messages import How
+from tests.engines import plain_engine
+from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put
+from tests.support.rows import Table, edit, send
+
+
+def _dead(app: App) -> tuple[int, int]:
+    """How many are dead, and how many of these are not acknowledged."""
+    found = app.ops.overview()
+    (topic,) = found.topics
+    assert topic.unacknowledged == found.unacknowledged
+    (count,) = [one for one in app.ops.counts() if one.status is State.DEAD]
+    assert count.count - count.acknowledged == found.unacknowledged.count
+    return found.count("dead").count, found.unacknowledged.count
+
+
+def test_an_acknowledged_message_stays_dead_and_calls_for_help_no_more(app, table):
+    first, second = put(app, ("a", FAILED), ("b", FAILED))
+    assert _dead(app) == (2, 2)
+    done = app.ops.acknowledge(first, reason="bank is\ninformed", actor="anna")
+    assert (done, done.skipped) == (1, 0)
+    assert _dead(app) == (2, 1)
+    assert [(one.dead, one.sample_id) for one in app.ops.failures()] == [(1, second)]
+    info = app.ops.show(first)
+    assert (info.status, info.last_error) == (State.DEAD, "ValueError: no")
+    assert info.acknowledged == "anna: bank is informed"
+    assert table.rows("status", "error_try_times")[0] == (-1, 3)
+    assert "acknowledged by anna: bank is informed" in app.ops.explain(first).text
+    told = app.ops.audit(first)[0]
+    assert (told.kind, told.actor, told.reason) == ("acknowledge", "anna", "bank is\ninformed")
+    assert told.was_error == "ValueError: no"
+
+
+def test_discarded_and_cancelled_ones_are_known_too(app):
+    ids = put(app, ("a", NEW), ("b", NEW), ("c", FAILED))
+    app.ops.discard(ids[0], reason="twin")
+    app.ops.cancel(ids[1], reason="wrong file")
+    assert _dead(app) == (3, 1)
+    assert [one.sample_id for one in app.ops.failures()] == [ids[2]]
+    done = app.ops.acknowledge(ids, reason="r")
+    assert (done, {skip.why for skip in done.skips}) == (1, {Why.KNOWN})
+    assert _dead(app) == (3, 0)
+    assert [one.ending.how for one in app.ops.find()][:2] == [How.DISCARDED, How.CANCELLED]
+
+
+def test_what_is_rerun_and_dies_again_is_not_acknowledged(app, table):
+    app.add_handler("t", lambda msg: Reject("no"))
+    (msg_id,) = send(app, "a")
+    app.drain(linger=0)
+    assert app.ops.acknowledge(msg_id, reason="r") == 1
+    assert _dead(app) == (1, 0)
+    assert app.ops.rerun(dry_run=True) == 1  # it is not given up
+    assert app.ops.rerun(msg_id) == 1
+    assert (app.ops.show(msg_id).acknowledged, table.one("last_error")) == (None, None)
+    app.drain(linger=0)
+    assert _dead(app) == (1, 1)
+    assert app.ops.acknowledge(msg_id, reason="again") == 1
+    app.ops.rerun(msg_id)
+    edit(app, msg_id, status=FAILED, error_try_times=3)  # by a foreign consumer
+    assert _dead(app) == (1, 1)
+
+
+def test_a_group_is_acknowledged_and_rerun_by_its_group(app):
+    many_dead(app, 3)
+    put(app, ("x", FAILED), last_error="KeyError: 'a'")
+    (group, other) = app.ops.failures()
+    assert app.ops.acknowledge(fingerprint=group.fingerprint, reason="r") == 3
+    assert [one.fingerprint for one in app.ops.failures()] == [other.fingerprint]
+    assert len(app.ops.messages(fingerprint=group.fingerprint)) == 3
+    assert app.ops.rerun(fingerprint=group.fingerprint, acknowledged=False, dry_run=True) == 0
+    assert app.ops.rerun(fingerprint=group.fingerprint, dry_run=True) == 3
+
+
+def test_lists_and_writes_take_those_that_are_not_acknowledged(app):
+    known, new = put(app, ("a", FAILED), ("b", FAILED))
+    put(app, ("c", NEW), ("d", DONE), ("e", RUNNING))
+    app.ops.acknowledge(known, reason="r")
+    for acknowledged, ids in ((True, [known]), (False, [new]), (None, [known, new])):
+        chosen = {"status": "dead", "acknowledged": acknowledged}
+        assert [one.msg_id for one in app.ops.find(**chosen)] == ids
+        assert [one.msg_id for one in app.ops.messages(**chosen, newest=False)] == ids
+    assert [one.msg_id for one in app.ops.find(acknowledged=False)] == [new]
+    assert app.ops.acknowledge(acknowledged=False, reason="r", dry_run=True) == 1
+    done = app.ops.rerun(acknowledged=False)
+    assert (done, app.ops.audit()[0].filter) == (1, {"acknowledged": False})
+    assert [one.msg_id for one in app.ops.find(status="dead")] == [known]
+
+
+def test_an_acknowledged_message_that_blocks_goes_on_blocking(blocking_app):
+    app = blocking_app
+    (dead, behind) = put(app, ("o", FAILED), ("o", NEW))
+    app.add_handler("t", lambda msg: None)
+    assert app.ops.acknowledge(dead, reason="r") == 1
+    assert app.drain(linger=0).done == 0
+    assert app.ops.discard(dead, reason="r") == 1
+    assert app.drain(linger=0).done == 1
+    assert app.ops.show(dead).acknowledged is None
+    assert app.ops.show(behind).status is State.DONE
+
+
+def test_acknowledge_skips_what_is_not_dead(app):
+    ids = put(app, ("a", NEW), ("b", RUNNING), ("c", DONE))
+    ids += put(app, ("d", FAILED), tries=1)
+    done = app.ops.acknowledge([*ids, 99], reason="r")
+    whys = {skip.msg_id: skip.why for skip in done.skips}
+    assert whys == dict.fromkeys(ids, Why.NOT_DEAD) | {99: Why.NOT_THERE}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ids": [1]},
+        {"ids": [1], "reason": " "},
+        {"reason": "all"},
+        {"status": "new", "reason": "r"},
+        {"ids": [1], "topic": "t", "reason": "r"},
+        {"acknowledged": 1, "reason": "r"},
+        {"ids": [1], "acknowledged": False, "reason": "r"},
+    ],
+    ids=str,
+)
+def test_acknowledge_refuses(sqlite, given):
+    app = App(sqlite.url)
+    app.create_schema()
+    put(app, ("a", FAILED))
+    with pytest.raises(ConfigError):
+        app.ops.acknowledge(**given)
+    assert Table(app).column("last_error") == ["ValueError: no"]
+
+
+@pytest.mark.parametrize("word", ["find", "messages", "discard", "cancel", "rerun"])
+def test_only_dead_messages_are_asked_whether_they_are_acknowledged(sqlite, word):
+    app = App(sqlite.url)
+    app.create_schema()
+    more = {} if word in ("find", "messages", "rerun") else {"reason": "r"}
+    with pytest.raises(ConfigError, match="acknowledged is about dead messages"):
+        getattr(app.ops, word)(status="failed", acknowledged=False, **more)
+
+
+@pytest.mark.requires("common_sql")
+@pytest.mark.parametrize("length", [None, 40, 20])
+def test_acknowledge_where_the_column_is_short_or_not_there(make_app, database, length):
+    kind = "" if length is None else f", last_error VARCHAR({length})"
+    number = "INTEGER" if database.name == "sqlite" else "BIGINT"
+    engine = plain_engine(database.url)
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE ta (msg_id {number} PRIMARY KEY, object_id VARCHAR(20), "
+            "status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL, "
+            f"claimed_by VARCHAR(64){kind})"
+        )
+        error = ", 'Error'" if kind else ""
+        conn.exec_driver_sql(f"INSERT INTO ta VALUES (1, 'a', -1, 3, NULL{error})")
+    engine.dispose()
+    app = make_app(table=MessageTable("ta", payload=None))
+    if length is None:
+        app.create_schema()
+        with pytest.raises(ConfigError, match="no last_error column"):
+            app.ops.acknowledge(1, reason="r")
+        return
+    app.create_schema()
+    assert app.ops.acknowledge(1, reason="no use any more " * 5, actor="Zo\u00eb") == 1
+    assert app.ops.show(1).acknowledged.startswith("Zo")
+    assert app.ops.overview().unacknowledged.count == 0

@@ -1,0 +1,270 @@
+"""Edit: correct a message that waits or is dead, in its place."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from msgworker import App, ConfigError, MessageTable, PayloadError, Reject
+from msgworker.message import State
+from msgworker.ops.edits import diff
+from msgworker.ops.results import Why
+from msgworker.store.audit import Edited
+from tests.engines import plain_engine
+from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
+from tests.support.rows import edit, send
+
+SOON = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_an_edit_changes_what_is_given_and_keeps_the_rest(app, table):
+    (msg_id,) = put(app, ("a", FAILED), payload='{"n": 1}', priority=2)
+    would = app.ops.edit(msg_id, payload={"n": 2}, priority=5, dry_run=True)
+    assert (would, would.dry_run, would.sample[0].payload) == (1, True, None)
+    assert would.changes == (
+        Edited("payload", '{"n": 1}', '{"n":2}'),
+        Edited("priority", 2, 5),
+    )
+    assert table.one("payload", "priority") == ('{"n": 1}', 2)
+    done = app.ops.edit(
+        msg_id, payload={"n": 2}, priority=5, seen=would.seen, reason="typo", actor="anna"
+    )
+    assert (done, done.changes) == (1, would.changes)
+    assert table.one("status", "error_try_times", "topic", "payload", "priority") == (
+        *(-1, 3, "t"),
+        *('{"n":2}', 5),
+    )
+    assert app.ops.show(msg_id).last_error == "ValueError: no"
+    told = app.ops.audit(msg_id)[0]
+    assert (told.kind, told.actor, told.reason, told.was_status) == (
+        *("edit", "anna", "typo"),
+        State.DEAD,
+    )
+    assert told.changes == would.changes
+    assert told.filter == {"ids": [msg_id]}  # payloads stand nowhere else
+
+
+def test_an_edit_is_refused_if_the_message_has_changed_since_it_was_seen(app, table):
+    (msg_id,) = send(app, "a", payload=1)
+    seen = app.ops.edit(msg_id, payload=2, dry_run=True).seen
+    assert app.ops.edit(msg_id, priority=1, reason="other") == 1
+    done = app.ops.edit(msg_id, payload=2, seen=seen, reason="r")
+    assert (done, done.skips[0].why, done.changes) == (0, Why.EDITED, ())
+    assert table.one("payload") == "1"
+    assert len(app.ops.audit(msg_id)) == 1
+
+
+def test_an_edit_is_refused_of_what_runs_is_done_or_is_not_there(app, table):
+    ids = put(app, ("a", RUNNING), ("b", DONE), ("c", 7))
+    whys = [app.ops.edit(i, topic="u", reason="r").skips[0].why for i in [*ids, 99]]
+    assert whys == [Why.RUNNING, Why.DONE, Why.UNKNOWN, Why.NOT_THERE]
+    assert table.column("topic") == ["t"] * 3
+    assert app.ops.audit() == []
+
+
+def test_an_edit_that_changes_nothing_writes_nothing(app, table):
+    (msg_id,) = send(app, "a", payload={"a": 1, "b": 2})
+    done = app.ops.edit(msg_id, topic="t", payload={"b": 2, "a": 1}, available_at=None, reason="r")
+    assert (done, done.skips[0].why) == (0, Why.SAME)
+    assert app.ops.audit() == []
+
+
+def test_a_message_that_was_read_ahead_runs_as_it_was_edited(app, table):
+    """Its lane has it with the old payload: it is claimed again."""
+    seen = []
+
+    def handler(msg):
+        seen.append((msg.msg_id, msg.payload))
+        if msg.payload == "second":
+            assert app.ops.edit(ids[3], payload="new", reason="r") == 1
+            assert table.rows("status", "error_try_times")[3] == (-1, 0)
+
+    app.add_handler("t", handler)
+    ids = [send(app, "a", payload=text)[0] for text in ("first", "second", "third", "old", "fifth")]
+    assert app.drain(linger=0).done == 5
+    texts = ("first", "second", "third", "new", "fifth")
+    assert seen == list(zip(ids, texts, strict=True))
+
+
+def test_a_message_whose_topic_was_edited_runs_by_its_new_handler(app):
+    ran = []
+    app.add_handler("t", lambda msg: ran.append("t"))
+    app.add_handler("u", lambda msg: ran.append("u"))
+    free, held = send(app, None, "a")
+    for msg_id in (free, held):
+        assert app.ops.edit(msg_id, topic="u", reason="r") == 1
+    assert app.drain(linger=0).done == 2
+    assert ran == ["u", "u"]
+
+
+def test_a_failed_message_waits_for_claims_that_have_seen_its_old_topic(app, table):
+    (msg_id,) = put(app, ("a", FAILED), tries=1)
+    assert app.ops.edit(msg_id, topic="u", reason="r") == 1
+    assert table.one("status", "error_try_times", "topic") == (-1, 1, "u")
+    waits = app.ops.show(msg_id).available_at
+    assert timedelta(0) < waits - datetime.now(UTC) < timedelta(seconds=30)
+    assert app.ops.edit(msg_id, topic="v", available_at=SOON, reason="r") == 1
+    assert app.ops.show(msg_id).available_at == SOON
+
+
+def test_an_instant_is_edited_and_taken_away(app):
+    ran = []
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    (msg_id,) = send(app, "a", at=SOON)
+    assert app.drain(linger=0).done == 0
+    done = app.ops.edit(msg_id, available_at=SOON + timedelta(days=1), reason="r")
+    assert done.changes == (
+        Edited("available_at", "2030-01-02T03:04:05+00:00", "2030-01-03T03:04:05+00:00"),
+    )
+    assert app.ops.edit(msg_id, available_at=None, reason="r") == 1
+    assert app.drain(linger=0).done == 1
+    assert ran == [msg_id]
+
+
+def test_a_dead_message_stays_dead_until_it_is_rerun(app):
+    seen = []
+
+    def handler(msg):
+        seen.append(msg.payload)
+        if msg.payload == "bad":
+            raise Reject("no")
+
+    app.add_handler("t", handler)
+    (msg_id,) = send(app, "a", payload="bad")
+    app.drain(linger=0)
+    assert app.ops.edit(msg_id, payload="good", reason="r") == 1
+    assert app.ops.show(msg_id).status is State.DEAD
+    assert app.drain(linger=0).done == 0
+    assert app.ops.rerun(msg_id) == 1
+    assert app.drain(linger=0).done == 1
+    assert seen == ["bad", "good"]
+    with pytest.raises(ConfigError, match="waits for no instant"):
+        app.ops.edit(put(app, ("b", FAILED))[0], available_at=SOON, reason="r")
+
+
+def test_a_discarded_message_is_edited_when_nothing_of_its_object_runs(app):
+    first, second = put(app, ("a", RUNNING), ("a", NEW))
+    app.ops.discard(second, reason="twin")
+    done = app.ops.edit(second, payload=1, reason="r")
+    assert (done, done.skips[0].why) == (0, Why.AHEAD)
+    assert app.ops.edit(second, priority=3, reason="r") == 1  # no run has that
+    edit(app, first, status=DONE, claimed_by=None)
+    assert app.ops.edit(second, payload=1, reason="r") == 1
+
+
+def test_a_rerun_gives_no_run_what_it_was_before_an_edit(app, table):
+    """Whatever was done to it since: a run that is still going on may have it."""
+    first, second = put(app, ("a", RUNNING), ("a", NEW))
+    assert app.ops.edit(second, payload=1, reason="r") == 1
+    assert app.ops.rerun(second) == 1
+    assert table.rows("status", "error_try_times")[1] == (FAILED, 0)
+    app.ops.discard(second, reason="twin")
+    done = app.ops.rerun(second)
+    assert (done, done.skips[0].why) == (0, Why.AHEAD)
+    edit(app, first, status=DONE, claimed_by=None)
+    assert app.ops.rerun(second) == 1
+    assert table.statuses == [DONE, NEW]
+
+
+def test_a_unique_key_is_held_through_an_edit(app, table):
+    (msg_id,) = send(app, "a", payload=1, unique_key="k")
+    assert app.ops.edit(msg_id, payload=2, reason="r") == 1
+    assert table.one("status", "payload") == (NEW, "2")  # no run has one with a key
+    assert app.ops.edit(msg_id, topic="u", reason="r") == 1
+    assert send(app, "a", payload=3, unique_key="k") == [msg_id]
+
+
+def test_what_a_failed_try_has_not_said_is_in_no_group_of_failures(app):
+    (msg_id,) = send(app, "a", payload=1)
+    assert app.ops.edit(msg_id, payload=2, reason="r") == 1
+    assert list(app.ops.failures()) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"topic": ""},
+        {"topic": "x" * 101},
+        {"topic": "a\x00b"},
+        {"topic": 1},
+        {"priority": -1},
+        {"priority": True},
+        {"priority": 10**12},
+        {"available_at": "now"},
+        {"available_at": datetime(2030, 1, 1)},  # noqa: DTZ001 - naive
+        {"available_at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))},
+        {"topic": "u", "seen": "x"},
+        {"topic": "u", "reason": " "},
+        {"topic": "u", "reason": None},
+        {"topic": "u", "actor": 1},
+        {"msg_id": True, "topic": "u"},
+        {"msg_id": 2**63, "topic": "u"},
+        {"msg_id": "1", "topic": "u"},
+    ],
+    ids=str,
+)
+def test_an_edit_refuses(app, table, given):
+    (msg_id,) = send(app, "a")
+    with pytest.raises(ConfigError):
+        app.ops.edit(**({"msg_id": msg_id, "reason": "r"} | given))
+    assert table.one("topic", "status") == ("t", NEW)
+
+
+@pytest.mark.parametrize(
+    "payload", [float("nan"), object(), {"a": "\ud800"}], ids=["nan", "object", "half"]
+)
+def test_an_edit_refuses_a_payload_that_cannot_be_sent(app, payload):
+    (msg_id,) = send(app, "a", payload=1)
+    with pytest.raises(PayloadError):
+        app.ops.edit(msg_id, payload=payload, reason="r")
+
+
+@pytest.mark.requires("common_sql")
+def test_an_edit_of_a_table_without_the_columns_says_so(make_app, database):
+    number = "INTEGER" if database.name == "sqlite" else "BIGINT"
+    engine = plain_engine(database.url)
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE te (msg_id {number} PRIMARY KEY, object_id VARCHAR(20), "
+            "status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL, "
+            "payload VARCHAR(40))"
+        )
+        conn.exec_driver_sql(
+            "INSERT INTO te (msg_id, object_id, payload) VALUES (1, 'a', 'no json')"
+        )
+    engine.dispose()
+    app = make_app(table=MessageTable("te"))
+    app.create_schema()
+    for given in ({"topic": "u"}, {"available_at": None}, {"available_at": SOON}, {"priority": 1}):
+        with pytest.raises(ConfigError, match=f"no {next(iter(given))} column"):
+            app.ops.edit(1, **given, reason="r")
+    done = app.ops.edit(1, payload={"n": 1}, reason="r")
+    assert (done, done.changes) == (1, (Edited("payload", "no json", '{"n":1}'),))
+    if database.name != "sqlite":  # where a column takes any length
+        with pytest.raises(PayloadError, match="takes 40"):
+            app.ops.edit(1, payload="x" * 60, reason="r")
+
+
+def test_a_long_payload_is_kept_in_part_by_the_audit(app):
+    (msg_id,) = send(app, "a", payload="x" * 30_000)
+    assert app.ops.edit(msg_id, payload="y", reason="r") == 1
+    (kept,) = app.ops.audit(msg_id)[0].changes
+    assert (len(kept.old), kept.new) == (20_001, '"y"')
+
+
+def test_a_diff_has_the_lines_that_differ():
+    old, new = '{"a": 1, "b": {"c": [1, 2]}}', '{"a": 1, "b": {"c": [1, 3]}}'
+    lines = diff(Edited("payload", old, new), around=1)
+    assert lines == [(" ", "      1,"), ("-", "      2"), ("+", "      3"), (" ", "    ]")]
+    assert diff(Edited("payload", None, "1")) == [("+", "1")]
+    assert diff(Edited("priority", None, 2)) == [("-", "none"), ("+", "2")]
+
+
+def test_two_edits_of_what_both_have_seen_do_one(app):
+    (msg_id,) = send(app, "a", payload=1)
+    one, other = (App(app.engine, table=app.table) for _ in range(2))
+    seen = one.ops.edit(msg_id, payload=2, dry_run=True).seen
+    assert one.ops.edit(msg_id, payload=2, seen=seen, reason="r") == 1
+    assert other.ops.edit(msg_id, payload=3, seen=seen, reason="r") == 0
