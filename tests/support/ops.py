@@ -23,7 +23,7 @@ def looks(ops: Ops, msg_id: int) -> dict[str, Callable[[], Any]]:
     plain = (
         *("counts", "overview", "probe", "unfinished", "find", "messages", "failures", "lanes"),
         *("instances", "limits", "history", "timings", "sizes", "doctor", "pauses", "audit"),
-        *("schedules", "can_schedule", "locks", "jobs"),
+        *("schedules", "can_schedule", "locks", "jobs", "paused_jobs"),
     )
     found = {name: getattr(ops, name) for name in plain}
     return found | {name: lambda name=name: getattr(ops, name)(msg_id) for name in of_one}
