@@ -42,14 +42,15 @@ BEGUN = (
     "a transaction was begun before Alembic's, so indexes cannot be built beside others: in env.py "
     "use engine.connect(), not engine.begin(), and context.begin_transaction()"
 )
+_PART = r"(_w[0-9a-f]{6})?"
 _RULE = r"(?:_t(\d{1,4})(b?))?"
 _OF_OTHERS = {one.index[0] for one in OWN if one.index is not None}
 _SUFFIXES = [one for one in IN_ORDER if one not in _OF_OTHERS]
-_INDEX = re.compile(rf"{_RULE}_({'|'.join(_SUFFIXES)})$")
+_INDEX = re.compile(rf"{_PART}{_RULE}_({'|'.join(_SUFFIXES)})$")
 _PARTITION = re.compile(rf"{DEFAULT_NAME}_p\d+")
 _COLUMN = re.compile(
-    rf"(?:{OPEN_OBJECT}|{URGENT_RANK}){_RULE}|{RUNNING_OBJECT}|{FAILED_MARK}|{HELD_KEY}"
-    rf"|{JOB_STATUS}"
+    rf"(?:{OPEN_OBJECT}|{URGENT_RANK}){_PART}{_RULE}"
+    rf"|(?:{RUNNING_OBJECT}|{FAILED_MARK}|{HELD_KEY}|{JOB_STATUS}){_PART}"
 )
 
 
@@ -130,12 +131,12 @@ def _is_ours(name: str, table: str) -> bool:
     found = _INDEX.search(name.lower())
     if found is None:
         return False
-    tries, block, suffix = found.groups()
+    part, tries, block, suffix = found.groups(default="")
     rules: list[dict[str, Any]] = [{}]
-    if tries is not None:
+    if tries:
         rules.append({"max_tries": int(tries), "on_dead": "block" if block else "continue"})
     try:
         specs = [MessageTable(table.replace(".", "_"), **rule) for rule in rules]
     except ConfigError:  # not a valid name or rule of a message table
         return False
-    return any(spec.index_name(suffix) == name.lower() for spec in specs)
+    return any(spec.index_name(suffix, part) == name.lower() for spec in specs)

@@ -8,6 +8,8 @@ import pkgutil
 import re
 import subprocess
 import sys
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,18 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, queries
 from msgworker.db import DATABASES, NAMES
+from msgworker.errors import DuplicateMessage
 from msgworker.queries import charts, remaining
 from msgworker.queries import counts as overview
 from msgworker.queries.explain import Asked
 from msgworker.schema import apply
 from msgworker.store import shards
+from msgworker.store.done import NotTogether
 from msgworker.store.pauses import holding
 from msgworker.table import ROLES, Slice, tables_for
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
+from tests.statements import Sent
 from tests.statements import statements as written
 from tests.support.acts import Compiled, acts, scope_acts
 from tests.variants import database_name
@@ -83,6 +88,60 @@ def test_the_statements_of_an_instance_are_in_step(name):
     assert path.read_text(encoding="utf-8") == found, f"{path.name}: run `make ddl`, read the diff"
 
 
+BOUNDS_ALONE = {
+    *("newest", "counts", "find", "page", "overview", "chunk", "behind"),
+    *("flag", "flag_apart", "heads", "heads_by_age", "lanes", "instances", "served", "archive"),
+    *("ran_later", "done_behind", "oldest", "oldest_among", "read_runs"),
+}
+"""Functions of which a statement names the message table once without its `where`: for an id up to
+which it reads, or of rows that another part of it has chosen."""
+
+
+class Given(Sent):
+    """It reads numbers where a count is read."""
+
+    def execute(self, statement: Any = None, params: Any = None, **_: Any) -> Any:
+        return super().execute(statement, params)
+
+    def scalar_one(self) -> Any:
+        class Instant(datetime):
+            def __int__(self) -> int:
+                return 0
+
+        return Instant(2026, 11, 22, tzinfo=UTC)
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+@pytest.mark.parametrize("name", ["postgresql", "sqlite", "mariadb"])
+def test_every_statement_asks_whether_a_row_is_a_message(name):
+    spec = MessageTable(shard="shard", instance_type="instance_type", where={"tenant": 77})
+    conn: Any = Given(name)
+    tables = tables_for(spec, DATABASES[name])
+    after = "SET|WHERE|ORDER|GROUP|FORCE|USE|LIMIT|JOIN|ON|VALUES|FOR|LEFT|INNER|UNION|IGNORE"
+    named = re.compile(rf"msgworker_message\b(?!\.)(?:\s+(?:AS\s+)?(?!(?:{after})\b)([a-z]\w*))?")
+    asks = r"(tenant = 77|mw_\w+_w[0-9a-f]{6})"
+    silent, sent = set(), 0
+    for act, options in acts(tables, conn):
+        conn.sent.clear()
+        if act is shards.open_values:  # it would ask this connection without an end
+            continue
+        # What a look makes of the rows that it reads here is not what is tested.
+        with suppress(NotTogether, DuplicateMessage, TypeError, AttributeError):
+            act(conn, tables, **options)
+        for sql in conn.sent:
+            sent += 1
+            plain = re.search(rf"(?<![.\w]){asks}", sql) is not None
+            if sql.startswith("INSERT INTO msgworker_message"):
+                plain = "tenant" in sql
+            for found in named.finditer(sql):
+                alias = found[1] or "msgworker_message"
+                asked = re.search(rf"\b{alias}\.{asks}", sql) is not None
+                if not asked and not (plain and found[1] is None):
+                    silent.add(act.__name__)
+    assert sent > 300
+    assert silent <= BOUNDS_ALONE
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_ddl_takes_other_names(name):
     spec = MessageTable("crm.work_item", msg_id="nr", object_id="customer", payload=None)
@@ -92,6 +151,22 @@ def test_ddl_takes_other_names(name):
     assert "customer" in made
     assert "payload" not in made
     assert "msgworker_message" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ddl_says_which_rows_are_messages(name):
+    where = {"tenant": 7, "gone": None, "state": ["a'b", "c"], "live": True}
+    text = apply.ddl(MessageTable("legacy", where=where), name)
+    assert "INSERT INTO legacy (topic, object_id, payload, tenant, gone, state, live) " in text
+    for sql in statements(text):
+        assert name != "oracle" or lint(sql) == []
+        if re.match(r"CREATE UNIQUE INDEX legacy_w\w+_guard", sql) and "mw_" not in sql:
+            live = "live IS true" if name == "postgresql" else "live = 1"
+            assert f"tenant = 7 AND gone IS NULL AND state IN ('a''b', 'c') AND {live}" in sql
+            break
+    else:
+        assert name == "mariadb"
+        assert "tenant = 7 AND gone IS NULL AND state IN ('a''b', 'c') AND live = 1" in text
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -263,6 +263,7 @@ class Database:
     recursive_skip_scan: a recursive query can skip from object to object along an index.
     slices_by_age: entries of the index of slices are in order of age, so that those that leave
         together are on few pages; else by object.
+    booleans: a column may hold true and false, which are no numbers.
     arrays: a whole batch is sent as arrays, and a WITH may contain an UPDATE.
     on_conflict: an INSERT can step back from the entry of one unique index.
     latest_by_lock: a locking read sees what was committed after the snapshot of the transaction.
@@ -307,6 +308,7 @@ class Database:
     oldest_index: bool = False
     recursive_skip_scan: bool = False
     slices_by_age: bool = False
+    booleans: bool = False
     arrays: bool = False
     on_conflict: bool = False
     latest_by_lock: bool = False

@@ -86,6 +86,7 @@ class PostgreSQL(Database):
     partial_indexes = True
     oldest_index = True
     recursive_skip_scan = True
+    booleans = True
     arrays = True
     on_conflict = True
     share_locks = True

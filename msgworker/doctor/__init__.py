@@ -49,6 +49,7 @@ CHECKS = (
     rows.rule,
     rows.legacy,
     rows.left_over,
+    rows.whole_guard,
     rows.unseen,
     rows.schedules,
     server.rights,

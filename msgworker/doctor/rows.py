@@ -280,7 +280,7 @@ def _walk(p: Subject, t: Tables, guarded: bool) -> _Seen:
         if t.fold is None
         else p.database.folded(c.object_id, t.fold)
     )
-    query = sa.select(c.msg_id, key, c.status, owner).where(strange)
+    query = sa.select(c.msg_id, key, c.status, owner).where(t.within(c, strange))
     query = query.order_by(c.msg_id.desc())
     top = bounded.MOST
     rows, seconds = (ROWS, SECONDS) if p.limit is None else (FEW_ROWS, FEW_SECONDS)
@@ -320,7 +320,8 @@ def _unknown(p: Subject, t: Tables, seen: _Seen) -> Finding:
     else:
         which = [has_unknown_status(t.cols())]
     dead = t.values(status=lit(Status.FAILED), error_try_times=_number(t.spec.max_tries))
-    return needed("rows", text, p.written(sa.update(t.message).where(sa.or_(*which)).values(dead)))
+    change = sa.update(t.message).where(t.within(t.cols(), sa.or_(*which)))
+    return needed("rows", text, p.written(change.values(dead)))
 
 
 def _twice(p: Subject, t: Tables, twice: dict[Any, list[_Running]]) -> Finding:
@@ -411,6 +412,21 @@ def left_over(p: Subject) -> list[Finding]:
     used = {Rule.of(p.spec), *([p.asked] if p.asked else [])}
     others = [one for one in rules.made_for(p.spec, p.live.indexes) if one not in used]
     return [_left_by(p, p.live, one) for one in others]
+
+
+def whole_guard(p: Subject) -> list[Finding]:
+    """A guard over all rows, where only some are messages."""
+    if p.live is None or not p.live.where:
+        return []
+    name = p.live.spec.index_name("guard", "")
+    if name not in (p.live.indexes or ()):
+        return []
+    text = (
+        f"index {name} forbids two running rows of an object also outside of where=: a row that is "
+        "no message may hold messages back; drop it, unless an App without where= uses the table"
+    )
+    drop = p.database.drop_index(p.conn.dialect, name, p.live.message)
+    return [advised("indexes", text, drop)]
 
 
 def _left_by(p: Subject, t: Tables, other: Rule) -> Finding:

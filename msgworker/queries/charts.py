@@ -103,7 +103,7 @@ def timings(conn: Connection, t: Tables, *, window: Window, waits: bool = True) 
         query = sa.select(c.topic, *(_sum(t, c[name]) for name in names))
         since = now_plus(sa.bindparam("mw_since", type_=sa.Float()))
         recent = sa.and_(c.minute_at > since, c.minute_at <= now_plus(sa.literal(0.0)))
-        query = query.where(c.table_name == t.spec.bare_name, recent)
+        query = query.where(c.table_name == t.label, recent)
         query = query.group_by(c.topic)
         return query.order_by(_sum(t, c.ran_ms).desc(), c.topic).limit(MOST_TOPICS)
 
@@ -142,7 +142,7 @@ def _by_step(
         place = step_of(c.minute_at, sa.literal_column(str(step)))
         query = sa.select(place, *(_sum(t, c[name]) for name in NUMBERS))
         since = sa.bindparam("mw_begin", type_=UtcDateTime())
-        query = query.where(c.table_name == t.spec.bare_name, c.minute_at >= since)
+        query = query.where(c.table_name == t.label, c.minute_at >= since)
         if topic is not None:
             query = query.where(c.topic == sa.bindparam("mw_topic", type_=c.topic.type))
         return query.group_by(place)

@@ -63,7 +63,7 @@ def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
     c = t.cols()
     if bounded.last_of(conn, t, after=bounded.LEAST, rows=most + 1) is None:
         # With an end, though there is none: else SQLite would sort the topics whole, however long.
-        every = sa.select(*_facts(t, c)).limit(10 * most).subquery("w")
+        every = sa.select(*_facts(t, c)).where(*t.is_message(c)).limit(10 * most).subquery("w")
         return _sorted(_grouped(conn, t, every))
     rows: list[Count] = []
     for parts in (_processing(t), _failing(t, most), _new(conn, t, most)):
@@ -74,7 +74,7 @@ def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
             cut |= is_cut or sum(one.count for one in some) >= most
             found += some
         rows += _merged(found, Exact.AT_LEAST if cut else Exact.EXACT)
-    total = db.row_estimate(conn, t.message)
+    total = None if t.where else db.row_estimate(conn, t.message)
     if total is not None:
         done = max(0, total - sum(row.count for row in rows))
         rows.append(Count(State.DONE, None, done, None, Exact.ABOUT))
@@ -156,7 +156,7 @@ def _failing(t: Tables, most: int) -> _Parts:
 def _new(conn: Connection, t: Tables, most: int) -> _Parts:
     """New rows: by age where an index says so, else from the lowest unfinished row on."""
     c = t.cols()
-    is_new = c.status == lit(Status.NEW)
+    is_new = t.within(c, c.status == lit(Status.NEW))
     if not t.database.oldest_index:
         found = bounded.first_open(conn, t)
         if found is None:
@@ -344,8 +344,11 @@ def _newest(conn: Connection, t: Tables) -> set[str]:
         c = t.cols()
         assert c.topic is not None
         names = sa.select(beginning(c.topic).label("t"))
+        if t.where:  # of as many rows, whoever's they are
+            names = names.add_columns(sa.case((sa.and_(*t.is_message(c)), 1)).label("m"))
         rows = names.order_by(c.msg_id.desc()).limit(NEWEST).subquery("w")
-        return sa.select(rows.c.t).distinct()
+        found = sa.select(rows.c.t).distinct()
+        return found.where(rows.c.m.is_not(None)) if t.where else found
 
     found = conn.scalars(t.built("overview_newest", build))
     return {topic_of(topic_text(name)) for name in found}

@@ -202,7 +202,7 @@ def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> Instanc
         running=count,
         oldest_claim_at=oldest,
         topics=told.topics,
-        other_table=None if told.table in (None, t.message.name) else told.table,
+        other_table=None if told.table in (None, t.label) else told.table,
         taken_by=one.taken_by,
         handlers=told.handlers,
         running_seconds=told.running,
@@ -300,7 +300,7 @@ def part_of(conn: Connection, t: Tables, msg_id: int) -> tuple[int | None, str |
     columns: list[Any] = [nothing if c.shard is None else t.slice_value(c, "shard")]
     columns.append(nothing if c.instance_type is None else c.instance_type)
     columns.append(nothing if c.job_id is None else c.job_id)
-    row = conn.execute(sa.select(*columns).where(c.msg_id == msg_id)).first()
+    row = conn.execute(sa.select(*columns).where(t.within(c, c.msg_id == msg_id))).first()
     if row is None:
         return None, None, None
     flag = None if row[1] is None else str(row[1])
@@ -444,7 +444,7 @@ def topics(conn: Connection, t: Tables) -> list[TopicLimit]:
         return []
     c = LIMIT.of(t).c
     columns = (c.topic, c.full_us, c.declared_by, c.declared_at, now_ms())
-    query = sa.select(*columns).where(c.table_name == t.spec.bare_name).order_by(c.topic)
+    query = sa.select(*columns).where(c.table_name == t.label).order_by(c.topic)
     recorded = limits.read_all(conn, t)
     if not recorded:
         return []

@@ -114,7 +114,7 @@ def find(
     """Jobs, the newest first. is_open: only those that have not completed, or only the others.
     after: the id of the last one of the page before."""
     c = JOB_TABLE.of(t).c
-    where: list[ColumnElement[bool]] = [c.table_name == t.spec.bare_name]
+    where: list[ColumnElement[bool]] = [c.table_name == t.label]
     if is_open is not None:
         where.append(c.completed_at.is_(None) if is_open else c.completed_at.is_not(None))
     if after is not None:
@@ -128,7 +128,7 @@ def show(conn: Connection, t: Tables, job_id: int, *, most: int = COUNTED) -> Jo
     """One job; None if there is no such one."""
     c = JOB_TABLE.of(t).c
     query = _query(t).where(
-        c.job_id == sa.literal(job_id, sa.BigInteger()), c.table_name == t.spec.bare_name
+        c.job_id == sa.literal(job_id, sa.BigInteger()), c.table_name == t.label
     )
     row = conn.execute(query).first()
     return None if row is None else _info(conn, t, row, most)

@@ -249,7 +249,7 @@ def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[_Ac
         o, a = OPERATION.of(t), AUDIT.of(t)
         columns: list[Any] = [a.c.msg_id, o.c.kind, o.c.actor, o.c.reason, a.c.changed_at]
         query = sa.select(*columns).join_from(a, o, a.c.op_id == o.c.op_id)
-        of_ours = (o.c.table_name == t.spec.bare_name, o.c.kind.in_(("rerun", "discard")))
+        of_ours = (o.c.table_name == t.label, o.c.kind.in_(("rerun", "discard")))
         return query.where(t.among(a.c.msg_id), *of_ours).order_by(a.c.op_id)
 
     try:
@@ -302,7 +302,8 @@ def show(conn: Connection, t: Tables, msg_id: int) -> MessageInfo | None:
     """One message with its payload (at most 10,000 characters of it) and its failed tries, None if
     there is none."""
     c = t.cols()
-    row = conn.execute(sa.select(*columns_of(c, payload=True)).where(c.msg_id == msg_id)).first()
+    query = sa.select(*columns_of(c, payload=True)).where(t.within(c, c.msg_id == msg_id))
+    row = conn.execute(query).first()
     if row is None:
         return None
     found = tries.of(conn, t, [msg_id], traces=True)

@@ -198,7 +198,9 @@ def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) 
     """No index holds such rows, so this reads the table, as its first indexes have done."""
     c = t.cols()
     with connecting(engine) as conn:
-        rows = sa.select(sa.func.count(), sa.func.min(c.msg_id)).where(has_unknown_status(c))
+        rows = sa.select(sa.func.count(), sa.func.min(c.msg_id)).where(
+            t.within(c, has_unknown_status(c))
+        )
         count, example = conn.execute(rows).one()
     if count:
         quote = engine.dialect.identifier_preparer.quote
@@ -556,7 +558,8 @@ def ddl(spec: MessageTable, name: str, partitions: int = 0) -> str:
 
 
 def _producer_columns(t: Tables) -> list[str]:
-    return [t.names[role] for role in ("topic", "object_id", "payload") if role in t.names]
+    roles = [t.names[role] for role in ("topic", "object_id", "payload") if role in t.names]
+    return roles + [name for name, _ in t.where]
 
 
 def _script(t: Tables) -> Iterator[tuple[Any, str]]:

@@ -33,6 +33,7 @@ from msgworker.table import (
     MessageTable,
     Tables,
     live_names,
+    where,
 )
 
 # --- Any table.
@@ -113,7 +114,8 @@ def _unwarned() -> Iterator[None]:
 
 
 def check_names(spec: MessageTable, database: Database) -> None:
-    for name in (spec.schema or "", spec.bare_name, *spec.names().values()):
+    names = (*spec.names().values(), *dict(spec.where))
+    for name in (spec.schema or "", spec.bare_name, *names):
         if len(name.encode()) > database.max_name:
             most = f"{database.max_name} bytes that {database.name} takes"
             raise SchemaError(f"the name {name} is longer than the {most}")
@@ -154,6 +156,8 @@ def require_columns(spec: MessageTable, kinds: dict[str, Any]) -> None:
     lacking = [role for role in lacking if spec.names()[role].lower() not in have]
     if lacking:
         raise SchemaError(unnamed(spec, lacking, kinds))
+    if why := where.problem(spec.where, kinds):
+        raise SchemaError(f"table {spec.name} {why}")
 
 
 def unnamed(spec: MessageTable, lacking: Sequence[str], there: Iterable[str]) -> str:
@@ -576,6 +580,7 @@ def instants(live: Live) -> Instants:
 def unfilled(live: Live) -> tuple[str, ...]:
     """Columns that need a value and get one neither by our INSERT nor by the database."""
     ours = {live.columns[role].name for role in FILLED if role in live.columns}
+    ours |= set(where.named(live.spec.where, live.all).values())
     return tuple(c.name for n, c in live.all.items() if n not in ours and c.must_be_given)
 
 

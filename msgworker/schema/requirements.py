@@ -376,7 +376,8 @@ def _an_object(t: Tables) -> Any:
 def _newest(conn: Connection, t: Tables) -> _Sent | None:
     """The newest message, if it is not locked; None if there is none."""
     c = t.cols()
-    query = sa.select(c.msg_id, c.status).order_by(c.msg_id.desc()).limit(1)
+    query = sa.select(c.msg_id, c.status).where(*t.is_message(c))
+    query = query.order_by(c.msg_id.desc()).limit(1)
     if t.database.row_locks and not t.database.blocks:  # who takes blocks locks no limited query
         query = query.with_for_update(skip_locked=t.database.skip_locked)
     try:

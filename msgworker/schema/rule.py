@@ -117,10 +117,10 @@ def _query(t: Tables) -> sa.Select[Any]:
 
 def _name(t: Tables, kind: str = KIND) -> str:
     """The name of the row."""
-    name = f"{kind} of {t.message.name}"  # no id of an instance has a blank
+    name = f"{kind} of {t.label}"  # no id of an instance has a blank
     if len(name.encode()) <= 64:
         return name
-    return f"{kind} of {hashlib.sha256(t.message.name.encode()).hexdigest()[:40]}"
+    return f"{kind} of {hashlib.sha256(t.label.encode()).hexdigest()[:40]}"
 
 
 def _rule(t: Tables, text: str) -> Rule:
@@ -279,7 +279,7 @@ def living(conn: Connection, t: Tables) -> list[str]:
     return [
         one.name
         for one in lease.read_all(conn, t)
-        if one.live and one.taken_by is None and one.table in (None, t.message.name)
+        if one.live and one.taken_by is None and one.table in (None, t.label)
     ]
 
 

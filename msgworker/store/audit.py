@@ -104,7 +104,7 @@ def begin(
     more = {SOURCE: source, REQUEST: request}
     asked = asked | {name: value for name, value in more.items() if value is not None}
     values: dict[str, Any] = {
-        "table_name": t.spec.bare_name,
+        "table_name": t.label,
         "kind": kind,
         "actor": actor,
         "reason": reason,
@@ -128,7 +128,7 @@ def begin(
 def _key(t: Tables, key: str) -> str:
     """A key as its column has it. The index is of one column, because Oracle takes two rows with
     the same name and no key for equal."""
-    return hashlib.sha256(f"{t.spec.bare_name}\0{key}".encode()).hexdigest()
+    return hashlib.sha256(f"{t.label}\0{key}".encode()).hexdigest()
 
 
 def advance(
@@ -201,7 +201,7 @@ def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     """An operation on this table, None if there is none of this id."""
     c = OPERATION.of(t).c
     query = sa.select(*(c[name] for name in _READ)).where(c.op_id == op_id)
-    row = conn.execute(query.where(c.table_name == t.spec.bare_name)).first()
+    row = conn.execute(query.where(c.table_name == t.label)).first()
     if row is None:
         return None
     values: dict[str, Any] = dict(zip(_READ, row, strict=True))
@@ -361,7 +361,7 @@ def entries(
         query = query.where(c.started_at >= since)
     if after is not None:
         query = query.where(c.op_id < sa.literal(after, sa.BigInteger()))
-    query = query.where(c.table_name == t.spec.bare_name).order_by(c.op_id.desc()).limit(limit)
+    query = query.where(c.table_name == t.label).order_by(c.op_id.desc()).limit(limit)
     rows = [_entry(t, row) for row in conn.execute(query)]
     return Found(rows, next_after=rows[-1].op_id if len(rows) == limit else None)
 

@@ -388,7 +388,7 @@ def plain_error(error: str | bytes | None) -> str | bytes | None:
 
 def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
     """The WHERE of a filter; a filter on a column that is not there matches nothing."""
-    where: list[ColumnElement[bool]] = []
+    where = t.is_message(c)
     if set(wanted.words) < set(State):
         where.append(sa.or_(*(in_state(t, c, word) for word in wanted.words)))
     if wanted.object_id is not None:
@@ -436,7 +436,7 @@ def in_state(t: Tables, c: Cols, word: State) -> ColumnElement[bool]:
         return sa.and_(t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)))
     if word is State.UNKNOWN:
         known = [lit(status) for status in Status]
-        return sa.or_(c.status.is_(None), c.status.not_in(known))
+        return t.within(c, sa.or_(c.status.is_(None), c.status.not_in(known)))
     return t.stands_at(c, Status[word.name])
 
 
@@ -494,7 +494,11 @@ def _of_job(t: Tables, c: Cols, job: int, words: set[State]) -> list[Walk]:
     places = {State.DEAD: Status.FAILED} | {State[one.name]: one for one in Status}
     statuses = sorted({places[word] for word in words if word in places})
     return [
-        Walk(JOB, (c.job_id == an_id(job), job_status(t, c) == lit(status)), c.msg_id)
+        Walk(
+            JOB,
+            (*t.is_message(c), c.job_id == an_id(job), job_status(t, c) == lit(status)),
+            c.msg_id,
+        )
         for status in statuses
     ]
 

@@ -87,14 +87,14 @@ def look(conn: Connection, t: Tables, *, limited: bool = True) -> Seen:
     def some(n: int, of: sa.Table) -> sa.Select[Any]:
         kind: Any = sa.literal_column(str(n)).label("n")
         found = sa.select(kind, of.c.table_name.label("x"))
-        return found.where(of.c.table_name == t.spec.bare_name).distinct()
+        return found.where(of.c.table_name == t.label).distinct()
 
     def build() -> Any:
         p = PAUSE.of(t).c
         parts: list[sa.Select[Any]] = []
         if PAUSE.is_there(t):
             paused = sa.select(sa.literal_column("0").label("n"), p.topic.label("x"))
-            parts.append(paused.where(p.table_name == t.spec.bare_name))
+            parts.append(paused.where(p.table_name == t.label))
         parts += [some(1, CANCEL.of(t))] if CANCEL.is_there(t) else []
         parts += [some(2, LIMIT.of(t))] if limited else []
         return sa.union_all(*parts) if len(parts) > 1 else parts[0]
@@ -119,8 +119,9 @@ def read(
         owner = sa.null() if c.claimed_by is None else beginning(c.claimed_by)
         own = (r.c.msg_id, r.c.actor, r.c.reason, r.c.requested_at, r.c.seen_owner, r.c.seen_tries)
         row = (c.msg_id.label("m"), c.status, t.tries(c).label("n"), owner.label("o"))
-        query = sa.select(*own, *row).select_from(r.outerjoin(t.message, r.c.msg_id == c.msg_id))
-        query = query.where(r.c.table_name == t.spec.bare_name)
+        same = t.within(c, r.c.msg_id == c.msg_id)
+        query = sa.select(*own, *row).select_from(r.outerjoin(t.message, same))
+        query = query.where(r.c.table_name == t.label)
         query = query.order_by(r.c.msg_id)
         if me is not None and c.claimed_by is not None:
             runs = sa.func.coalesce(c.status, lit(Status.NEW)) == lit(Status.PROCESSING)
@@ -184,7 +185,7 @@ def add(
     drop(conn, t, list(running))
     rows = [
         {
-            "table_name": t.spec.bare_name,
+            "table_name": t.label,
             "msg_id": msg_id,
             "actor": actor,
             "reason": reason,
@@ -202,7 +203,7 @@ def drop(conn: Connection, t: Tables, ids: Sequence[int]) -> int:
 
     def build() -> sa.Delete:
         c = CANCEL.of(t).c
-        return sa.delete(CANCEL.of(t)).where(c.table_name == t.spec.bare_name, t.among(c.msg_id))
+        return sa.delete(CANCEL.of(t)).where(c.table_name == t.label, t.among(c.msg_id))
 
     if not ids or not CANCEL.is_there(t):
         return 0
@@ -216,7 +217,7 @@ def drop_seen(conn: Connection, t: Tables, seen: Request) -> bool:
     def build() -> sa.Delete:
         c = CANCEL.of(t).c
         return sa.delete(CANCEL.of(t)).where(
-            c.table_name == t.spec.bare_name,
+            c.table_name == t.label,
             c.msg_id == sa.bindparam("mw_id", type_=sa.BigInteger()),
             c.seen_owner == sa.bindparam("mw_owner", type_=sa.String()),
             c.seen_tries == sa.bindparam("mw_tries", type_=sa.Integer()),

@@ -44,7 +44,9 @@ def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
         held = sa.select(sa.func.min(other.msg_id)).where(*holds_key(t, other, c.unique_key))
         query = sa.select(c.msg_id, c.unique_key, held.scalar_subquery())
         zero: sa.ColumnElement[int] = sa.literal_column("0")
-        ended = sa.case((key_counts(c), sa.literal_column("1")), else_=zero) == zero  # also if NULL
+        ended = (
+            sa.case((key_counts(t, c), sa.literal_column("1")), else_=zero) == zero
+        )  # also if NULL
         return query.where(t.among(c.msg_id), c.unique_key.is_not(None), ended).order_by(c.msg_id)
 
     found: dict[int, int] = {}
@@ -353,6 +355,7 @@ def ran_later(
         sa.select(first.c.o.label("o"), sa.func.max(s.msg_id).label("hi"))
         .select_from(later_row.outerjoin(first, first.c.o == s.object_id))
         .where(s.msg_id > ids[0], s.status.in_([lit(Status.DONE), lit(Status.PROCESSING)]))
+        .where(*t.is_message(s))
         .group_by(first.c.o)
         .subquery("h")
     )
@@ -366,7 +369,7 @@ def ran_later(
 def _ran_later(conn: Connection, t: Tables, msg_id: int) -> int | None:
     def build() -> sa.Select[Any]:
         c = t.cols()
-        ran = c.status.in_([lit(Status.DONE), lit(Status.PROCESSING)])
+        ran = t.within(c, c.status.in_([lit(Status.DONE), lit(Status.PROCESSING)]))
         query = sa.select(c.msg_id).where(_behind_it(t, c), ran)
         return query.order_by(c.msg_id.desc()).limit(sa.literal_column("1"))
 
@@ -444,6 +447,7 @@ def done_above(conn: Connection, t: Tables, ids: Sequence[int], msg_id: int) -> 
         low, high = (sa.bindparam(name, type_=sa.BigInteger()) for name in ("low", "high"))
         came = sa.select(d.object_id.label("o"), sa.func.max(d.msg_id).label("hi"))
         came = came.where(d.msg_id.between(low, high), d.status == lit(Status.DONE))
+        came = came.where(*t.is_message(d))
         g = came.where(d.object_id.is_not(None)).group_by(d.object_id).subquery("g")
         query = sa.select(c.msg_id, g.c.hi).select_from(t.message.join(g, g.c.o == c.object_id))
         return query.where(t.among(c.msg_id))
@@ -503,7 +507,7 @@ def done_behind(conn: Connection, t: Tables, lows: Sequence[int]) -> dict[int, l
     def build() -> sa.Select[Any]:
         source = t.message.alias("s")
         s = t.cols(source)
-        done = s.status == lit(Status.DONE)
+        done = t.within(s, s.status == lit(Status.DONE))
         columns: list[Any] = [s.msg_id, s.status, t.tries(s)]
         if alone:
             return sa.select(*columns).where(_behind_it(t, s), done).order_by(s.msg_id)

@@ -379,7 +379,7 @@ def _flag_arrays(
             sa.select(c.msg_id.label("msg_id"))
             .select_from(target.join(seen, c.msg_id == seen.c.msg_id))
             .where(c.status == seen.c.status, t.tries(c) == seen.c.tries, claimable)
-            .where(*_is_head(t, c)[1:])
+            .where(*t.is_message(c), *_is_head(t, c)[1:])
             .order_by(c.msg_id)
             .with_for_update(skip_locked=True, of=target)
             .cte("locked")

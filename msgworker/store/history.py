@@ -57,7 +57,7 @@ def written(
     at = [minute.at for minute in minutes]
     instances = sorted({minute.instance for minute in minutes})
     query = sa.select(c.instance, c.minute_at).distinct()
-    query = query.where(c.table_name == t.spec.bare_name, c.minute_at >= min(at))
+    query = query.where(c.table_name == t.label, c.minute_at >= min(at))
     query = query.where(c.minute_at <= max(at), c.instance.in_(instances))
     return {(row[0], row[1]) for row in conn.execute(query)}
 
@@ -67,7 +67,7 @@ def write(conn: Connection, t: Tables, minutes: Iterable[Minute]) -> None:
     written already."""
     rows = [
         {
-            "table_name": t.spec.bare_name,
+            "table_name": t.label,
             "minute_at": minute.at,
             "instance": minute.instance,
             "topic": topic,
@@ -92,7 +92,7 @@ def forget(conn: Connection, t: Tables, keep_seconds: float) -> int:
     """Delete the rows of the oldest hour, as far as they are older than this; returns how many. In
     the caller's transaction."""
     c = HISTORY.of(t).c
-    ours = c.table_name == t.spec.bare_name
+    ours = c.table_name == t.label
     oldest = conn.scalar(sa.select(sa.func.min(c.minute_at, type_=UtcDateTime())).where(ours))
     if oldest is None:
         return 0

@@ -82,7 +82,7 @@ def open_job(
 ) -> int:
     """Insert a job; return its id. In the caller's transaction. payload: JSON."""
     values = {
-        "table_name": t.spec.bare_name,
+        "table_name": t.label,
         "name": name,
         "on_complete": on_complete,
         "object_id": object_id,
@@ -174,7 +174,8 @@ def job_of(conn: Connection, t: Tables, msg_id: Any) -> int | None:
     def build() -> sa.Select[Any]:
         c = t.cols()
         assert c.job_id is not None
-        return sa.select(c.job_id).where(c.msg_id == bindparam("mw_id", type_=c.msg_id.type))
+        same = c.msg_id == bindparam("mw_id", type_=c.msg_id.type)
+        return sa.select(c.job_id).where(t.within(c, same))
 
     if not t.has("job_id"):
         return None
@@ -202,7 +203,9 @@ def forget(conn: Connection, t: Tables, *, before: datetime, after: int) -> int 
     def build() -> sa.Delete:
         job = JOB_TABLE.of(t)
         source = t.message.alias("m")
-        of_it = t.hinted(sa.select(_ONE), source, JOB).where(_is_of(t.cols(source), job.c.job_id))
+        of_it = t.hinted(sa.select(_ONE), source, JOB).where(
+            _is_of(t, t.cols(source), job.c.job_id)
+        )
         ids: Any = bindparam("mw_ids", expanding=True)
         empty = sa.not_(sa.exists(t.row_by_row(of_it)))
         return sa.delete(job).where(*old(job.c), job.c.job_id.in_(ids), empty)
@@ -373,12 +376,12 @@ def _of_status(
     query = t.hinted(sa.select(_ONE.label("one")), source, JOB)
     if is_dead is not None:
         query = query.where(sa.not_(t.tries_left(c)) if is_dead else t.tries_left(c))
-    return query.where(_is_of(c, job), job_status(t, c) == lit(status))
+    return query.where(_is_of(t, c, job), job_status(t, c) == lit(status))
 
 
-def _is_of(c: Cols, job: ColumnElement[int]) -> ColumnElement[bool]:
+def _is_of(t: Tables, c: Cols, job: ColumnElement[int]) -> ColumnElement[bool]:
     assert c.job_id is not None
-    return c.job_id == job
+    return t.within(c, c.job_id == job)
 
 
 def _unfinished(t: Tables, job: Any) -> ColumnElement[bool]:
@@ -396,7 +399,7 @@ def _kinds_of_unfinished(t: Tables, job: Any) -> Iterator[ColumnElement[bool]]:
             if t.database.partial_indexes
             else job_status(t, c) == lit(status)
         )
-        query = t.hinted(sa.select(_ONE), source, JOB).where(_is_of(c, job.job_id), is_at)
+        query = t.hinted(sa.select(_ONE), source, JOB).where(_is_of(t, c, job.job_id), is_at)
         if status is Status.FAILED:
             waits = sa.and_(job.on_dead == text_lit(WAIT), job.cancelled_at.is_(None))
             given_up = sa.and_(waits, sa.not_(discarded(t, c)))
@@ -414,4 +417,4 @@ def _this(t: Tables) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 
 def _of(t: Tables) -> dict[str, Any]:
-    return {"mw_table": t.spec.bare_name}
+    return {"mw_table": t.label}

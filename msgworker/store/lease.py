@@ -101,7 +101,7 @@ def serves_text(
     it; its scope, if it has one; and its process: `host`, `pid`, `threads`, `version`."""
     longest = sorted(handlers, key=lambda one: -one[1])[:HANDLERS_TOLD]
     value: dict[str, Any] = {
-        "table": t.message.name,
+        "table": t.label,
         "topics": None if topics is None else sorted(topics),
         "handlers": len(handlers),
         "running": [[msg_id, round(seconds, 1)] for msg_id, seconds in longest],

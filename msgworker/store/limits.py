@@ -66,7 +66,7 @@ class Free(NamedTuple):
 
 def _whose(t: Tables) -> list[ColumnElement[bool]]:
     c = LIMIT.of(t).c
-    return [c.table_name == t.spec.bare_name, c.topic == bindparam("mw_topic", type_=c.topic.type)]
+    return [c.table_name == t.label, c.topic == bindparam("mw_topic", type_=c.topic.type)]
 
 
 def _limit_columns(t: Tables) -> list[ColumnElement[Any]]:
@@ -89,7 +89,7 @@ def read_all(conn: Connection, t: Tables) -> dict[str, Recorded]:
     def build() -> sa.Select[Any]:
         c = LIMIT.of(t).c
         query = sa.select(c.topic, *_limit_columns(t), c.version, c.declared_by)
-        return query.where(c.table_name == t.spec.bare_name)
+        return query.where(c.table_name == t.label)
 
     rows = conn.execute(t.built("limited", build))
     return {row[0]: Recorded(_limit(*row[1:5]), row[5], row[6]) for row in rows}
@@ -111,7 +111,7 @@ def declare(
         "declared_at": now(),
     }
     if seen is None:
-        made = sa.insert(LIMIT.of(t)).values(table_name=t.spec.bare_name, topic=topic, **values)
+        made = sa.insert(LIMIT.of(t)).values(table_name=t.label, topic=topic, **values)
         conn.execute(made)
         return True
     change = sa.update(LIMIT.of(t)).where(*_whose(t), c.version == seen.version)

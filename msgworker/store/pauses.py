@@ -34,7 +34,7 @@ def topics(conn: Connection, t: Tables) -> frozenset[str]:
 
     def build() -> sa.Select[Any]:
         c = PAUSE.of(t).c
-        return sa.select(c.topic).where(c.table_name == t.spec.bare_name)
+        return sa.select(c.topic).where(c.table_name == t.label)
 
     return frozenset(conn.scalars(t.built("paused", build)))
 
@@ -45,7 +45,7 @@ def read_all(conn: Connection, t: Tables) -> list[Pause]:
         return []
     c = PAUSE.of(t).c
     query = sa.select(c.topic, c.actor, c.reason, c.paused_at)
-    query = query.where(c.table_name == t.spec.bare_name).order_by(c.topic)
+    query = query.where(c.table_name == t.label).order_by(c.topic)
     return [Pause(*row) for row in conn.execute(query)]
 
 
@@ -56,7 +56,7 @@ def add(conn: Connection, t: Tables, topic: str, *, actor: str, reason: str | No
     """
     if topic in topics(conn, t):
         return False
-    values = {"table_name": t.spec.bare_name, "topic": topic, "actor": actor, "reason": reason}
+    values = {"table_name": t.label, "topic": topic, "actor": actor, "reason": reason}
     conn.execute(sa.insert(PAUSE.of(t)).values(paused_at=now(), **values))
     return True
 
@@ -64,7 +64,7 @@ def add(conn: Connection, t: Tables, topic: str, *, actor: str, reason: str | No
 def remove(conn: Connection, t: Tables, topic: str) -> bool:
     """Resume a topic; False if it was not paused. In the caller's transaction."""
     c = PAUSE.of(t).c
-    where = (c.table_name == t.spec.bare_name, c.topic == topic)
+    where = (c.table_name == t.label, c.topic == topic)
     return bool(conn.execute(sa.delete(PAUSE.of(t)).where(*where)).rowcount)
 
 
@@ -130,7 +130,7 @@ def read_jobs(conn: Connection, t: Tables, *, job_id: int | None = None) -> list
 def _paused_jobs(t: Tables) -> sa.Select[Any]:
     c = JOB_TABLE.of(t).c
     # Not `text_lit`: the most frequent statements are kept as texts, which leave that open.
-    where = (c.table_name == sa.literal(t.spec.bare_name, sa.String()), c.completed_at.is_(None))
+    where = (c.table_name == sa.literal(t.label, sa.String()), c.completed_at.is_(None))
     return sa.select(c.job_id).where(*where, c.paused_at.is_not(None))
 
 

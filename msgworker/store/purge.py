@@ -42,7 +42,7 @@ def _old(
     # Foreign consumers do not fill finished_at.
     times = [db.utc_of(x) for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None]
     age = sa.func.coalesce(*times) if len(times) > 1 else times[0]
-    where = [ended, age < sa.literal(before, db.UtcDateTime())]
+    where = [*t.is_message(c), ended, age < sa.literal(before, db.UtcDateTime())]
     if topic is not None:
         where.append(sa.false() if c.topic is None else db.same_text(c.topic, topic))
     return where
@@ -103,7 +103,7 @@ def delete(conn: Connection, t: Tables, ids: Sequence[int], beside: Sequence[sa.
     def still() -> sa.Select[Any]:
         return sa.select(sa.func.count()).where(t.among(t.cols().msg_id))
 
-    names = sorted({t.spec.name, t.message.name, items.label(t.spec)})
+    names = sorted({t.spec.name, t.message.name, t.label, items.label(t.spec)})
     for table in beside:
         where = (table.c.table_name.in_(names), t.among(table.c.msg_id))
         conn.execute(sa.delete(table).where(*where), {"mw_ids": list(ids)})

@@ -113,7 +113,7 @@ def look(conn: Connection, t: Tables, *, whole: bool = True) -> tuple[datetime, 
             if whole or name not in ADDED
         ]
         query = sa.select(now().label("mw_now"), *columns)
-        return query.where(c.table_name == t.spec.bare_name).order_by(c.name)
+        return query.where(c.table_name == t.label).order_by(c.name)
 
     rows = conn.execute(t.built(("schedules", whole), build)).all()
     if not rows:
@@ -129,9 +129,7 @@ def clock(conn: Connection) -> datetime:
 
 def insert(conn: Connection, t: Tables, values: dict[str, Any]) -> None:
     """Insert a schedule, by column. Raises IntegrityError if another process has just done so."""
-    conn.execute(
-        sa.insert(SCHEDULE.of(t)).values(table_name=t.spec.bare_name, declared_at=now(), **values)
-    )
+    conn.execute(sa.insert(SCHEDULE.of(t)).values(table_name=t.label, declared_at=now(), **values))
 
 
 def first_version(at: datetime) -> int:
@@ -253,7 +251,7 @@ def _count(conn: Connection, t: Tables, of: Stored, found: Fired) -> None:
         return sa.update(SCHEDULE.of(t)).where(*same).values(counts)
 
     params = {
-        "mw_table": t.spec.bare_name,
+        "mw_table": t.label,
         "mw_name": of.name,
         "mw_skipped": len(found.skipped),
         "mw_replaced": found.replaced,
@@ -302,7 +300,7 @@ def _as_seen(t: Tables) -> list[sa.ColumnElement[bool]]:
 
 def _seen(t: Tables, seen: Stored) -> dict[str, Any]:
     return {
-        "mw_seen_table": t.spec.bare_name,
+        "mw_seen_table": t.label,
         "mw_seen_name": seen.name,
         "mw_seen_version": seen.version,
     }
@@ -356,7 +354,7 @@ def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:
     def build() -> sa.Select[Any]:
         c = t.cols()
         assert c.scheduled_for is not None
-        same = c.msg_id == bindparam("mw_id", type_=c.msg_id.type)
+        same = t.within(c, c.msg_id == bindparam("mw_id", type_=c.msg_id.type))
         return sa.select(instant_text(c.scheduled_for)).where(same)
 
     if not t.has("scheduled_for"):

@@ -22,6 +22,7 @@ from msgworker.errors import ConfigError, DuplicateMessage, PayloadError, Schema
 from msgworker.message import Outgoing, Status
 from msgworker.table import MessageTable, Tables, lit
 from msgworker.table.tables import ONE, holds_key, key_counts, takes_keys, unique_index_name
+from msgworker.table.where import literal
 
 # --- Send a message with a unique key, in the caller's transaction, which a taken key does not
 # break.
@@ -138,7 +139,7 @@ def _inserted(
         def build() -> sa.Insert:
             c = t.cols()
             assert c.unique_key is not None
-            values, where = inserted_values(t, names), key_counts(c)
+            values, where = inserted_values(t, names), key_counts(t, c)
             statement = t.database.insert_unless(t.message, values, c.unique_key, where)
             return statement.returning(c.msg_id)
 
@@ -238,7 +239,7 @@ def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:
         ]
         same.append(sa.func.coalesce(c.unique_kept, ZERO) != ONE)
         without = {t.names["unique_key"]: sa.null()}
-        return sa.update(t.message).where(*same, key_counts(c)).values(without)
+        return sa.update(t.message).where(*same, key_counts(t, c)).values(without)
 
     with t.database.past_snapshot(conn):
         conn.execute(t.built("key_given_up", build), {"mw_id": found.msg_id, "mw_key": key})
@@ -328,11 +329,11 @@ def _insert_arrays(t: Tables, kinds: dict[str, sa.types.TypeEngine[Any]]) -> sa.
     """
     arrays = {key: array_param(key, kind) for key, kind in kinds.items()}
     given = array_rows("given", arrays, place="place")
-    roles = inserted_values(t, frozenset(kinds)) | {PARAMS[key].role: given.c[key] for key in kinds}
+    roles: dict[str, Any] = {PARAMS[key].role: given.c[key] for key in kinds}
     payload = t.cols().payload
     if "payload" in roles and payload is not None and isinstance(payload.type, sa.JSON):
         roles["payload"] = sa.cast(roles["payload"], payload.type)
-    values = t.values(**roles)
+    values = t.values(**roles) | said_values(t)
     chosen = sa.select(*values.values()).order_by(given.c.place)
     return sa.insert(t.message).from_select(list(values), chosen)
 
@@ -424,12 +425,17 @@ def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
 
 def inserted_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
     """The values of a new row, by column."""
-    roles = sent_values(t, keys)
+    return t.values(**sent_values(t, keys)) | said_values(t)
+
+
+def said_values(t: Tables) -> dict[str, Any]:
+    """What each INSERT says beside that, by column."""
     # Only where the column has no such default, so that a producer needs no right to write them: a
     # status of NULL is never claimed.
     state = {"status": lit(Status.NEW), "error_try_times": sa.literal_column("0")}
-    roles |= {role: value for role, value in state.items() if role in t.says}
-    return t.values(**roles)
+    said = t.values(**{role: value for role, value in state.items() if role in t.says})
+    c = t.message.c
+    return said | {name: literal(t.database, c[name], values[0]) for name, values in t.where}
 
 
 def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:

@@ -396,7 +396,7 @@ def _parts(t: Tables, ids: Sequence[int]) -> Iterable[dict[str, Any]]:
 
 def _among(t: Tables, c: Cols) -> ColumnElement[bool]:
     if t.database.arrays:
-        return c.msg_id == sa.func.any(array_param("mw_ids", sa.BigInteger()))
+        return t.within(c, c.msg_id == sa.func.any(array_param("mw_ids", sa.BigInteger())))
     return t.among(c.msg_id)
 
 

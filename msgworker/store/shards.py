@@ -422,7 +422,7 @@ def _heads_of_job(t: Tables) -> Any:
         head = sa.case((t.earlier_unfinished(c), sa.literal_column("0")), else_=one)
         columns = (*hint_columns(t, c), head.label("head"), sa.literal_column(str(n)).label("part"))
         query = t.hinted(sa.select(*columns), source, JOB)
-        query = query.where(c.job_id == job, job_status(t, c) == lit(status))
+        query = query.where(t.within(c, c.job_id == job), job_status(t, c) == lit(status))
         if status is Status.FAILED:
             query = query.where(t.tries_left(c))
         query = query.where(c.msg_id > bindparam("after", type_=sa.BigInteger()))

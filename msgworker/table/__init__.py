@@ -6,6 +6,7 @@ for one database, with the columns that exist.
 spec        what each column holds, its type, and what is lost without it; MessageTable
 tables      Tables: the predicates of the protocol
 indexes     the guard and the claim indexes: a class of Tables for each kind of database
+where       which rows are messages
 build       our own tables; Tables of the columns of a database; the versions of the schema
 """
 

@@ -21,6 +21,7 @@ from sqlalchemy.types import TypeEngine
 from msgworker import db
 from msgworker.db import Database, KeyText, UtcDateTime, key_text, long_text, plain_text
 from msgworker.latency import RAN, WAITED
+from msgworker.table import where
 from msgworker.table.indexes import add_job_index, indexing
 from msgworker.table.spec import (
     ADDED,
@@ -462,7 +463,7 @@ _ADDED = {name: version.number for version in VERSIONS for name in version.adds}
 
 def version_of(name: str) -> int:
     """The version that has added a table, column or index, named as in `Version.adds`."""
-    plain = re.sub(r"_t\d+b?$", "", name)  # a generated column of another rule
+    plain = re.sub(r"(_w[0-9a-f]{6})?(_t\d+b?)?$", "", name)  # a generated column of another rule
     return _ADDED.get(plain, _ADDED.get(re.split("[.:]", plain)[0], 1))
 
 
@@ -493,6 +494,7 @@ def tables_for(
     """
     shape = (
         *(getattr(spec, named.name) for named in fields(spec)),
+        spec.part,  # True equals 1
         database,
         None if present is None else frozenset((n, type(k), repr(k)) for n, k in present.items()),
         indexes,
@@ -525,7 +527,7 @@ def build_tables(
     names = spec.names() if present is None else live_names(spec, present)
     metadata = sa.MetaData()
     message = _message_table(spec, database, names, metadata, present or {})
-    generated = (present or {}).get(OPEN_OBJECT + spec.rule)
+    generated = (present or {}).get(OPEN_OBJECT + spec.part + spec.rule)
     made_as = getattr(generated, "collation", None)
     kind = (present or {}).get(names.get("object_id", ""))
     if made_as == database.key_collation and made_as != getattr(kind, "collation", None):
@@ -539,6 +541,7 @@ def build_tables(
         failed_try=TRY.made(spec, database, metadata),
         names=names,
         indexes=indexes,
+        where=where.marked(message),
         **facts,
     )
     tables.add_indexes()
@@ -599,17 +602,9 @@ def _message_table(
             kind = sa.types.NullType()  # values are read unchanged, whatever the type
         if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
             kind = db.WholeId()
-        if role == "msg_id":
-            columns.append(
-                sa.Column(
-                    names[role],
-                    kind,
-                    *database.identity(always=database.partitioned),
-                    **options,
-                )
-            )
-        else:
-            columns.append(sa.Column(names[role], kind, **options))
+        counted = database.identity(always=database.partitioned) if role == "msg_id" else ()
+        columns.append(sa.Column(names[role], kind, *counted, **options))
+    columns += where.columns(spec.where, database, live)
     options = database.table_options(names.get("object_id") if database.partitioned else None)
     table = sa.Table(spec.bare_name, metadata, *columns, schema=spec.schema, **options)
     if database.partitioned:  # the ids are unique, but no constraint can say so

@@ -194,13 +194,13 @@ class GeneratedColumns(CaseIndexes):
         length = length if longest is None else min(length, longest)
         key = self.database.key_like(kind, length) if own else db.key_text(length)
         wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
-            OPEN_OBJECT + t.spec.rule: (self._open_case(plain), key)
+            OPEN_OBJECT + t.spec.part + t.spec.rule: (self._open_case(plain), key)
         }
         if t.database.guard_case == "column":
-            wanted[RUNNING_OBJECT] = (super().running_object(plain), key)
+            wanted[RUNNING_OBJECT + t.spec.part] = (super().running_object(plain), key)
         # Not the id itself: in MySQL a generated column cannot use an AUTO_INCREMENT column.
         failed = sa.case((t.failed(plain), sa.literal_column("1")))
-        wanted[FAILED_MARK] = (failed, sa.SmallInteger())
+        wanted[FAILED_MARK + t.spec.part] = (failed, sa.SmallInteger())
         for name, (expression, kind) in wanted.items():
             add_generated(t, name, expression, kind)
 
@@ -210,7 +210,7 @@ class GeneratedColumns(CaseIndexes):
         return Grouping(key) if self.database.guard_case == "function" else key
 
     def _failed_keys(self, c: Cols) -> Sequence[ColumnElement[Any]]:
-        return generated(c, FAILED_MARK), c.msg_id
+        return generated(c, FAILED_MARK + self.spec.part), c.msg_id
 
     def _text_key(self, object_id: ColumnElement[Any]) -> ColumnElement[Any]:
         # Independent of settings of the session.
@@ -219,7 +219,7 @@ class GeneratedColumns(CaseIndexes):
     def running_object(self, c: Cols) -> ColumnElement[Any]:
         if self.database.guard_case == "function":
             return super().running_object(c)
-        return generated(c, RUNNING_OBJECT)
+        return generated(c, RUNNING_OBJECT + self.spec.part)
 
     def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
         with_object, without = super().running_rows(c, d)
@@ -230,10 +230,10 @@ class GeneratedColumns(CaseIndexes):
         return with_object, without
 
     def open_object(self, c: Cols) -> ColumnElement[Any]:
-        return generated(c, OPEN_OBJECT + self.spec.rule)
+        return generated(c, OPEN_OBJECT + self.spec.part + self.spec.rule)
 
     def failed_rows(self, c: Cols) -> ColumnElement[bool]:
-        return generated(c, FAILED_MARK) == sa.literal_column("1")
+        return generated(c, FAILED_MARK + self.spec.part) == sa.literal_column("1")
 
 
 class FunctionIndexes(CaseIndexes):
@@ -280,8 +280,8 @@ def job_status(t: Tables, c: Cols) -> ColumnElement[int]:
     if t.database.partial_indexes:
         return c.status
     if t.database.case_index == "column":
-        return generated(c, JOB_STATUS)
-    return _if_of_a_job(c, c.status)
+        return generated(c, JOB_STATUS + t.spec.part)
+    return _if_of_a_job(t, c, c.status)
 
 
 def add_job_index(t: Tables) -> None:
@@ -291,13 +291,19 @@ def add_job_index(t: Tables) -> None:
         return
     keys: list[ColumnElement[Any]] = [c.msg_id, c.error_try_times]
     if t.database.case_index == "column" and not t.database.partial_indexes:
-        add_generated(t, JOB_STATUS, _if_of_a_job(c, c.status), sa.SmallInteger())
+        status = _if_of_a_job(t, c, c.status)
+        add_generated(t, JOB_STATUS + t.spec.part, status, sa.SmallInteger())
     elif not t.database.partial_indexes:  # an entry of only NULLs is not in an index
-        keys = [_if_of_a_job(c, key) for key in keys]
-    option = t.database.index_where(c.job_id.is_not(None))
+        keys = [_if_of_a_job(t, c, key) for key in keys]
+    option = t.database.index_where(of_a_job(t, c))
     sa.Index(t.spec.index_name(JOB), c.job_id, job_status(t, c), *keys, **option)
 
 
-def _if_of_a_job(c: Cols, value: ColumnElement[int]) -> ColumnElement[int]:
+def of_a_job(t: Tables, c: Cols) -> ColumnElement[bool]:
+    """It belongs to a job: the predicate of the index."""
     assert c.job_id is not None
-    return sa.case((c.job_id.is_not(None), value))
+    return t.within(c, c.job_id.is_not(None))
+
+
+def _if_of_a_job(t: Tables, c: Cols, value: ColumnElement[int]) -> ColumnElement[int]:
+    return sa.case((of_a_job(t, c), value))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, Unpack, cast
 
@@ -22,6 +22,8 @@ from msgworker.config import MAX_TRIES as MOST_TRIES
 from msgworker.config import nearest
 from msgworker.errors import ConfigError
 from msgworker.message import DEFAULT_TOPIC, Status
+from msgworker.table import where as conditions
+from msgworker.table.where import Where, WhereValue
 from msgworker.ticks import checked_zone
 
 MAX_FLAG = 30
@@ -419,6 +421,9 @@ class MessageTable(_Names):
     time_zone: the zone of the local times in columns that keep none of their own, such as DATETIME
     and `timestamp`; the same for all programs. Rows of msgworker's own tables stay in UTC. See
     docs/reference/adopting.md.
+    where: which rows are messages, as columns and the value of each or a list of values (texts,
+    whole numbers, True, False, None): {"tenant": 7, "deleted_at": None}. All other rows are as if
+    they were not there. What is sent gets the first values. See docs/reference/adopting.md.
 
     Raises ConfigError for invalid names and for values out of range.
     """
@@ -432,6 +437,7 @@ class MessageTable(_Names):
     slices: tuple[str, ...] = ()
     shards: int = SHARDS
     time_zone: str = "UTC"
+    where: Where = ()
 
     def __init__(
         self,
@@ -445,6 +451,7 @@ class MessageTable(_Names):
         slices: Iterable[str] | None = None,
         shards: int = SHARDS,
         time_zone: str = "UTC",
+        where: Mapping[str, WhereValue | Sequence[WhereValue]] | Where | None = None,
         **columns: Unpack[Columns],
     ) -> None:
         unknown = sorted(set(columns) - set(COLUMNS))
@@ -467,6 +474,7 @@ class MessageTable(_Names):
             ),
             "shards": shards,
             "time_zone": checked_zone(time_zone, "time_zone"),
+            "where": conditions.checked(where, _check_name),
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -482,10 +490,11 @@ class MessageTable(_Names):
             given = getattr(self, column)
             if given is not None or column in REQUIRED:
                 _check_name(column, given)
-        named = [n for n in self.names().values()]
+        named = [*self.names().values()]
         twice = sorted({n for n in named if named.count(n) > 1})
         if twice:
             raise ConfigError(f"column {twice[0]!r} is named twice in MessageTable")
+        named += dict(self.where)
         ours = sorted(n for n in named if n.lower().startswith(OWN_PREFIX))
         if ours:
             raise ConfigError(
@@ -496,6 +505,7 @@ class MessageTable(_Names):
             raise ConfigError(
                 f"table {self.name!r} is one of msgworker's own tables; name the message table"
             )
+        conditions.check_columns(self.where, self.bare_name, self.names(), REQUIRED)
         if (self.unique_key is None) != (self.unique_kept is None):
             raise ConfigError(
                 "unique_key and unique_kept go together: name both columns, a text and a SMALLINT"
@@ -522,11 +532,8 @@ class MessageTable(_Names):
         if self.max_tries > MOST_TRIES:
             raise ConfigError(f"max_tries must be at most {MOST_TRIES}, got {self.max_tries}")
         delay = self.visibility_delay_seconds
-        if (
-            isinstance(delay, bool)
-            or not isinstance(delay, int | float)
-            or not 0 <= delay <= 86_400
-        ):
+        known = isinstance(delay, int | float) and not isinstance(delay, bool)
+        if not (known and 0 <= delay <= 86_400):
             raise ConfigError(f"visibility_delay_seconds must be 0 to 86400, got {delay!r}")
 
     @property
@@ -553,21 +560,24 @@ class MessageTable(_Names):
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return MessageTable(**(values | changes))
 
-    def index_name(self, suffix: str) -> str:
-        """A name of at most 30 characters for one of our indexes."""
+    def index_name(self, suffix: str, part: str | None = None) -> str:
+        """A name of at most 30 characters for one of our indexes. part: that of another `where`."""
         # Index names appear unquoted in hints: letters, digits and _ only.
         plain = re.sub(r"[^a-z0-9_]", "_", self.bare_name.lower())
         plain = plain if plain[0].isalpha() else f"mw{plain}"
-        end = (
-            f"_{suffix}"
-            if suffix in ("guard", "id", FAILED, UNIQUE, JOB)
-            else f"{self.rule}_{suffix}"
-        )
+        part = "" if suffix == "id" else self.part if part is None else part
+        rule = "" if suffix in ("guard", "id", FAILED, UNIQUE, JOB) else self.rule
+        end = f"{part}{rule}_{suffix}"
         whole = plain + end
         if len(whole) <= MAX_NAME and plain == self.bare_name.lower():
             return whole
         digest = hashlib.sha256(self.bare_name.encode()).hexdigest()[:6]
         return f"{plain[: MAX_NAME - len(end) - 7]}_{digest}{end}"
+
+    @property
+    def part(self) -> str:
+        """The `where` as a part of names; empty without one."""
+        return conditions.part(self.where)
 
     @property
     def rule(self) -> str:

@@ -1,4 +1,7 @@
-"""The existing columns and the predicates of the protocol, which all statements are made of."""
+"""The existing columns and the predicates of the protocol, which all statements are made of.
+
+One file, because the predicates are made of each other.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ from msgworker.table.spec import (
     MessageTable,
     lit,
 )
+from msgworker.table.where import Where, one_of
 
 # --- Generated columns, on databases that need them for indexes.
 
@@ -119,7 +123,7 @@ def add_priority_index(t: Tables) -> None:
 
 
 def _column_name(t: Tables) -> str:
-    return URGENT_RANK + t.spec.rule
+    return URGENT_RANK + t.spec.part + t.spec.rule
 
 
 def _msg_id(t: Tables, c: Cols) -> ColumnElement[int]:
@@ -135,7 +139,7 @@ def _urgent(t: Tables, c: Cols) -> ColumnElement[bool]:
     parts = [free, _has_one(c)]
     if c.available_at is not None:
         parts.append(c.available_at.is_(None))
-    return sa.and_(*parts)
+    return t.within(c, sa.and_(*parts))
 
 
 def _has_one(c: Cols) -> ColumnElement[bool]:
@@ -176,16 +180,15 @@ def takes_keys(t: Tables) -> bool:
     return not t.database.partitioned and all(map(t.has, KEY_COLUMNS))
 
 
-def key_counts(c: Cols) -> ColumnElement[bool]:
+def key_counts(t: Tables, c: Cols) -> ColumnElement[bool]:
     """The row holds its key, if it has one: the predicate of the index."""
     assert c.unique_key is not None
     assert c.unique_kept is not None
     assert c.finished_at is not None
     running_or_new = c.status.in_([lit(Status.NEW), lit(Status.PROCESSING)])
     to_be_tried = sa.and_(c.status == lit(Status.FAILED), c.finished_at.is_(None))
-    return sa.and_(
-        c.unique_key.is_not(None), sa.or_(c.unique_kept == ONE, running_or_new, to_be_tried)
-    )
+    held = sa.or_(c.unique_kept == ONE, running_or_new, to_be_tried)
+    return t.within(c, sa.and_(c.unique_key.is_not(None), held))
 
 
 def held_key(t: Tables, c: Cols) -> ColumnElement[Any]:
@@ -194,14 +197,14 @@ def held_key(t: Tables, c: Cols) -> ColumnElement[Any]:
     if t.database.partial_indexes:
         return c.unique_key
     if t.database.case_index == "column":
-        return generated(c, HELD_KEY)
-    return sa.case((key_counts(c), c.unique_key))
+        return generated(c, HELD_KEY + t.spec.part)
+    return sa.case((key_counts(t, c), c.unique_key))
 
 
 def holds_key(t: Tables, c: Cols, key: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     """It is the row that holds this key."""
     mine = held_key(t, c) == key
-    return [mine, key_counts(c)] if t.database.partial_indexes else [mine]
+    return [mine, key_counts(t, c)] if t.database.partial_indexes else [mine]
 
 
 def add_unique_index(t: Tables) -> None:
@@ -212,8 +215,9 @@ def add_unique_index(t: Tables) -> None:
     assert c.unique_key is not None
     if t.database.case_index == "column":
         kind = db.key_text(MAX_KEY)  # byte by byte, whatever the collation of the column
-        add_generated(t, HELD_KEY, sa.case((key_counts(c), c.unique_key)), kind)
-    option = t.database.index_where(key_counts(c))
+        held = sa.case((key_counts(t, c), c.unique_key))
+        add_generated(t, HELD_KEY + t.spec.part, held, kind)
+    option = t.database.index_where(key_counts(t, c))
     sa.Index(unique_index_name(t), held_key(t, c), unique=True, **option)
 
 
@@ -232,6 +236,7 @@ class Tables(ABC):
     columns of our own tables, as table.column, that a later version has added; their data is not
     written.
     says: what of the state an INSERT must name, because the column has no default 0.
+    where: the columns of `spec.where` as they are named in the database, with their values.
     says_priority: an INSERT must name the priority, because its column takes no NULL and has no
     default. unfit: why no instance starts on this table, with the statements that fix it; doubtful:
     only a trial shows whether messages get ids, and are seen by this login. counts_ids: ids come
@@ -280,8 +285,14 @@ class Tables(ABC):
     column_limits: tuple[db.ColumnLimit, ...] = ()
     max_headers: int = 0
     holds: bool = False
+    where: Where = ()
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)
+
+    @property
+    def label(self) -> str:
+        """How our own tables name the messages: by their table, and its `where`."""
+        return f"{self.spec.bare_name}{self.spec.part}"
 
     def error_text(self, text: str) -> str:
         """The text of an error as `last_error` takes it: characters that its character set lacks
@@ -326,10 +337,28 @@ class Tables(ABC):
         return query.offset(sa.literal_column("0")) if self.database.index_hint is None else query
 
     def among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
-        """`column` is one of the ids given as the parameter `mw_ids`, a list."""
+        """`column` is one of the ids given as the parameter `mw_ids`, a list; of the message table
+        only those of messages."""
+        found: ColumnElement[bool]
         if not self.database.json_lists:
-            return column.in_(sa.bindparam("mw_ids", expanding=True))
-        return db.in_json(column, "mw_ids")
+            found = column.in_(sa.bindparam("mw_ids", expanding=True))
+        else:
+            found = db.in_json(column, "mw_ids")
+        if not self.where:
+            return found
+        source = column.table
+        ours = getattr(source, "element", source) is self.message
+        return self.within(self.cols(source), found) if ours else found
+
+    def within(self, c: Cols, which: ColumnElement[bool]) -> ColumnElement[bool]:
+        """Those of the rows that are messages: the `where` of the table. Every statement asks it of
+        each source of messages, itself or in one of the predicates below."""
+        return sa.and_(which, *self.is_message(c)) if self.where else which
+
+    def is_message(self, c: Cols) -> list[ColumnElement[bool]]:
+        """The same as conditions of their own; none without a `where`."""
+        source: FromClause = c.msg_id.table
+        return [one_of(self.database, source.c[name], values) for name, values in self.where]
 
     def parts(self, ids: Sequence[R]) -> Iterator[list[R]]:
         """As many of them as a statement takes, one part after the other."""
@@ -356,10 +385,11 @@ class Tables(ABC):
         A discarded message has one try more than there are, so it does not block: `ends_at`.
         """
         last = ends_at(self.spec.max_tries, self.spec.on_dead)
-        return sa.or_(
+        found = sa.or_(
             c.status.in_([sa.literal_column("0"), sa.literal_column("1")]),
             sa.and_(c.status == lit(Status.FAILED), self.tries(c) < sa.literal_column(str(last))),
         )
+        return self.within(c, found)
 
     def claimable(self, c: Cols) -> ColumnElement[bool]:
         """May be claimed according to its own status."""
@@ -380,7 +410,7 @@ class Tables(ABC):
         return sa.and_(*parts) if parts else sa.true()
 
     def running(self, c: Cols) -> ColumnElement[bool]:
-        return c.status == lit(Status.PROCESSING)
+        return self.within(c, c.status == lit(Status.PROCESSING))
 
     def stands_at(self, c: Cols, status: Status) -> ColumnElement[bool]:
         """The status of rows that a statement names by primary key.
@@ -390,14 +420,14 @@ class Tables(ABC):
         dead entries.
         """
         if not self.database.partial_indexes:
-            return c.status == lit(status)
+            return self.within(c, c.status == lit(status))
         below: ColumnElement[int] = sa.literal_column(str(status - 1))
         above: ColumnElement[int] = sa.literal_column(str(status + 1))
-        return sa.and_(c.status > below, c.status < above)
+        return self.within(c, sa.and_(c.status > below, c.status < above))
 
     def failed(self, c: Cols) -> ColumnElement[bool]:
         """Failed or dead; the predicate of their index."""
-        return c.status == lit(Status.FAILED)
+        return self.within(c, c.status == lit(Status.FAILED))
 
     def mine(self, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
         """The fence: flagged, and by us. Without `claimed_by` only the status can be checked, and

@@ -107,6 +107,26 @@ def test_send_into_the_seed_s_table(database, make_app):
     assert app.drain(linger=0).done == 5
 
 
+@pytest.mark.requires("common_sql")
+def test_a_status_without_a_default_is_sent_under_its_own_name(database, make_app):
+    kind = {"postgresql": "BIGSERIAL PRIMARY KEY", "mariadb": "BIGINT AUTO_INCREMENT PRIMARY KEY"}
+    key = kind.get(database.name, "INTEGER PRIMARY KEY")
+    with database.engine().begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE work_item (nr {key}, customer VARCHAR(50), state INTEGER NOT NULL, "
+            "tries INTEGER NOT NULL)"
+        )
+    names = {"msg_id": "nr", "object_id": "customer", "status": "state"}
+    spec = MessageTable("work_item", error_try_times="tries", topic=None, payload=None, **names)
+    app = make_app(table=spec)
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    send(app, "a", topic="default")
+    with app.engine.begin() as conn:
+        app.send_many(conn, "default", [(None, "b"), (None, "c")])
+    assert app.drain(linger=0).done == 3
+
+
 def test_two_workers_on_the_seed_s_table(database, make_app):
     seed_table(database, "INTEGER")
     watch = Watch()

@@ -183,6 +183,16 @@ def test_hot_statements_use_the_claim_indexes(large):
     assert misread(large) == []
 
 
+@pytest.mark.quick("sqlite|postgresql")
+def test_open_rows_that_are_no_messages_are_in_no_plan(make_app):
+    app = make_app(table=MessageTable(where={"tenant": 7, "deleted_at": None}))
+    app.create_schema()
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, f"o{i % OBJECTS}") for i in range(FINISHED)])
+        conn.execute(sa.update(app.tables.message).values(tenant=8))
+    assert misread(filled(app)) == []
+
+
 def _advance(conn: Any, t: Any, params: dict[str, Any]) -> Any:
     return conn.execute(done.advance(t), params)
 

@@ -233,7 +233,7 @@ class Recovery:
 
     def _count_peers(self, leases: list[lease.Lease]) -> None:
         setup, shared = self._setup, self._shared
-        ours = (None, setup.tables.message.name)
+        ours = (None, setup.tables.label)
         live = sorted(
             one.name for one in leases if one.live and one.taken_by is None and one.table in ours
         )
