@@ -197,9 +197,13 @@ def assumed(spec: MessageTable, indexes: Iterable[str]) -> Rule:
 
 def recorded(engine: Engine, spec: MessageTable, database: Database) -> Rule:
     """The recorded rule of a table; where none is, that of `spec` is recorded."""
+    kinds = None
     with connecting(engine) as conn:
-        live = describe.find(sa.inspect(conn), spec)
-    return recorded_of(engine, tables_for(live or spec, database))
+        inspector = sa.inspect(conn)
+        if live := describe.find(inspector, spec):
+            found = inspector.get_columns(live.bare_name, schema=live.schema)
+            kinds = describe.kinds_of(found)
+    return recorded_of(engine, tables_for(live or spec, database, kinds))
 
 
 def recorded_of(engine: Engine, t: Tables) -> Rule:
