@@ -469,6 +469,10 @@ def checked_object_id(object_id: Any, tables: Tables) -> Any:
             whole_part = int(object_id)
         if not -(2**63) <= whole_part < 2**63:
             raise ConfigError(f"object_id has more than 64 bits, got {object_id!r:.60}")
+    elif tables.database.arrays and isinstance(tables.object_type, sa.String):
+        known = isinstance(object_id, int) and -(2**63) <= object_id < 2**63
+        if known or isinstance(object_id, UUID):
+            return str(object_id)  # as psycopg does; asyncpg takes no other value for a text
     return object_id
 
 

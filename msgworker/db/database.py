@@ -76,6 +76,12 @@ def of_dialect(dialect: sa.Dialect) -> Database:
     return DATABASES["mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name]
 
 
+def know_as_much(copied: sa.Dialect, learned: sa.Dialect) -> None:
+    """What a dialect learns at its first connection, its copy does not."""
+    for name, value in vars(learned).items():
+        vars(copied).setdefault(name, value)
+
+
 def of(bind: sa.Connection | sa.Engine) -> Database:
     """The Database to which a connection leads."""
     return of_dialect(bind.dialect)
@@ -959,6 +965,9 @@ class Database:
 
     def prepare(self, engine: sa.Engine, *, given: bool) -> None:
         """Prepare ours, of which no session is set. given: its pool is that of a user's Engine."""
+
+    def prepare_lent(self, engine: sa.Engine) -> None:
+        """Events and dialect of an engine for async handlers, after `prepare`."""
 
     def prepare_beside(self, own: sa.Engine, engine: sa.Engine) -> None:
         """Prepare an engine of ours beside another one."""

@@ -192,6 +192,7 @@ def lent_engine(source: Any) -> Any:
     options = {} if database.one_writer else {"isolation_level": ISOLATION}
     engine = _ours(source.sync_engine, True, **options)
     database.prepare(engine, given=True)
+    database.prepare_lent(engine)
     if not database.one_writer:
         event.listen(engine, "handle_error", _note_rollback)
     watch_sessions(engine)

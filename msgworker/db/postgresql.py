@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import selectors
 import threading
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.compiler import NO_LINTING
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.connections import unavailable
@@ -37,6 +40,7 @@ from msgworker.db.database import (
     Trouble,
     Was,
     default_of,
+    know_as_much,
     quoted,
 )
 from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM
@@ -578,6 +582,12 @@ class PostgreSQL(Database):
     def prepare(self, engine: sa.Engine, *, given: bool) -> None:
         notice_standby(engine)
         notice_pooler(engine)
+
+    def prepare_lent(self, engine: sa.Engine) -> None:
+        if engine.driver == "asyncpg":  # SQLAlchemy would warn of a statement of ours
+            learned, engine.dialect = engine.dialect, copy.copy(engine.dialect)
+            engine.dialect.compiler_linting = NO_LINTING
+            event.listen(engine, "engine_connect", lambda conn: know_as_much(conn.dialect, learned))
 
     def sessions(self, driver: str) -> tuple[Callable[[sa.Connection], None], ...]:
         return (_iso_dates,)

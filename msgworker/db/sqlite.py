@@ -30,6 +30,7 @@ from msgworker.db.database import (
     ServerSetting,
     Trouble,
     default_of,
+    know_as_much,
 )
 from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.logs import logger
@@ -306,7 +307,7 @@ class SQLite(Database):
         own.dialect = copy.copy(engine.dialect)
         own.dialect.statement_compiler = HintingCompiler
         learned = engine.dialect
-        event.listen(own, "engine_connect", lambda conn: _know_as_much(conn.dialect, learned))
+        event.listen(own, "engine_connect", lambda conn: know_as_much(conn.dialect, learned))
 
     def sessions(self, driver: str) -> tuple[Callable[[sa.Connection], None], ...]:
         return (_busy_timeout,)
@@ -361,12 +362,6 @@ class HintingCompiler(SQLiteCompiler):
 
     def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
         return text
-
-
-def _know_as_much(copied: sa.Dialect, learned: sa.Dialect) -> None:
-    # What a dialect learns at its first connection, its copy does not.
-    for name, value in vars(learned).items():
-        vars(copied).setdefault(name, value)
 
 
 def _begin_immediate(conn: sa.Connection) -> None:
