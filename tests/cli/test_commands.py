@@ -186,7 +186,7 @@ def test_status_counts_by_topic_and_state(crm: Cli, folder: Path) -> None:
     assert text[2].split()[:6] == ["settle", "1", "-", "-", "-", "-"]
     assert text[3].split()[:7] == ["all", "topics", "1", "-", "-", "-", "2"]
     found = json.loads(crm("status", *AT, "--json").stdout)
-    assert set(found) == {"database", "table", "counts", "limits"}
+    assert set(found) == {"database", "table", "counts", "limits", "paused_jobs"}
     assert found["limits"] == []
     assert [(c["status"], c["topic"], c["count"]) for c in found["counts"]] == [
         ("new", "settle", 1),
