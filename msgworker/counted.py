@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 
 def plural(count: int, thing: str, verb: str = "", verbs: str = "") -> str:
     """ "1 message", "2,000 messages"; with "was" and "were" also "1 message was"."""
     if count == 1:
         return f"1 {thing} {verb}".rstrip()
     return f"{count:,} {thing}s {verbs}".rstrip()
+
+
+IDS_SHOWN = 5
+
+
+def few(ids: Sequence[Any]) -> str:
+    """The first of these ids, as a log line names them."""
+    return ", ".join(map(str, ids[:IDS_SHOWN])) + (", ..." if len(ids) > IDS_SHOWN else "")

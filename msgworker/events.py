@@ -63,7 +63,9 @@ class InstanceStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class Claimed(Event):
-    """Messages were flagged. offered: how many candidates there were; other instances won some."""
+    """Heads were flagged by a claim. The messages behind them get the flag in the settle of the one
+    before, or in its transaction; there is no event of that. offered: how many candidates there
+    were; other instances won some."""
 
     messages: Sequence[Facts]
     offered: int

@@ -174,9 +174,11 @@ class Away:
     """The parts of an instance that cannot reach the database now; called by their threads. The
     first one logs the outage and the last one its end, so that an outage gives two log lines.
 
-    patience: failures in a row before an outage is logged, if EVERYDAY does not say more."""
+    patience: failures in a row before an outage is logged, if EVERYDAY does not say more.
+    quiet: no outage is logged now."""
 
     patience = 0
+    quiet = False
 
     def __init__(self, stream: Events | None = None, instance: Callable[[], str] = str) -> None:
         """stream: gets an event from the first and the last. instance: returns the id."""
@@ -225,14 +227,11 @@ class Aside(Away):
     def __init__(self, main: Away) -> None:
         super().__init__()
         self._main = main
-        self._logged = False
 
-    def begins(self, who: Outage, name: str, reason: str) -> bool:
-        self._logged = super().begins(who, name, reason) and not self._main.seconds
-        return self._logged
-
-    def ends(self, who: Outage, name: str, failures: int) -> bool:
-        return super().ends(who, name, failures) and self._logged
+    @property
+    def quiet(self) -> bool:  # type: ignore[override]
+        """Whether the others are away, too."""
+        return self._main.seconds > 0
 
 
 class Outage:
@@ -265,7 +264,7 @@ class Outage:
     def _log_failure(self, error: BaseException) -> None:
         if self.failures < max(EVERYDAY.get(trouble(error), 0), self._away.patience):
             self._log.debug("%s: %s; trying again", self._what, reason_of(error))
-        elif not self._logged:
+        elif not (self._logged or self._away.quiet):
             self._logged = True
             why, extra = reason_of(error), {"event": Said.DATABASE_AWAY}
             first = self._away.begins(self, self._what, why)
@@ -589,12 +588,14 @@ class Shared:
         self.peers = Peers()
 
     def continue_as(
-        self, new_id: str, trusted_until: float, begun: float, *, with_all: bool = False
-    ) -> None:
-        """The lease is lost: continue under another id, without the lanes of the old one. begun:
-        when the lease of the new id was taken (monotonic). A claim under way drops its own lanes.
-        with_all: keep all lanes, since no instance can have recovered them."""
+        self, old: str, new: str, trusted_until: float, begun: float, *, with_all: bool = False
+    ) -> bool:
+        """The lease of `old` is lost: continue under another id, without the lanes of the old one.
+        False if the id is not `old` any more. begun: when the lease of the new id was taken
+        (monotonic). A claim under way drops its own lanes. with_all: keep all lanes, since no
+        instance can have recovered them."""
         identity = self.identity
-        kept = frozenset(self.in_flight.owners() | {identity.id}) if with_all else frozenset()
-        identity.adopt(identity.id, new_id, trusted_until, begun, carried=kept)
+        kept = frozenset(self.in_flight.owners() | {old}) if with_all else frozenset()
+        adopted = identity.adopt(old, new, trusted_until, begun, carried=kept)
         self.in_flight.forget(identity.is_ours)
+        return adopted

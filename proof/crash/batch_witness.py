@@ -96,7 +96,7 @@ def watch_batches(witness: Witness) -> None:
             for row in _rows(part):
                 witness._told_of(row, lane.owner, told, now.sent_at)
             ahead = lane.next_row
-            if not lane.settled or ahead is None:
+            if not lane.continues or ahead is None:
                 continue
             witness._claimed(
                 lane.owner, ahead, witness._run_read_at.pop((lane.owner, ahead.msg_id))

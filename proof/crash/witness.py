@@ -170,7 +170,7 @@ class Witness:
 
         def watched_was_committed(self: Caller, lane: Lane, *args: Any) -> bool:
             found = was_committed(self, lane, *args)
-            now.guessed = found and not lane.settled
+            now.guessed = found and not lane.continues
             return found
 
         def watched_transactional(self: Caller, lane: Lane, *args: Any) -> Any:
@@ -179,8 +179,8 @@ class Witness:
                 return transactional(self, lane, *args)
             finally:
                 now.again = False
-                if lane.settled is not None:
-                    fate = Settled.ADVANCED if lane.settled else Settled.ENDED
+                if lane.continues is not None:
+                    fate = Settled.ADVANCED if lane.continues else Settled.ENDED
                     die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
                     witness._settled(lane, fate, now.sent_at, guessed=now.guessed)
 

@@ -322,8 +322,8 @@ def forgets_all() -> AbstractContextManager[None]:
 
     continue_as = Shared.continue_as
 
-    def forget(self: Shared, *what: Any, with_all: bool = False) -> None:
-        continue_as(self, *what)
+    def forget(self: Shared, *what: Any, with_all: bool = False) -> bool:
+        return continue_as(self, *what)
 
     return replaced(Shared, "continue_as", forget)
 
@@ -346,7 +346,7 @@ def ahead_of_the_flag() -> AbstractContextManager[None]:
         for lane in batch:
             if (
                 settlement(lane, self._setup, self._shared).next_id is not None
-                and lane.settled is None
+                and lane.continues is None
             ):
                 ahead.append(Lane(lane.owner, lane.rows[lane.place + 1 :]))
         self._shared.in_flight.lanes.update(ahead)

@@ -63,7 +63,7 @@ BAD_HANDLERS: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("fn", "options"), BAD_HANDLERS, ids=range(len(BAD_HANDLERS)))
 def test_handlers_that_cannot_be_are_refused_at_once(fn, options):
-    with pytest.raises(ConfigError):
+    with pytest.raises(HandlerError):
         _registering(fn, **options)
 
 

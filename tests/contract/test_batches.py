@@ -172,7 +172,7 @@ def test_the_lane_ends_where_the_next_message_is_no_longer_free(
         batch = one.batches.gathering.gather(one.lanes.next())
         app.ops.discard(ids=[ids[2]], reason="wrong", actor="anna")
         (lane,) = one.batches.handle(batch)
-        assert lane.settled is False
+        assert lane.continues is False
         one.settler.add(lane, True)
     assert table.column("status") == [2, 2, -1, 0]
     assert calls.effects == ids[:2]

@@ -27,6 +27,7 @@ from msgworker.errors import ConfigError, PayloadError, SchemaError
 from msgworker.instance.running.context import RunningItem
 from msgworker.instance.settling import writer
 from msgworker.store import settle
+from msgworker.store.rows import READ_AHEAD
 from msgworker.testing import Crashed, drain
 from tests.support.batches import claimed, work_off
 from tests.support.fan_out import double
@@ -298,6 +299,29 @@ def test_on_done_sends_a_message_about_each_that_is_done(app, options):
         "payload": {"n": 1},
         "of": "a",
     }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"transactional": True},
+        {"batch": 5},
+        {"batch": 5, "transactional": True},
+        {"group": 5, "transactional": True},
+    ],
+    ids=["plain", "transactional", "batch", "transactional batch", "group"],
+)
+def test_what_is_sent_about_a_message_has_its_payload_however_long(app, options):
+    """A payload that is not read ahead is read for the handler: what is sent has that one."""
+    app.add_handler("t", lambda given: None, on_done="done", **options)
+    long = "x" * (READ_AHEAD + 1)
+    for number, object_id in enumerate(["one", "two", "two", None]):
+        send(app, object_id, payload={"n": number, "long": long})
+    app.drain(**NOW)
+    about = [json.loads(payload)["payload"] for _, payload in sent(app)]
+    assert sorted(one["n"] for one in about) == [0, 1, 2, 3]
+    assert {one["long"] for one in about} == {long}
 
 
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])

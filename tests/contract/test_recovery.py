@@ -10,13 +10,15 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import MessageTable
+from msgworker.events import LeaseLost
 from msgworker.instance.liveness import recovery
 from msgworker.instance.liveness.housekeeper import HistoryWriter, Housekeeper
+from msgworker.instance.liveness.lease import OwnLease
 from msgworker.instance.liveness.requests import OperatorRequests
 from msgworker.store import lease, recover
 from tests.support.leases import dead_holds, leases, renewed
 from tests.support.refusing import refuse
-from tests.support.rounds import beat, doubted, fetch
+from tests.support.rounds import beat, by_hand, declared_dead, doubted, fetch
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 
@@ -341,3 +343,41 @@ def test_a_dead_instance_that_cannot_be_recovered_holds_up_no_other(make_app, mo
     with app.worker(threads=1) as worker:
         worker.start()
         until(lambda: sorted(ran) == [first, third], "the others are recovered", seconds=6)
+
+
+def test_who_takes_a_new_id_as_its_lease_is_found_lost_has_one_lease(app, monkeypatch):
+    """The heartbeat registers another id while the housekeeper adopts its own."""
+    with by_hand(app) as one:
+        identity = one.shared.identity
+        old, register = identity.id, OwnLease.register
+        identity.retire()
+
+        def meanwhile(lease_of, link, new, *patience):
+            until_when = register(lease_of, link, new, *patience)
+            own = f"{old}-own"
+            if identity.id == old:
+                register(lease_of, link, own)
+                assert identity.adopt(old, own, until_when, time.monotonic())
+            return until_when
+
+        monkeypatch.setattr(OwnLease, "register", meanwhile)
+        declared_dead(one)
+        assert identity.id == f"{old}-own"
+        assert set(leases(app)) == {old, f"{old}-own"}  # the first one is taken over by another
+        lost = [event for event in one.heartbeat.to_emit if isinstance(event, LeaseLost)]
+        assert [(event.instance, event.now) for event in lost] == [(old, f"{old}-own")]
+        fetch(one)
+
+
+def test_a_stop_that_is_recorded_is_not_cut_off_by_who_needs_a_connection(app, monkeypatch):
+    closed = list[bool]()
+    with by_hand(app) as one:
+
+        def meanwhile(_, link):
+            with link.transaction() as conn:
+                one.shared.connector.spare.close_idle()  # a handler finds no connection left
+                closed.append(conn.closed)
+
+        monkeypatch.setattr(OwnLease, "record_stopped", meanwhile)
+        one.housekeeper.record_stop()
+    assert closed == [False]

@@ -13,6 +13,7 @@ from tenacity.wait import wait_none
 from msgworker import App, RetryLater
 from msgworker.ops.results import Why
 from tests.support.odd_rows import assert_all_others_ran, drain
+from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 
@@ -197,6 +198,25 @@ def test_a_recovery_that_is_set_back_is_told_once_and_holds_up_no_other(make_app
     assert Table(app).statuses[0] == 1
     report = app.drain(linger=0)
     assert (report.left, report.exit_code) == (1, 1)
+
+
+def test_a_row_that_cannot_be_released_keeps_no_instance_from_a_new_id(make_app, database):
+    app = make_app()
+    app.create_schema()
+    bad, *good = send(app, "bad", "a", "b")
+    set_back(app, database, "OLD.status = 1 AND OLD.object_id = 'bad'")
+    reads_now = make_app()
+    reads_now.add_handler("t", lambda msg: None)
+    with by_hand(reads_now, 2) as one:
+        me = one.shared.identity.id
+        edit(app, bad, status=1, claimed_by=me)  # a claim whose answer was lost
+        one.shared.identity.retire()
+        won = 0
+        for _ in range(6):
+            won += max(0, fetch(one))
+            beat(one)
+        assert one.shared.identity.id != me
+        assert won == len(good)
 
 
 def test_a_release_that_is_set_back_is_told_once(make_app, database, caplog):

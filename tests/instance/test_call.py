@@ -38,7 +38,7 @@ def test_a_handler_does_not_start_under_an_id_that_was_lost_since_its_thread_loo
     ours, lost = (Lane("a1", [Row(i, "x", "t", None, 0, 0, 0, None, None)]) for i in (1, 2))
     caller.handle(ours)
     shared.identity.lost("a1")
-    shared.continue_as("a2", 0.0, 0.0)
+    shared.continue_as("a1", "a2", 0.0, 0.0)
     caller.handle(lost)
     assert handled == [1]
     assert lost.result is not None

@@ -121,10 +121,20 @@ def test_a_young_renewal_is_not_doubted(now: Ticking) -> None:
 @pytest.mark.parametrize("phase", [NEW, DOUBTED])
 def test_who_is_to_retire_does_so_once_it_is_trusted(phase: Phase) -> None:
     one = reach(phase)
-    one.cannot_write([7])
+    one.cannot_write("a", [7])
     assert (one.phase, one.retires, one.tenure.stuck) == (phase, True, {7})
     STEPS["registered" if phase is NEW else "renewed"](one)
     assert one.phase is RETIRING
+
+
+def test_what_a_settle_of_a_lost_id_leaves_behind_is_not_put_on_the_new_one() -> None:
+    one = reach(LOST)
+    STEPS["adopt"](one)
+    one.cannot_write("a", [7])
+    one.abandoned("a", [8])
+    assert (one.retires, one.tenure.stuck, one.tenure.doubtful) == (False, set(), set())
+    one.abandoned(one.id, [8])
+    assert one.tenure.doubtful == {8}
 
 
 def test_a_doubt_does_not_stop_who_is_becoming_another() -> None:

@@ -220,3 +220,20 @@ def test_the_outage_of_a_part_that_can_be_done_without_is_none_of_the_database(
     aside.over()
     outage.over()
     assert caplog.text.count("works again") == 2
+
+
+def test_a_part_that_stays_away_longer_than_the_others_is_told_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    main = Away()
+    beat, aside = Outage(LOG, "heartbeat", main), Outage(LOG, "housekeeper", Aside(main))
+    for _ in range(Aside.patience):
+        beat.failed(RuntimeError("gone"))
+        aside.failed(RuntimeError("gone"))
+    assert "housekeeper" not in caplog.text
+    beat.over()
+    for _ in range(3):
+        aside.failed(RuntimeError("permission denied"))
+    assert caplog.text.count("housekeeper: RuntimeError: permission denied") == 1
+    aside.over()
+    assert "housekeeper: works again" in caplog.text

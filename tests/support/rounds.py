@@ -71,7 +71,8 @@ def declared_dead(one: Instance) -> None:
 def loses_its_lease(one: Instance, new_id: str = "new-self") -> None:
     """It goes on under this id, of which it believes that it has a lease."""
     one.shared.identity.lost(one.shared.identity.id)
-    one.shared.continue_as(new_id, clock() + 3600.0, time.monotonic())
+    me = one.shared.identity.id
+    one.shared.continue_as(me, new_id, clock() + 3600.0, time.monotonic())
 
 
 def fetch(one: Instance) -> int:

@@ -167,7 +167,8 @@ class Claimer:
 
     The fetcher's thread calls `claim`, `claim_alone` and `resolve_doubt`; any thread may call the
     other methods, on its own link. in_doubt: the answer to the last claim was lost, so rows may be
-    flagged without a lane; written by the fetcher's thread.
+    flagged without a lane; written by the fetcher's thread. unreleased: messages that the database
+    did not let us release, each logged once; any thread adds.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class Claimer:
         self._runs = runs
         self._limit_poller = limit_poller
         self.rejected_rows = RejectedRows(setup.clock)
-        self._unreleased: set[int] = set()  # cannot be released, logged once; any thread adds
+        self.unreleased: set[int] = set()
         self._secrets = secrets_of(setup.engine.url)
         self._by_priority = prioritized(setup.tables)
         self._claiming = threading.Lock()  # held from the flagging until the lanes exist
@@ -519,7 +520,7 @@ class Claimer:
         ids = [msg_id for msg_id in rows if msg_id not in known]
         released = self.release(link, ids, me=me)
         if released:
-            shared.in_flight.given_back.append(min(ids))
+            shared.in_flight.look_again.append(min(ids))
             text = "messages flagged by us without a lane, now released: %d"
             shared.log.warning(text, released)
 
@@ -546,7 +547,7 @@ class Claimer:
         half = len(ids) // 2
         if half:
             return sum(self._release(link, part, me, tries) for part in (ids[:half], ids[half:]))
-        if ids[0] not in self._unreleased:
-            self._unreleased.add(ids[0])
+        if ids[0] not in self.unreleased:
+            self.unreleased.add(ids[0])
             self._shared.log.error("message %s cannot be released: %s", ids[0], why)
         return 0

@@ -453,9 +453,8 @@ class Finder:
 
     def _look_by(self, search: Search, want: int, held: int) -> Look:
         shared = self._shared
-        given_back = shared.in_flight.given_back
-        while given_back:
-            msg_id = given_back.popleft()
+        while look_again := shared.in_flight.look_again:
+            msg_id = look_again.popleft()
             for one in self._searches():
                 one.look_again_from(msg_id)
         objects, ids = shared.in_flight.running_under_lost_ids(shared.identity.is_ours)

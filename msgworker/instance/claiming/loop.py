@@ -158,7 +158,7 @@ class Fetcher(Role):
 
     def run_once(self) -> int:
         """Settle what has finished, and claim if lanes are free. Returns how many lanes were won,
-        -1 if it did not look."""
+        -1 if none was, and it did not look."""
         self._lanes.nudge()
         self._settler.flush()
         controls = self._shared.controls
@@ -171,12 +171,12 @@ class Fetcher(Role):
                     self._look_ahead(held)
                 return -1
             won = 0
-            if controls.limits and (won := self._claim_limited(free, held)):
+            if controls.limits and (won := self._claim_limited(free)):
                 held, free = held + won, free - won
                 if free < 1:
                     return won
             if held and self.pace.look_in > 0 and not self._empties:
-                return -1
+                return won or -1
             me, idled = self._identity.id, self._lanes.take_idled()
             look = self.kept_look.take((me, controls.apart), free)
             look = look or self._finder.look(free, self._in_flight.objects())
@@ -293,7 +293,7 @@ class Fetcher(Role):
             look = self._finder.look(self._lane_limit.lanes, self._in_flight.objects())
             self.kept_look.keep(look, under)
 
-    def _claim_limited(self, free: int, held: int) -> int:
+    def _claim_limited(self, free: int) -> int:
         """Claim messages of limited topics, at most one for each handler thread; returns how many
         were won. While quiescing nothing is claimed."""
         won = 0

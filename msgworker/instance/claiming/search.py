@@ -139,7 +139,14 @@ class Search:
 
         only: topics to look for alone; but: topics not to look for. However many rows of other
         topics there are, they are read only now and then. busy: no thread waits for work. The
-        finder writes these three.
+        finder writes these, and `paused`.
+
+        _mark: where the window begins. _at: the same where rows of some topics alone are read.
+        _end: behind it are rows that this search has not read; _ends: where that was at the last
+        two `_forget`. _span: how many rows of all topics a step reads. _read_again_at: when to
+        begin again at the start; _ring_at: when to step the ring. _passing: this look is not past rows
+        of other topics yet. _since: the place in the rows that have become due. _width: how many
+        times more rows than wanted heads a window reads.
         """
         self.tables = tables
         self.topics = topics
@@ -389,10 +396,9 @@ class Search:
     ) -> bool:
         """`_look_window` for some topics: in steps past rows of the others, from where the last
         look stopped. Where no index gives rows by age, only rows without an object.
-        `_passing`: this look is not past the other rows yet.
 
-        Until it is, each look first reads the rows behind `_end`: a new message waits for one step,
-        however many rows are before it.
+        Until it is past them, each look first reads the rows behind `_end`: a new message waits for
+        one step, however many rows are before it.
         """
         ahead = 0
         by_age = self.tables.database.oldest_index

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from msgworker import db
-from msgworker.counted import plural
+from msgworker.counted import few, plural
 from msgworker.db import Trouble, outage_pause, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged
 from msgworker.instance.claiming.claimer import Claimer
@@ -169,6 +169,7 @@ class Housekeeper(Role):
         self._file = db.DatabaseFile(setup.engine)
         self._begun = 0.0
         self._whole_at = 0.0  # when the next whole round begins
+        self._waits_logged = ""  # the id for which it was logged that it cannot be replaced
         self.jobs = JobCloser(setup, shared, self._link, log=self.log, look_now=look_now)
         self.requests = OperatorRequests(setup, shared, self._link, log=self.log, look_now=look_now)
         self.history_writer = HistoryWriter(
@@ -261,9 +262,9 @@ class Housekeeper(Role):
 
     def emit(self) -> None:
         """Log, and emit as events, what has happened to the lease."""
-        if text := self._heartbeat.standstill:
-            self._heartbeat.standstill = ""
-            self.log.warning("%s", text)
+        standstills = self._heartbeat.standstills
+        while standstills:
+            self.log.warning("%s", standstills.popleft())
         to_emit = self._heartbeat.to_emit
         while to_emit:
             self._setup.events.emit(to_emit.popleft())
@@ -318,9 +319,12 @@ class Housekeeper(Role):
         late.daemon = True
         with suppress(RuntimeError):  # no thread starts while the interpreter ends
             late.start()
+        alone = self._link.lock.acquire(timeout=seconds)  # see `SpareConnections.add`
         try:
             yield
         finally:
+            if alone:
+                self._link.lock.release()
             late.cancel()
             if late.ident is not None:
                 late.join()
@@ -371,20 +375,24 @@ class Housekeeper(Role):
         """Take a new id when nothing is in flight, if our identity is to retire.
 
         Statements that may still reach the database name the old id, which no row gets again. If
-        messages whose outcome could not be written are still flagged by it, its lease is left to
+        messages that could not be settled or released are still flagged by it, its lease is left to
         expire, so that they are recovered.
         """
         setup, shared, identity = self._setup, self._shared, self._shared.identity
         if not identity.retires or not identity.trusted() or shared.in_flight.lanes:
             return
         tenure, new = identity.tenure, self._lease.new_id()
-        old, stuck = tenure.id, tenure.stuck
+        old, stuck = tenure.id, tenure.stuck | self._claimer.unreleased
         with self._claimer.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
             if not free or shared.in_flight.lanes:
                 return
             with self._link.transaction() as conn:
                 left = set(recover.flagged_by(conn, setup.tables, old, limit=len(stuck) + 1))
-            if not left <= stuck:
+            if not left <= stuck:  # locked by another transaction: the next rounds release them
+                if self._waits_logged != old:
+                    self._waits_logged = old
+                    text = "no message is claimed until these, flagged by %s, can be released: %s"
+                    self.log.warning(text, old, few(sorted(left - stuck)))
                 return
             begun = time.monotonic()
             try:
@@ -396,7 +404,7 @@ class Housekeeper(Role):
             self._lease.drop(self._link, new)
             return
         if left:
-            text = "continuing as %s; %s has %s whose outcome could not be written"
+            text = "continuing as %s; %s has %s that could not be settled or released"
             self.log.warning(text, new, old, plural(len(left), "message"))
             return
         self.log.info("continuing as %s: a settle of %s may still arrive", new, old)

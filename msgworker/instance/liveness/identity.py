@@ -182,10 +182,19 @@ class Identity:
         """Take another id as soon as nothing is in flight."""
         self._retiring = self.tenure.id
 
-    def cannot_write(self, ids: Iterable[int]) -> None:
-        """The outcome of these messages cannot be written."""
-        self.tenure.stuck.update(ids)
-        self.retire()
+    def cannot_write(self, whose: str, ids: Iterable[int]) -> None:
+        """The outcome of these messages of this id cannot be written. Nothing if the id is not ours
+        any more: another instance recovers them."""
+        tenure = self.tenure
+        if whose == tenure.id or whose in tenure.carried:
+            tenure.stuck.update(ids)
+            self._retiring = tenure.id
+
+    def abandoned(self, whose: str, ids: Iterable[int]) -> None:
+        """A settle of these messages under this id had no answer: it may still arrive."""
+        tenure = self.tenure
+        if whose == tenure.id or whose in tenure.carried:
+            tenure.doubtful.update(ids)
 
     # ------------------------------------------------------------ by heartbeat and housekeeper
 

@@ -246,7 +246,7 @@ class Heartbeat(Role):
         self._housekeep_now = housekeep_now
         self.link = shared.connector.new(urgent=True)
         self.to_emit: deque[Event] = deque()
-        self.standstill = ""  # for the housekeeper to log: the process did not run for some time
+        self.standstills: deque[str] = deque()  # for the housekeeper to log
         self._begun = 0.0  # the last try to renew
         self._due = float("inf")  # when the pause before the next one is over
 
@@ -295,7 +295,7 @@ class Heartbeat(Role):
         rows += [row for row, since, until in list(in_flight.ran_long) if since < at < until]
         named = {row.msg_id: shown(row.topic) for row in rows}
         told = ", ".join(f"{msg_id} ({topic})" for msg_id, topic in list(named.items())[:TOLD])
-        self.standstill = (
+        self.standstills.append(
             f"this process did not run for {late:.1f} s: it was suspended, or one call kept "
             f"Python's GIL; a lease is {self._setup.settings.lease_seconds:g} s. Handlers that "
             f"ran then, by message: {told or 'none'}"
@@ -336,9 +336,11 @@ class Heartbeat(Role):
         trusted_until = self._lease.register(self.link, new, patience)
         held = 0
         if setup.tables.has("claimed_by"):
-            shared.continue_as(new, trusted_until, begun)
+            adopted = shared.continue_as(old, new, trusted_until, begun)
         else:
-            shared.continue_as(new, trusted_until, begun, with_all=True)
+            adopted = shared.continue_as(old, new, trusted_until, begun, with_all=True)
             held = len(shared.in_flight.lanes)
-        self.to_emit.append(LeaseLost(old, new, held))
+        self.to_emit.append(LeaseLost(old, shared.identity.id, held))
         self._housekeep_now()
+        if not adopted:  # the housekeeper has taken a new id meanwhile, as it was to
+            self._lease.drop(self.link, new)

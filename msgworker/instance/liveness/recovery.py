@@ -393,7 +393,7 @@ class Recovery:
 
     def _gave_back(self, ids: list[int], done: int) -> int:
         if done:
-            self._shared.in_flight.given_back.append(min(ids))
+            self._shared.in_flight.look_again.append(min(ids))
         return done
 
     def _each(self, msg_id: int, give_back: GiveBack, text: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.counted import plural
+from msgworker.counted import few, plural
 from msgworker.db import led_elsewhere, reason_of, without
 from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim, PayloadError
 from msgworker.events import FellBack, Started
@@ -230,14 +230,14 @@ class BatchTransaction:
     def _unsettled(parts: list[Part], error: HandlerMisuse) -> None:
         """Fail all messages: what the handler wrote is committed, the outcome is not."""
         for part in parts:
-            part.lane.settled = None
+            part.lane.continues = None
         raise Failed({part.lane.row.msg_id: error for part in parts}) from error
 
     @staticmethod
     def _settled(parts: list[Part], flagged: set[int]) -> None:
         for part in parts:
             ahead = part.lane.next_row
-            part.lane.settled = ahead is not None and ahead.msg_id in flagged
+            part.lane.continues = ahead is not None and ahead.msg_id in flagged
 
 
 # --- Call a handler for a batch, in the transaction of its outcome if it is transactional.
@@ -248,13 +248,8 @@ class BatchTransaction:
 
 FAIL_ROUNDS = 4
 """How often a transactional handler is called for a batch while it names messages that fail."""
-IDS_SHOWN = 5
 RELEASED = Result(Outcome.RELEASED)
 """The result if our lease is lost, and the lanes with it; or if the stop cancelled the handler."""
-
-
-def _few(ids: list[Any]) -> str:
-    return ", ".join(map(str, ids[:IDS_SHOWN])) + (", ..." if len(ids) > IDS_SHOWN else "")
 
 
 class _NotDone(Exception):
@@ -371,7 +366,7 @@ class BatchCaller:
                 if row.flaw is not None:
                     row = self._caller.loaded(row, lane.owner)
                     if self._setup.registry.has_follow_ups:
-                        lane.rows[lane.place + number] = tuple(row)
+                        lane.keep(row, number)
                 messages.append(self._caller.message_of(row, topic_of(row.topic), handler))
             except PayloadError as error:
                 if not messages:
@@ -415,7 +410,7 @@ class BatchCaller:
         again = sum(len(part.messages) for part in parts)
         if again:
             ids = list(failed.by_id)
-            which = f"message {ids[0]}" if len(ids) == 1 else f"messages {_few(ids)}"
+            which = f"message {ids[0]}" if len(ids) == 1 else f"messages {few(ids)}"
             text = "%s failed; rolled back, %d of %d messages are called again (%d wait behind)"
             what = (which, again, before, before - again - len(ids))
             self._shared.log.info(text, *what)
@@ -470,7 +465,7 @@ class BatchCaller:
         text = "%d messages of topic %s %s (%s); each runs alone: %s"
         if not known:
             text += " (further ones of this handler are logged as INFO)"
-        what = (len(rows), handler.topic, done, why, _few([row.msg_id for row in rows]))
+        what = (len(rows), handler.topic, done, why, few([row.msg_id for row in rows]))
         extra = {"topic": handler.topic, "event": Said.BATCH_ALONE}
         self._shared.log.log(level, text, *what, exc_info=raised, extra=extra)
         self._setup.events.emit(FellBack(lanes[0].owner, rows, why, raised))

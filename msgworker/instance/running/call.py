@@ -299,7 +299,7 @@ class Caller:
             result = self.outcomes.raised(error, handler, row, stopped=running.stopped)
         finally:
             by_thread.pop(ident, None)
-        if lane.settled is not None:
+        if lane.continues is not None:
             result = DONE
         elif in_flight.cancels and (request := in_flight.cancelled(claimed)) is not None:
             result = cancelled(request)
@@ -321,7 +321,7 @@ class Caller:
         try:  # it may wait, so it comes before `running` and before the check of our lease
             row = self.loaded(row, lane.owner)
             if setup.registry.has_follow_ups:  # its payload is sent with its outcome
-                lane.row = row
+                lane.keep(row)
             Caller.handle(self, lane, row)  # a subclass has wrapped this call already
         except NotRead:
             lane.result = Result(Outcome.RELEASED)
@@ -510,9 +510,9 @@ class Caller:
         self._refuse_cancelled(lane)
 
     def _committed(self, lane: Lane, fate: Settled, stage: TransactionProgress) -> None:
-        lane.settled = fate is Settled.ADVANCED
+        lane.continues = fate is Settled.ADVANCED
         if stage.led is not None and not self._was_committed(lane):
-            lane.settled = None
+            lane.continues = None
             raise misled("the handler", stage.led)
 
     def send_with(self, conn: Connection, sent: Sequence[Outgoing]) -> None:
@@ -582,7 +582,7 @@ class Caller:
         return fate
 
     def _was_committed(self, lane: Lane) -> bool:
-        """Whether the rows show that the COMMIT arrived; if so, sets `lane.settled`."""
+        """Whether the rows show that the COMMIT arrived; if so, sets `lane.continues`."""
         lanes = {lane.row.msg_id: lane}
         ids = set(lanes) | ({lane.next_row.msg_id} if lane.next_row else set())
         with self.transacting.beside() as conn:
@@ -590,5 +590,5 @@ class Caller:
         became = what_became(lanes, flagged)
         if not became:
             return False
-        lane.settled = became[lane.row.msg_id] is Settled.ADVANCED
+        lane.continues = became[lane.row.msg_id] is Settled.ADVANCED
         return True

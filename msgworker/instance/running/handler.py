@@ -274,7 +274,8 @@ def make_handler(
     if not callable(fn):
         raise HandlerError(f"a handler must be callable, got {name}")
     if new.timeout is not None:
-        number(f"timeout of handler {name}", new.timeout, 0.001, 86_400 * 30)
+        with _of_a_handler():
+            number(f"timeout of handler {name}", new.timeout, 0.001, 86_400 * 30)
     if new.timeout_action not in typing.get_args(TimeoutAction):
         raise HandlerError(
             f'timeout_action of handler {name} must be "report" or "restart", '

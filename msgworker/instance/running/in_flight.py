@@ -28,7 +28,7 @@ class Lane:
     settles it. head: the first message. row: the flagged one. width: how many messages its present
     try takes, the flagged one and those behind it; 1 except in a batch. owner: the id that claimed
     it. part: the part of the slice in which its head was found.
-    settled: None, or whether the lane continues after a transactional handler has settled it.
+    continues: whether it does, once a transactional handler has settled its message; None before.
     alone: no message of it runs in a batch any more. verdict: the result of the next message, which
     failed in a batch before it was flagged.
     started_at: when the handler of its message started (monotonic), 0 = it did not. ran_seconds:
@@ -36,8 +36,18 @@ class Lane:
     """
 
     __slots__ = (
-        *("alone", "finished_at", "head", "owner", "part", "place", "ran_seconds", "result"),
-        *("row", "rows", "settled", "started_at", "verdict", "width"),
+        *(
+            "alone",
+            "continues",
+            "finished_at",
+            "head",
+            "owner",
+            "part",
+            "place",
+            "ran_seconds",
+            "result",
+        ),
+        *("row", "rows", "started_at", "verdict", "width"),
     )
 
     def __init__(self, owner: str, rows: Iterable[Bare]) -> None:
@@ -49,7 +59,7 @@ class Lane:
         self.place = 0
         self.width = 1
         self.result: Result | None = None
-        self.settled: bool | None = None
+        self.continues: bool | None = None
         self.alone = False
         self.verdict: Result | None = None
         self.finished_at = 0.0
@@ -76,9 +86,12 @@ class Lane:
 
     def taken(self) -> list[Row]:
         """The messages of the present try: the flagged one, and those behind it in a batch."""
-        if self.width == 1:
-            return [self.row]
         return [Row(*bare) for bare in self.rows[self.place : self.place + self.width]]
+
+    def keep(self, row: Row, number: int = 0) -> None:
+        """Keep this message of the present try with its payload, for what is sent with its outcome.
+        `self.row` stays: requests to cancel name that very object."""
+        self.rows[self.place + number] = tuple(row)
 
     def advance(self) -> None:
         """The flag has moved to the next message. `place` is written before `width`, see
@@ -86,7 +99,7 @@ class Lane:
         self.place += self.width
         self.width = 1
         self.row = Row(*self.rows[self.place])
-        self.result, self.verdict, self.settled = self.verdict, None, None
+        self.result, self.verdict, self.continues = self.verdict, None, None
         self.started_at = 0.0
 
 
@@ -160,9 +173,10 @@ class Cancel(NamedTuple):
 class InFlight:
     """Lanes and running handlers. Accessed with single, atomic operations only.
 
-    lanes: added by the fetcher, removed by settling threads and by the heartbeat; read by all.
-    running: by thread, each handler thread writes its own; read by all. `cancelled` and `reported`
-    in it are written by `Watchdog` and the stop.
+    lanes: added by the fetcher; removed by settling threads, and, where their id was lost, by the
+    fetcher, the heartbeat and the housekeeper; read by all.
+    running: by thread, each handler thread writes its own; read by all. Of an Execution the
+    watchdog, the stop and, to cancel it, the heartbeat and the housekeeper write single fields.
     unsure: lanes of a lost id whose message has not started, and must not start before the
     housekeeper has checked that it is still flagged; added by handler threads, removed by the
     housekeeper and the stop. Only on a table without `claimed_by`.
@@ -171,11 +185,12 @@ class InFlight:
     removes its own.
     ran_long: the last handlers that took longer than a heartbeat, with their begin and end
     (monotonic); added by handler threads, read by the heartbeat.
-    given_back: the lowest id of each set of messages that we have released; added by the thread
-    that released them, removed by the fetcher before it searches.
+    look_again: the lowest id of each set of messages that may be claimed again since we have
+    released or recovered them, or their try has failed; added by the thread that did so, removed by
+    the fetcher before it searches.
     """
 
-    __slots__ = ("blocked", "cancels", "given_back", "lanes", "ran_long", "running", "unsure")
+    __slots__ = ("blocked", "cancels", "lanes", "look_again", "ran_long", "running", "unsure")
 
     def __init__(self) -> None:
         self.lanes: set[Lane] = set()
@@ -184,7 +199,7 @@ class InFlight:
         self.blocked: set[Any] = set()
         self.cancels: dict[int, Cancel] = {}
         self.ran_long: deque[tuple[Row, float, float]] = deque(maxlen=KEPT_LONG)
-        self.given_back: deque[int] = deque()
+        self.look_again: deque[int] = deque()
 
     def held(self) -> ObjectsAndIds:
         """The objects and ids of all lanes.

@@ -102,7 +102,7 @@ class Settler:
 
     def _left_to_its_thread(self, lane: Lane) -> bool:
         # Nothing is to be written for a lane that its transactional handler has settled.
-        return lane.settled is None and self.thread.asked(self._lanes.pace())
+        return lane.continues is None and self.thread.asked(self._lanes.pace())
 
     def _finished_since(self) -> float:
         try:
@@ -220,7 +220,8 @@ class Settler:
         try:
             return self.settle(batch, writer) if batch else []
         except BaseException as error:
-            self._shared.identity.cannot_write([lane.row.msg_id for lane in batch])
+            for lane in batch:
+                self._shared.identity.cannot_write(lane.owner, [lane.row.msg_id])
             self._shared.in_flight.drop(batch)
             writer.outage.failed(error)
             cause = None if shows_a_row(error) else error
@@ -252,7 +253,7 @@ class Settler:
         if len(mine) < len(batch):
             for lane in set(batch).difference(mine):
                 self.drop_lost(lane)
-        open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
+        open_lanes = {lane.row.msg_id: lane for lane in mine if lane.continues is None}
         became: dict[int, Settled] = {}
         if open_lanes:
             became = writer.write(open_lanes, me)
@@ -263,7 +264,10 @@ class Settler:
         lost, advanced = Settled.LOST, Settled.ADVANCED
         for lane in mine:
             # Nearly all are done; `_record` handles what is rare.
-            row, usual = lane.row, lane.result is DONE and lane.settled is None and lane.width == 1
+            row, usual = (
+                lane.row,
+                lane.result is DONE and lane.continues is None and lane.width == 1,
+            )
             fate = became.get(row.msg_id, lost) if usual else lost
             if fate is lost:
                 if self._record(lane, became, done, ran):
@@ -300,8 +304,8 @@ class Settler:
         self, lane: Lane, became: dict[int, Settled], done: list[Row], ran: list[Ran]
     ) -> bool:
         """Record the result of a lane; True if it continues. done, ran: collect done messages."""
-        if lane.settled is not None:
-            fate = Settled.ADVANCED if lane.settled else Settled.ENDED
+        if lane.continues is not None:
+            fate = Settled.ADVANCED if lane.continues else Settled.ENDED
         else:
             fate = became.get(lane.row.msg_id, Settled.LOST)
         if fate is Settled.LOST:
@@ -347,7 +351,7 @@ class Settler:
     def _emit(self, lane: Lane, result: Result) -> None:
         """Emit the event of a written outcome, other than done."""
         setup, shared, row, me = self._setup, self._shared, lane.row, lane.owner
-        shared.in_flight.given_back.append(row.msg_id)
+        shared.in_flight.look_again.append(row.msg_id)
         raised, result.raised = result.raised, None
         error = result.error or ""
         span = self.spans.of([row], [(lane.started_at, lane.ran_seconds)])[0]

@@ -195,8 +195,8 @@ def follow_ups_of(lane: Lane, setup: Setup) -> tuple[Outgoing, ...]:
     """The messages about a message that are sent with its outcome."""
     if not setup.registry.has_follow_ups:
         return ()
-    result = lane.result or DONE
-    return follow_ups(setup.registry, setup.tables, lane.row, result.outcome, result.error)
+    result, row = lane.result or DONE, Row(*lane.rows[lane.place])  # with its payload, see `keep`
+    return follow_ups(setup.registry, setup.tables, row, result.outcome, result.error)
 
 
 def _may_continue(lane: Lane, shared: Shared) -> bool:
@@ -293,7 +293,7 @@ class Writer:
                 return Fate.RAISE
             if kind is Trouble.AGAIN:
                 return Fate.AGAIN
-            shared.identity.tenure.doubtful.update(left())
+            shared.identity.abandoned(me, left())
             return Fate.UNKNOWN
 
         def may_continue() -> (
@@ -409,7 +409,7 @@ class Writer:
                 # Without the driver's own text, which may show the row.
                 shown = None if isinstance(error, DBAPIError) else error
                 log.error(text, row.msg_id, reason_of(error), exc_info=shown, extra=facts(row))
-                self._shared.identity.cannot_write([one.msg_id])
+                self._shared.identity.cannot_write(me, [one.msg_id])
                 return Settled.LOST
             # The table may refuse a text (another character set, a shorter column).
             log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
