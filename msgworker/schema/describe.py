@@ -190,7 +190,11 @@ def for_table(inspector: Inspector, spec: MessageTable, database: Database) -> D
     return database
 
 
-COMPUTED_FROM = ("object_id", "status", "error_try_times", "unique_key")
+COMPUTED_FROM = (
+    *("object_id", "status", "error_try_times", "unique_key", "unique_kept", "finished_at"),
+    *("available_at", "priority", "job_id"),
+)
+"""The roles that generated columns read."""
 CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 

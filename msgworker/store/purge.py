@@ -16,6 +16,7 @@ from msgworker.message import Status
 from msgworker.store import items
 from msgworker.store.audit import inserted
 from msgworker.table import Cols, MessageTable, Tables, lit
+from msgworker.table.build import own_tables
 
 
 def cutoff(conn: Connection, age_seconds: float) -> datetime:
@@ -117,11 +118,7 @@ def delete(conn: Connection, t: Tables, ids: Sequence[int], beside: Sequence[sa.
 def beside(conn: Connection, t: Tables) -> list[sa.Table]:
     """Our tables that hold something about single messages, as far as they are there."""
     inspector = sa.inspect(conn)
-    keyed = [
-        table
-        for table in t.message.metadata.tables.values()
-        if {"table_name", "msg_id"} <= set(table.c.keys()) and table is not t.message
-    ]
+    keyed = [table for table in own_tables(t) if {"table_name", "msg_id"} <= set(table.c.keys())]
     return [x for x in keyed if inspector.has_table(x.name, schema=x.schema)]
 
 
@@ -142,10 +139,6 @@ def archive_name(t: Tables, name: str) -> MessageTable:
     ours = t.spec.bare_name.lower(), t.spec.schema
     if (spec.bare_name.lower(), spec.schema or t.spec.schema) == ours:
         raise ConfigError(f"the archive table cannot be the message table {t.spec.name} itself")
-    if spec.bare_name.lower().startswith("msgworker_") and any(
-        spec.bare_name.lower() == table.name for table in t.message.metadata.tables.values()
-    ):
-        raise ConfigError(f"{name} is a table of msgworker itself; name another archive table")
     if len(spec.bare_name.encode()) > t.database.max_name:
         raise ConfigError(
             f"the name {name} is longer than the {t.database.max_name} bytes that "

@@ -39,8 +39,8 @@ ZERO: sa.ColumnElement[int] = sa.literal_column("0")
 
 class Param(NamedTuple):
     """A parameter of an INSERT. role: the column that it fills. replaces: a message that is
-    replaced gets it from the new one. array: those of many messages travel as one array; a message
-    with another one is sent by itself."""
+    replaced gets it from the new one, or loses it. array: those of many messages travel as one
+    array; a message with another one is sent by itself."""
 
     role: str
     replaces: bool = False
@@ -198,7 +198,8 @@ def _refuse_other(t: Tables, found: Holder, row: dict[str, Any]) -> None:
 
 
 def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> bool:
-    """Give a message that was never claimed what the new one says; whether that was done.
+    """Give a message that was never claimed what the new one says; whether that was done. Not to
+    one of another job, which waits for it as it is.
 
     A run ends before a message with a key (store/claim.py), so its payload is read
     under its flag only.
@@ -212,7 +213,11 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
             never.append(c.claimed_at.is_(None))
         if c.later_times is not None:
             never.append(sa.func.coalesce(c.later_times, ZERO) == ZERO)
-        new = {"priority": ZERO, "available_at": sa.null()} | sent_values(t, frozenset(used))
+        if c.job_id is not None:
+            same_job = [c.job_id == bindparam("b_job_id")] if "b_job_id" in used else []
+            never.append(sa.or_(c.job_id.is_(None), *same_job))
+        unsaid = {param.role: sa.null() for param in PARAMS.values() if param.replaces}
+        new = unsaid | {"priority": ZERO} | sent_values(t, frozenset(used))
         assert c.unique_key is not None
         same = (
             c.msg_id == bindparam("mw_id"),

@@ -303,7 +303,7 @@ def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
         source = t.message.alias("p")
         p = t.cols(source)
         key = t.open_object(p)
-        shown = sa.literal_column("0") if none else t.slice_key(p, role)
+        shown = sa.literal_column("0") if none else value  # that of the row may differ by its case
         entry = (shown.label("v"), key.label("o"), t.open_msg_id(p).label("i"))
         page: sa.Select[Any] = sa.select(*entry)
         page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, role, value, none))
@@ -336,7 +336,7 @@ def _without_object(t: Tables, role: str, branches: int, begun: bool, none: bool
         source = t.message.alias("p")
         p = t.cols(source)
         where = t.slice_without_object(p, role)
-        shown = sa.literal_column("0") if none else t.slice_key(p, role)
+        shown = sa.literal_column("0") if none else value  # that of the row may differ by its case
         key = t.open_msg_id(p)
         columns = (*hint_columns(t, p), shown.label("v"), key.label("k"), one.label("n"))
         page: sa.Select[Any] = sa.select(*columns)

@@ -12,9 +12,12 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable
+from msgworker.db import DATABASES
 from msgworker.doctor import Finding, Severity
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.schema import apply
+from msgworker.schema.describe import COMPUTED_FROM
+from msgworker.table import tables_for
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import make_table
@@ -167,6 +170,14 @@ def test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them(app, d
     assert app.create_schema() == []
     app.add_handler(None, lambda msg: None)
     assert app.drain(linger=0).done == 1
+
+
+def test_what_generated_columns_read_is_known():
+    """A column that a foreign key changes keeps those that read it from being stored."""
+    t = tables_for(MessageTable(), DATABASES["mariadb"])
+    computed = [str(c.computed.sqltext) for c in t.message.c if c.computed is not None]
+    words = set(re.findall(r"\w+", " ".join(computed)))
+    assert {role for role, name in t.names.items() if name in words} == set(COMPUTED_FROM)
 
 
 @pytest.mark.quick("SET NULL|STORED")

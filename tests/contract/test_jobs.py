@@ -720,6 +720,27 @@ def test_a_message_that_replaces_another_one_brings_it_into_its_job(app):
     assert job_row(app, job.job_id).done == 1
 
 
+@pytest.mark.parametrize("into", ["another job", "no job"])
+def test_a_message_of_another_job_is_not_replaced(app, into):
+    seen: list[Any] = []
+    app.add_handler("t", lambda msg: seen.append(msg.payload))
+    with app.engine.begin() as conn:
+        job = app.job("a", conn=conn, on_complete="report")
+        first = app.send(conn, "t", 1, unique_key="k", object_id="o", job=job)
+        job.seal()
+        other = app.job("b", conn=conn, on_complete="report")
+        options = {"job": other} if into == "another job" else {}
+        options |= {"unique_key": "k", "on_duplicate": "replace", "object_id": "o"}
+        second = app.send(conn, "t", 2, **options)
+        third = app.send(conn, "t", 3, **options)
+        other.seal()
+    assert second == third != first
+    app.drain(linger=0, topics=["t"])
+    assert seen == [1, 3]
+    assert job_row(app, job.job_id).done == 1
+    assert job_row(app, other.job_id).done == len(options) - 3
+
+
 # ---------------------------------------------------------------- errors of a completion
 
 

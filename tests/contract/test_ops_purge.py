@@ -12,6 +12,8 @@ from msgworker import App, ConfigError, MessageTable, SchemaError
 from msgworker.message import Status
 from msgworker.ops.operation import Bulk
 from msgworker.ops.results import Why
+from msgworker.store import purge
+from msgworker.table import tables_for
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put
 from tests.support.rows import Table
 
@@ -136,6 +138,14 @@ def test_purge_takes_the_items_of_a_message_too(app):
     assert app.ops.purge("30d") == 2
     with app.engine.connect() as conn:
         assert list(conn.scalars(sa.select(item.c.msg_id))) == new
+
+
+def test_what_is_known_of_a_message_is_purged_by_who_has_asked_for_none_of_it(app):
+    """The tables of ours are described at their first use: `msgworker purge` may be the first."""
+    fresh = tables_for(MessageTable("not_used_before"), app.tables.database)
+    with app.engine.connect() as conn:
+        names = {table.name for table in purge.beside(conn, fresh)}
+    assert names >= {"msgworker_cancel", "msgworker_item", "msgworker_try"}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from msgworker.store.candidates import Candidate
 from msgworker.table import HELD_KEY, UNIQUE
 from tests.engines import plain_engine
 from tests.support.flags import ME
-from tests.support.rows import Table
+from tests.support.rows import Table, edit
 from tests.support.tables import OTHER_NAMES
 
 pytestmark = pytest.mark.requires("unique_keys")
@@ -173,6 +173,13 @@ def test_replace_gives_a_message_that_was_never_claimed_the_new_payload(app, tab
     assert table.column("priority") == [0, 0]
     assert payloads(app) == [{"n": 2}, "between"]
     assert other > first
+
+
+def test_replace_leaves_nothing_of_the_old_message(app, table):
+    first = send(app, payload=1)
+    edit(app, first, headers='{"traceparent": "old"}', priority=7)
+    assert send(app, payload=2, on_duplicate="replace") == first
+    assert table.rows("payload", "headers", "priority") == [("2", None, 0)]
 
 
 def test_replace_sends_where_the_holder_has_ended_since_the_transaction_began(app, database, table):

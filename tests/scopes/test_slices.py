@@ -27,7 +27,7 @@ from msgworker.store.shards import Place
 from msgworker.table import Slice
 from tests.scopes.conftest import MakeApp, Shards
 from tests.support.plans import plan_of
-from tests.support.rows import Table, send
+from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 
 NOW = {"linger": 0, "threads": 2}
@@ -526,3 +526,20 @@ def test_an_id_that_is_no_number_stops_no_look_by_age(tmp_path):
             conn.exec_driver_sql(f"INSERT INTO own (msg_id, s) VALUES ({msg_id}, 0)")
     search = search_of(app)
     assert [shown(app, search, 0, want=30) for _ in range(2)] == [list(range(1, 21))] * 2
+
+
+@pytest.mark.parametrize("read", [slices.heads, slices.without_object])
+def test_values_that_differ_by_case_are_told_apart_or_not_as_the_database_does(app, read):
+    """On MariaDB and MySQL they are one type: whoever asks for it gets the rows of both."""
+    names = ["a", "b"] if read is slices.heads else [None, None]
+    send(app, *names)
+    for msg_id, kind in zip(Table(app).column("msg_id"), ("Blue", "blue"), strict=True):
+        edit(app, msg_id, instance_type=kind)
+    with app.engine.connect() as conn:
+        t = app.tables
+        c = t.cols()
+        same = conn.scalar(
+            sa.select(sa.func.count()).select_from(t.message).where(c.instance_type == "blue")
+        )
+        (page,) = read(conn, t, "instance_type", [Place("blue")], 10)
+    assert len(page.found) == same

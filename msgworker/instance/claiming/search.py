@@ -144,9 +144,9 @@ class Search:
         _mark: where the window begins. _at: the same where rows of some topics alone are read.
         _end: behind it are rows that this search has not read; _ends: where that was at the last
         two `_forget`. _span: how many rows of all topics a step reads. _read_again_at: when to
-        begin again at the start; _ring_at: when to step the ring. _passing: this look is not past rows
-        of other topics yet. _since: the place in the rows that have become due. _width: how many
-        times more rows than wanted heads a window reads.
+        begin again at the start; _ring_at: when to step the ring. _passing: this look is not past
+        rows of other topics yet. _since: the place in the rows that have become due. _width: how
+        many times more rows than wanted heads a window reads.
         """
         self.tables = tables
         self.topics = topics
