@@ -56,12 +56,12 @@ def test_doctor_tells_what_it_found_in_time_and_names_the_checks_that_were_not(a
 
 def test_no_check_begins_when_the_time_of_doctor_is_over(app, monkeypatch):
     def lasting(p: Any) -> list[Finding]:
-        time.sleep(1.0)
+        time.sleep(3.0)
         p.conn.execute(sa.select(1))
         raise AssertionError("a statement has begun after the deadline")
 
     checks(monkeypatch, quick, lasting, lasting)
-    found = app.ops.within(1.3).doctor()  # what the table is has been read by then
+    found = app.ops.within(3.0).doctor()  # what the table is has been read by then
     assert [one.check for one in found][-1] == "time"
     assert "lasting" in found[-1].text
 
@@ -77,8 +77,8 @@ def test_a_check_that_was_ended_is_not_one_that_found_nothing(app, monkeypatch, 
     monkeypatch.setattr(module, what, slow)
     check = {"held": rows.held, "unseen": rows.unseen, "plan": server.plan}
     checks(monkeypatch, check.get(name, rows.schedules))
-    (found,) = app.ops.within(0.8).doctor()
-    assert found.text.startswith(f"not examined within 0.8 s: {name};")
+    (found,) = app.ops.within(3.0).doctor()  # what the table is has been read by then
+    assert found.text.startswith(f"not examined within 3 s: {name};")
 
 
 @pytest.mark.requires("doctor_asks")
@@ -88,7 +88,7 @@ def test_a_setting_of_the_server_that_was_not_told_in_time_is_not_one_it_lacks(a
 
     monkeypatch.setattr(sa.Connection, "scalar", slow)
     checks(monkeypatch, server.settings)
-    found = app.ops.within(0.8).doctor()
+    found = app.ops.within(3.0).doctor()
     assert [one.check for one in found][-1] == "time"
 
 
