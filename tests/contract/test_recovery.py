@@ -347,6 +347,7 @@ def test_a_dead_instance_that_cannot_be_recovered_holds_up_no_other(make_app, mo
 
 def test_who_takes_a_new_id_as_its_lease_is_found_lost_has_one_lease(app, monkeypatch):
     """The heartbeat registers another id while the housekeeper adopts its own."""
+    app.add_handler(None, lambda msg: None)
     with by_hand(app) as one:
         identity = one.shared.identity
         old, register = identity.id, OwnLease.register
@@ -371,6 +372,7 @@ def test_who_takes_a_new_id_as_its_lease_is_found_lost_has_one_lease(app, monkey
 
 def test_a_stop_that_is_recorded_is_not_cut_off_by_who_needs_a_connection(app, monkeypatch):
     closed = list[bool]()
+    app.add_handler(None, lambda msg: None)
     with by_hand(app) as one:
 
         def meanwhile(_, link):

@@ -162,7 +162,7 @@ def test_a_failed_try_that_is_set_back_is_told_and_bounded(make_app, database, c
 
 
 def test_a_wait_that_is_set_back_is_no_endless_round(make_app, database, caplog):
-    app = make_app(lease_seconds=3, backoff_seconds=0.1)
+    app = make_app(lease_seconds=30, backoff_seconds=0.1)
     app.create_schema()
     starts: list[int] = []
 
@@ -173,7 +173,7 @@ def test_a_wait_that_is_set_back_is_no_endless_round(make_app, database, caplog)
 
     send(app, "bad")
     set_back(app, database, "NEW.status = 0", ("available_at", "later_times"))
-    report = app.drain(linger=0, time_limit=10)
+    report = app.drain(linger=0, time_limit=3)
     assert report.exit_code == 1
     assert len(starts) <= 3
     assert "its outcome is not written" in caplog.text
