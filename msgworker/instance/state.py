@@ -174,8 +174,8 @@ class Away:
     """The parts of an instance that cannot reach the database now; called by their threads. The
     first one logs the outage and the last one its end, so that an outage gives two log lines.
 
-    patience: failures in a row before an outage is logged, if EVERYDAY does not say more.
-    quiet: no outage is logged now."""
+    patience: failures in a row before an outage is logged, if EVERYDAY says no more. quiet: now
+    none is logged."""
 
     patience = 0
     quiet = False
@@ -230,7 +230,6 @@ class Aside(Away):
 
     @property
     def quiet(self) -> bool:  # type: ignore[override]
-        """Whether the others are away, too."""
         return self._main.seconds > 0
 
 
