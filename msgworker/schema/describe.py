@@ -190,11 +190,8 @@ def for_table(inspector: Inspector, spec: MessageTable, database: Database) -> D
     return database
 
 
-COMPUTED_FROM = (
-    *("object_id", "status", "error_try_times", "unique_key", "unique_kept", "finished_at"),
-    *("available_at", "priority", "job_id"),
-)
-"""The roles that generated columns read."""
+COMPUTED_FROM = {"object_id", "status", "error_try_times", "unique_key", "unique_kept", "job_id"}
+COMPUTED_FROM |= {"finished_at", "available_at", "priority"}  # what generated columns read
 CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
