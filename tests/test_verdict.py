@@ -10,6 +10,7 @@ import pytest
 from msgworker.message import State
 from msgworker.queries.explain import Asked, Facts, Verdict, World, sentence, verdict
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit
+from msgworker.table import Slice
 
 LIVE = InstanceInfo("live", Life.LIVE, topics=("t",))
 DEAD = InstanceInfo("dead", Life.DEAD)
@@ -27,6 +28,7 @@ UNNAMED = World(names_owners=False)
 ME = World(asked=Asked(topics=("t",), me=("me",)))
 CHOSEN = World(asked=Asked(topics=("u",), chosen=True))
 OTHERS = World(asked=Asked(topics=("u",)))
+OF_A_JOB = World(asked=Asked(topics=("t",), within=Slice("job_id", (7,))))
 
 CASES: list[tuple[Facts, World, Verdict, str]] = [
     # What has ended, or never runs.
@@ -50,7 +52,10 @@ CASES: list[tuple[Facts, World, Verdict, str]] = [
     # What lasts until an operator acts comes before what ends by itself.
     (replace(NEW, behind=True, unseen="x"), OPEN, Verdict.BEHIND, "behind another"),
     (replace(NEW, unseen="no shard", due=False), OPEN, Verdict.OTHER_SLICES, "no shard"),
+    (replace(NEW, unseen="job 7 only", due=False), OF_A_JOB, Verdict.OTHER_JOBS, "job 7 only"),
     (replace(NEW, due=False), replace(OPEN, paused={"t"}), Verdict.LATER, "not due yet"),
+    (replace(NEW, held="job 7 is paused"), NOBODY, Verdict.HELD, "job 7 is paused"),
+    (replace(NEW, held="job 7 is paused", due=False), OPEN, Verdict.LATER, "not due yet"),
     (FAILED, replace(OPEN, paused={"t"}), Verdict.PAUSED, "topic t is paused"),
     (replace(FAILED, topic="u"), OPEN, Verdict.NO_HANDLER, "none of the 1 live instances"),
     (FAILED, NOBODY, Verdict.RETRY, "back-off"),

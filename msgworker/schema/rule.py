@@ -429,7 +429,7 @@ def _worked(conn: Connection, t: Tables) -> bool:
         name = table.c.table_name
         query = sa.select(name).where(name == bindparam("mw_table")).limit(1)
         try:
-            if conn.execute(query, {"mw_table": t.message.name}).first() is not None:
+            if conn.execute(query, {"mw_table": t.label}).first() is not None:
                 return True
         except DBAPIError as error:
             if trouble(error) is not Trouble.REFUSED:
