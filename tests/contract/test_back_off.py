@@ -169,7 +169,7 @@ def test_a_stop_ends_a_drain_that_waits(app, how):
     app.add_handler("t", fail, wait=wait_fixed(250))
     send(app, "o")
     with app.worker() as worker:
-        limit = 1.0 if how == "time_limit" else None
+        limit = 4.0 if how == "time_limit" else None  # the first try is over by then
         join = in_thread(lambda: worker.drain(linger=0.05, time_limit=limit))
         until(lambda: app.ops.find(status="failed"), "the first try has failed")
         if how == "stop":
