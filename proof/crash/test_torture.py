@@ -16,7 +16,7 @@ from proof.crash.consumer import LIMITED, METERED, SCHEDULES, TICK
 from proof.crash.fleet import assert_clean
 from proof.crash.scenarios import SCENARIOS
 from proof.history import Kind
-from proof.judge import ON_DONE, SENT_BY
+from proof.judge import JOB_OVER, ON_DONE, SENT_BY
 from tests.plugin import NAMES, Database
 from tests.support.cutting import Cutter
 
@@ -33,7 +33,8 @@ def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:
     with tortured(name, tmp_path, PROCESSES, SECONDS, least=1, scenario=ALL) as (run, verdict):
         assert len(verdict.rows) > 100
         assert torture.behind(run) > 0
-        assert all(run.features.of(topic) for topic in (SENT_BY, ON_DONE, LIMITED, METERED))
+        topics = (SENT_BY, ON_DONE, LIMITED, METERED, JOB_OVER)
+        assert all(run.features.of(topic) for topic in topics)
         assert run.trial.keyed or name == "partitions"
         assert run.trial.cancels
         assert run.score.kills + run.score.orderly > 0
