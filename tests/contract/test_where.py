@@ -143,12 +143,15 @@ def test_operators_find_and_change_none_of_them(app, status):
         lambda ids: ops.rerun(ids, force=True),
         lambda ids: ops.discard(ids, reason="no"),
         lambda ids: ops.cancel(ids, reason="no"),
+        lambda ids: ops.acknowledge(ids, reason="no"),
+        lambda ids: sum(ops.edit(one, payload="mine", reason="no").changed for one in ids),
         lambda ids: ops.rerun(topic="t", status="failed"),
         lambda ids: ops.discard(topic="t", reason="no"),
         lambda ids: ops.cancel(topic="t", reason="no"),
     ):
         assert act(theirs) == 0
-    assert ops.purge(older_than=timedelta(days=1), dead=True) == 0
+    for dry in (True, False):
+        assert ops.purge(older_than=timedelta(days=1), dead=True, dry_run=dry) == 0
     assert everything(app) == before
 
 
