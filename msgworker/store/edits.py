@@ -117,7 +117,7 @@ def read_ahead(conn: Connection, t: Tables, ids: Iterable[int]) -> set[int]:
         edited: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
             a.msg_id == c.msg_id,
             o.op_id == a.op_id,
-            o.table_name == t.spec.bare_name,
+            o.table_name == t.label,
             o.kind == "edit",
         )
         among = t.among(c.msg_id)
