@@ -92,7 +92,7 @@ def read(conn: Connection, t: Tables, msg_id: int, *, lock: bool = False) -> Hel
             or_zero(c.later_times),
         )
         query = sa.select(*(column.label(f"e{i}") for i, column in enumerate(columns)))
-        query = query.where(t.among(c.msg_id))
+        query = query.where(t.among(c.msg_id), *t.is_message(c))
         return query.with_for_update() if lock and t.database.row_locks else query
 
     found = fetch(conn, t.built(("edit_read", lock), build), {"mw_ids": [msg_id]})

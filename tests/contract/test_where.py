@@ -389,3 +389,17 @@ def test_doctor_looks_at_messages_alone(app):
     (found,) = [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
     assert "1 row has an unknown status (77)" in found.text
     assert all("tenant = 7" in text for text in found.fix)
+
+
+def test_rows_of_others_are_neither_edited_nor_acknowledged(app):
+    fill_with_others(app)
+    insert(app, status=-1, error_try_times=3, last_error="ValueError: ours")
+    before = everything(app)
+    with app.engine.connect() as conn:
+        ids = list(conn.scalars(sa.text("SELECT msg_id FROM legacy ORDER BY msg_id")))
+    done = [app.ops.edit(i, topic="u", reason="r").changed for i in ids]
+    assert done == [0] * (len(ids) - 1) + [1]
+    assert app.ops.overview().unacknowledged.count == 1
+    assert app.ops.acknowledge(ids, reason="r") == 1
+    assert app.ops.overview().unacknowledged.count == 0
+    assert everything(app) == before
