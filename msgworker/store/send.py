@@ -216,8 +216,8 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
         if c.job_id is not None:
             same_job = [c.job_id == bindparam("b_job_id")] if "b_job_id" in used else []
             never.append(sa.or_(c.job_id.is_(None), *same_job))
-        unsaid = {param.role: sa.null() for param in PARAMS.values() if param.replaces}
-        new = unsaid | {"priority": ZERO} | sent_values(t, frozenset(used))
+        unsaid = {"priority": ZERO, "available_at": sa.null(), "headers": sa.null()}
+        new = unsaid | sent_values(t, frozenset(used))
         assert c.unique_key is not None
         same = (
             c.msg_id == bindparam("mw_id"),
