@@ -299,6 +299,12 @@ class Scrapes:
         counting, _ = self._parts()
         return text(lambda: (counting.snapshot(), DOWN), accept)
 
+    def forget(self) -> None:
+        """Drop what was read from the database, because it is out of date."""
+        with self._lock:
+            if self._made is not None:
+                self._made = self._made[0], Looking(self._ops(), self._known)
+
     def _parts(self) -> tuple[Counting, Looking]:
         with self._lock:
             if self._made is None:

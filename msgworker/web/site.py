@@ -229,6 +229,10 @@ class Badges:
         }
         self._read_at = time.monotonic()
 
+    def forget(self) -> None:
+        """Nothing was read."""
+        self._found, self._read_at = {}, None
+
     @property
     def age(self) -> float:
         """Seconds since they were read; infinite if never."""
@@ -404,11 +408,11 @@ class Site:
         call = functools.partial(fn, *args, **kwargs)
         return await self._steady.get(key_of(call), STEADY_SECONDS, lambda: self.ask(call))
 
-    def forget(self) -> None:
-        """Drop shared answers, because a write has made them out of date; not those kept for
-        20 s."""
-        self._shared.forget()
-        self.sections.forget()
+    def forget(self, *, steady: bool = False) -> None:
+        """Drop shared answers, because they are out of date. steady: also those kept for 20 s."""
+        kept = (self._steady, self.badges, self.scrapes) if steady else ()
+        for one in (self._shared, self.sections, *kept):
+            one.forget()
 
     def _why(self, error: BaseException) -> str:
         """Why a write failed; which right the login lacks, if that is it."""

@@ -134,5 +134,5 @@ def test_only_a_batch_that_was_committed_is_written_down_as_done(
     batch = BatchTransaction(nothing, nothing, caller)
     points.now.sent_at = 0.5
     message: Any = SimpleNamespace(msg_id=1)
-    batch.run([Part(lane, [message])], lambda _: {}, lambda: None)
+    batch.run([Part(lane, [message])], lambda _: {}, lambda: None, nothing)
     assert told == ([] if cancelled else [1])

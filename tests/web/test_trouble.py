@@ -40,7 +40,8 @@ def topic(name: str, *, handlers: int = 1, new: int = 1, **more: Any) -> TopicIn
     [
         (seen(topic("t")), []),
         (seen(topic("t", handlers=0, new=0)), []),
-        (seen(failed=Capped(10_000, more=True)), [("dead", "failures", {})]),
+        (seen(failed=Capped(3)), []),  # all acknowledged
+        (seen(unacknowledged=Capped(10_000, more=True)), [("dead", "failures", {})]),
         (seen(silent=1, dead=2), [("dead", "instances", {}), ("silent", "instances", {})]),
         (
             seen(topic("t", handlers=0)),
