@@ -23,7 +23,16 @@ from msgworker.errors import DuplicateMessage, SchemaError
 from msgworker.message import DEFAULT_TOPIC, State, Status
 from msgworker.store import cancels
 from msgworker.store.change import cancel, lock
-from msgworker.store.send import insert_many, insert_one, refuse_unfilled, row_values, send
+from msgworker.store.send import (
+    give_up,
+    holder,
+    insert_many,
+    insert_one,
+    other_than,
+    refuse_unfilled,
+    row_values,
+    send,
+)
 from msgworker.table import CANCEL, MAX_ACTOR, SCHEDULE, Tables, lit
 
 OPEN = (State.NEW, State.PROCESSING, State.FAILED)
@@ -206,8 +215,12 @@ def _fired(
 
 def replace(conn: Connection, t: Tables, of: Stored, row: dict[str, Any], before: Any) -> Any:
     """Let the message of a tick take the place of the one before it: that one, if it has not begun,
-    is the message of the new tick; else it is cancelled. Returns the id of the message. In the
-    caller's transaction."""
+    is the message of the new tick; else, and where the schedule has another topic or object since,
+    it is cancelled. Returns the id of the message. In the caller's transaction."""
+    key = row["b_unique_key"]
+    found = holder(conn, t, key)
+    if found is not None and other_than(t, found, row):
+        give_up(conn, t, found, key)
     msg_id = send(conn, t, row, on_duplicate="replace")
     if msg_id == before or not lock(conn, t, [before], words=OPEN):  # it has ended meanwhile
         return msg_id

@@ -115,7 +115,9 @@ def send(
         elif on_duplicate == "skip":
             return found.msg_id
         else:
-            _refuse_other(t, found, row)
+            if what := other_than(t, found, row):
+                text = f"it is of {what}, so it is not replaced; give each its own key"
+                raise DuplicateMessage(found.msg_id, key, text)
             if replace(conn, t, found, row) or found.kept:
                 return found.msg_id
             give_up(conn, t, found, key)
@@ -185,16 +187,13 @@ def key_text(conn: Connection, t: Tables, msg_id: int, key: str) -> tuple[int | 
     return found.msg_id, f"; it holds the unique key {key} until {until}"
 
 
-def _refuse_other(t: Tables, found: Holder, row: dict[str, Any]) -> None:
-    """Raise if a replacement were of another topic or object."""
-    what = ""
+def other_than(t: Tables, found: Holder, row: dict[str, Any]) -> str:
+    """In words, the topic or object of a holder, where a new message has another one; else ""."""
     if t.has("topic") and found.topic != row["b_topic"]:
-        what = f"topic {found.topic!r}"
-    elif str(found.object_id) != str(row["b_object_id"]):
-        what = f"object {found.object_id!r}"
-    if what:
-        text = f"it is of {what}, so it is not replaced; give each its own key"
-        raise DuplicateMessage(found.msg_id, row["b_unique_key"], text)
+        return f"topic {found.topic!r}"
+    if str(found.object_id) != str(row["b_object_id"]):
+        return f"object {found.object_id!r}"
+    return ""
 
 
 def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> bool:

@@ -676,6 +676,36 @@ def test_a_message_that_has_begun_is_cancelled_for_the_next_tick(app, make_app):
     role.ended()
 
 
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("new", [{"topic": "u"}, {"topic": "t", "object_id": "another"}])
+def test_a_message_of_another_topic_or_object_is_replaced_by_a_new_one(app, make_app, new, runs):
+    role, _ = overlapping(app, make_app, "replace")
+    put_back(app, "t", 50)
+    role.run_once()
+    role.ended()
+    (first,) = ids_of(app)
+    if runs:
+        registered(app, "other-1")
+        edit(app, first, status=1, claimed_by="other-1")
+    later = an_app(make_app)
+    later.every("1h", name="t", overlap="replace", **new)
+    role = timer(later)
+    for minutes in (40, 5):
+        put_back(app, "t", minutes)
+        role.run_once()
+    first, second = ids_of(app)
+    sent = app.ops.explain(second).message
+    assert (sent.topic, sent.object_id) == (new["topic"], new.get("object_id", "t"))
+    found = app.ops.explain(first)
+    if runs:
+        assert found.cancel.reason == "replaced by its next tick"
+    else:
+        assert found.message.status is State.DEAD
+        assert found.message.last_error == "cancelled: replaced by its next tick (by schedule t)"
+    assert rows(app)["t"].replaced == 2
+    role.ended()
+
+
 def test_a_schedule_is_sent_by_hand_as_its_overlap_says(app, make_app):
     for overlap in ("skip", "replace"):
         one = an_app(make_app)
