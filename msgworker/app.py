@@ -526,7 +526,7 @@ class App(Declaring):
         nothing of it is unfinished; or (topic, payload), or (topic, payload, object_id). Without a
         payload it is {"job": its id, "name": ..., "done": how many, "dead": how many}.
         on_dead: "complete" = a dead message has ended, too; "wait" = the job waits until an
-        operator reruns, discards or cancels it. opened_by: for people.
+        operator reruns or discards it. opened_by: for people.
 
         With `with` it is sealed at the end of the block, unless that raises. Raises ConfigError,
         PayloadError, SchemaError or DatabaseUnavailable.

@@ -178,7 +178,7 @@ def progress(one: JobInfo, rate: float | None) -> str:
     parts = [f"[{bar}] {one.percent} %", f"{one.ended} of {one.total}"]
     if one.dead.count:
         parts.append(f"{one.dead} dead")
-    if rate:
+    if rate and one.state in (JobState.OPEN, JobState.RUNNING):
         left = one.waiting + one.running
         parts.append(f"{rate:,.3g}/s")
         parts += (
@@ -192,11 +192,11 @@ def progress(one: JobInfo, rate: float | None) -> str:
 def _lines(one: JobInfo) -> list[str]:
     over = one.completed_at is not None
     lines = [f"job {one.job_id}: {safe(one.name)}", f"state: {one.state}"]
-    lines.append(f"progress: {progress(one, None if over else one.rate)}")
+    lines.append(f"progress: {progress(one, one.rate)}")
     counts = f"{one.waiting} waiting, {one.running} running, {one.done} done, {one.dead} dead"
     if over:
         again = one.waiting.count + one.running.count
-        counts = f"{one.done} done, {one.dead} dead"
+        counts = f"when it completed: {one.done} done, {one.dead} dead"
         counts += f"; since then {again:,} of it are unfinished again" if again else ""
     lines.append(f"messages: {counts}")
     who = {"opened_at": one.opened_by, "paused_at": one.paused_by}
@@ -204,12 +204,12 @@ def _lines(one: JobInfo) -> list[str]:
         if (instant := getattr(one, name)) is not None and not (over and name == "paused_at"):
             by = f" by {safe(who[name])}" if who.get(name) else ""
             lines.append(f"{name.removesuffix('_at')}: {when(instant)}{by}")
-    if one.on_complete is not None:
+    if one.on_complete is not None and one.cancelled_at is None:
         sent = "" if one.report_id is None else f": message {one.report_id}"
         of = "" if one.object_id is None else f" of object {safe(one.object_id)}"
-        lines.append(f"when it completes: {safe(one.on_complete)}{of}{sent}")
-    if one.on_dead == "wait":
-        lines.append("dead messages: it waits until they are rerun, discarded or cancelled")
+        lines.append(f"when it complete{'d' if over else 's'}: {safe(one.on_complete)}{of}{sent}")
+    if one.on_dead == "wait" and one.state is JobState.WAITS:
+        lines.append("dead messages: it waits until they are rerun or discarded")
     return lines
 
 
@@ -235,20 +235,24 @@ def _switch(app: App, action: str, job_id: int, json: bool, **how: Any) -> int:
 
 
 def _cancel(app: App, job_id: int, json: bool, *, yes: bool, dry_run: bool, **how: Any) -> int:
-    _known(app, job_id)
+    known = _known(app, job_id)
     try:
         would = app.ops.cancel_job(job_id, dry_run=True, **how)
     except ConfigError as error:
         raise NothingMatched(str(error)) from None
+    unsent = None if known.cancelled_at is not None else known.on_complete
+    then = "" if unsent is None else f": its message {safe(unsent)} is then never sent"
     if dry_run:
-        if not would.matched:
-            text = f"would seal job {job_id}; none of its messages is unfinished"
-            print_json(as_json_of(would, "cancelled")) if json else click.echo(text)
-            return 0
-        return print_result(would, word="cancelled", verb="cancel", json=json)
-    what = f"{plural(int(would), 'message')} of job {job_id}"
-    if int(would) > 1:
-        confirm(f"Cancel {what}?", yes=yes)
+        if json:
+            print_json(as_json_of(would, "cancelled") | {"job": job_id, "unsent": unsent})
+        else:
+            again = f"job {job_id} is cancelled already"
+            click.echo(again if known.cancelled_at else f"would cancel job {job_id}{then}")
+            if would.matched:
+                print_result(would, word="cancelled", verb="cancel", json=False)
+        return 0
+    if would or known.cancelled_at is None:
+        confirm(f"Cancel job {job_id} and {plural(int(would), 'message')} of it{then}?", yes=yes)
     done = app.ops.cancel_job(job_id, **how)
     if json:
         print_json(as_json_of(done, "cancelled") | {"job": job_id})

@@ -158,7 +158,8 @@ def _info(conn: Connection, t: Tables, row: Any, most: int) -> JobInfo:
         age = (row.completed_at - row.opened_at).total_seconds()
     known_rate = ended.count and not ended.more and age and age > 0
     rate = ended.count / float(age) if known_rate else None
-    runs = rate and left.count and not left.more and not over and row.paused_at is None
+    held = over or row.cancelled_at is not None or row.paused_at is not None
+    runs = rate and left.count and not left.more and not held
     values: dict[str, Any] = {**dict.fromkeys(_TEXTS), **given, **found}
     return JobInfo(
         job_id=int(row.job_id),

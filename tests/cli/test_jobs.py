@@ -64,7 +64,8 @@ def test_a_job_is_cancelled_with_its_messages(crm: Cli, folder: Path) -> None:
     job_id = str(opened(folder))
     assert crm("jobs", "cancel", job_id, *AT).exit_code == 2
     would = crm("jobs", "cancel", job_id, "--dry-run", *AT)
-    assert would.stdout.startswith("would cancel 3 messages")
+    assert would.stdout.startswith(f"would cancel job {job_id}: its message report is")
+    assert "\nwould cancel 3 messages\n" in would.stdout
     done = crm("jobs", "cancel", job_id, "--reason", "wrong month", "--yes", *AT)
     assert done.stdout == f"cancelled job {job_id}: 3 messages\n"
     assert sql(folder, "SELECT status FROM msgworker_message") == [(-1,)] * 3
@@ -73,12 +74,38 @@ def test_a_job_is_cancelled_with_its_messages(crm: Cli, folder: Path) -> None:
 
 def test_a_job_without_messages_may_be_cancelled(crm: Cli, folder: Path) -> None:
     job_id = str(opened(folder, 0))
+    sql(folder, "UPDATE msgworker_job SET on_complete = 'month.report'")
     would = crm("jobs", "cancel", job_id, "--dry-run", *AT)
-    assert would.stdout == f"would seal job {job_id}; none of its messages is unfinished\n"
+    says = f"job {job_id}: its message month.report is then never sent"
     assert would.exit_code == 0
-    assert crm("jobs", "cancel", job_id, "--dry-run", "--json", *AT).exit_code == 0
-    done = crm("jobs", "cancel", job_id, "--reason", "wrong month", *AT)
+    assert would.stdout == f"would cancel {says}\n"
+    found = json.loads(crm("jobs", "cancel", job_id, "--dry-run", "--json", *AT).stdout)
+    assert (found["job"], found["cancelled"], found["unsent"]) == (int(job_id), 0, "month.report")
+    assert "when it completes: month.report" in crm("jobs", "show", job_id, *AT).stdout
+    refused = crm("jobs", "cancel", job_id, "--reason", "wrong month", *AT)
+    assert refused.exit_code == 2
+    assert "month.report is then never sent?" in refused.stderr
+    done = crm("jobs", "cancel", job_id, "--reason", "wrong month", "--yes", *AT)
     assert done.stdout == f"cancelled job {job_id}: 0 messages\n"
+    assert "month.report" not in crm("jobs", "show", job_id, *AT).stdout
+    again = crm("jobs", "cancel", job_id, "--dry-run", *AT)
+    assert again.stdout == f"job {job_id} is cancelled already\n"
+
+
+def test_only_a_job_that_moves_has_a_rate(crm: Cli, folder: Path) -> None:
+    job_id = str(opened(folder))
+    sql(folder, "UPDATE msgworker_message SET status = 2 WHERE msg_id = 1")
+    sql(folder, "UPDATE msgworker_job SET opened_at = '2026-01-01 00:00:00', on_dead = 'wait'")
+    show = ("jobs", "show", job_id, *AT)
+    assert " left" in crm(*show).stdout
+    assert "it waits until" not in crm(*show).stdout
+    crm("jobs", "pause", job_id, *AT)
+    assert "1 of 3, paused\n" in crm(*show).stdout
+    crm("jobs", "resume", job_id, *AT)
+    ended(folder, -1)
+    shown = crm(*show).stdout
+    assert "3 of 3, 3 dead, waits\n" in shown
+    assert "dead messages: it waits until they are rerun or discarded\n" in shown
 
 
 def test_a_message_says_to_which_job_it_belongs(crm: Cli, folder: Path) -> None:
