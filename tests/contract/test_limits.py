@@ -195,6 +195,31 @@ def test_messages_that_wait_for_a_permit_do_not_hold_up_other_topics(app, table)
         assert len(won & set(free)) == len(won) - 1 > 1
 
 
+@pytest.mark.parametrize("was", ["free", "t"], ids=["into a limited topic", "out of it"])
+def test_a_message_whose_topic_was_changed_since_the_look_needs_the_permit_of_its_own(
+    app, table, was
+):
+    limited(app, max_running=1)
+    limited(app, "free")
+    (first,) = send(app, "a", topic="t" if was == "free" else "free")
+    (moved,) = send(app, "b", topic=was)
+    with by_hand(app, 2) as one:
+        me = one.shared.identity.id
+        if was == "free":
+            claim_all(one)  # its permit is taken
+            assert {lane.row.msg_id for lane in one.shared.in_flight.lanes} == {first, moved}
+            one.settler.give_back([n for n in one.lanes.take_back() if n.row.msg_id == moved])
+            look = one.finder.look(5, 0)
+        else:
+            look = one.finder.look_limited("t", 5, 0)
+        candidates_of_it = [c for c in look.candidates if c.msg_id == moved]
+        assert candidates_of_it
+        edit(app, moved, topic="t" if was == "free" else "free")
+        won, _ = one.claimer.claim(candidates_of_it, me)
+        assert won == []
+    assert table.rows("status", "claimed_by")[1] == (0, None)
+
+
 @pytest.mark.requires("index_by_age")
 def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatch):
     limited(app, max_running=1)

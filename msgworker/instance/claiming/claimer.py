@@ -318,6 +318,17 @@ class Claimer:
         for topic, ones in limited.items():
             won, asked = self._flag_limited(topic, ones, me)
             rows, tried = rows + won, tried + asked
+        seen_as = {one.msg_id: topic_of(one.topic) for one in tried}
+        moved = [  # an operator has changed the topic since the look: a permit decides
+            row.msg_id
+            for row in rows
+            if (now := topic_of(row.topic)) != (seen := seen_as[row.msg_id])
+            and (now in topics or seen in topics)
+        ]
+        if moved:
+            self.release(self._link, moved, me=me)
+            self._shared.in_flight.look_again.append(min(moved))
+            rows = [row for row in rows if row.msg_id not in moved]
         return sorted(rows, key=lambda row: row.msg_id), tried
 
     def _flag_limited(
