@@ -186,7 +186,10 @@ def failures(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> 
         print_json({"failures": groups, "complete": found.complete, "read": found.looked_at})
         return
     if not found:
-        click.echo(f"nothing has failed in {safe(app.table.name)}")
+        known = sum(one.acknowledged for one in app.ops.counts())
+        are = f"{known:,} {'is' if known == 1 else 'are'}"
+        but = f" that is not acknowledged, discarded or cancelled ({are})" if known else ""
+        click.echo(f"nothing has failed in {safe(app.table.name)}{but}")
         return
     print_with_text(FAILURE_COLUMNS, [_failure_row(one) for one in found], whole=True)
     if not found.complete:

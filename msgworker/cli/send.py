@@ -178,7 +178,7 @@ def edit(
     elif done:
         click.echo(f"edited message {number}{'' if rerun is None else f', rerun {int(rerun)}'}")
     for skip in (*done.skips, *(() if rerun is None else rerun.skips)):
-        note(str(skip))
+        note(str(skip).replace("--force (force=True)", f"`msgworker rerun {number} --force`"))
     return 0 if done and (rerun is None or rerun) else NOTHING_MATCHED
 
 

@@ -40,7 +40,7 @@ class Keep(enum.Enum):
 
 
 KEEP = Keep.KEEP
-_WHY = {Status.PROCESSING: Why.RUNNING, Status.DONE: Why.DONE}
+_WHY = {Status.PROCESSING: Why.RUNNING, Status.DONE: Why.NOT_EDITED}
 
 
 def _need(t: Tables, role: str) -> None:

@@ -39,6 +39,7 @@ class Why(enum.StrEnum):
     KNOWN = "acknowledged already"
     SAME = "as it is already"
     EDITED = "changed since it was seen"
+    NOT_EDITED = "done, and so not edited"
     AHEAD = "given up, and its object runs"
 
 
@@ -67,6 +68,7 @@ _SAYS = {
     Why.NEW: "is new: it waits for its turn already",
     Why.RUNNING: "is running",
     Why.DONE: "is done",
+    Why.NOT_EDITED: "is done",
     Why.UNKNOWN: "has an unknown status",
     Why.GIVEN_UP: "is discarded already",
     Why.RAN_LATER: "would run out of order: message {} of its object has run already",
@@ -105,6 +107,9 @@ ADVICE = {
     Why.NO_REQUESTS: "run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`",
     Why.REQUESTED: "`msgworker explain` says whether its instance has seen it",
     Why.EDITED: "look at it as it is now, then edit it",
+    Why.NOT_EDITED: (
+        "a done message is not edited: send another one, or rerun it with `msgworker rerun --force`"
+    ),
     Why.AHEAD: "try again when that one has ended",
 }
 """The advice for each reason."""

@@ -469,6 +469,18 @@ def test_edit_lets_a_message_wait_or_not(crm: Cli, folder: Path) -> None:
     assert sql(folder, at) == [(None,)]
 
 
+def test_edit_advises_no_option_that_it_has_not(crm: Cli, folder: Path) -> None:
+    early, late = dead(crm, folder, 2)
+    sql(folder, "UPDATE msgworker_message SET object_id = 'o'")
+    sql(folder, f"UPDATE msgworker_message SET status = 2 WHERE msg_id = {late}")
+    done = crm("edit", late, "--priority", 1, "--reason", "r", *AT)
+    assert done.exit_code == 5
+    assert "is done; a done message is not edited: send another one" in done.stderr
+    done = crm("edit", early, "--priority", 1, "--rerun", "--reason", "r", *AT)
+    assert done.exit_code == 5
+    assert f"`msgworker rerun {early} --force` runs it nevertheless" in done.stderr
+
+
 # ---------------------------------------------------------------- acknowledge
 
 
@@ -492,6 +504,8 @@ def test_what_is_acknowledged_is_counted_apart(crm: Cli, folder: Path) -> None:
     assert crm("acknowledge", "--dead-unacknowledged", "--reason", "r", *AT).exit_code == 0
     done = crm(*check)
     assert (done.exit_code, "2 of the dead messages are acknowledged" in done.stderr) == (0, True)
+    left = "that is not acknowledged, discarded or cancelled (2 are)\n"
+    assert crm("failures", *AT).stdout.endswith(left)
     assert crm("rerun", "--dead-unacknowledged", *AT).exit_code == 5
     wrong = crm("rerun", "--dead-unacknowledged", "--status", "failed", *AT)
     assert (wrong.exit_code, "--dead-unacknowledged means --status dead" in wrong.stderr) == (

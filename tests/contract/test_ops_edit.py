@@ -58,7 +58,7 @@ def test_an_edit_is_refused_if_the_message_has_changed_since_it_was_seen(app, ta
 def test_an_edit_is_refused_of_what_runs_is_done_or_is_not_there(app, table):
     ids = put(app, ("a", RUNNING), ("b", DONE), ("c", 7))
     whys = [app.ops.edit(i, topic="u", reason="r").skips[0].why for i in [*ids, 99]]
-    assert whys == [Why.RUNNING, Why.DONE, Why.UNKNOWN, Why.NOT_THERE]
+    assert whys == [Why.RUNNING, Why.NOT_EDITED, Why.UNKNOWN, Why.NOT_THERE]
     assert table.column("topic") == ["t"] * 3
     assert app.ops.audit() == []
 
