@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Connection
@@ -366,11 +367,36 @@ def _same_json(held: Held, new: str | None) -> bool:
         return held.payload == new
     try:
         before, after = (
-            json.dumps(json.loads(text), sort_keys=True) for text in (held.payload, new)
+            json.dumps(json.loads(text, parse_float=Decimal), sort_keys=True, default=_number)
+            for text in (held.payload, new)
         )
     except (ValueError, RecursionError):
         return False
     return before == after
+
+
+def _number(value: Decimal) -> dict[str, str]:
+    return {"number": str(value.normalize())}
+
+
+def rounds(payload: str) -> bool:
+    """Whether a number of this JSON is changed if it is read and written again."""
+
+    def exact(text: str) -> float:
+        value = float(text)
+        if Decimal(repr(value)) != Decimal(text):
+            raise _RoundedError
+        return value
+
+    try:
+        json.loads(payload, parse_float=exact)
+    except _RoundedError:
+        return True
+    return False
+
+
+class _RoundedError(Exception):
+    pass
 
 
 # --- The differences, as text.

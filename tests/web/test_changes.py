@@ -578,6 +578,23 @@ def test_an_edit_of_what_has_changed_since_its_form_does_nothing(
     assert "is running" in ann.send(ann.get(path), path, payload="2").main
 
 
+@pytest.mark.parametrize(
+    ("payload", "filled"),
+    [
+        ('{"amount": 12345678901234567.89, "note": "x"}', False),
+        ('{"amount": 12.50, "rate": 0.1, "n": 12345678901234567890}', True),
+    ],
+)
+def test_a_number_that_would_be_rounded_is_not_put_into_the_form(
+    sqlite_app: App, ann: Browser, payload: str, filled: bool
+) -> None:
+    (msg_id,) = put(sqlite_app, ("a", NEW), payload=payload)
+    path = f"/edit/{msg_id}"
+    page = ann.get(path)
+    assert (page.form(path)["payload"] != "") is filled
+    assert ("numbers that would be rounded" in page.main) is not filled
+
+
 def test_what_is_hidden_of_a_payload_is_not_written_over(sqlite_app: App, visit: Any) -> None:
     payload = '{"card": "4711", "n": 1}'
     (msg_id,) = put(sqlite_app, ("a", FAILED), payload=payload)

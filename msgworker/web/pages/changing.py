@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from msgworker.errors import ConfigError, PayloadError
 from msgworker.message import State
-from msgworker.ops.edits import pretty
+from msgworker.ops.edits import pretty, rounds
 from msgworker.ops.results import OnProgress, Repaired
 from msgworker.payload import decode
 from msgworker.queries.messages import MessageInfo
@@ -291,7 +291,9 @@ def why_empty(request: Request, info: MessageInfo) -> str:
         value = decode(text)
     except PayloadError:
         return "as it is no JSON"
-    return "" if redact(value) == value else "as parts of it are hidden"
+    if redact(value) != value:
+        return "as parts of it are hidden"
+    return "as it has numbers that would be rounded" if rounds(text) else ""
 
 
 def wanted_of(given: Mapping[str, str], info: MessageInfo) -> dict[str, Any]:
