@@ -39,17 +39,17 @@ def two_drains_at_work(trial: Trial, count: int, chance: random.Random) -> None:
     before = count  # since the last messages were sent
 
     def begun() -> bool:
-        """On a busy machine the first drain may have handled all before the second begins, and
-        both before more are sent: then another one is begun."""
+        """On a busy machine the first drain may have handled all before the second begins, which
+        then ends at once, and both before more are sent: then another one is begun."""
         nonlocal before
-        left = trial.unfinished()
+        left, running = trial.unfinished(), [one for one in trial.consumers if one.running]
         if left < count // 2:
             trial.send_many(messages(count // 2, chance))
             before = left + count // 2
-        elif not any(drain.running for drain in trial.consumers):
+        elif len(running) < 2:
             trial.spawn(drain=True, threads=4)
         else:
-            return left < before and {drain.pid for drain in trial.consumers} <= trial.pids_seen()
+            return left < before and {drain.pid for drain in running} <= trial.pids_seen()
         return False
 
     trial.send_many(messages(count, chance))
