@@ -243,7 +243,7 @@ def _every(first: datetime, period: int, count: int) -> list[datetime]:
 def test_a_lost_answer_to_the_commit_of_a_tick_sends_it_once(app, make_app, committed):
     """Whether it was committed is not asked: the row says it."""
     one = an_app(make_app)
-    one.every("1h", topic="t")
+    one.every("23h", topic="t")
     role = timer(one)
     tick = put_back(app, "t", 5)
     lost = []
