@@ -70,7 +70,8 @@ def test_nothing_is_changed_by_it(app, table):
 def test_without_any_table_it_prints_how_to_make_them(make_app):
     app = make_app()
     (told,) = app.ops.doctor()
-    assert "table msgworker_message does not exist, nor do the 12 tables beside it" in told.text
+    assert "table msgworker_message does not exist" in told.text  # perhaps elsewhere
+    assert "nor do the 12 tables beside it" in told.text
     assert "run `msgworker init-db`" in told.text
     mend(app)
     assert needed(app) == []
