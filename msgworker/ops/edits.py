@@ -71,12 +71,11 @@ class Wanted:
         if self.payload is not KEEP:
             _need(t, "payload")
             found["b_payload"] = producing.payload_text(self.payload, t)
-        if self.available_at is None:
+        if self.available_at is not KEEP:
             _need(t, "available_at")
-        elif self.available_at is not KEEP:
-            _need(t, "available_at")
-            producing.check_at("available_at", self.available_at, t)
-            found["b_at"] = self.available_at
+            if self.available_at is not None:
+                producing.check_at("available_at", self.available_at, t)
+                found["b_at"] = self.available_at
         if self.priority is not None:
             found["b_priority"] = producing.checked_priority(self.priority, t)
         send.check_limits(t, found)
@@ -366,37 +365,31 @@ def _same_json(held: Held, new: str | None) -> bool:
     if held.payload == new or held.payload is None or new is None:
         return held.payload == new
     try:
-        before, after = (
-            json.dumps(json.loads(text, parse_float=Decimal), sort_keys=True, default=_number)
-            for text in (held.payload, new)
-        )
-    except (ValueError, RecursionError):
+        return _canonical(held.payload) == _canonical(new)
+    except (ValueError, ArithmeticError, RecursionError):
         return False
-    return before == after
-
-
-def _number(value: Decimal) -> dict[str, str]:
-    return {"number": str(value.normalize())}
 
 
 def rounds(payload: str) -> bool:
-    """Whether a number of this JSON is changed if it is read and written again."""
-
-    def exact(text: str) -> float:
-        value = float(text)
-        if Decimal(repr(value)) != Decimal(text):
-            raise _RoundedError
-        return value
-
+    """Whether a number of this JSON is another one if it is read and written again."""
     try:
-        json.loads(payload, parse_float=exact)
-    except _RoundedError:
+        return _canonical(payload) != _canonical(json.dumps(json.loads(payload)))
+    except ArithmeticError:  # an exponent that no Decimal has
         return True
-    return False
 
 
-class _RoundedError(Exception):
-    pass
+def _canonical(text: str) -> str:
+    """JSON as one text, however it is written; its numbers keep all their digits."""
+    return json.dumps(json.loads(text, parse_float=_digits), sort_keys=True)
+
+
+def _digits(text: str) -> dict[str, list[Any]]:
+    """A number as sign, digits without zeros at the end, and exponent."""
+    sign, digits, exponent = Decimal(text).as_tuple()
+    written = "".join(map(str, digits)).lstrip("0")
+    kept = written.rstrip("0")
+    power = int(exponent) + len(written) - len(kept) if kept else 0
+    return {"number": [sign, kept, power]}
 
 
 # --- The differences, as text.

@@ -201,6 +201,8 @@ def heads_of(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Candidate]
         query = sa.select(*hint_columns(t, c)).where(t.among(c.msg_id), t.unfinished(c), is_head)
         return query.order_by(c.msg_id)
 
+    if not ids:
+        return []
     return as_candidates(fetch(conn, t.built("heads_of", build), {"mw_ids": list(ids)}))
 
 

@@ -268,3 +268,24 @@ def test_two_edits_of_what_both_have_seen_do_one(app):
     seen = one.ops.edit(msg_id, payload=2, dry_run=True).seen
     assert one.ops.edit(msg_id, payload=2, seen=seen, reason="r") == 1
     assert other.ops.edit(msg_id, payload=3, seen=seen, reason="r") == 0
+
+
+@pytest.mark.parametrize(
+    ("held", "new", "same"),
+    [
+        ('{"a": 12.50, "b": 1E2}', {"b": 100.0, "a": 12.5}, True),
+        ('{"a": 12345678901234567.89}', {"a": 12345678901234567.89}, False),
+        (
+            '{"a": 1234567890123456789012345678901.5}',
+            {"a": 1234567890123456789012345678901.0},
+            False,
+        ),
+        ('{"a": 1e99999999999999999999}', {"a": 1.0}, False),
+        ('{"a": 0.0}', {"a": 0}, False),
+    ],
+    ids=["written otherwise", "rounded", "many digits", "no number has that", "whole"],
+)
+def test_a_payload_is_the_same_only_with_all_digits_of_its_numbers(sqlite_app, held, new, same):
+    (msg_id,) = put(sqlite_app, ("a", NEW), payload=held)
+    done = sqlite_app.ops.edit(msg_id, payload=new, dry_run=True)
+    assert bool(done) is not same

@@ -9,7 +9,7 @@ import pytest
 
 from msgworker import App
 from msgworker.instance.claiming import search as searching
-from msgworker.instance.claiming.search import RING_SECONDS, Search
+from msgworker.instance.claiming.search import PASSING_SECONDS, Search
 from msgworker.store import candidates
 
 IN_FRONT = 6_000
@@ -69,7 +69,7 @@ def test_a_look_past_others_ends_after_20_ms(app, why, names, monkeypatch):
         real = getattr(candidates, name)
 
         def reads(*given: Any, **named: Any) -> Any:
-            clock[0] += 1.5 * RING_SECONDS
+            clock[0] += 1.5 * PASSING_SECONDS
             read.append(name)
             return real(*given, **named)
 

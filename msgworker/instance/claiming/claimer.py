@@ -315,16 +315,12 @@ class Claimer:
             topic = topic_of(one.topic)
             (limited.setdefault(topic, []) if topic in topics else tried).append(one)
         rows = self._flag(tried, me) if tried else []
+        # Of these an operator has changed the topic since the look: a permit of it decides.
+        moved = [row.msg_id for row in rows if topic_of(row.topic) in topics]
         for topic, ones in limited.items():
             won, asked = self._flag_limited(topic, ones, me)
+            moved += [row.msg_id for row in won if topic_of(row.topic) != topic]
             rows, tried = rows + won, tried + asked
-        seen_as = {one.msg_id: topic_of(one.topic) for one in tried}
-        moved = [  # an operator has changed the topic since the look: a permit decides
-            row.msg_id
-            for row in rows
-            if (now := topic_of(row.topic)) != (seen := seen_as[row.msg_id])
-            and (now in topics or seen in topics)
-        ]
         if moved:
             self.release(self._link, moved, me=me)
             self._shared.in_flight.look_again.append(min(moved))

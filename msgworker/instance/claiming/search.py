@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -43,7 +43,7 @@ IDLE_WINDOW = 128
 FORGET_SECONDS = 1.0
 LEAST_SPAN, MOST_SPAN, MOST_STEPS = 256, 16_000, 8
 """The least and the most rows of a step past messages of other topics, and the steps of a look."""
-RING_SECONDS = 0.02
+PASSING_SECONDS = 0.02
 """A look that has taken this long makes no further step past messages of other topics; the next
 look continues there."""
 DUE_SECONDS = 0.02
@@ -144,9 +144,9 @@ class Search:
         _mark: where the window begins. _at: the same where rows of some topics alone are read.
         _end: behind it are rows that this search has not read; _ends: where that was at the last
         two `_forget`. _span: how many rows of all topics a step reads. _read_again_at: when to
-        begin again at the start; _ring_at: when to step the ring. _passing: this look is not past
-        rows of other topics yet. _since: the place in the rows that have become due. _width: how
-        many times more rows than wanted heads a window reads.
+        begin again at the start; _cursor_at: when to step the cursor. _passing: this look is not
+        past rows of other topics yet. _since: the place in the rows that have become due. _width:
+        how many times more rows than wanted heads a window reads.
         """
         self.tables = tables
         self.topics = topics
@@ -235,11 +235,11 @@ class Search:
                 if len(chooser.own) < enough or self._turn % 8 == 0:  # none starves
                     over = self._look_window_among(conn, chooser, WINDOW, enough, those)
                     round_over = (
-                        self._look_ring_among(conn, chooser, enough, those, rows=False) and over
+                        self._look_objects_among(conn, chooser, enough, those, rows=False) and over
                     )
                     chooser.oldest_first()
             else:
-                round_over = self._look_ring_among(conn, chooser, enough, those)
+                round_over = self._look_objects_among(conn, chooser, enough, those)
             complete = round_over and self._cursor.clean
             self._from_start = True
         found, self._overtaken = chooser.chosen(want, self._overtaken, whole=whole)
@@ -427,7 +427,7 @@ class Search:
             again_at = max(self._read_again_at, now) + READ_AGAIN * (now - begun)
             self._read_again_at = min(again_at, now + LONGEST_REST_SECONDS)
             self._span = min(MOST_SPAN, self._span * 2)
-            if now - begun_at > RING_SECONDS:
+            if now - begun_at > PASSING_SECONDS:
                 self._passing = len(chooser.own) < enough
                 break
         else:
@@ -475,7 +475,8 @@ class Search:
                 limit=size,
                 span=max(PAGE, self._span),
             )
-            found = self._heads_of(conn, (row.msg_id for row in step.rows if chooser.can_run(row)))
+            ids = [row.msg_id for row in step.rows if chooser.can_run(row)]
+            found = candidates.heads_of(conn, self.tables, ids)
             for row in found:
                 chooser.offer(row)
             if found and by_age:
@@ -483,14 +484,10 @@ class Search:
             elif step.last is not None:
                 at = step.last + 1
             self._keep(chooser, found)
-            if found or step.whole or time.monotonic() - begun > RING_SECONDS:
+            if found or step.whole or time.monotonic() - begun > PASSING_SECONDS:
                 break
         self._end = at
         return len(found)
-
-    def _heads_of(self, conn: Connection, ids: Iterable[int]) -> list[Candidate]:
-        asked = list(ids)
-        return candidates.heads_of(conn, self.tables, asked) if asked else []
 
     def _keep(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> None:
         """Where no index gives rows by age: keep the ids of these rows, and read them again until
@@ -499,7 +496,7 @@ class Search:
             self._found |= {row.msg_id: None for row in rows[:PAGE] if chooser.can_run(row)}
 
     def _look_at_found(self, conn: Connection, chooser: HeadChooser, those: Those) -> None:
-        rows = self._heads_of(conn, self._found)
+        rows = candidates.heads_of(conn, self.tables, list(self._found))
         self._found.clear()
         rows = [row for row in rows if those.has(row) and row.same not in self._blocked]
         self._keep(chooser, rows)
@@ -524,7 +521,7 @@ class Search:
             chooser.offer(row)
         return found
 
-    def _look_ring_among(
+    def _look_objects_among(
         self,
         conn: Connection,
         chooser: HeadChooser,
@@ -553,7 +550,7 @@ class Search:
                 self._keep(chooser, self._cursor.rows)
             if over or len(chooser.own) > before:
                 break
-            if time.monotonic() - begun > RING_SECONDS:
+            if time.monotonic() - begun > PASSING_SECONDS:
                 break
         if len(chooser.own) == before:
             now = time.monotonic()

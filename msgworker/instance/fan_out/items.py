@@ -231,9 +231,8 @@ class Recorder:
         except Exception as error:
             if not self._senders or not _is_refusal(error):
                 raise
-            while (
-                self._waiting
-            ):  # one by one, so that only the items whose messages are refused fail
+            # One by one, so that only the items whose messages are refused fail.
+            while self._waiting:
                 self._write_one(self._waiting[0])
                 del self._waiting[0]
         self._waiting.clear()
