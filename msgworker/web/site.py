@@ -588,6 +588,7 @@ def with_badges(route: BaseRoute) -> BaseRoute:
         if request.state.viewer is None or site.badges.age < BADGE_SECONDS:
             return await endpoint(request)
         reading = asyncio.ensure_future(_read_badges(site))
+        reading.add_done_callback(_seen)  # a page that fails first does not wait for it
         await asyncio.sleep(0)  # it has begun: a page that shows the overview shares the read
         token = PENDING.set(reading)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import json
 import re
@@ -13,13 +14,16 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
 
 import msgworker
 from msgworker import App
@@ -322,3 +326,29 @@ def test_each_rule_of_the_dashboard_names_tests_that_are_there() -> None:
         names = re.findall(r"`(test_\w+)`", named)
         assert names, rule
         assert [name for name in names if name not in homes()] == [], rule
+
+
+def test_an_error_of_the_badges_of_a_page_that_fails_is_not_logged_by_asyncio() -> None:
+    class Broken:
+        badges = SimpleNamespace(age=site.BADGE_SECONDS)
+
+        async def overview(self) -> None:
+            raise ValueError("hunter2")
+
+    async def fails(request: Request) -> Response:
+        await asyncio.sleep(0.01)
+        raise KeyError("of the page")
+
+    async def asked() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context))
+        state, app = {"viewer": object()}, SimpleNamespace(state=SimpleNamespace(site=Broken()))
+        request = Request({"type": "http", "state": state, "app": app})
+        route = site.with_badges(Route("/", fails))
+        assert isinstance(route, Route)
+        with pytest.raises(KeyError):
+            await route.endpoint(request)
+        gc.collect()
+        return found
+
+    assert asyncio.run(asked()) == []
