@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
 # --- The App as an argument: `msgworker show crm:app 42` is `msgworker show --app=crm:app 42`.
 #
-# Rule: an id is a number and an App is `pkg.module:app`, so they cannot be confused. A topic or
-# the id of an instance may look like an App: then the App is the first of two arguments.
+# Rule: an id is a number and an App is `pkg.module:app`, so they cannot be confused. A topic, the
+# id of an instance or the name of a schedule may look like an App: then the App is the first of
+# two. Where the first argument says what is to be done (`jobs show`), the App may also follow it.
 
 METAVAR = "PKG.MODULE:APP"
-_TEXTS = ("topic", "instance")  # arguments that may hold a colon
+ACTION = "action"
+_TEXTS = ("topic", "instance", "name")  # arguments that may hold a colon
 
 
 def is_reference(text: str) -> bool:
@@ -47,7 +49,8 @@ def takes_app(command: click.Command) -> bool:
 def app_as_option(
     ctx: click.Context, name: str, command: click.Command, args: Sequence[str]
 ) -> list[str]:
-    """The arguments of a command, with an App in the first place turned into --app.
+    """The arguments of a command, with an App in the first place, or behind an action, turned into
+    --app.
 
     Raises Usage if two Apps are given.
     """
@@ -60,29 +63,47 @@ def app_as_option(
         return given, words
 
     given, words = split(args)
-    if not words or not _is_app(command, given, words):
+    at = _place_of_app(command, given, words)
+    if at is None:
         return list(args)
-    ref, other = words[0], given.get("app_ref")
+    ref, other = words[at], given.get("app_ref")
     if other is not None and other != ref:
         raise Usage(f"two Apps are given, {ref} and --app {other}; give one")
     for place, text in enumerate(args):
         rest = [*args[:place], *args[place + 1 :]]
-        if text == ref and split(rest) == (given, words[1:]):
+        if text == ref and split(rest) == (given, [*words[:at], *words[at + 1 :]]):
             return [f"--app={ref}", *rest]
     raise AssertionError("unreachable")
 
 
-def _is_app(command: click.Command, given: dict[str, Any], words: list[str]) -> bool:
-    """Whether the first argument is the App."""
+def _place_of_app(command: click.Command, given: dict[str, Any], words: list[str]) -> int | None:
+    """Which argument is the App; None = none."""
     own = [param for param in command.params if isinstance(param, click.Argument)]
+    if not words:
+        return None
     if not own:  # the command has no other argument
-        return True
-    if not is_reference(words[0]) or own[0].name not in _TEXTS:
-        return is_reference(words[0])
+        return 0
+    at = 0
+    if own[0].name == ACTION and not is_reference(words[0]):
+        own, at = own[1:], 1
+    rest = words[at:]
+    if not rest or not is_reference(rest[0]):
+        return None
     known = given.get("app_ref") is not None or given.get("url") is not None
+    return at if _is_app(own, given, rest, known=known) else None
+
+
+def _is_app(
+    own: Sequence[click.Parameter], given: dict[str, Any], words: list[str], *, known: bool
+) -> bool:
+    """Whether the first of these arguments, which looks like an App, is it. own: those that the
+    command has there. known: the App or its database is given otherwise."""
+    if not own or own[0].name not in _TEXTS:
+        return True
     if own[0].name == "instance":  # of `release`: required unless --nobody is given
         return len(words) > (0 if given.get("nobody") else 1)
-    return len(words) > (len(own) if known else sum(param.required for param in own))
+    needed = own[0].name == "name" or known  # the name of a schedule stands behind an action
+    return len(words) > (len(own) if needed else sum(param.required for param in own))
 
 
 # --- The standard streams of a call, also if some were closed at its start.

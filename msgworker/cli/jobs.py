@@ -79,6 +79,10 @@ def jobs(
     """
     how = written(given)
     if action is not None and action not in ACTIONS:
+        if action.isascii() and action.isdigit():
+            raise Usage(
+                f"say what is to be done with it, such as: msgworker jobs show {action:.20}"
+            )
         raise Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
     if action is not None and job is None:
         raise Usage(f"name the job by its id: msgworker jobs {action} ID")

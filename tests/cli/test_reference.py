@@ -68,6 +68,40 @@ def options(command: str, *args: str) -> list[str]:
     return app_as_option(ctx, command, found, args)
 
 
+def takes_action(command: str) -> bool:
+    found = main.get_command(click.Context(main), command)  # type: ignore[attr-defined]
+    return any(one.name == "action" for one in found.params)
+
+
+def test_the_app_stands_before_an_action_or_behind_it(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 1)
+    sql(folder, "INSERT INTO msgworker_job (table_name, name) VALUES ('msgworker_message', 'a')")
+    acts = {
+        "jobs": ("show", "1"),
+        "schedules": ("pause", "crm:nightly"),  # a name that looks like an App
+        "db": ("version",),
+    }
+    assert set(acts) == {name for name in REST if takes_action(name)}
+    for command, (action, *rest) in acts.items():
+        first = crm(command, "crm:app", action, *rest)
+        for way in (("crm:app", *rest), (*rest, "--app", "crm:app")):
+            done = crm(command, action, *way)
+            assert (done.exit_code, done.stderr) == (first.exit_code, first.stderr)
+            assert done.stdout.splitlines()[:2] == first.stdout.splitlines()[:2]
+        says = "no schedule 'crm:nightly'" if command == "schedules" else ""
+        assert (first.exit_code, says in first.stderr) == (5 if says else 0, True), first.stderr
+    for wrong, says in (
+        (("jobs", "show", "crm:app"), "msgworker jobs show ID"),
+        (("jobs", "crm:app", "show"), "msgworker jobs show ID"),
+        (("jobs", "stop", "crm:app", "1"), "unknown action 'stop'"),
+        (("jobs", "crm:app", "1"), "msgworker jobs show 1"),
+        (("jobs", "show", "crm:app", "1", "--app", "billing:app"), "two Apps are given"),
+        (("schedules", "crm:app", "pause"), "msgworker schedules pause NAME"),
+    ):
+        done = crm(*wrong)
+        assert (done.exit_code, says in done.stderr) == (2, True), (wrong, done.stderr)
+
+
 @pytest.mark.parametrize("command", REST)
 def test_the_app_as_an_argument_is_the_app_as_an_option(
     crm: Cli, folder: Path, command: str
@@ -77,6 +111,8 @@ def test_the_app_as_an_argument_is_the_app_as_an_option(
     ways = [("crm:app", *rest), ("--app=crm:app", "crm:app", *rest), (*rest, "--app", "crm:app")]
     if not rest or rest[0].startswith("--"):
         ways.append((*rest, "crm:app"))
+    elif takes_action(command):
+        ways.append((rest[0], "crm:app", *rest[1:]))
     for way in ways:
         found = options(command, *way)
         assert [word for word in found if word not in ("--app", "--app=crm:app", "crm:app")] == [
@@ -116,6 +152,13 @@ def test_the_app_as_an_argument_is_the_app_as_an_option(
         ("pause", ["crm:app", "order:created"], "crm:app", ["order:created"]),
         ("pause", ["--app", "crm:app", "a:b"], "crm:app", ["--app", "crm:app", "a:b"]),
         ("pause", ["--url", "sqlite:///x", "a:b"], None, ["--url", "sqlite:///x", "a:b"]),
+        ("jobs", ["show", "crm:app", "17"], "crm:app", ["show", "17"]),
+        ("jobs", ["--json", "show", "crm:app", "17"], "crm:app", ["--json", "show", "17"]),
+        ("jobs", ["show", "17"], None, ["show", "17"]),
+        ("schedules", ["pause", "a:b"], None, ["pause", "a:b"]),
+        ("schedules", ["pause", "crm:app", "a:b"], "crm:app", ["pause", "a:b"]),
+        ("schedules", ["pause", "a:b", "--app", "c:d"], None, ["pause", "a:b", "--app", "c:d"]),
+        ("db", ["upgrade", "crm:app", "--sql"], "crm:app", ["upgrade", "--sql"]),
         ("status", ["crm"], "crm", []),
         ("drain", ["--threads", "2", "../crm:app"], "../crm:app", ["--threads", "2"]),
         ("status", ["-x:y"], "error", []),
