@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from msgworker.coordination.partitions import LOOK_PER_MEMBER, LOOK_SECONDS
-from msgworker.instance.claiming.search import WINDOW
+from msgworker.instance.claiming.passes import WINDOW
 
 
 @dataclass(frozen=True, slots=True)

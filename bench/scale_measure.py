@@ -19,8 +19,8 @@ from bench.process import Counts, watch
 from bench.seeding import TABLE, TOPIC, Rows, fill
 from msgworker import App, Message, MessageTable
 from msgworker.coordination import DatabaseLocks
-from msgworker.instance.claiming.finder import SliceSearch
-from msgworker.instance.claiming.search import Search
+from msgworker.instance.claiming.passes import SliceSearch
+from msgworker.instance.claiming.search import TableSearch
 from msgworker.store import lease, pauses, recover
 from msgworker.table import Slice
 
@@ -110,7 +110,7 @@ def _work(
     assert mine.tables is not None
     counts = Counts()
     watch(mine, counts, worker)
-    with _counting(Search, "look") as looks:
+    with _counting(TableSearch, "look") as looks:
         begun, before = time.monotonic(), server.cpu()
         report = worker.drain(linger=0)
     seconds, cpu = time.monotonic() - begun, server.cpu() - before
@@ -167,9 +167,9 @@ def _looks(app: App, server: Server) -> dict[str, float]:
     t = app.tables
     found = {}
     for slots in (1, 1000):
-        search = Search(t, None)
+        search = TableSearch(t, None)
 
-        def look(conn: sa.Connection, search: Search = search, slots: int = slots) -> object:
+        def look(conn: sa.Connection, search: TableSearch = search, slots: int = slots) -> object:
             return search.look(conn, want=THREADS, held=0, slot=1, slots=slots)
 
         found[slots] = _cost(app, server, look, REPEAT)

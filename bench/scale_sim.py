@@ -22,7 +22,7 @@ from bench.scale_costs import (
     look_ms,
 )
 from msgworker.coordination import round_robin, sticky
-from msgworker.instance.claiming.search import WINDOW
+from msgworker.instance.claiming.passes import WINDOW
 
 
 def wasted_claims(

@@ -38,8 +38,8 @@ DECIDING = {
     "ticks.py": "test_ticks.py",
     "limit.py": "test_limit.py",
     "instance/claiming/capacity.py": "instance",
-    "instance/claiming/choice.py": "instance",
     "instance/claiming/drain.py": "instance",
+    "instance/claiming/heads.py": "instance",
     "instance/running/outcome.py": "contract/test_outcomes.py instance",
     "table/tables.py": "store/test_claim.py store/test_settle.py",
 }

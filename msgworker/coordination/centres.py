@@ -92,7 +92,7 @@ def check_instance_type(value: Any) -> str:
 class _Fixed:
     """A member whose slice never changes."""
 
-    settled = True
+    steady = True
 
     def __init__(self, where: Slice, info: Mapping[str, Any]) -> None:
         self._where = where

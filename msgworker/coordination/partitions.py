@@ -301,7 +301,7 @@ class Member(Moving):
         super().__init__(standing, "partitions")
         self.scope = scope
         self.owner = ""
-        self.settled = False
+        self.steady = False
         self._kept = standing.tables.spec.shards
         self._prefix = scope.prefix(standing.tables.spec)
         self._member: Lease | None = None
@@ -333,7 +333,7 @@ class Member(Moving):
 
     def reach(self) -> Slice | None:
         with self.lock:
-            if self.leaving or not self.settled:
+            if self.leaving or not self.steady:
                 return None
             return Slice("shard", columns(self._mine(), self.scope.shards, self._kept))
 
@@ -373,9 +373,9 @@ class Member(Moving):
         self._give_up(target)
         wanted = [n for n, to in target.items() if to == self.owner and n not in self._held]
         self._take([n for n in wanted if n not in owners])
-        self.settled = all(n in self._held for n, to in target.items() if to == self.owner)
+        self.steady = all(n in self._held for n, to in target.items() if to == self.owner)
         pause = min(self._beat, max(LOOK_SECONDS, LOOK_PER_MEMBER * len(members)))
-        if self._draining or not self.settled:
+        if self._draining or not self.steady:
             pause = min(pause, max(MOVING_SECONDS, MOVING_PER_MEMBER * len(members)))
         return pause * random.uniform(0.9, 1.0)  # never longer: a heartbeat is promised
 
@@ -423,7 +423,7 @@ class Member(Moving):
             lost, self._held = self._held, {}
             self._draining.clear()
             self._member = None
-        self.settled = False
+        self.steady = False
         self._log("lost", list(lost), f"the lease of member {self.owner} was lost")
 
     def _give_up(self, target: Mapping[int, str]) -> None:

@@ -155,7 +155,7 @@ class Walker(Moving):
         self.wake()
 
     @property
-    def settled(self) -> bool:
+    def steady(self) -> bool:
         """Whether nothing could run in any shard when it was last looked at."""
         return self._seen.issuperset(range(self.scope.shards))
 

@@ -87,7 +87,7 @@ class ScopeMember(Protocol):
         """The table has due messages within `reach`: look in all of it again."""
 
     @property
-    def settled(self) -> bool:
+    def steady(self) -> bool:
         """Whether it has looked in all of `reach`, and no more is about to be added."""
 
     def info(self) -> Mapping[str, Any]:

@@ -16,15 +16,14 @@ from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import IntegrityError
 
 from msgworker import ticks
-from msgworker.instance.claiming.choice import HeadChooser
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drain import DrainEnd, Next, Seen
 from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.search import Look, Search
+from msgworker.instance.claiming.heads import HeadChooser, Look, Search
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.running import batch
-from msgworker.instance.running.in_flight import InFlight, Lane, Phase, Quiesce
+from msgworker.instance.running.in_flight import InFlight, Lane, Quiesce, Step
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.settling.writer import Writer, settlement
@@ -331,7 +330,7 @@ def forgets_all() -> AbstractContextManager[None]:
 def never_quiet() -> AbstractContextManager[None]:
     """Quiesce: hands never run empty, and a message in quarantine is claimed beside others."""
     patches = ExitStack()
-    patches.enter_context(replaced(Quiesce, "step", lambda self, held, reason: Phase.EMPTY))
+    patches.enter_context(replaced(Quiesce, "step", lambda self, held, reason: Step.EMPTY))
     patches.enter_context(replaced(Claimer, "claim_alone", Claimer.claim))
     patches.enter_context(replaced(InFlight, "quarantined", lambda self, most: False))
     return patches

@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from msgworker import events, ticks
 from msgworker.instance import instance
 from msgworker.instance.claiming import capacity as permits
-from msgworker.instance.claiming import drain as pollpace
+from msgworker.instance.claiming import loop as pollpace
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.liveness import lease as ownlease
 from msgworker.instance.settling import settler

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.events import Claimed, Event, Events
-from msgworker.instance.claiming import drain, search
+from msgworker.instance.claiming import loop, search
 from msgworker.store import candidates, claim, lease, recover
 from tests.support.rounds import beat, fetch
 from tests.support.rows import edit, send
@@ -147,7 +147,7 @@ def test_a_sweep_leaves_what_is_in_hand(one, app, table):
 
 def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
     """Many looks, and no idle pause between them: a single one would take longer than we wait."""
-    monkeypatch.setattr(drain, "FIRST_PAUSE_SECONDS", 600.0)
+    monkeypatch.setattr(loop, "FIRST_PAUSE_SECONDS", 600.0)
     app = make_app(poll_seconds=600.0)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
@@ -192,7 +192,7 @@ class Held:
             read = getattr(candidates, name)
             monkeypatch.setattr(candidates, name, lambda *a, read=read, **k: self._read(read, a, k))
         monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.search = search.Search(app.tables, None)
+        self.search = search.TableSearch(app.tables, None)
         edit(app, *send(app, "ended"), status=2)
 
     def _read(self, read: Any, what: Any, how: Any) -> Any:

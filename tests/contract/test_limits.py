@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
-from msgworker.instance.claiming import choice, search
+from msgworker.instance.claiming import passes, search
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
 from msgworker.limit import Limit
@@ -247,7 +247,7 @@ def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatc
 @pytest.mark.requires("looks_by_object")
 def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatch):
     monkeypatch.setattr(candidates, "PAGE", 100)
-    monkeypatch.setattr(choice, "WINDOW", 100)
+    monkeypatch.setattr(passes, "WINDOW", 100)
     limited(app, max_running=1)
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(None, f"m{i:03}") for i in range(900)])
@@ -260,8 +260,8 @@ def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeyp
         return real(*args, **options)
 
     monkeypatch.setattr(candidates, "heads", seen)
-    monkeypatch.setattr(choice, "READ_AGAIN", 1000.0)  # however slow the machine is
-    one = search.Search(app.tables, None)
+    monkeypatch.setattr(passes, "READ_AGAIN", 1000.0)  # however slow the machine is
+    one = search.TableSearch(app.tables, None)
     one.but = frozenset(["t"])
     for busy, new in ((False, ("a", "z")), (True, ("a2", "z2"))):
         wanted |= set(send(app, *new, topic="free"))
@@ -281,7 +281,7 @@ def test_limited_messages_without_an_object_are_not_proposed_among_others(app):
     limited(app, "free")
     waiting = set(send(app, *[None] * 30))
     (free,) = send(app, None, topic="free")
-    one = search.Search(app.tables, None)
+    one = search.TableSearch(app.tables, None)
     one.but = frozenset(["t"])
     found: set[int] = set()
     with app.engine.connect() as conn:
@@ -334,7 +334,7 @@ def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, m
     limited(sqlite_app, max_running=1)
     with sqlite_app.engine.begin() as conn:
         sqlite_app.send_many(conn, "t", [(None, i) for i in range(600)])
-    one = search.Search(sqlite_app.tables, None)
+    one = search.TableSearch(sqlite_app.tables, None)
     one.but = frozenset(["t"])
     running = candidates.Candidate(1, "x", 1, 0, 0, "free", 0)
     by_age = candidates.Among([running], 1, False)

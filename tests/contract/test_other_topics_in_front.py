@@ -9,7 +9,7 @@ import pytest
 
 from msgworker import App
 from msgworker.instance.claiming import search as searching
-from msgworker.instance.claiming.search import PASSING_SECONDS, Search
+from msgworker.instance.claiming.search import PASSING_SECONDS, TableSearch
 from msgworker.store import candidates
 
 IN_FRONT = 6_000
@@ -18,14 +18,14 @@ LOOKS = 15
 WHY = ["not chosen", "paused", "limited"]
 
 
-def made(app: App, why: str) -> Search:
+def made(app: App, why: str) -> TableSearch:
     """A search that leaves out the topic "slow"."""
     if why == "limited":  # the other one has a search of its own
-        search = Search(app.tables, frozenset(["fast"]))
+        search = TableSearch(app.tables, frozenset(["fast"]))
         search.only = frozenset(["fast"])
         return search
     chosen = why == "not chosen"
-    search = Search(app.tables, frozenset(["fast"]) if chosen else frozenset(["fast", "slow"]))
+    search = TableSearch(app.tables, frozenset(["fast"]) if chosen else frozenset(["fast", "slow"]))
     search.paused = frozenset() if chosen else frozenset(["slow"])
     return search
 
@@ -35,7 +35,7 @@ def sent(app: App, topic: str, objects: list[str | None]) -> None:
         app.send_many(conn, topic, [(None, name) for name in objects])
 
 
-def look(app: App, search: Search, want: int = 10) -> list[Any]:
+def look(app: App, search: TableSearch, want: int = 10) -> list[Any]:
     with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         return search.look(conn, want=want, held=0).candidates
 

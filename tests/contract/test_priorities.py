@@ -13,9 +13,9 @@ from tenacity.wait import wait_none
 
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.instance.claiming import choice
-from msgworker.instance.claiming.choice import SHARE
-from msgworker.instance.claiming.search import Search
+from msgworker.instance.claiming import heads
+from msgworker.instance.claiming.heads import SHARE
+from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.state import Controls
 from msgworker.store import claim
 from msgworker.table import URGENT
@@ -27,7 +27,7 @@ from tests.support.tables import OTHER_NAMES
 NOW = {"linger": 0, "threads": 1}
 
 
-def claims(app: App, search: Search, want: int) -> list[int]:
+def claims(app: App, search: TableSearch, want: int) -> list[int]:
     """The ids of the next claim, in its order; each is done at once."""
     with app.engine.connect() as conn:
         found = search.look(conn, want=want, held=0).candidates
@@ -80,7 +80,7 @@ def test_a_priority_out_of_range_is_refused_before_anything_is_sent(app, table, 
 def test_urgent_messages_are_claimed_at_once_before_all_that_wait(app):
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(None, f"o{i}") for i in range(3000)])
-    search = Search(app.tables, None)
+    search = TableSearch(app.tables, None)
     claims(app, search, 4)
     urgent = send(app, *[f"u{i}" for i in range(10)], priority=5)
     search.forget()
@@ -92,7 +92,7 @@ def test_urgent_messages_are_claimed_at_once_before_all_that_wait(app):
 def test_of_every_eight_messages_claimed_one_is_the_oldest(app):
     """However many of a higher priority come."""
     old = send(app, *[f"o{i}" for i in range(4)])
-    search = Search(app.tables, None)
+    search = TableSearch(app.tables, None)
     order: list[int] = []
     for i in range(4 * SHARE):
         send(app, f"u{i}", f"v{i}", priority=1 + i % 3)
@@ -103,7 +103,7 @@ def test_of_every_eight_messages_claimed_one_is_the_oldest(app):
 def test_messages_with_a_priority_do_not_starve_each_other(app):
     (low,) = send(app, "low", priority=1)
     send(app, *[f"p{i}" for i in range(3)])
-    search = Search(app.tables, None)
+    search = TableSearch(app.tables, None)
     order: list[int] = []
     while low not in order:
         send(app, f"u{len(order)}", f"v{len(order)}", priority=9)
@@ -116,7 +116,7 @@ def test_any_messages_keep_their_order_and_the_highest_heads_come_first(app, see
     """Random objects, priorities and claims: in every claim the heads of the highest priority are
     taken, but for the share of the oldest; and no object's message before an earlier one."""
     chance = random.Random(seed)
-    search = Search(app.tables, None)
+    search = TableSearch(app.tables, None)
     waiting: dict[int, tuple[str | None, int]] = {}
     order: list[int] = []
     for _ in range(15):
@@ -150,14 +150,14 @@ def test_any_messages_keep_their_order_and_the_highest_heads_come_first(app, see
 
 def test_what_cannot_start_does_not_hide_lower_priorities(app, monkeypatch):
     """A page of messages behind others, and a page of a topic without a handler."""
-    monkeypatch.setattr(choice, "LEAST_ROWS", 4)
-    monkeypatch.setattr(choice, "BEHIND", 4)
-    monkeypatch.setattr(choice, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(heads, "LEAST_ROWS", 4)
+    monkeypatch.setattr(heads, "BEHIND", 4)
+    monkeypatch.setattr(heads, "LOOK_SECONDS", 0.0)
     send(app, "hot", "x", "y", "z")
     send(app, *["hot"] * 9, priority=9)
     send(app, *"mnopqr", topic="unhandled", priority=8)
     (high,) = send(app, "c", priority=1)
-    search = Search(app.tables, frozenset({"t"}))
+    search = TableSearch(app.tables, frozenset({"t"}))
     found: list[int] = []
     with app.engine.connect() as conn:
         for _ in range(6):
@@ -181,7 +181,7 @@ def test_urgent_messages_of_another_share_are_taken_too(app):
     """The instance whose share they are in may be busy."""
     send(app, *[f"o{i}" for i in range(40)])
     urgent = send(app, *[f"u{i}" for i in range(6)], priority=1)
-    search = Search(app.tables, None)
+    search = TableSearch(app.tables, None)
     with app.engine.connect() as conn:
         look = search.look(conn, want=7, held=0, slot=1, slots=4)
     assert [c.msg_id for c in look.candidates][:6] == urgent
@@ -209,7 +209,7 @@ def test_delayed_messages_come_by_priority_when_their_instant_has_come(app):
     (high,) = send(app, "b", at=past, priority=2)
     (higher,) = send(app, "c", priority=3)
     send(app, "later", delay=3600, priority=9)
-    search = Search(app.tables, None)
+    search = TableSearch(app.tables, None)
     assert claims(app, search, 4)[:2] == [higher, high]
 
 

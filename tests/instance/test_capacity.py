@@ -19,7 +19,7 @@ from msgworker.instance.claiming.capacity import (
     LimitPoller,
     RunLength,
 )
-from msgworker.instance.claiming.search import Look
+from msgworker.instance.claiming.heads import Look
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.in_flight import InFlight, Lane
 from msgworker.instance.running.pool import NEWEST_SHARE, Lanes

@@ -12,9 +12,9 @@ from msgworker.instance.running.in_flight import (
     Execution,
     InFlight,
     Lane,
-    Phase,
     Quiesce,
     Reason,
+    Step,
 )
 from msgworker.store.rows import Row
 from tests.support.ticking import Ticking
@@ -80,18 +80,18 @@ ALONE, NEW_ID = Reason.QUARANTINE, Reason.NEW_ID
 
 def test_empty_hands_are_empty_at_once() -> None:
     one = Quiesce(Ticking())
-    assert one.step(0, ALONE) is Phase.EMPTY
+    assert one.step(0, ALONE) is Step.EMPTY
     assert (one.active, one.reason) == (False, None)
 
 
 def test_it_begins_once_and_lasts_until_nothing_is_in_hand() -> None:
     clock = Ticking()
     one = Quiesce(clock)
-    assert one.step(3, ALONE) is Phase.BEGUN
+    assert one.step(3, ALONE) is Step.BEGUN
     assert (one.active, one.reason) == (True, ALONE)
     clock.now += 5.0
-    assert one.step(1, ALONE) is Phase.QUIESCING
-    assert one.step(0, ALONE) is Phase.EMPTY
+    assert one.step(1, ALONE) is Step.QUIESCING
+    assert one.step(0, ALONE) is Step.EMPTY
     assert (one.active, one.reason) == (False, None)
 
 
@@ -99,16 +99,16 @@ def test_where_handlers_take_longer_work_goes_on_for_a_while_and_the_next_time_i
     clock = Ticking()
     one = Quiesce(clock)
     for seconds in (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, LONGEST_SECONDS, LONGEST_SECONDS):
-        assert one.step(1, NEW_ID) is Phase.BEGUN
+        assert one.step(1, NEW_ID) is Step.BEGUN
         clock.now += seconds
-        assert one.step(1, NEW_ID) is Phase.QUIESCING
+        assert one.step(1, NEW_ID) is Step.QUIESCING
         clock.now += 0.1
-        assert one.step(1, NEW_ID) is Phase.PAUSE
+        assert one.step(1, NEW_ID) is Step.PAUSE
         assert not one.active
         clock.now += PAUSE_SECONDS - 0.2
-        assert one.step(1, NEW_ID) is Phase.PAUSE
+        assert one.step(1, NEW_ID) is Step.PAUSE
         clock.now += 0.2
-        assert one.step(1, NEW_ID) is Phase.OPEN
+        assert one.step(1, NEW_ID) is Step.OPEN
 
 
 def test_once_they_were_empty_it_is_short_again() -> None:
@@ -116,11 +116,11 @@ def test_once_they_were_empty_it_is_short_again() -> None:
     one = Quiesce(clock)
     one.step(1, ALONE)
     clock.now += 5.1
-    assert one.step(1, ALONE) is Phase.PAUSE
-    assert one.step(0, ALONE) is Phase.EMPTY
-    assert one.step(1, ALONE) is Phase.BEGUN
+    assert one.step(1, ALONE) is Step.PAUSE
+    assert one.step(0, ALONE) is Step.EMPTY
+    assert one.step(1, ALONE) is Step.BEGUN
     clock.now += 5.1
-    assert one.step(1, ALONE) is Phase.PAUSE
+    assert one.step(1, ALONE) is Step.PAUSE
 
 
 def test_without_a_reason_it_ends_and_the_next_time_is_as_long_as_it_had_become() -> None:
@@ -130,7 +130,7 @@ def test_without_a_reason_it_ends_and_the_next_time_is_as_long_as_it_had_become(
     clock.now += 5.1
     one.step(1, ALONE)
     one.end()
-    assert one.step(1, NEW_ID) is Phase.BEGUN
+    assert one.step(1, NEW_ID) is Step.BEGUN
     assert one.reason is NEW_ID
     clock.now += 9.9
-    assert one.step(1, NEW_ID) is Phase.QUIESCING
+    assert one.step(1, NEW_ID) is Step.QUIESCING

@@ -67,7 +67,7 @@ def test_an_empty_segment_is_left_alone_for_two_seconds_and_then_looked_at_again
     one.step()
     pause = one.step()
     assert 1.9 < pause <= 2.0
-    assert one.settled
+    assert one.steady
     clock.now += 1.9
     one.step()
     assert one.slice() is None
@@ -80,7 +80,7 @@ def test_a_segment_that_somebody_else_has_is_tried_again_soon(app, locks):
     lease = locks.acquire("s", "else", 30)
     one, _ = walker(app, Segments(locks, {"s": [0]}))
     assert 0.05 <= one.step() <= 0.15
-    assert not one.settled
+    assert not one.steady
     locks.release(lease)
     one.step()
     assert one.slice() is not None

@@ -16,9 +16,8 @@ from sqlalchemy.schema import CreateIndex
 from msgworker import App, MessageTable, RetryLater
 from msgworker.coordination.centres import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.instance.claiming.choice import WINDOW
-from msgworker.instance.claiming.finder import BEHIND, AgeSearch, SliceSearch
-from msgworker.instance.claiming.search import Search
+from msgworker.instance.claiming.passes import BEHIND, WINDOW, AgeSearch, SliceSearch
+from msgworker.instance.claiming.search import TableSearch
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import apply
 from msgworker.store import candidates, claim, done
@@ -268,7 +267,7 @@ def test_a_look_everywhere_is_bounded_however_many_instances_live(app, monkeypat
 
         monkeypatch.setattr(candidates, source.__name__, counted)
     send(app, *[f"o{i}" for i in range(200)])
-    found = Search(app.tables, None)
+    found = TableSearch(app.tables, None)
     monkeypatch.setattr(found, "_look_window", lambda *_: False)  # as where it is full of others'
     with app.engine.connect() as conn:
         found.look(conn, want=100, held=0, slot=1, slots=1000)

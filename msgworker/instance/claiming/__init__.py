@@ -1,4 +1,5 @@
-"""The claim loop: how many lanes to claim, where to look, what to flag, when to look again.
+"""The claim loop: when to look, how much to claim, where, which rows are read, which of them are
+heads, their flags, and whether all is done.
 
-In order: loop, drain, capacity, finder, search, choice, claimer.
+In order: loop, capacity, finder, search, passes, heads, claimer, drain.
 """

@@ -1,5 +1,6 @@
-"""How many lanes to hold, how far to read ahead, how many heads to take from the shares of other
-instances, and when to try limited topics."""
+"""How much may be claimed now: how many lanes to hold (`LaneLimit`), how far to read ahead behind
+each head (`RunLength`), how many heads to take from the shares of other instances (`Contention`),
+and which limited topics to try (`LimitPoller`). None of them reads a table."""
 
 from __future__ import annotations
 
@@ -11,8 +12,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
-from msgworker.instance.claiming.choice import LONGEST_REST_SECONDS
-from msgworker.instance.claiming.search import Look
+from msgworker.instance.claiming.heads import LONGEST_REST_SECONDS, Look
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.state import Controls
 from msgworker.message import topic_of
@@ -276,7 +276,7 @@ LEFT_TO_OTHERS, LEFT_TO_OTHERS_IDLE = 20.0, 4.0
 thread is idle."""
 
 
-class Waits(enum.Enum):
+class TopicWaits(enum.Enum):
     """What a topic waits for, as of its last try. NO: for nothing that is known."""
 
     NO = enum.auto()
@@ -292,14 +292,14 @@ class _Topic:
     token_at: when the next token comes. All are on the clock. from_start: the look that found
     nothing began at the very start of the table."""
 
-    waits: Waits = Waits.NO
+    waits: TopicWaits = TopicWaits.NO
     look_at: float = 0.0
     not_before: float = 0.0
     token_at: float = 0.0
     from_start: bool = True
     pause: float = FIRST_PAUSE_SECONDS
 
-    def retry_in(self, now: float, waits: Waits, seconds: float = 0.0) -> None:
+    def retry_in(self, now: float, waits: TopicWaits, seconds: float = 0.0) -> None:
         self.waits, self.look_at, self.not_before = waits, now + seconds, 0.0
 
     def next_pause(self) -> float:
@@ -344,7 +344,7 @@ class LimitPoller:
         if len(left) < len(self._ours):
             self._ours = left
             for of in self._topics.values():
-                if of.waits is Waits.PERMIT:
+                if of.waits is TopicWaits.PERMIT:
                     of.look_at = 0.0
 
     def due(self) -> list[str]:
@@ -374,42 +374,44 @@ class LimitPoller:
         now, of = self._clock(), self._of(topic)
         if free is None:
             of.retry_in(
-                now, Waits.LOCK, min(of.next_pause(), TOKENS_SECONDS) * random.uniform(0.5, 1.0)
+                now,
+                TopicWaits.LOCK,
+                min(of.next_pause(), TOKENS_SECONDS) * random.uniform(0.5, 1.0),
             )
         elif free.starts <= 0 and free.permits > 0:
             of.token_at = now + free.next_in
-            of.retry_in(now, Waits.TOKEN, max(free.next_in, self._portion(free)))
+            of.retry_in(now, TopicWaits.TOKEN, max(free.next_in, self._portion(free)))
         elif free.starts <= 0:
-            of.retry_in(now, Waits.PERMIT, of.next_pause())
+            of.retry_in(now, TopicWaits.PERMIT, of.next_pause())
         else:
             of.pause = FIRST_PAUSE_SECONDS
             if not won:  # others have claimed what was found
-                of.retry_in(now, Waits.NO, RACE_SECONDS * random.uniform(0.5, 1.5))
+                of.retry_in(now, TopicWaits.NO, RACE_SECONDS * random.uniform(0.5, 1.5))
             elif won < free.starts or free.permits > free.tokens:
-                of.retry_in(now, Waits.NO, 0.0 if won < free.starts else self._portion(free))
+                of.retry_in(now, TopicWaits.NO, 0.0 if won < free.starts else self._portion(free))
             else:  # all permits are taken now
-                of.retry_in(now, Waits.PERMIT, of.next_pause())
+                of.retry_in(now, TopicWaits.PERMIT, of.next_pause())
 
     def looked(self, topic: str, look: Look, *, busy: bool) -> None:
         """After a look for a topic that found nothing. busy: no thread waits for work."""
         now, of = self._clock(), self._of(topic)
         rest = LEFT_TO_OTHERS if busy else LEFT_TO_OTHERS_IDLE
         rest = min(rest * look.seconds, LONGEST_REST_SECONDS)
-        waits = Waits.NOTHING if look.saw_all else Waits.NO
+        waits = TopicWaits.NOTHING if look.saw_all else TopicWaits.NO
         of.retry_in(now, waits, max(rest, min(self._longest, of.next_pause())))
         of.not_before, of.from_start = now + rest, look.from_start
 
     def woken(self) -> None:
         """After a wake: there may be messages now."""
         for of in self._topics.values():
-            if of.waits is Waits.NOTHING:
+            if of.waits is TopicWaits.NOTHING:
                 of.look_at, of.pause = of.not_before, FIRST_PAUSE_SECONDS
 
     def forget(self) -> None:
         """Try all topics again now, except those that wait for a token."""
         for of in self._topics.values():
-            if of.waits is not Waits.TOKEN:
-                of.retry_in(self._clock(), Waits.NO)
+            if of.waits is not TopicWaits.TOKEN:
+                of.retry_in(self._clock(), TopicWaits.NO)
 
     def wait(self) -> float | None:
         """Seconds until the next try, None = not before a lane ends."""
@@ -423,9 +425,9 @@ class LimitPoller:
         another instance ends one."""
         now, ahead = self._clock(), list[float]()
         for of in map(self._of, self._handled):
-            if of.waits in (Waits.NO, Waits.LOCK):
+            if of.waits in (TopicWaits.NO, TopicWaits.LOCK):
                 return 0.0
-            if of.waits is Waits.TOKEN:
+            if of.waits is TopicWaits.TOKEN:
                 ahead.append(max(0.0, of.token_at - now))
         return min(ahead, default=None)
 
@@ -433,23 +435,23 @@ class LimitPoller:
     def from_start(self) -> bool:
         """Whether all looks that found nothing began at the very start of the table."""
         ours = map(self._of, self._handled)
-        return all(of.from_start or of.waits is not Waits.NOTHING for of in ours)
+        return all(of.from_start or of.waits is not TopicWaits.NOTHING for of in ours)
 
     def rest(self) -> float | None:
         """For how many seconds none can start here, as far as is known; None = one may now."""
         now, rest = self._clock(), math.inf
         for of in map(self._of, self._handled):
-            if of.waits in (Waits.NO, Waits.LOCK):
+            if of.waits in (TopicWaits.NO, TopicWaits.LOCK):
                 return None
-            if of.waits is not Waits.NOTHING:
+            if of.waits is not TopicWaits.NOTHING:
                 rest = min(rest, max(0.0, of.look_at - now))
         return rest
 
     def moved(self) -> None:
         """The next look is in another slice: topics without messages may have some there."""
         for of in self._topics.values():
-            if of.waits is Waits.NOTHING:
-                of.retry_in(self._clock(), Waits.NO)
+            if of.waits is TopicWaits.NOTHING:
+                of.retry_in(self._clock(), TopicWaits.NO)
                 of.pause = FIRST_PAUSE_SECONDS
 
     # ------------------------------------------------------------

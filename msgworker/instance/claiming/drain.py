@@ -1,133 +1,35 @@
-"""How long the claim loop waits between two rounds, and when a drain is over."""
+"""When a drain is over: after several complete looks that found nothing, with nothing to wait for,
+and with nothing due in the table that it may handle.
+
+`DrainEnd` decides that, from what it is told; `DrainCheck` reads what it must know.
+"""
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 
-from msgworker.instance.claiming.search import Look
+from msgworker.db import Trouble, reason_of, trouble
+from msgworker.errors import SchemaError
+from msgworker.instance.claiming.capacity import LimitPoller
+from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.heads import Look
+from msgworker.instance.liveness.jobs import JobCloser
+from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.state import Setup, Shared
+from msgworker.queries.explain import Waits
+from msgworker.queries.instances import leases_ending
+from msgworker.queries.remaining import left
+from msgworker.schema import known
+from msgworker.store import ranked
 from msgworker.store.lease import Lease
+from msgworker.store.pauses import holding
 
-# --- How long the claim loop waits between two rounds.
-#
-# Not at all while there is work and a free lane, briefly while no lane is free, longer and longer
-# while idle. While messages are in flight there is a round at every tick, which settles finished
-# lanes and wakes threads, but looks become rarer if they find nothing; after a wake it looks at
-# once. Looks past many messages that may not be claimed (of a paused topic, for example) have no
-# idle pauses, but a pause longer than they took, to leave the database to others.
-
-FIRST_PAUSE_SECONDS = 0.01
-TICK_SECONDS = 0.01
-SOME_WON_SECONDS = 0.001
-"""The pause after a claim that won far fewer lanes than were wanted."""
-GROWTH = 1.3
-BUSY_GROWTH = 2.0
-LONGEST_BUSY_SECONDS = 0.25
-"""The longest time between two looks while messages are in flight and lanes are free."""
-LEFT_TO_OTHERS = 4.0
-"""The pause in and after a round over the objects, as a multiple of its time."""
-LONGEST_REST_SECONDS = 30.0
-
-
-class PollPace:
-    """Decides how long the claim loop pauses. Used by the fetcher's thread only.
-
-    poll_seconds: the longest pause while idle. drains: a drain waits long only for known times.
-    clock: monotonic seconds. jitter: the share of an idle pause that is waited.
-    """
-
-    def __init__(
-        self,
-        poll_seconds: float,
-        *,
-        drains: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = lambda: random.uniform(0.75, 1.0),
-    ) -> None:
-        self._longest = poll_seconds
-        self._drains = drains
-        self._clock = clock
-        self._jitter = jitter
-        self._pause = FIRST_PAUSE_SECONDS
-        self._busy = TICK_SECONDS  # between two looks while messages are in flight
-        self._look_at = 0.0
-        self._woken = False  # since the last look
-        self._round_since: float | None = None  # when the unfinished round over the objects began
-        self._look_seconds = 0.0  # of the last look of an unfinished round
-        self._rest = 0.0  # the pause after the last round
-
-    def restart(self) -> None:
-        """There may be work now: look at once, then start with the shortest idle pause."""
-        self._pause = FIRST_PAUSE_SECONDS
-        self._look_at, self._woken = 0.0, True
-
-    @property
-    def look_in(self) -> float:
-        """The seconds until the next look while messages are in flight, 0 = now."""
-        return max(0.0, self._look_at - self._clock())
-
-    def looked(self, look: Look) -> None:
-        """After a look of which nothing was claimed."""
-        now = self._clock()
-        if look.complete or look.round_over:
-            took = 0.0 if self._round_since is None else now - self._round_since
-            self._rest = min(LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
-            self._round_since, self._look_seconds = None, 0.0
-        else:
-            self._round_since = now if self._round_since is None else self._round_since
-            self._look_seconds = look.seconds
-
-    def after(
-        self, won: int, *, wanted: int, holding: bool, due_in: float | None, more: bool = True
-    ) -> float:
-        """The seconds to wait after a round.
-
-        won: how many lanes were claimed, -1 = it did not look. wanted: how many to hold at most.
-        more: there may be more to claim. holding: messages are in flight. due_in: seconds until a
-        drain has something to do again, if that is known.
-        """
-        if won > 0:
-            self._round_since, self._look_seconds, self._rest = None, 0.0, 0.0
-            self._pause = FIRST_PAUSE_SECONDS
-        if won > 0 and more:
-            self._look_at = 0.0
-            return 0.0 if won * 4 >= wanted else SOME_WON_SECONDS
-        if won < 0:
-            return TICK_SECONDS
-        woken, self._woken = self._woken, False
-        if won > 0 or holding:
-            wait = 0.0 if self._look_seconds else self._busy_seconds(found=won > 0, woken=woken)
-            self._look_at = self._clock() + wait
-            return TICK_SECONDS
-        if self._look_seconds:
-            return max(TICK_SECONDS, LEFT_TO_OTHERS * self._look_seconds)
-        if self._drains and due_in is None:
-            return FIRST_PAUSE_SECONDS
-        self._pause = min(self._longest, self._pause * GROWTH)
-        if due_in is not None:
-            return max(FIRST_PAUSE_SECONDS, min(self._pause, due_in))
-        return max(self._rest, self._pause * self._jitter())
-
-    def _busy_seconds(self, *, found: bool, woken: bool) -> float:
-        """The seconds until the next look while messages are in flight."""
-        if found and woken:  # often it is the next run of the same object: no reason to hurry
-            return TICK_SECONDS
-        if found or woken:  # producers may not wake us, or wake us before their commit
-            self._busy = TICK_SECONDS
-        else:
-            longest = max(TICK_SECONDS, min(LONGEST_BUSY_SECONDS, self._longest))
-            self._busy = min(longest, self._busy * BUSY_GROWTH)
-        return self._busy
-
-
-# --- When a drain is over: after several complete looks that found nothing, with nothing to wait
-# for, and with nothing due in the table that it may handle.
-#
-# Only `DrainEnd` decides that, for loop.py. Nothing here uses the database.
+# --- The decision, without a database.
 
 EMPTY_LOOKS = 3
 """How many complete looks in a row must find nothing before a drain may end."""
@@ -168,7 +70,7 @@ class Drain:
 class Seen:
     """What an instance knows after a round that claimed nothing.
 
-    in_flight: it has lanes, or handlers that run, also under a lost id. settled: no further slice
+    in_flight: it has lanes, or handlers that run, also under a lost id. steady: no further slice
     of the table is about to become ours. starts_in: seconds until a message of a limited topic may
     start, 0 = try now, None = none will. from_start: the looks that found no message of a limited
     topic began at the very start of the table. in_doubt: the answer to the last claim was lost.
@@ -176,7 +78,7 @@ class Seen:
     """
 
     in_flight: bool = False
-    settled: bool = True
+    steady: bool = True
     starts_in: float | None = None
     from_start: bool = True
     in_doubt: bool = False
@@ -218,7 +120,7 @@ class DrainEnd:
         self.due_in = None
         if seen.in_flight or self._will_start(seen):
             self.saw_work()
-        elif not seen.settled:
+        elif not seen.steady:
             self._empty_looks = 0
         elif look.complete or (look.round_over and not look.candidates):
             if self._drain is not None and not (look.from_start and seen.from_start):
@@ -289,3 +191,124 @@ class DrainEnd:
             if one.renewed_at == renewed_at and now < until:
                 awaited.append(left)
         return min(awaited, default=None)
+
+
+# --- What `DrainEnd` asks for is read here, and what it decides is done.
+
+
+class DrainCheck:
+    """Called by the fetcher's thread alone, after each look of which nothing was claimed.
+
+    undone: how many due messages that it may handle the table had at the last count.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        shared: Shared,
+        drain: Drain | None,
+        end: DrainEnd,
+        *,
+        finder: Finder,
+        claimer: Claimer,
+        limit_poller: LimitPoller,
+        recovery: Recovery,
+        jobs: JobCloser,
+        housekeep_now: Callable[[], None],
+    ) -> None:
+        self._setup, self._shared, self._link = setup, shared, claimer.link
+        self._drain, self._end = drain, end
+        self._finder, self._claimer = finder, claimer
+        self._limit_poller, self._recovery = limit_poller, recovery
+        self._jobs = jobs
+        self._housekeep_now = housekeep_now
+        self.undone = 0
+
+    def is_over(self, look: Look) -> bool:
+        """Whether the drain is over; if not, prepares the next look."""
+        in_flight, recoveries = self._shared.in_flight, self._recovery.begun
+        seen = Seen(
+            in_flight=bool(in_flight.lanes or in_flight.running),
+            steady=self._finder.steady,
+            starts_in=self._limit_poller.starts_in(),
+            from_start=self._limit_poller.from_start,
+            in_doubt=self._claimer.in_doubt,
+            recovering=self._recovery.under_way,
+        )
+        then = self._end.saw_nothing(look, seen)
+        if then is Next.ASK:
+            then = self._ask_what_is_coming()
+        if then is Next.COUNT:
+            then = self._count()
+            if then is Next.OVER and self._recovery.begun != recoveries:
+                then = Next.LOOK_AFRESH  # its messages may have been counted as another instance's
+        if then is Next.RELEASE_UNKNOWN:
+            self._claimer.resolve_doubt()
+        if then is Next.LOOK_EVERYWHERE:
+            self._finder.go_round()
+        if then in (Next.RELEASE_UNKNOWN, Next.LOOK_AFRESH, Next.LOOK_EVERYWHERE):
+            self._finder.forget(start=self._drain is not None)
+            self._limit_poller.forget()
+        return then is Next.OVER
+
+    def _ask_what_is_coming(self) -> Next:
+        if self._drain is None:
+            return Next.AGAIN
+        due_in = self.due_in(self._drain)
+        if due_in is not None or self._drain.linger <= 0:
+            return self._end.after_ask(due_in)
+        with self._link.statement() as conn:
+            ending = leases_ending(
+                *(conn, self._setup.tables),
+                within=self._drain.linger,
+                but=self._shared.identity.id,
+            )
+        lease_ends_in = self._end.lease_ends_in(ending)
+        if lease_ends_in == 0.0:
+            self._housekeep_now()  # which takes the lease over
+        return self._end.after_ask(None, lease_ends_in)
+
+    def due_in(self, drain: Drain) -> float | None:
+        """Seconds until the first message where we look becomes due, if a drain waits for it."""
+        setup, paused = self._setup, self._shared.controls.paused
+        with self._link.statement() as conn:
+            return ranked.due_in(
+                conn,
+                holding(setup.tables, paused),
+                topics=setup.topics,
+                paused=paused,
+                linger=drain.linger,
+                retry_linger=drain.retry_linger,
+                within=self._finder.reach,
+            )
+
+    def _count(self) -> Next:
+        if self._drain is not None and self._complete_jobs():  # what they have sent is there now
+            self._end.saw_work()
+            return Next.LOOK_AFRESH
+        setup, shared = self._setup, self._shared
+        asked = replace(setup.asked(shared.identity.ids), within=self._finder.reach)
+        with self._link.statement() as conn:
+            found = left(conn, holding(setup.tables, shared.controls.paused), asked)
+        due, refused = found.due_heads, len(self._claimer.rejected_rows)
+        self.undone = found.by[Waits.DUE] if due > refused else 0
+        with self._link.statement() as conn:
+            hides_rows = known.policies_changed(conn, setup.tables)
+        if hides_rows:
+            shared.stop.stop_for(
+                SchemaError(
+                    f"row-level security of table {setup.tables.spec.name} was switched on, or "
+                    "changed, while this drain ran: what it may not see is not counted. See "
+                    "`msgworker doctor`, and start it again"
+                )
+            )
+        return self._end.after_count(due=due, refused=refused)
+
+    def _complete_jobs(self) -> int:
+        try:
+            return self._jobs.run()
+        except Exception as error:  # it is not to decide whether a drain ends
+            if trouble(error) is Trouble.LOST:
+                raise
+            self._shared.log.warning("the look for ended jobs has failed: %s", reason_of(error))
+            return 0

@@ -1,7 +1,10 @@
-"""The claim loop: claims messages when lanes are free; and what wakes it."""
+"""The claim loop: claims messages when lanes are free; how long it waits between two rounds; and
+what wakes it.
+"""
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -10,22 +13,20 @@ from math import ceil
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.db import Trouble, of, reason_of, shares_sessions, trouble
-from msgworker.errors import SchemaError
+from msgworker.db import of, shares_sessions
 from msgworker.events import Looked
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drain import Drain, DrainEnd, Next, PollPace, Seen
+from msgworker.instance.claiming.drain import Drain, DrainCheck, DrainEnd
 from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.search import Look
+from msgworker.instance.claiming.heads import LONGEST_REST_SECONDS, Look
 from msgworker.instance.connections import Connections
 from msgworker.instance.liveness.jobs import JobCloser
 from msgworker.instance.liveness.recovery import Recovery
-from msgworker.instance.running.in_flight import Lane, Phase, Reason
+from msgworker.instance.running.in_flight import Lane, Reason, Step
 from msgworker.instance.running.pool import Lanes
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import Aside, Role, Setup, Shared
-from msgworker.queries.explain import Waits
 from msgworker.store.candidates import Candidate
 
 # --- Look ahead: look for the next heads while no lane is free yet.
@@ -87,10 +88,121 @@ class LookAhead:
         self._look = None
 
 
+# --- How long the claim loop waits between two rounds.
+#
+# Not at all while there is work and a free lane, briefly while no lane is free, longer and longer
+# while idle. While messages are in flight there is a round at every tick, which settles finished
+# lanes and wakes threads, but looks become rarer if they find nothing; after a wake it looks at
+# once. Looks past many messages that may not be claimed (of a paused topic, for example) have no
+# idle pauses, but a pause longer than they took, to leave the database to others.
+
+FIRST_PAUSE_SECONDS = 0.01
+TICK_SECONDS = 0.01
+SOME_WON_SECONDS = 0.001
+"""The pause after a claim that won far fewer lanes than were wanted."""
+GROWTH = 1.3
+BUSY_GROWTH = 2.0
+LONGEST_BUSY_SECONDS = 0.25
+"""The longest time between two looks while messages are in flight and lanes are free."""
+LEFT_TO_OTHERS = 4.0
+"""The pause in and after a round over the objects, as a multiple of its time."""
+
+
+class PollPace:
+    """Decides how long the claim loop pauses. Used by the fetcher's thread only.
+
+    poll_seconds: the longest pause while idle. drains: a drain waits long only for known times.
+    clock: monotonic seconds. jitter: the share of an idle pause that is waited.
+    """
+
+    def __init__(
+        self,
+        poll_seconds: float,
+        *,
+        drains: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = lambda: random.uniform(0.75, 1.0),
+    ) -> None:
+        self._longest = poll_seconds
+        self._drains = drains
+        self._clock = clock
+        self._jitter = jitter
+        self._pause = FIRST_PAUSE_SECONDS
+        self._busy = TICK_SECONDS  # between two looks while messages are in flight
+        self._look_at = 0.0
+        self._woken = False  # since the last look
+        self._round_since: float | None = None  # when the unfinished round over the objects began
+        self._look_seconds = 0.0  # of the last look of an unfinished round
+        self._rest = 0.0  # the pause after the last round
+
+    def restart(self) -> None:
+        """There may be work now: look at once, then start with the shortest idle pause."""
+        self._pause = FIRST_PAUSE_SECONDS
+        self._look_at, self._woken = 0.0, True
+
+    @property
+    def look_in(self) -> float:
+        """The seconds until the next look while messages are in flight, 0 = now."""
+        return max(0.0, self._look_at - self._clock())
+
+    def looked(self, look: Look) -> None:
+        """After a look of which nothing was claimed."""
+        now = self._clock()
+        if look.complete or look.round_over:
+            took = 0.0 if self._round_since is None else now - self._round_since
+            self._rest = min(LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
+            self._round_since, self._look_seconds = None, 0.0
+        else:
+            self._round_since = now if self._round_since is None else self._round_since
+            self._look_seconds = look.seconds
+
+    def after(
+        self, won: int, *, wanted: int, holding: bool, due_in: float | None, more: bool = True
+    ) -> float:
+        """The seconds to wait after a round.
+
+        won: how many lanes were claimed, -1 = it did not look. wanted: how many to hold at most.
+        more: there may be more to claim. holding: messages are in flight. due_in: seconds until a
+        drain has something to do again, if that is known.
+        """
+        if won > 0:
+            self._round_since, self._look_seconds, self._rest = None, 0.0, 0.0
+            self._pause = FIRST_PAUSE_SECONDS
+        if won > 0 and more:
+            self._look_at = 0.0
+            return 0.0 if won * 4 >= wanted else SOME_WON_SECONDS
+        if won < 0:
+            return TICK_SECONDS
+        woken, self._woken = self._woken, False
+        if won > 0 or holding:
+            wait = 0.0 if self._look_seconds else self._busy_seconds(found=won > 0, woken=woken)
+            self._look_at = self._clock() + wait
+            return TICK_SECONDS
+        if self._look_seconds:
+            return max(TICK_SECONDS, LEFT_TO_OTHERS * self._look_seconds)
+        if self._drains and due_in is None:
+            return FIRST_PAUSE_SECONDS
+        self._pause = min(self._longest, self._pause * GROWTH)
+        if due_in is not None:
+            return max(FIRST_PAUSE_SECONDS, min(self._pause, due_in))
+        return max(self._rest, self._pause * self._jitter())
+
+    def _busy_seconds(self, *, found: bool, woken: bool) -> float:
+        """The seconds until the next look while messages are in flight."""
+        if found and woken:  # often it is the next run of the same object: no reason to hurry
+            return TICK_SECONDS
+        if found or woken:  # producers may not wake us, or wake us before their commit
+            self._busy = TICK_SECONDS
+        else:
+            longest = max(TICK_SECONDS, min(LONGEST_BUSY_SECONDS, self._longest))
+            self._busy = min(longest, self._busy * BUSY_GROWTH)
+        return self._busy
+
+
 # --- The claim loop.
 #
 # capacity.py decides how many lanes to claim, in_flight.py how long to wait until nothing is in
-# flight, finder.py where to look, drain.py what an empty look means, and how long to pause;
+# flight, finder.py where to look, `PollPace` how long to pause, drain.py what an empty look means;
 # claimer.py claims. The fetcher collects their input and does what they decide.
 
 NEW_ID_ASK_SECONDS = 0.5
@@ -102,8 +214,8 @@ class Fetcher(Role):
     """The claim loop. drain: None = it never ends. housekeep_now: wakes the housekeeper. wake: ends
     its pause early.
 
-    exhausted: the drain is over. undone: how many due messages that it may handle the table had at
-    the last count. The fetcher's thread writes both, the thread that waits for it reads them.
+    exhausted: the drain is over. undone: how many due messages that it may handle the table had
+    then. The fetcher's thread writes both, the thread that waits for it reads them.
     """
 
     link: Connections
@@ -135,7 +247,6 @@ class Fetcher(Role):
         self._claimer = claimer
         self._limit_poller = limit_poller
         self._last_try: Candidate | None = None  # a message in quarantine, of a limited topic
-        self._recovery = recovery
         self._drain = drain
         settings, clock = setup.settings, setup.clock
         self.drain_end = DrainEnd(drain, heartbeat_seconds=settings.heartbeat_seconds, clock=clock)
@@ -148,8 +259,15 @@ class Fetcher(Role):
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
-        self._jobs = JobCloser(
-            *(setup, shared, self.link), log=shared.log, look_now=wake.set, ends=True
+        jobs = JobCloser(*(setup, shared, self.link), log=shared.log, look_now=wake.set, ends=True)
+        self._drain_check = DrainCheck(
+            *(setup, shared, drain, self.drain_end),
+            finder=finder,
+            claimer=claimer,
+            limit_poller=limit_poller,
+            recovery=recovery,
+            jobs=jobs,
+            housekeep_now=housekeep_now,
         )
         self.exhausted = False
         self._more = True
@@ -271,11 +389,11 @@ class Fetcher(Role):
 
     def _quiesces(self, held: int, reason: Reason) -> bool:
         """Stop claiming until in-flight messages are settled; True while that lasts, and after."""
-        phase = self._quiesce.step(held, reason)
-        if phase is Phase.BEGUN:
+        step = self._quiesce.step(held, reason)
+        if step is Step.BEGUN:
             self.log.debug("nothing new is started: %s", reason.value)
             self._settler.give_back(self._lanes.take_back())
-        return phase in (Phase.BEGUN, Phase.QUIESCING, Phase.EMPTY)
+        return step in (Step.BEGUN, Step.QUIESCING, Step.EMPTY)
 
     # ------------------------------------------------------------ look and claim
 
@@ -358,76 +476,10 @@ class Fetcher(Role):
 
     def _nothing(self, look: Look) -> int:
         self.pace.looked(look)
-        if self._is_over(look):
-            self.exhausted = True
+        if self._drain_check.is_over(look):
+            self.undone, self.exhausted = self._drain_check.undone, True
             self.stop()
         return 0
-
-    def _is_over(self, look: Look) -> bool:
-        """Nothing of this look was claimed; True = the drain is over."""
-        recoveries = self._recovery.begun
-        seen = Seen(
-            in_flight=bool(self._in_flight.lanes or self._in_flight.running),
-            settled=self._finder.settled,
-            starts_in=self._limit_poller.starts_in(),
-            from_start=self._limit_poller.from_start,
-            in_doubt=self._claimer.in_doubt,
-            recovering=self._recovery.under_way,
-        )
-        then = self.drain_end.saw_nothing(look, seen)
-        if then is Next.ASK:
-            then = self._ask_what_is_coming()
-        if then is Next.COUNT:
-            then = self._count()
-            if then is Next.OVER and self._recovery.begun != recoveries:
-                then = Next.LOOK_AFRESH  # its messages may have been counted as another instance's
-        if then is Next.RELEASE_UNKNOWN:
-            self._claimer.resolve_doubt()
-        if then is Next.LOOK_EVERYWHERE:
-            self._finder.go_round()
-        if then in (Next.RELEASE_UNKNOWN, Next.LOOK_AFRESH, Next.LOOK_EVERYWHERE):
-            self._finder.forget(start=self._drain is not None)
-            self._limit_poller.forget()
-        return then is Next.OVER
-
-    def _ask_what_is_coming(self) -> Next:
-        if self._drain is None:
-            return Next.AGAIN
-        due_in = self._finder.due_in(self._drain)
-        if due_in is not None or self._drain.linger <= 0:
-            return self.drain_end.after_ask(due_in)
-        ending = self._finder.leases_ending(self._drain.linger)
-        lease_ends_in = self.drain_end.lease_ends_in(ending)
-        if lease_ends_in == 0.0:
-            self._housekeep_now()  # which takes the lease over
-        return self.drain_end.after_ask(None, lease_ends_in)
-
-    def _count(self) -> Next:
-        if self._drain is not None and self._complete_jobs():  # what they have sent is there now
-            self.drain_end.saw_work()
-            return Next.LOOK_AFRESH
-        found = self._finder.left()
-        due, refused = found.due_heads, len(self._claimer.rejected_rows)
-        self.undone = found.by[Waits.DUE] if due > refused else 0
-        if self._finder.hides_rows():
-            name = self._setup.tables.spec.name
-            self._shared.stop.stop_for(
-                SchemaError(
-                    f"row-level security of table {name} was switched on, or changed, while this "
-                    "drain ran: what it may not see is not counted. See `msgworker doctor`, and "
-                    "start it again"
-                )
-            )
-        return self.drain_end.after_count(due=due, refused=refused)
-
-    def _complete_jobs(self) -> int:
-        try:
-            return self._jobs.run()
-        except Exception as error:  # it is not to decide whether a drain ends
-            if trouble(error) is Trouble.LOST:
-                raise
-            self.log.warning("the look for ended jobs has failed: %s", reason_of(error))
-            return 0
 
     def pause_seconds(self, did: int) -> float:
         """0 while there is work and a free lane, short while messages are in flight, else long."""

@@ -4,12 +4,12 @@ Candidates are only hints; store/claim.flag decides. So state that is kept betwe
 (the mark, the cursors, recently blocked objects) may be wrong for a while without
 harm, and is forgotten every second. A look reads:
 
-urgent  rows with a priority, the highest first (choice.py)
+urgent  rows with a priority, the highest first (heads.py)
 window  the oldest unfinished rows from a low-water mark on; the first row of each object is its
         head. The index may have entries of ended rows before them, see `Beginning`
 due     rows whose instant has come: retries and delayed messages
 cursor  when the window is full of rows that cannot run: each object in turn, from where it was
-        (choice.py), then each row without an object
+        (passes.py), then each row without an object
 """
 
 from __future__ import annotations
@@ -23,58 +23,28 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.instance.claiming import choice
-from msgworker.instance.claiming.choice import (
-    IDLE_OBJECTS,
+from msgworker.instance.claiming.heads import (
+    DUE_SECONDS,
+    FORGET_SECONDS,
     LONGEST_REST_SECONDS,
-    READ_AGAIN,
     WHOLE_REACH,
-    WINDOW,
     HeadChooser,
-    ObjectCursor,
-    Urgent,
+    Look,
+    Search,
+    owed,
 )
+from msgworker.instance.claiming.passes import IDLE_OBJECTS, READ_AGAIN, WINDOW, ObjectCursor
 from msgworker.store import candidates, ranked
 from msgworker.store.candidates import MIN_ID, PAGE, Candidate, Those
 from msgworker.store.ranked import Ranked
 from msgworker.table import Tables
 
 IDLE_WINDOW = 128
-FORGET_SECONDS = 1.0
 LEAST_SPAN, MOST_SPAN, MOST_STEPS = 256, 16_000, 8
 """The least and the most rows of a step past messages of other topics, and the steps of a look."""
 PASSING_SECONDS = 0.02
 """A look that has taken this long makes no further step past messages of other topics; the next
 look continues there."""
-DUE_SECONDS = 0.02
-
-
-@dataclass(slots=True)
-class Look:
-    """The result of one look.
-
-    candidates: heads by priority, oldest first, at most as many as wanted.
-    quarantined: a message that must run alone (promise P6), if one was seen.
-    complete: everything was read from where the look began.
-    from_start: it began at the very start of the table, see `Beginning`.
-    round_over: a whole round over the objects has ended, perhaps with lost races.
-    seconds: how long it took. places: by msg_id, the part of its slice.
-    of_others: how many candidates are in the shares of other instances.
-    """
-
-    candidates: list[Candidate] = field(default_factory=list)
-    quarantined: Candidate | None = None
-    complete: bool = False
-    round_over: bool = False
-    from_start: bool = True
-    seconds: float = 0.0
-    places: dict[int, Any] = field(default_factory=dict)
-    of_others: int = 0
-
-    @property
-    def saw_all(self) -> bool:
-        """Whether there was nothing else to claim."""
-        return self.complete or self.round_over
 
 
 LONGEST_FROM_LOW_SECONDS = 2.0
@@ -91,7 +61,7 @@ class Beginning:
     nearly always. The others begin at `low`: the oldest unfinished row, or, if that is lower, what
     was the newest row a second before the last look from the start. A message that is committed
     with a lower id waits for the next one: LONGEST_FROM_LOW_SECONDS at most, but see
-    `_read_again_at` where a look takes several steps past messages of other topics.
+    `_Among.read_again_at` where a look takes several steps past messages of other topics.
     """
 
     def __init__(self) -> None:
@@ -128,61 +98,68 @@ class Beginning:
         self.low = self._behind if first is None else min(self._behind, first)
 
 
-class Search:
-    """Finds candidates in the whole table; keeps its place between looks. Used by the fetcher's
-    thread only."""
+@dataclass(slots=True)
+class _Among:
+    """Where to read the rows of some topics alone, in steps past those of others.
+
+    at: where the next look begins. end: behind it are rows that no look has read; ends: where that
+    was at the last two `forget`. span: how many rows of all topics a step reads. read_again_at:
+    when to begin again at the start. from_start: the present pass began there. found: heads that
+    each look reads again, where no index gives rows by age.
+    """
+
+    at: int = MIN_ID
+    end: int | None = None
+    ends: tuple[int | None, int | None] = (None, None)
+    span: int = LEAST_SPAN
+    read_again_at: float = 0.0
+    from_start: bool = True
+    beginning: Beginning = field(default_factory=Beginning)
+    found: dict[int, None] = field(default_factory=dict)
+
+    def lower(self, msg_id: int) -> None:
+        """Begin at this message, or before it, the next time."""
+        self.at = min(self.at, msg_id)
+        self.beginning.lower(msg_id)
+
+    def forget(self, now: float) -> None:
+        """Once a second. Rows with ids that are committed late are before the end: read again from
+        where the end was a second ago or more."""
+        self.ends = (self.ends[1], self.end)
+        end = self.ends[0]
+        if now >= self.read_again_at:
+            self.at = MIN_ID
+        if end is not None and self.end is not None:
+            self.at, self.end = min(self.at, end), min(self.end, end)
+
+
+class TableSearch(Search):
+    """Finds candidates in the whole table; keeps its place between looks."""
 
     def __init__(
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
     ) -> None:
-        """blocked: objects to skip for a while; other threads may remove some.
-
-        only: topics to look for alone; but: topics not to look for. However many rows of other
-        topics there are, they are read only now and then. busy: no thread waits for work. The
-        finder writes these, and `paused`.
-
-        _mark: where the window begins. _at: the same where rows of some topics alone are read.
-        _end: behind it are rows that this search has not read; _ends: where that was at the last
-        two `_forget`. _span: how many rows of all topics a step reads. _read_again_at: when to
-        begin again at the start; _cursor_at: when to step the cursor. _passing: this look is not
-        past rows of other topics yet. _since: the place in the rows that have become due. _width:
-        how many times more rows than wanted heads a window reads.
+        """_mark: where the window begins. _width: how many times more rows than wanted heads it
+        reads. _among: where to read by topic; _crowded: most rows are of other topics, so that all
+        are read by topic; _passing: this look is not past rows of other topics yet. _since: the
+        place in the rows that have become due; _due_at: when to read those. _cursor_at: when to
+        step the cursor. _from_start: this look began at the very start.
         """
-        self.tables = tables
-        self.topics = topics
-        self.paused: frozenset[str] = frozenset()
-        self.only: frozenset[str] = frozenset()
-        self.but: frozenset[str] = frozenset()
-        self.busy = False
-        self.unknown_topics: dict[str, int] = {}
+        super().__init__(tables, topics, blocked)
         self._mark = MIN_ID
-        self._beginning, self._beginning_among = Beginning(), Beginning()
-        self._from_start = self._from_start_among = True
-        self._at = MIN_ID
-        self._end: int | None = None
-        self._ends: tuple[int | None, int | None] = (None, None)
-        self._found: dict[int, None] = {}
-        self._crowded = False
-        self._span = LEAST_SPAN
-        self._read_again_at = self._cursor_at = 0.0
-        self._passing = False
+        self._width = 1
+        self._beginning = Beginning()
+        self._from_start = True
+        self._among = _Among()
+        self._crowded = self._passing = False
         self._since: tuple[Any, int] | None = None
         self._due_at = 0.0
-        self._urgent = Urgent(tables)
-        self._overtaken = 0
-        self._forget_at = 0.0
-        self._blocked: set[Any] = set() if blocked is None else blocked
-        self._skipped_ids: set[int] = set()
         self._cursor = ObjectCursor(tables)
-        self._width = 1
-        self._turn = 0
-        self.idle = False
+        self._cursor_at = 0.0
 
     def use(self, tables: Tables) -> None:
-        """Read by these tables from now on: they differ by whether a job is paused."""
-        if tables is not self.tables:
-            self.tables = self._cursor.tables = self._urgent.tables = tables
-            self.forget()
+        self._cursor.tables = tables
+        super().use(tables)
 
     def look(
         self,
@@ -216,7 +193,7 @@ class Search:
         chooser.skip(self._blocked)
         enough, whole = want, True
         if first is not None and (ranked := self._look_urgent(conn, chooser, first, now, want)):
-            others = max(want - len(chooser.own), choice.owed(want, self._overtaken))
+            others = max(want - len(chooser.own), owed(want, self._overtaken))
             enough, whole = ranked + others, others > 0
         complete = round_over = self._passing = False
         self._from_start = True
@@ -261,50 +238,27 @@ class Search:
                 return Those(self.topics - but, False)
         return Those(but, True) if but else None
 
-    def refused(self, candidates: list[Candidate]) -> None:
-        """These could not be flagged: skip their objects until `forget`."""
-        self._blocked.update(
-            c.same for c in candidates if c.object_id is not None and c.waits_until is None
-        )
-
-    def skip(self, candidate: Candidate) -> None:
-        """Skip this message until `forget`."""
-        self._skipped_ids.add(candidate.msg_id)
-
     def forget(self, *, start: bool = True) -> None:
-        """Forget what earlier looks found. start: the next one begins at the very start, see
-        `Beginning`."""
-        self._forget_at = self._read_again_at = self._cursor_at = 0.0
+        super().forget(start=start)
+        self._among.read_again_at = self._cursor_at = 0.0
         if start:
             self._beginning.due()
-            self._beginning_among.due()
+            self._among.beginning.due()
         self._cursor.forget()
 
     def look_again_from(self, msg_id: int) -> None:
-        """We have given this message back, and perhaps those behind it: look there again."""
-        if not self.tables.database.oldest_index:
-            return
-        self._mark, self._at = min(self._mark, msg_id), min(self._at, msg_id)
-        self._beginning.lower(msg_id)
-        self._beginning_among.lower(msg_id)
+        if self.tables.database.oldest_index:
+            self._mark = min(self._mark, msg_id)
+            self._beginning.lower(msg_id)
+            self._among.lower(msg_id)
 
     def _forget(self, now: float) -> None:
-        self._forget_at = now + FORGET_SECONDS
-        self._blocked.clear()
-        self._skipped_ids.clear()
+        super()._forget(now)
         self._crowded = False
         self._mark = MIN_ID
-        # Rows with ids that are committed late are before the end: read again from where the end
-        # was a second ago or more.
-        self._ends = (self._ends[1], self._end)
-        end = self._ends[0]
-        if now >= self._read_again_at:
-            self._at = MIN_ID
-        if end is not None and self._end is not None:
-            self._at, self._end = min(self._at, end), min(self._end, end)
+        self._among.forget(now)
         self._since = None
         self._due_at = 0.0
-        self.unknown_topics.clear()
 
     # ------------------------------------------------------------ sources
 
@@ -397,23 +351,22 @@ class Search:
         """`_look_window` for some topics: in steps past rows of the others, from where the last
         look stopped. Where no index gives rows by age, only rows without an object.
 
-        Until it is past them, each look first reads the rows behind `_end`: a new message waits for
-        one step, however many rows are before it.
+        Until it is past them, each look first reads the rows behind `_among.end`: a new message
+        waits for one step, however many rows are before it.
         """
         ahead = 0
-        by_age = self.tables.database.oldest_index
-        if by_age and self._at < self._end_is_known(conn):
+        among, by_age = self._among, self.tables.database.oldest_index
+        if by_age and among.at < self._end_is_known(conn):
             ahead = self._look_behind_end(conn, chooser, size, those)
         first, count, whole, begun_at = 0, 0, False, time.monotonic()
-        beginning = self._beginning_among
-        due = not by_age or beginning.is_due(begun_at)
-        if due and beginning.low > MIN_ID and begun_at >= self._read_again_at:
-            self._at = MIN_ID
-        at = self._at if due else max(self._at, beginning.low)
+        due = not by_age or among.beginning.is_due(begun_at)
+        if due and among.beginning.low > MIN_ID and begun_at >= among.read_again_at:
+            among.at = MIN_ID
+        at = among.at if due else max(among.at, among.beginning.low)
         from_start = at == MIN_ID
-        if from_start or at > self._at:  # else it continues where the last look stopped
-            self._from_start_among = from_start
-        self._from_start = self._from_start_among
+        if from_start or at > among.at:  # else it continues where the last look stopped
+            among.from_start = from_start
+        self._from_start = among.from_start
         for _ in range(MOST_STEPS):
             begun = time.monotonic()
             step = self._step(conn, chooser, those, mark=at, limit=size - count)
@@ -424,9 +377,9 @@ class Search:
             if whole or count >= size:
                 break
             now = time.monotonic()
-            again_at = max(self._read_again_at, now) + READ_AGAIN * (now - begun)
-            self._read_again_at = min(again_at, now + LONGEST_REST_SECONDS)
-            self._span = min(MOST_SPAN, self._span * 2)
+            again_at = max(among.read_again_at, now) + READ_AGAIN * (now - begun)
+            among.read_again_at = min(again_at, now + LONGEST_REST_SECONDS)
+            among.span = min(MOST_SPAN, among.span * 2)
             if now - begun_at > PASSING_SECONDS:
                 self._passing = len(chooser.own) < enough
                 break
@@ -435,12 +388,12 @@ class Search:
         if by_age and from_start:
             now = time.monotonic()
             lowest = first if count else None if whole else MIN_ID
-            beginning.looked(now, now - begun_at, lowest, lambda: self._newest(conn))
-        self._at = first if count else at
+            among.beginning.looked(now, now - begun_at, lowest, lambda: self._newest(conn))
+        among.at = first if count else at
         if whole and by_age:
-            self._end = self._at
+            among.end = among.at
         if whole or count >= size:
-            self._span = max(LEAST_SPAN, self._span // 2)
+            among.span = max(LEAST_SPAN, among.span // 2)
         if ahead:
             chooser.oldest_first()
         few = len(chooser.own) < enough and not whole and not ahead
@@ -452,19 +405,20 @@ class Search:
 
     def _end_is_known(self, conn: Connection) -> int:
         """The place behind which rows are read first: initially behind the newest row."""
-        if self._end is None:
-            self._end = self._newest(conn) + 1
+        among = self._among
+        if among.end is None:
+            among.end = self._newest(conn) + 1
             if not self.tables.database.oldest_index:  # the cursor may have missed the newest rows
-                self._end -= PAGE
-            self._ends = (self._end, self._end)
-        return self._end
+                among.end -= PAGE
+            among.ends = (among.end, among.end)
+        return among.end
 
     def _look_behind_end(
         self, conn: Connection, chooser: HeadChooser, size: int, those: Those
     ) -> int:
-        """Offer the heads behind `_end`, in steps; the next call continues where this one stops.
-        Returns how many there were. Followers are left out: they would hide the heads of their
-        objects, which this look reads after them."""
+        """Offer the heads behind `_among.end`, in steps; the next call continues where this one
+        stops. Returns how many there were. Followers are left out: they would hide the heads of
+        their objects, which this look reads after them."""
         by_age, begun = self.tables.database.oldest_index, time.monotonic()
         at, found = self._end_is_known(conn), list[Candidate]()
         for _ in range(MOST_STEPS):
@@ -473,7 +427,7 @@ class Search:
                 but=those.but,
                 mark=at,
                 limit=size,
-                span=max(PAGE, self._span),
+                span=max(PAGE, self._among.span),
             )
             ids = [row.msg_id for row in step.rows if chooser.can_run(row)]
             found = candidates.heads_of(conn, self.tables, ids)
@@ -486,18 +440,18 @@ class Search:
             self._keep(chooser, found)
             if found or step.whole or time.monotonic() - begun > PASSING_SECONDS:
                 break
-        self._end = at
+        self._among.end = at
         return len(found)
 
     def _keep(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> None:
         """Where no index gives rows by age: keep the ids of these rows, and read them again until
         they are gone, since the cursor would come back to them only after all others."""
-        if not self.tables.database.oldest_index and len(self._found) < PAGE:
-            self._found |= {row.msg_id: None for row in rows[:PAGE] if chooser.can_run(row)}
+        if not self.tables.database.oldest_index and len(self._among.found) < PAGE:
+            self._among.found |= {row.msg_id: None for row in rows[:PAGE] if chooser.can_run(row)}
 
     def _look_at_found(self, conn: Connection, chooser: HeadChooser, those: Those) -> None:
-        rows = candidates.heads_of(conn, self.tables, list(self._found))
-        self._found.clear()
+        rows = candidates.heads_of(conn, self.tables, list(self._among.found))
+        self._among.found.clear()
         rows = [row for row in rows if those.has(row) and row.same not in self._blocked]
         self._keep(chooser, rows)
         for row in rows:
@@ -506,7 +460,7 @@ class Search:
     def _step(
         self, conn: Connection, chooser: HeadChooser, those: Those, *, mark: int, limit: int
     ) -> candidates.Among:
-        span = max(self._span, limit)
+        span = max(self._among.span, limit)
         if self.tables.database.oldest_index:
             found = candidates.oldest_among(
                 *(conn, self.tables, those.topics), but=those.but, mark=mark, limit=limit, span=span
@@ -514,7 +468,7 @@ class Search:
         else:
             after = None if mark == MIN_ID else mark - 1
             rows, last = candidates.without_object(
-                conn, self.tables, after=after, limit=self._span, those=those
+                conn, self.tables, after=after, limit=self._among.span, those=those
             )
             found = candidates.Among(rows, last, last is None)
         for row in found.rows:

@@ -302,7 +302,7 @@ class Reason(Enum):
     NEW_ID = "the instance must take a new id"
 
 
-class Phase(Enum):
+class Step(Enum):
     """OPEN: claim as usual. BEGUN: from now on nothing new starts; waiting lanes are released.
     QUIESCING: as BEGUN, in later steps. EMPTY: nothing is in flight. PAUSE: claim for a while."""
 
@@ -327,25 +327,25 @@ class Quiesce:
         self.reason: Reason | None = None
         self.active = False
 
-    def step(self, held: int, reason: Reason) -> Phase:
+    def step(self, held: int, reason: Reason) -> Step:
         """Stop claiming until nothing is in flight; held: how many lanes are in flight."""
         now = self._clock()
         if held == 0:
             self.end()
             self._seconds = FIRST_SECONDS
-            return Phase.EMPTY
+            return Step.EMPTY
         if self._until is None:
             self._until = now + self._seconds
             self.reason = reason
             self.active = True
-            return Phase.BEGUN
+            return Step.BEGUN
         if now > self._until + PAUSE_SECONDS:
             self.end()
-            return Phase.OPEN
+            return Step.OPEN
         if self.active and now > self._until:
             self.active = False
             self._seconds = min(LONGEST_SECONDS, self._seconds * 2)
-        return Phase.QUIESCING if self.active else Phase.PAUSE
+        return Step.QUIESCING if self.active else Step.PAUSE
 
     def end(self) -> None:
         """The purpose is gone: back to OPEN."""

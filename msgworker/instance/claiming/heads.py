@@ -1,23 +1,62 @@
-"""Choose heads from the rows that a look reads, the highest priority first; and the cursor
-over all objects, for when none of the oldest rows can run."""
+"""Which heads a look chooses from the rows that it reads; and what every search for them has.
+
+Read by search.py (the whole table) and passes.py (slices of it). Nothing here is a claim: the
+candidates are hints, `claim.flag` decides.
+"""
 
 from __future__ import annotations
 
-import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Connection
 
 from msgworker.message import in_quarantine, topic_of
 from msgworker.payload import is_text
-from msgworker.store import candidates, ranked
-from msgworker.store.candidates import Candidate, Those
+from msgworker.store import ranked
+from msgworker.store.candidates import Candidate
 from msgworker.store.ranked import Place, Ranked
 from msgworker.table import Tables
 from msgworker.table.tables import prioritized
+
+FORGET_SECONDS = 1.0
+"""What a search keeps between looks is forgotten after this time."""
+DUE_SECONDS = 0.02
+"""The pause after a read of due rows, or of rows without an object, that found no more."""
+LONGEST_REST_SECONDS = 30.0
+"""The longest pause that follows from how long a look took: one slow answer of the database must
+not delay messages for long."""
+
+
+@dataclass(slots=True)
+class Look:
+    """The result of one look.
+
+    candidates: heads by priority, oldest first, at most as many as wanted.
+    quarantined: a message that must run alone (promise P6), if one was seen.
+    complete: everything was read from where the look began.
+    from_start: it began at the very start of the table, see `Beginning`.
+    round_over: a whole round over the objects has ended, perhaps with lost races.
+    seconds: how long it took. places: by msg_id, the part of its slice.
+    of_others: how many candidates are in the shares of other instances.
+    """
+
+    candidates: list[Candidate] = field(default_factory=list)
+    quarantined: Candidate | None = None
+    complete: bool = False
+    round_over: bool = False
+    from_start: bool = True
+    seconds: float = 0.0
+    places: dict[int, Any] = field(default_factory=dict)
+    of_others: int = 0
+
+    @property
+    def saw_all(self) -> bool:
+        """Whether there was nothing else to claim."""
+        return self.complete or self.round_over
+
 
 # --- Messages with a priority: when to read them, and how they are mixed with the others.
 #
@@ -118,16 +157,6 @@ def mixed(
 WHOLE_REACH = 1 << 31
 
 
-class Looking(Protocol):
-    """What a chooser reads of its search. topics: those with a handler; None = all. unknown_topics:
-    how many messages were seen of each other topic."""
-
-    tables: Tables
-    topics: frozenset[str] | None
-    paused: frozenset[str]
-    unknown_topics: dict[str, int]
-
-
 class HeadChooser:
     """Chooses heads from the rows of one look: of each object the first, if it can run.
 
@@ -138,7 +167,7 @@ class HeadChooser:
 
     def __init__(
         self,
-        search: Looking,
+        search: Search,
         skip_objects: set[Any],
         skip_ids: set[int] | frozenset[int],
         slot: int,
@@ -309,260 +338,62 @@ def _share(key: Any, slots: int) -> int:
     return zlib.crc32(str(key).encode("utf-8", "replace")) % slots
 
 
-# --- Ranges in which a look found none of its topics: the cursor skips them for a while, to spend
-# its time where there is something.
-#
-# A way is one pass over all objects, or over all rows without an object (below). All of it is read
-# once. Then each range is read again after a multiple of the time that all of them took, the one
-# read longest ago first. While no thread waits for work, the rest of a range is also skipped after
-# each page, for the same multiple of its time. Places are compared for equality only: their order
-# is the database's.
-
-READ_AGAIN, LONGEST_REST_SECONDS = 20.0, 30.0
-"""Rows of other topics are read again after READ_AGAIN times the time that reading them took, but
-after LONGEST_REST_SECONDS at most: one slow answer must not delay their messages for long."""
-READ_AGAIN_IDLE = 4.0
-"""The multiple while threads are idle."""
-MOST_PAGES = 4
-"""The most pages of one range, so that ranges are read again piece by piece."""
+# --- What every search has.
 
 
-@dataclass(slots=True)
-class _Range:
-    """From behind `after` up to `last` (None = the end of the way).
+class Search:
+    """What it looks for, and what it skips for a while. Used by the fetcher's thread only.
 
-    read_at: when it was read; None = not yet. seconds, pages: what that took. under_way: a part of
-    it was read again. rests_until: until when it is skipped while no thread waits for work.
+    topics: those with a handler; None = all. paused: those that are not claimed now. only: topics
+    to look for alone; but: topics not to look for. However many rows of other topics there are,
+    they are read only now and then. busy: no thread waits for work. The finder writes these.
+    unknown_topics: how many messages were seen of each topic without a handler. idle: the last look
+    found nothing.
     """
 
-    after: Any
-    last: Any
-    seconds: float = 0.0
-    pages: int = 1
-    read_at: float | None = None
-    under_way: bool = False
-    rests_until: float = 0.0
-
-
-class SkippedRanges:
-    """The skipped ranges of one way, in its order. For each step `_Way` calls `skip`, reads a
-    page from there up to `bound` at most, and calls `was_read`."""
-
-    def __init__(self) -> None:
-        self._ranges: list[_Range] = []
-        self._next = 0  # the first range that is not behind the cursor
-        self._afresh = False
-
-    def clear(self) -> None:
-        """Forget all ranges: until the end of the way, skip only what is read from now on."""
-        self._ranges.clear()
-        self._next = 0
-        self._afresh = True
-
-    def start(self) -> None:
-        """The next step begins at the start of the way."""
-        self._next = 0
-
-    def skip(self, at: Any, now: float, *, busy: bool) -> tuple[Any, bool]:
-        """Skip ranges from `at` on; returns where to read, and whether the way has ended instead.
-        busy: no thread waits for work."""
-        busy = busy and not self._afresh
-        turn = self._turn(now, busy)
-        while (ahead := self._ahead()) is not None and ahead.after == at:
-            if not self._rests(ahead, turn, now, busy):
-                break
-            if ahead.last is None:
-                self._afresh = False
-                return at, True
-            at, self._next = ahead.last, self._next + 1
-        return at, False
-
-    def bound(self, at: Any) -> Any:
-        """The place up to which to read from `at`, None = the end of the way."""
-        ahead = self._ahead()
-        if ahead is None:
-            return None
-        return ahead.last if ahead.after == at else ahead.after
-
-    def inside(self, at: Any) -> bool:
-        """Whether a range begins at `at`: nothing was found there, or in the step before."""
-        ahead = self._ahead()
-        return ahead is not None and ahead.after == at
-
-    def was_read(
-        self, at: Any, to: Any, *, found: bool, full: bool, seconds: float, now: float
+    def __init__(
+        self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
     ) -> None:
-        """A page was read from `at` to `to`. full: it had as many entries as were asked for."""
-        ahead, end = self._ahead(), self.bound(at)
-        self._afresh &= to is not None
-        again = ahead if ahead is not None and ahead.after == at else None
-        if again is not None and to == end:
-            del self._ranges[self._next]
-        elif again is not None:
-            again.after, again.under_way, again.rests_until = to, True, 0.0
-        if found or not self._add(at, to, full=full, seconds=seconds, now=now) or to == end:
-            return
-        if again is None:
-            again = _Range(to, end)
-            self._ranges.insert(self._next, again)
-        again.rests_until = now + min(READ_AGAIN * seconds, LONGEST_REST_SECONDS)
-
-    # ------------------------------------------------------------
-
-    def _ahead(self) -> _Range | None:
-        return self._ranges[self._next] if self._next < len(self._ranges) else None
-
-    def _rests(self, one: _Range, turn: _Range | None, now: float, busy: bool) -> bool:
-        if busy and now < one.rests_until:
-            return True
-        return one.read_at is not None and one is not turn
-
-    def _turn(self, now: float, busy: bool) -> _Range | None:
-        """The range to read again now: of those that are due, the one read longest ago."""
-        if any(one.read_at is None for one in self._ranges):
-            return None
-        rest = sum(one.seconds for one in self._ranges)
-        rest = min(rest * (READ_AGAIN if busy else READ_AGAIN_IDLE), LONGEST_REST_SECONDS)
-        ages = [
-            (one.read_at, place)
-            for place, one in enumerate(self._ranges)
-            if one.read_at is not None and (one.under_way or now >= one.read_at + rest)
-        ]
-        return self._ranges[min(ages)[1]] if ages else None
-
-    def _add(self, at: Any, to: Any, *, full: bool, seconds: float, now: float) -> bool:
-        """Skip a page from now on; False = not worth it: a page with few entries alone."""
-        before = self._ranges[self._next - 1] if self._next else None
-        joins = before is not None and before.last == at and before.read_at is not None
-        joins = joins and before is not None and not before.under_way
-        if before is not None and joins and (before.pages < MOST_PAGES or not full):
-            # `read_at` stays that of its first page, so that no page waits longer.
-            before.last, before.seconds = to, before.seconds + seconds
-            before.pages += 1
-            return True
-        if full:
-            self._ranges.insert(self._next, _Range(at, to, seconds, 1, now))
-            self._next += 1
-        return full
-
-
-# --- The cursor, which visits each object once per round, then each row without an object.
-
-WINDOW = 4000
-IDLE_OBJECTS = 64
-
-
-_Read = Callable[..., tuple[list[Candidate], Any]]
-
-
-class _Way:
-    """The cursor over the objects, or over the rows without one. after: its place; None = at the
-    start."""
-
-    def __init__(self, read: _Read, passes_over: bool) -> None:
-        self._read = read
-        self._passes_over = passes_over
-        self.after: Any = None
-        self.skipped = SkippedRanges()
-        self.found_none = False
-
-    def start(self) -> None:
-        self.after = None
-        self.skipped.start()
-
-    def step(
-        self, conn: Connection, tables: Tables, limit: int, those: Those | None, busy: bool
-    ) -> list[Candidate]:
-        """Read the next rows; if the way has ended, `after` is None afterwards."""
-        self.found_none = False
-        if those is None or not those.but or not self._passes_over:
-            rows, self.after = self._read(
-                conn, tables, after=self.after, limit=limit, those=those, until=None
-            )
-            return rows
-        begun = time.monotonic()
-        at, over = self.skipped.skip(self.after, begun, busy=busy)
-        if over:
-            self.start()
-            return []
-        bound = self.skipped.bound(at)
-        limit = WINDOW if self.skipped.inside(at) else limit
-        rows, to = self._read(conn, tables, after=at, limit=limit, those=those, until=bound)
-        self.found_none = not rows
-        now, full = time.monotonic(), to != bound
-        self.skipped.was_read(at, to, found=bool(rows), full=full, seconds=now - begun, now=now)
-        self.after = to
-        if to is None:
-            self.start()
-        return rows
-
-
-class ObjectCursor:
-    """A cursor over the objects, which keeps its place between looks. clean: no row of this round
-    could run. rows: those that the last step has read."""
-
-    def __init__(self, tables: Tables) -> None:
+        """blocked: objects to skip for a while; other threads may remove some."""
         self.tables = tables
-        # Where an index gives rows by age too, the cursor pauses as a whole: `Search._cursor_at`.
-        passes_over = not tables.database.oldest_index
-        self._objects = _Way(lambda *a, **k: candidates.heads(*a, **k), passes_over)
-        self._rows = _Way(lambda *a, **k: candidates.without_object(*a, **k), passes_over)
-        self._at_rows = False
-        self._stride = 0
-        self._found_some = False
-        self.clean = True
-        self.rows: list[Candidate] = []
+        self.topics = topics
+        self.paused: frozenset[str] = frozenset()
+        self.only: frozenset[str] = frozenset()
+        self.but: frozenset[str] = frozenset()
+        self.busy = self.idle = False
+        self.unknown_topics: dict[str, int] = {}
+        self._blocked: set[Any] = set() if blocked is None else blocked
+        self._skipped_ids: set[int] = set()
+        self._forget_at = 0.0
+        self._urgent = Urgent(tables)
+        self._overtaken = 0  # see `mixed`
+        self._turn = 0
 
-    def forget(self) -> None:
-        """Forget the skipped ranges."""
-        self._objects.skipped.clear()
-        self._rows.skipped.clear()
+    def use(self, tables: Tables) -> None:
+        """Read by these tables from now on: they differ by whether a job is paused."""
+        if tables is not self.tables:
+            self.tables = self._urgent.tables = tables
+            self.forget()
 
-    def found_nothing(self) -> None:
-        """Return to the start if the last step read none of `those`, but this round had some."""
-        if not self._found_some or not (self._objects.found_none or self._rows.found_none):
-            return
-        self._found_some = False
-        self._objects.start()
-        self._rows.start()
-        self._at_rows, self._stride = False, 0
+    def refused(self, candidates: list[Candidate]) -> None:
+        """These could not be flagged: skip their objects until `forget`."""
+        self._blocked.update(
+            c.same for c in candidates if c.object_id is not None and c.waits_until is None
+        )
 
-    def step(
-        self,
-        conn: Connection,
-        chooser: HeadChooser,
-        want: int,
-        *,
-        idle: bool,
-        busy: bool = False,
-        those: Those | None = None,
-        rows: bool = True,
-    ) -> bool:
-        """Offer the next heads; True if that ended a round. idle: the last look found nothing.
-        busy: no thread waits for work. those: which topics to look for. rows: False = objects
-        alone."""
-        objects = IDLE_OBJECTS if idle else max(want * chooser.slots, IDLE_OBJECTS)
-        objects = min(WINDOW, max(objects, self._stride))
-        if self._objects.after is None and not self._at_rows:
-            self.clean, self._found_some = True, False
-        found: list[Candidate] = []
-        round_is_over = False
-        if not (rows and self._at_rows):
-            found = self._objects.step(conn, self.tables, objects, those, busy)
-            round_is_over = self._objects.after is None
-            self._at_rows = rows and round_is_over
-        if self._at_rows:
-            found += self._rows.step(conn, self.tables, objects, those, busy)
-            round_is_over = self._rows.after is None
-            self._at_rows = not round_is_over
-        self.rows = found
-        self._found_some |= bool(found)
-        any_can_run = False
-        for row in found:
-            chooser.offer(row)
-            any_can_run |= chooser.can_run(row)
-        self.clean &= not any_can_run
-        # Many heads that cannot be claimed now (a paused topic): longer steps pass them faster.
-        nothing_free = not (any_can_run or round_is_over)
-        self._stride = min(WINDOW, objects * 2) if nothing_free else 0
-        return round_is_over
+    def skip(self, candidate: Candidate) -> None:
+        """Skip this message until `forget`."""
+        self._skipped_ids.add(candidate.msg_id)
+
+    def forget(self, *, start: bool = True) -> None:
+        """Forget what earlier looks found. start: the next one begins at the very start."""
+        self._forget_at = 0.0
+
+    def look_again_from(self, msg_id: int) -> None:
+        """We have given this message back, and perhaps those behind it: look there again."""
+
+    def _forget(self, now: float) -> None:
+        self._forget_at = now + FORGET_SECONDS
+        self._blocked.clear()
+        self._skipped_ids.clear()
+        self.unknown_topics.clear()

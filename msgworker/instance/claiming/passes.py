@@ -1,0 +1,526 @@
+"""Passes over many objects, a page at a time, from where the last look stopped: the cursor over the
+whole table, for when none of its oldest rows can run, and the searches in a slice of it.
+
+The cursor belongs to `TableSearch` (search.py); `SliceSearch` and `AgeSearch` stand in its place
+where the instance looks only in slices. Like all candidates theirs are hints: `claim.flag` checks
+the whole table.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.instance.claiming.heads import (
+    DUE_SECONDS,
+    LONGEST_REST_SECONDS,
+    WHOLE_REACH,
+    HeadChooser,
+    Look,
+    Search,
+)
+from msgworker.store import candidates, ranked, shards
+from msgworker.store.candidates import Candidate, Those
+from msgworker.store.ranked import Ranked
+from msgworker.store.shards import Page, Place
+from msgworker.table import SLICES, Slice, Tables
+
+# --- Ranges in which a look found none of its topics: the cursor skips them for a while, to spend
+# its time where there is something.
+#
+# A way is one pass over all objects, or over all rows without an object (below). All of it is read
+# once. Then each range is read again after a multiple of the time that all of them took, the one
+# read longest ago first. While no thread waits for work, the rest of a range is also skipped after
+# each page, for the same multiple of its time. Places are compared for equality only: their order
+# is the database's.
+
+READ_AGAIN = 20.0
+"""Rows of other topics are read again after this times the time that reading them took, but after
+LONGEST_REST_SECONDS at most."""
+READ_AGAIN_IDLE = 4.0
+"""The multiple while threads are idle."""
+MOST_PAGES = 4
+"""The most pages of one range, so that ranges are read again piece by piece."""
+
+
+@dataclass(slots=True)
+class _Range:
+    """From behind `after` up to `last` (None = the end of the way).
+
+    read_at: when it was read; None = not yet. seconds, pages: what that took. under_way: a part of
+    it was read again. rests_until: until when it is skipped while no thread waits for work.
+    """
+
+    after: Any
+    last: Any
+    seconds: float = 0.0
+    pages: int = 1
+    read_at: float | None = None
+    under_way: bool = False
+    rests_until: float = 0.0
+
+
+class SkippedRanges:
+    """The skipped ranges of one way, in its order. For each step `_Way` calls `skip`, reads a
+    page from there up to `bound` at most, and calls `was_read`."""
+
+    def __init__(self) -> None:
+        self._ranges: list[_Range] = []
+        self._next = 0  # the first range that is not behind the cursor
+        self._afresh = False
+
+    def clear(self) -> None:
+        """Forget all ranges: until the end of the way, skip only what is read from now on."""
+        self._ranges.clear()
+        self._next = 0
+        self._afresh = True
+
+    def start(self) -> None:
+        """The next step begins at the start of the way."""
+        self._next = 0
+
+    def skip(self, at: Any, now: float, *, busy: bool) -> tuple[Any, bool]:
+        """Skip ranges from `at` on; returns where to read, and whether the way has ended instead.
+        busy: no thread waits for work."""
+        busy = busy and not self._afresh
+        turn = self._turn(now, busy)
+        while (ahead := self._ahead()) is not None and ahead.after == at:
+            if not self._rests(ahead, turn, now, busy):
+                break
+            if ahead.last is None:
+                self._afresh = False
+                return at, True
+            at, self._next = ahead.last, self._next + 1
+        return at, False
+
+    def bound(self, at: Any) -> Any:
+        """The place up to which to read from `at`, None = the end of the way."""
+        ahead = self._ahead()
+        if ahead is None:
+            return None
+        return ahead.last if ahead.after == at else ahead.after
+
+    def inside(self, at: Any) -> bool:
+        """Whether a range begins at `at`: nothing was found there, or in the step before."""
+        ahead = self._ahead()
+        return ahead is not None and ahead.after == at
+
+    def was_read(
+        self, at: Any, to: Any, *, found: bool, full: bool, seconds: float, now: float
+    ) -> None:
+        """A page was read from `at` to `to`. full: it had as many entries as were asked for."""
+        ahead, end = self._ahead(), self.bound(at)
+        self._afresh &= to is not None
+        again = ahead if ahead is not None and ahead.after == at else None
+        if again is not None and to == end:
+            del self._ranges[self._next]
+        elif again is not None:
+            again.after, again.under_way, again.rests_until = to, True, 0.0
+        if found or not self._add(at, to, full=full, seconds=seconds, now=now) or to == end:
+            return
+        if again is None:
+            again = _Range(to, end)
+            self._ranges.insert(self._next, again)
+        again.rests_until = now + min(READ_AGAIN * seconds, LONGEST_REST_SECONDS)
+
+    # ------------------------------------------------------------
+
+    def _ahead(self) -> _Range | None:
+        return self._ranges[self._next] if self._next < len(self._ranges) else None
+
+    def _rests(self, one: _Range, turn: _Range | None, now: float, busy: bool) -> bool:
+        if busy and now < one.rests_until:
+            return True
+        return one.read_at is not None and one is not turn
+
+    def _turn(self, now: float, busy: bool) -> _Range | None:
+        """The range to read again now: of those that are due, the one read longest ago."""
+        if any(one.read_at is None for one in self._ranges):
+            return None
+        rest = sum(one.seconds for one in self._ranges)
+        rest = min(rest * (READ_AGAIN if busy else READ_AGAIN_IDLE), LONGEST_REST_SECONDS)
+        ages = [
+            (one.read_at, place)
+            for place, one in enumerate(self._ranges)
+            if one.read_at is not None and (one.under_way or now >= one.read_at + rest)
+        ]
+        return self._ranges[min(ages)[1]] if ages else None
+
+    def _add(self, at: Any, to: Any, *, full: bool, seconds: float, now: float) -> bool:
+        """Skip a page from now on; False = not worth it: a page with few entries alone."""
+        before = self._ranges[self._next - 1] if self._next else None
+        joins = before is not None and before.last == at and before.read_at is not None
+        joins = joins and before is not None and not before.under_way
+        if before is not None and joins and (before.pages < MOST_PAGES or not full):
+            # `read_at` stays that of its first page, so that no page waits longer.
+            before.last, before.seconds = to, before.seconds + seconds
+            before.pages += 1
+            return True
+        if full:
+            self._ranges.insert(self._next, _Range(at, to, seconds, 1, now))
+            self._next += 1
+        return full
+
+
+# --- The cursor, which visits each object once per round, then each row without an object.
+
+WINDOW = 4000
+IDLE_OBJECTS = 64
+
+
+_Read = Callable[..., tuple[list[Candidate], Any]]
+
+
+class _Way:
+    """The cursor over the objects, or over the rows without one. after: its place; None = at the
+    start."""
+
+    def __init__(self, read: _Read, passes_over: bool) -> None:
+        self._read = read
+        self._passes_over = passes_over
+        self.after: Any = None
+        self.skipped = SkippedRanges()
+        self.found_none = False
+
+    def start(self) -> None:
+        self.after = None
+        self.skipped.start()
+
+    def step(
+        self, conn: Connection, tables: Tables, limit: int, those: Those | None, busy: bool
+    ) -> list[Candidate]:
+        """Read the next rows; if the way has ended, `after` is None afterwards."""
+        self.found_none = False
+        if those is None or not those.but or not self._passes_over:
+            rows, self.after = self._read(
+                conn, tables, after=self.after, limit=limit, those=those, until=None
+            )
+            return rows
+        begun = time.monotonic()
+        at, over = self.skipped.skip(self.after, begun, busy=busy)
+        if over:
+            self.start()
+            return []
+        bound = self.skipped.bound(at)
+        limit = WINDOW if self.skipped.inside(at) else limit
+        rows, to = self._read(conn, tables, after=at, limit=limit, those=those, until=bound)
+        self.found_none = not rows
+        now, full = time.monotonic(), to != bound
+        self.skipped.was_read(at, to, found=bool(rows), full=full, seconds=now - begun, now=now)
+        self.after = to
+        if to is None:
+            self.start()
+        return rows
+
+
+class ObjectCursor:
+    """A cursor over the objects, which keeps its place between looks. clean: no row of this round
+    could run. rows: those that the last step has read."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        # Where an index gives rows by age too, it pauses as a whole: `TableSearch._cursor_at`.
+        passes_over = not tables.database.oldest_index
+        self._objects = _Way(lambda *a, **k: candidates.heads(*a, **k), passes_over)
+        self._rows = _Way(lambda *a, **k: candidates.without_object(*a, **k), passes_over)
+        self._at_rows = False
+        self._stride = 0
+        self._found_some = False
+        self.clean = True
+        self.rows: list[Candidate] = []
+
+    def forget(self) -> None:
+        """Forget the skipped ranges."""
+        self._objects.skipped.clear()
+        self._rows.skipped.clear()
+
+    def found_nothing(self) -> None:
+        """Return to the start if the last step read none of `those`, but this round had some."""
+        if not self._found_some or not (self._objects.found_none or self._rows.found_none):
+            return
+        self._found_some = False
+        self._objects.start()
+        self._rows.start()
+        self._at_rows, self._stride = False, 0
+
+    def step(
+        self,
+        conn: Connection,
+        chooser: HeadChooser,
+        want: int,
+        *,
+        idle: bool,
+        busy: bool = False,
+        those: Those | None = None,
+        rows: bool = True,
+    ) -> bool:
+        """Offer the next heads; True if that ended a round. idle: the last look found nothing.
+        busy: no thread waits for work. those: which topics to look for. rows: False = objects
+        alone."""
+        objects = IDLE_OBJECTS if idle else max(want * chooser.slots, IDLE_OBJECTS)
+        objects = min(WINDOW, max(objects, self._stride))
+        if self._objects.after is None and not self._at_rows:
+            self.clean, self._found_some = True, False
+        found: list[Candidate] = []
+        round_is_over = False
+        if not (rows and self._at_rows):
+            found = self._objects.step(conn, self.tables, objects, those, busy)
+            round_is_over = self._objects.after is None
+            self._at_rows = rows and round_is_over
+        if self._at_rows:
+            found += self._rows.step(conn, self.tables, objects, those, busy)
+            round_is_over = self._rows.after is None
+            self._at_rows = not round_is_over
+        self.rows = found
+        self._found_some |= bool(found)
+        any_can_run = False
+        for row in found:
+            chooser.offer(row)
+            any_can_run |= chooser.can_run(row)
+        self.clean &= not any_can_run
+        # Many heads that cannot be claimed now (a paused topic): longer steps pass them faster.
+        nothing_free = not (any_can_run or round_is_over)
+        self._stride = min(WINDOW, objects * 2) if nothing_free else 0
+        return round_is_over
+
+
+# --- A slice whose index is in the order of objects: read a page of each part at a time.
+
+LEAST_ROWS = 8
+LEAST_WANT = 32
+WIDEST = 64
+DEEP = 24
+"""From this many messages per object on, skipping to the next object costs less than reading on."""
+ASK_DEPTH = 16
+Skip = tuple[set[Any], Collection[int]]
+"""Objects and messages to skip."""
+MOST_ENTRIES = 16_000
+
+
+@dataclass(slots=True)
+class _Lap:
+    """A repeated pass through a part of a slice. after: its place. clean: this pass has found no
+    message that can run. over: nor has the last complete one."""
+
+    after: Any = None
+    clean: bool = True
+    over: bool = False
+
+    def advance(self, page: Page, can_run: bool) -> None:
+        if can_run:
+            self.clean = self.over = False
+        self.after = page.after
+        if page.after is None:
+            self.over, self.clean = self.clean, True
+
+
+@dataclass(slots=True)
+class _Track:
+    heads: _Lap = field(default_factory=_Lap)
+    without_object: _Lap = field(default_factory=_Lap)
+
+
+class SliceSearch(Search):
+    """Finds candidates in a slice: object by object along its index, in repeated passes that keep a
+    place in each of its parts. The oldest candidates of a look come first."""
+
+    def __init__(
+        self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
+    ) -> None:
+        super().__init__(tables, topics, blocked)
+        self._tracks: dict[Any, _Track] = {}
+        self._factor = 1
+        self._depth = 1.0
+        self._without_object_at = 0.0
+
+    def look_in(
+        self,
+        conn: Connection,
+        where: Slice,
+        *,
+        want: int,
+        slot: int = 0,
+        slots: int = 1,
+        reach: int = WHOLE_REACH,
+        skip_objects: set[Any] | None = None,
+        skip_ids: set[int] | frozenset[int] = frozenset(),
+    ) -> Look:
+        """As `TableSearch.look`, in a slice."""
+        now = time.monotonic()
+        if now >= self._forget_at:
+            self._forget(now)
+        slots = 1 if where.exclusive else slots
+        chooser = HeadChooser(
+            self, set(skip_objects or ()), skip_ids | self._skipped_ids, slot, slots
+        )
+        chooser.reach = reach
+        chooser.skip(self._blocked)
+        self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
+        budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._factor)
+        each = math.ceil(budget / len(where.values))
+        skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._skipped_ids)
+        places = self._look_urgent_in(conn, where, chooser, now, want)
+        ranked = len(chooser.own)
+        found, widen = self._gather(conn, where, each, skip)
+        for row, _ in sorted(found, key=lambda one: one[0].msg_id):
+            chooser.offer(row)
+        free = len(chooser.own) - ranked
+        chosen, self._overtaken = chooser.chosen(want, self._overtaken)
+        tracks = self._tracks.values()
+        complete = all(track.heads.over and track.without_object.over for track in tracks)
+        if complete:
+            for track in tracks:
+                track.heads.over = False
+        if free >= 2 * want:
+            self._factor = max(1, self._factor // 2)
+        elif free < want and widen:
+            self._factor = min(WIDEST, self._factor * 2)
+        self.idle = not chosen and chooser.quarantined is None
+        look = Look(chosen, chooser.quarantined, complete, seconds=time.monotonic() - now)
+        look.of_others = chooser.of_others
+        look.places = {row.msg_id: value for row, value in found} | places
+        return look
+
+    def _look_urgent_in(
+        self, conn: Connection, where: Slice, chooser: HeadChooser, now: float, want: int
+    ) -> dict[int, Any]:
+        """Offer heads with a priority; returns the part of the slice of each."""
+        if not self._urgent.is_time(now):
+            return {}
+        limit = self._urgent.rows(want)
+        first = _within(ranked.ranked(conn, self.tables, limit=limit, role=where.role), where)
+        found = chooser.offer_ranked(first)
+        self._urgent.found(found > 0, now)
+        places = first.values
+        if found < want:
+            more = self._urgent.behind(conn, first, now, where.role)
+            if more is not None:
+                chooser.offer_ranked(_within(more, where))
+                places = places | more.values
+        return places
+
+    def _gather(
+        self, conn: Connection, where: Slice, each: int, skip: Skip
+    ) -> tuple[list[tuple[Candidate, Any]], bool]:
+        """Continue each lap. Returns the rows, each with its slice's value, and whether a longer
+        step would find more."""
+        laps = [track.heads for track in self._tracks.values()]
+        found = self._read(conn, where, each, laps, skip)
+        now = time.monotonic()
+        if now >= self._without_object_at:
+            laps = [track.without_object for track in self._tracks.values()]
+            more = self._read(conn, where, each, laps, skip, without_object=True)
+            self._without_object_at = 0.0 if more else now + DUE_SECONDS
+            found += more
+        tracks = self._tracks.values()
+        return found, any(
+            t.heads.after is not None or t.without_object.after is not None for t in tracks
+        )
+
+    def _read(
+        self,
+        conn: Connection,
+        where: Slice,
+        each: int,
+        laps: Sequence[_Lap],
+        skip: Skip,
+        *,
+        without_object: bool = False,
+    ) -> list[tuple[Candidate, Any]]:
+        """Continue each lap by about `each` heads; returns the rows, each with its slice's
+        value."""
+        places = [Place(v, lap.after) for v, lap in zip(where.values, laps, strict=True)]
+        if without_object:
+            pages = shards.without_object(
+                conn, self.tables, where.role, places, max(each, LEAST_ROWS)
+            )
+        else:
+            pages = self._read_heads(conn, where, places, each)
+        found: list[tuple[Candidate, Any]] = []
+        for value, lap, page in zip(where.values, laps, pages, strict=True):
+            lap.advance(page, self._any_can_run(page, skip))
+            found += [(row, value) for row in page.found]
+        return found
+
+    def _any_can_run(self, page: Page, skip: Skip) -> bool:
+        """Whether a row of the page could run now."""
+        judge = HeadChooser(self, set(), frozenset(), 0, 1)
+        free = (row for row in page.found if judge.can_run(row))
+        return any(row.same not in skip[0] and row.msg_id not in skip[1] for row in free)
+
+    def _read_heads(
+        self, conn: Connection, where: Slice, places: Sequence[Place], each: int
+    ) -> list[Page]:
+        """Read heads: by skips from object to object where objects have many messages, else by
+        pages. Only a page shows how many messages an object has, so one is read now and then."""
+        self._turn += 1
+        if shards.may_skip(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
+            return shards.heads(conn, self.tables, where.role, places, each, deep=True)
+        depth = min(self._depth, DEEP) if shards.may_skip(self.tables) else self._depth
+        rows = max(LEAST_ROWS, min(MOST_ENTRIES // len(places), math.ceil(each * depth)))
+        pages = shards.heads(conn, self.tables, where.role, places, rows)
+        objects = sum(len(page.found) for page in pages)
+        if objects:
+            self._depth = max(1.0, sum(page.entries for page in pages) / objects)
+        return pages
+
+
+def _within(found: Ranked, where: Slice) -> Ranked:
+    """Only the heads in the slice."""
+    found.heads = [row for row in found.heads if found.values.get(row.msg_id) in where.values]
+    return found
+
+
+# --- A slice whose index is in the order of age.
+
+BEHIND = 1000
+"""How many entries a look reads behind the oldest, if too few of those can start."""
+
+
+class AgeSearch(SliceSearch):
+    """Reads the oldest messages of each part at every look. Where none of them, or too few, can
+    start, it also reads one long page behind them, and remembers in each part how far it has read.
+
+    A page has the heads only: messages behind a head of their object are read and left out.
+    """
+
+    def _gather(
+        self, conn: Connection, where: Slice, each: int, skip: Skip
+    ) -> tuple[list[tuple[Candidate, Any]], bool]:
+        places = [Place(value) for value in where.values]
+        rows = max(LEAST_ROWS, each)
+        fronts = self._by_age(conn, where.role, places, rows)
+        found: list[tuple[Candidate, Any]] = []
+        some_can_run = False
+        behind: list[Place] = []
+        for value, front in zip(where.values, fronts, strict=True):
+            track = self._tracks[value]
+            track.without_object.over = True  # this index has them among the others
+            found += [(row, value) for row in front.found]
+            can_run = self._any_can_run(front, skip)
+            some_can_run |= can_run
+            if front.after is None:
+                track.heads.after, track.heads.over = None, not can_run
+                continue
+            track.heads.over &= not can_run
+            after = track.heads.after
+            behind.append(Place(value, front.after if after is None else max(after, front.after)))
+        if behind and (not some_can_run or self._factor >= WIDEST):
+            rows = max(LEAST_ROWS, BEHIND // len(behind))
+            pages = self._by_age(conn, where.role, behind, rows)
+            for place, page in zip(behind, pages, strict=True):
+                self._tracks[place.value].heads.advance(page, self._any_can_run(page, skip))
+                found += [(row, place.value) for row in page.found]
+        return found, some_can_run and bool(behind)
+
+    def _by_age(
+        self, conn: Connection, role: str, places: Sequence[Place], rows: int
+    ) -> list[Page]:
+        if role in SLICES:
+            return shards.heads_by_age(conn, self.tables, role, places, rows)
+        return [shards.heads_of_job(conn, self.tables, place, rows) for place in places]
