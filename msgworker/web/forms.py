@@ -171,7 +171,7 @@ class Selection:
         """The ids; raises ConfigError."""
         if not self.ids:
             return None
-        texts = [text.strip() for text in self.ids.split(",") if text.strip()]
+        texts = {text.strip(): None for text in self.ids.split(",") if text.strip()}
         if len(texts) > MOST_IDS:
             raise ConfigError(f"at most {MOST_IDS:,} ids; choose more by filters")
         if not texts:

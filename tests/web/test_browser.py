@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from msgworker import App
+from msgworker.web import site
 from msgworker.web.access import Tokens
 from msgworker.web.sessions import entry
 from tests.support.leases import dead_holds
@@ -77,6 +78,58 @@ def test_another_choice_about_the_order_is_counted_at_once(sqlite_app: App) -> N
         page.get_by_label("run them, and then in order all messages").check()
         page.get_by_role("button", name="Rerun 3 messages").wait_for()
         assert "As counted: run them, and then in order all" in page.locator("#main").inner_text()
+
+
+@pytest.mark.long
+def test_a_list_follows_what_changes_and_keeps_what_is_ticked(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "POLL_SECONDS", 0.0)
+    first, second, third = put(sqlite_app, ("a", FAILED), ("b", FAILED), ("c", FAILED))
+    with opened() as browser, served(sqlite_app) as url:
+        page = browser.new_page(viewport={"width": 1280, "height": 300})
+        errors: list[str] = []
+        page.on("pageerror", lambda one: errors.append(str(one)))
+
+        def look() -> None:
+            with page.expect_response(lambda one: "hx-request" in one.request.headers):
+                page.evaluate("htmx.trigger(document.querySelector('section.live'), 'changed')")
+
+        def ids() -> list[int]:
+            return [int(one) for one in page.locator("tbody th").all_inner_texts()]
+
+        page.goto(f"{url}/messages?status=dead&topic=t")
+        page.get_by_role("textbox", name="object").fill("half a na")
+        page.get_by_role("link", name=str(second)).focus()
+        (fourth,) = put(sqlite_app, ("d", FAILED))
+        look()
+        page.get_by_role("link", name=str(fourth), exact=True).wait_for()
+        assert ids() == [fourth, third, second, first]
+        assert page.get_by_role("textbox", name="object").input_value() == "half a na"
+        assert page.evaluate("document.activeElement.textContent") == str(second)
+        assert page.get_by_role("button", name="Rerun…").is_disabled()
+        page.get_by_label(f"Tick message {second}").check()
+        page.get_by_label(f"Tick message {third}").check()
+        page.evaluate("window.scrollTo(0, 120)")
+        sqlite_app.ops.rerun([second], reason="by bob")
+        put(sqlite_app, ("e", FAILED))
+        look()
+        page.get_by_text("2 ticked; 1 new, shown when none is ticked").wait_for()
+        assert ids() == [fourth, third, second, first]
+        assert page.locator("tr.earlier th").inner_text() == str(second)
+        assert page.evaluate("window.scrollY") == 120
+        assert page.get_by_role("button", name="Edit…").is_disabled()
+        page.get_by_role("button", name="Rerun…").click()
+        assert "Rerun 2 messages by id" in page.locator("#main").inner_text()
+        page.go_back()
+        page.get_by_label("all on this page").check()
+        page.get_by_text("4 ticked").wait_for()
+        page.get_by_role("button", name="Tick none").click()
+        page.get_by_label("all 4 by these filters").check()
+        page.get_by_role("button", name="Acknowledge…").click()
+        text = page.locator("#main").inner_text()
+        assert "Acknowledge dead messages of topic t" in text
+        assert errors == []
 
 
 def _serious(page: Any, program: str, name: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import sqlalchemy as sa
@@ -78,6 +79,66 @@ def test_pages_of_the_list_hold_each_message_once(sqlite_app: App, ann: Browser)
             seen += _ids(page)
             url = next((one.attrs["href"] for one in page.tree.all("a", rel="next")), None)
         assert seen == wanted
+
+
+def _boxes(page: Page, *labels: str) -> list[tuple[str, str]]:
+    """The fields that the list sends if these boxes are ticked."""
+    (form,) = page.tree.all("form", **{"class": "pick"})
+    named = {one.text.strip(): one.all("input")[0] for one in form.all("label")}
+    named |= {str(one.attrs.get("aria-label")): one for one in form.all("input")}
+    sent = form.all("input", type="hidden") + [named[label] for label in labels]
+    return [(str(one.attrs["name"]), str(one.attrs["value"])) for one in sent]
+
+
+def test_what_is_ticked_in_a_list_is_changed_without_a_script(
+    sqlite_app: App, ann: Browser
+) -> None:
+    ids = put(sqlite_app, *((f"o{n}", FAILED) for n in range(3)))
+    page = ann.get("/messages?status=dead&topic=t")
+    assert {
+        f"/change/{kind}" for kind in ("rerun", "discard", "cancel", "acknowledge", "edit")
+    } == {one.attrs["formaction"] for one in page.tree.all("button") if "formaction" in one.attrs}
+    for labels, told in (
+        ([f"Tick message {ids[0]}", f"Tick message {ids[2]}"], "Rerun 2 messages by id"),
+        (["all on this page", f"Tick message {ids[0]}"], "Rerun 3 messages by id"),
+        (["all 3 by these filters", f"Tick message {ids[0]}"], "Rerun dead messages of topic t"),
+    ):
+        found = ann.get(f"/change/rerun?{urlencode(_boxes(page, *labels))}")
+        assert told in found.main
+        assert found.link("Messages of this selection") == "/messages?status=dead&topic=t"
+    assert "tick messages" in ann.get(f"/change/rerun?{urlencode(_boxes(page))}", 400).main
+    one = ann.get(f"/change/edit?{urlencode(_boxes(page, f'Tick message {ids[1]}'))}")
+    assert one.url.endswith(f"/edit/{ids[1]}")
+    two = ann.get(f"/change/edit?{urlencode(_boxes(page, 'all on this page'))}", 400)
+    assert "tick exactly one" in two.main
+    many = ",".join(map(str, range(1001)))
+    assert "at most 1,000 ids" in ann.get(f"/change/rerun?ids={many}", 400).main
+
+
+def test_what_has_changed_since_it_was_ticked_is_left_alone(sqlite_app: App, ann: Browser) -> None:
+    ids = put(sqlite_app, *((f"o{n}", FAILED) for n in range(3)))
+    page = ann.get("/change/rerun?" + urlencode([("ids", one) for one in ids]))
+    sqlite_app.ops.rerun(ids[1], reason="by bob")
+    done = ann.send(page, "/change/rerun", reason="again")
+    assert "changed2 of 3" in done.main
+    assert "1 message changed since the count, and was left alone" in done.main
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("status=new", "all 60 by"),
+        ("status=new&order=oldest", "all 60 by"),
+        ("topic=t", "all 50+ by"),
+        ("object=o1", "all 2 by"),
+        ("error=none", "all 0 by"),
+    ],
+)
+def test_a_list_says_how_many_its_filters_select_as_far_as_it_is_known(
+    sqlite_app: App, ann: Browser, query: str, told: str
+) -> None:
+    put(sqlite_app, *[(f"o{n % 30}", NEW) for n in range(60)])
+    assert told in ann.get(f"/messages?{query}").main
 
 
 def test_the_search_box_finds_an_id_or_an_object(sqlite_app: App, ann: Browser) -> None:
@@ -228,8 +289,10 @@ def test_a_page_without_the_tables_of_the_audit_says_how_to_create_them(
 def test_only_who_may_act_is_offered_changes(sqlite_app: App, visit: Any) -> None:
     (found,) = put(sqlite_app, ("o", FAILED))
     for role, offered in (("viewer", False), ("operator", True)):
-        page = visit(sqlite_app, role).get(f"/messages/{found}")
-        assert ("Rerun…" in page.main) is offered, role
+        one = visit(sqlite_app, role)
+        for path in (f"/messages/{found}", "/messages"):
+            assert ("Rerun…" in one.get(path).main) is offered, (role, path)
+        assert bool(one.get("/messages").tree.all("input", type="checkbox")) is offered
 
 
 def test_a_table_of_other_names_is_shown(sqlite: Any, visit: Any) -> None:

@@ -14,7 +14,7 @@ from msgworker.web.sessions import Role
 from msgworker.web.site import Site
 from tests.support.web import Browser, statements
 
-LIVE = ["/", "/topics", "/lanes", "/failures", "/instances"]
+LIVE = ["/", "/messages", "/topics", "/lanes", "/failures", "/instances"]
 SCRIPT = {"hx-request": "true"}
 VIEWERS = 50
 

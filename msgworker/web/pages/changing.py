@@ -4,13 +4,15 @@ form of an edit."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from msgworker.errors import ConfigError, PayloadError
@@ -71,9 +73,33 @@ def chosen_of(given: Mapping[str, str]) -> Selection:
     return chosen.fixed
 
 
+def ticked(query: QueryParams) -> dict[str, str]:
+    """The query of a link, or of a list: with the ids of all boxes that are ticked there, or with
+    its filters alone if those are. Raises ConfigError if none is."""
+    ids = ",".join(filter(None, query.getlist("ids")))
+    if query.get("all") == "1":
+        ids = ""
+    elif "ids" in query and not ids:
+        raise ConfigError("tick messages in the list first, or all by its filters")
+    return dict(query) | {"ids": ids}
+
+
+async def edit_ticked(request: Request) -> Response:
+    """To the form of an edit."""
+    site = site_of(request)
+    site.need(request, EDIT.role)
+    numbers = chosen_of(ticked(request.query_params)).numbers or []
+    if len(numbers) != 1:
+        raise ConfigError(
+            "an edit is of one message, as it is shown what would change of it: tick exactly one; "
+            "app.ops.edit in a loop edits many"
+        )
+    return RedirectResponse(site.url(request, "edit", msg_id=numbers[0]), 303)
+
+
 async def confirm(request: Request) -> Response:
     site, change = site_of(request), change_of(request)
-    chosen = chosen_of(request.query_params)
+    chosen = chosen_of(ticked(request.query_params))
     order, options = options_of(change, request.query_params)
     counts_on = request.query_params.get("count") == "on"
     ops = site.ops if counts_on else site.ops.within(site.settings.deadline, counting=COUNT_SECONDS)
@@ -105,6 +131,9 @@ async def write(request: Request) -> Response:
     reason = reason_of(form)
     rate = whole(form, "rate", 0, 1, MOST_RATE) or None
     extent = extent_of(form)
+    expected = extent.get("expected_count")
+    if chosen.ids and "with_successors" not in options:
+        extent = {}  # no further one can come in; one that has changed since is left alone
     call = getattr(site.acting(request), change.ops)
     asked = chosen.asked | options | extent
 
@@ -119,7 +148,7 @@ async def write(request: Request) -> Response:
         title=f"{change.verb} {chosen.words}",
         back=back_to,
         back_text=back_text,
-        expected=extent.get("expected_count"),
+        expected=expected,
         resumes=True,
     )
 
@@ -140,12 +169,11 @@ def extent_of(form: Mapping[str, str]) -> dict[str, int]:
 
 def back(site: Site, request: Request, chosen: Selection) -> tuple[str, str]:
     """The page of what was chosen: its path, and its name."""
-    numbers = chosen.numbers
-    if numbers is not None:
-        if len(numbers) == 1:
-            return site.url(request, "message", msg_id=numbers[0]), f"Message {numbers[0]}"
-        return site.url(request, "messages"), "Messages"
-    return site.url(request, "messages", chosen.query), "Messages of this selection"
+    numbers, filters = chosen.numbers or [], replace(chosen, ids="").query
+    if len(numbers) == 1 and not filters:
+        return site.url(request, "message", msg_id=numbers[0]), f"Message {numbers[0]}"
+    text = "Messages of this selection" if filters else "Messages"
+    return site.url(request, "messages", filters), text
 
 
 # --- A topic, an instance, a schedule, a lock.
@@ -359,6 +387,7 @@ def edit_page(
 routes = [
     Route("/edit/{msg_id}", edit_form, methods=["GET"], name="edit"),
     Route("/edit/{msg_id}", edit, methods=["POST"]),
+    Route("/change/edit", edit_ticked, methods=["GET"]),
     Route("/change/{kind}", confirm, methods=["GET"], name="change"),
     Route("/change/{kind}", write, methods=["POST"]),
     Route("/act/{kind}", confirm_act, methods=["GET"], name="act"),

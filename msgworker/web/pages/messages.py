@@ -25,12 +25,13 @@ from msgworker.queries.failures import Failures
 from msgworker.queries.lanes import LaneInfo
 from msgworker.queries.messages import How, MessageInfo
 from msgworker.store.audit import AuditEntry
-from msgworker.store.bounded import Found
+from msgworker.store.bounded import Capped, Found
 from msgworker.store.items import ItemState
 from msgworker.web import shown
 from msgworker.web.forms import SPANS, Selection, id_of
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, site_of
+from msgworker.web.writes import CHANGES, EDIT, Write
 
 ROWS = 50
 MOST_TOPICS = 200
@@ -47,29 +48,48 @@ async def messages(request: Request) -> Response:
     if chosen.ids:
         raise ConfigError("a list is chosen by filters; /messages/ID shows a message")
     after = query.get("after") or None
-    found, overview = await asyncio.gather(
-        site.ask(ops.messages, **filters, newest=not oldest, limit=ROWS, after=after),
-        site.overview(),
-    )
-    order = {"order": "oldest"} if oldest else {}
-    return site.render(
-        request,
-        "messages.html",
-        chosen=chosen,
-        rows=found,
-        rail=list(rail(chosen, overview, order)),
-        chips=[(label, value, rest | order) for label, value, rest in chosen.chips()],
-        topics=[one.topic for one in overview.topics][:MOST_TOPICS],
-        states=list(State),
-        spans=list(SPANS),
-        oldest=oldest,
-        first=chosen.query | order if after else None,
-        more=None
-        if found.next_after is None
-        else chosen.query | order | {"after": found.next_after},
-        turned=chosen.query | ({} if oldest else {"order": "oldest"}),
-        change=chosen.fixed.query,
-    )
+
+    async def values() -> dict[str, Any]:
+        found, overview = await asyncio.gather(
+            site.ask(ops.messages, **filters, newest=not oldest, limit=ROWS, after=after),
+            site.overview(),
+        )
+        order = {"order": "oldest"} if oldest else {}
+        more = {"after": found.next_after}
+        return {
+            "chosen": chosen,
+            "rows": found,
+            "rail": list(rail(chosen, overview, order)),
+            "chips": [(label, value, rest | order) for label, value, rest in chosen.chips()],
+            "topics": [one.topic for one in overview.topics][:MOST_TOPICS],
+            "states": list(State),
+            "spans": list(SPANS),
+            "oldest": oldest,
+            "first": chosen.query | order if after else None,
+            "more": None if found.next_after is None else chosen.query | order | more,
+            "turned": chosen.query | ({} if oldest else {"order": "oldest"}),
+            "picks": picks(chosen) if site.may(request, Role.OPERATOR) else (),
+            "matching": matching(chosen, found, overview, is_first=not after),
+        }
+
+    return await site.live(request, "messages.html", values)
+
+
+def picks(chosen: Selection) -> list[Write]:
+    """What can be done with the messages of a list that are ticked."""
+    away = "acknowledge" if chosen.status not in ("", State.DEAD) else ""
+    return [one for one in (*CHANGES.values(), EDIT) if one.kind != away]
+
+
+def matching(
+    chosen: Selection, found: Found[MessageInfo], overview: Overview, *, is_first: bool
+) -> Capped:
+    """How many messages the filters select, as far as that is known without counting them."""
+    if is_first and found.next_after is None and found.complete:
+        return Capped(len(found))
+    if chosen.state is not None and set(chosen.query) == {"status"}:
+        return overview.count(chosen.state)
+    return Capped(len(found), more=True)
 
 
 def rail(
