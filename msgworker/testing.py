@@ -38,7 +38,7 @@ from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.running.pool import Lanes
+from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.worker import Report, report_of
 from msgworker.table import HISTORY, OWN, MessageTable
 
@@ -443,7 +443,7 @@ class _Drain:
             house = self._instance.housekeeper
             self._beat_at = time.monotonic() + house.pause_seconds(house.run_once())
 
-    def _handle_all(self, lanes: Lanes) -> None:
+    def _handle_all(self, lanes: LaneQueue) -> None:
         while lanes.ready:
             self._beat()
             lane = lanes.next()

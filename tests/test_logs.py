@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message
-from msgworker.instance.state import Away, Role
+from msgworker.instance.role import Away, Role
 from msgworker.logs import logger, traceback_text
 from tests.support.rows import send
 

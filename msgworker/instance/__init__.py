@@ -9,7 +9,8 @@ settling    outcomes are written in batches, until it is known what was written
 liveness    the id and the lease of this instance, and the recovery of others
 worker      start, run, drain and stop an instance; what a drain returns
 instance    builds the roles; the order of start and stop
-state       what an instance is given, what its roles share; the loop of a role, and its outages
+role        the loop of a thread, and its outages
+state       what an instance is given, what its roles share
 connections  the connections of roles and of handlers; calls of user code, its errors, its forks
 stop        whether, why and until when; signals
 observers   subscribers of the events: counts, minutes of the history, log lines

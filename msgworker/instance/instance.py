@@ -1,6 +1,6 @@
 """One running instance: its parts, wired, and the order in which they start and stop.
 
-Start: the lease, the keeper (StopThread), the watchdog, then `Instance.parts`, in their order.
+Start: the lease, the keeper, the watchdog, then `Instance.parts`, in their order.
 Stop: all parts are asked to end, then each is ended, in the reverse order: running handlers get a
 grace time, what has not started is released, and everything is settled. The lease is dropped last,
 after the last handler, or left for recovery if one still runs.
@@ -28,23 +28,24 @@ from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.instance.observers import EventLog, LogThrottle, Tally
+from msgworker.instance.role import Role
 from msgworker.instance.running.batch import BatchCaller
 from msgworker.instance.running.call import Caller
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
-from msgworker.instance.running.pool import HandlerThreads, Lanes, runs_here
+from msgworker.instance.running.pool import HandlerThreads, LaneQueue, runs_here
 from msgworker.instance.settling import writer
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import InstanceView, Role, Setup, Shared
+from msgworker.instance.state import InstanceView, Setup, Shared
 from msgworker.instance.stop import (
     AT_EXIT,
     EXIT_GRACE,
     GRACE,
     HELP_SECONDS,
     HURRY_SECONDS,
+    Keeper,
     StopOnce,
     StopRequest,
-    StopThread,
 )
 from msgworker.logs import Said
 from msgworker.message import Outcome
@@ -97,7 +98,7 @@ class Instance:
         self._hurried = False
         self.ending = StopOnce()
         self.stop_request = stop_request or StopRequest()
-        self.keeper = StopThread(shared.stop.requested, self._stop_once)
+        self.keeper = Keeper(shared.stop.requested, self._stop_once)
         self._grace, self._stopped = grace, stopped
         self._in_time = self._handlers_ended = True
         self._look, self._beat, self._house = (threading.Event() for _ in range(3))
@@ -105,7 +106,7 @@ class Instance:
         self.member = None if setup.scope is None else setup.scope.join(self._standing())
         settings, link = setup.settings, shared.connector.new(tuned=True)
         self.lane_limit = LaneLimit(threads, settings.lanes_limit)
-        self.lanes = Lanes(shared.identity, shared.in_flight, housekeep_now=housekeep_now)
+        self.lanes = LaneQueue(shared.identity, shared.in_flight, housekeep_now=housekeep_now)
         self.settler = Settler(
             *(setup, shared),
             lanes=self.lanes,

@@ -157,7 +157,7 @@ class Stop:
 
 
 class StopOnce:
-    """The only stop of an instance, in the keeper's thread (StopThread); others wait for its end.
+    """The only stop of an instance, in the keeper's thread; others wait for its end.
 
     until: when handlers must have ended (monotonic), the earliest of all requests. over: the stop
     is complete. A signal handler may call any method while its thread is inside another one, so
@@ -209,7 +209,7 @@ class StopOnce:
         return self._complete
 
 
-class StopThread:
+class Keeper:
     """The keeper: the thread that stops an instance on request. A thread that waits for the stop
     may be interrupted; this one is not.
 

@@ -24,7 +24,7 @@ from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.running import batch
 from msgworker.instance.running.in_flight import InFlight, Lane, Quiesce, Step
-from msgworker.instance.running.pool import Lanes
+from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.settling.writer import Writer, settlement
 from msgworker.instance.state import Controls, Shared
@@ -310,10 +310,10 @@ def nothing_held() -> AbstractContextManager[None]:
 def unasked() -> AbstractContextManager[None]:
     """Lanes: without owners what is carried over starts without being asked for."""
 
-    def may_start(self: Lanes, lane: Lane) -> bool:
+    def may_start(self: LaneQueue, lane: Lane) -> bool:
         return self._identity.is_ours(lane.owner)
 
-    return replaced(Lanes, "may_start", may_start)
+    return replaced(LaneQueue, "may_start", may_start)
 
 
 def forgets_all() -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Message, Reject, RetryLater
 from msgworker.errors import MsgworkerError
-from msgworker.instance.running.pool import Lanes
+from msgworker.instance.running.pool import LaneQueue
 from msgworker.store import claim, recover, settle
 from tests.support.logged import CANARY
 from tests.support.rows import Table, edit, send
@@ -292,12 +292,12 @@ def test_a_handler_thread_outlives_an_error_of_ours_and_its_message_is_tried_aga
     app.add_handler("t", lambda msg: ran.append(msg.payload), wait=wait_fixed(3600))
     worker, told = app.worker(threads=1), []
 
-    def took(self: Lanes, seconds: float, lanes: int = 1) -> None:
+    def took(self: LaneQueue, seconds: float, lanes: int = 1) -> None:
         told.append(seconds)
         if len(told) == 1:
             raise SystemExit("of ours")
 
-    monkeypatch.setattr(Lanes, "took", took)
+    monkeypatch.setattr(LaneQueue, "took", took)
     send(app, "o", payload=1)
     send(app, "p", payload=2)
     worker.drain(linger=0)
@@ -309,17 +309,17 @@ def test_a_handler_thread_outlives_an_error_of_ours_and_its_message_is_tried_aga
 def test_an_instance_whose_loops_end_by_errors_again_and_again_leaves(app, monkeypatch):
     app.add_handler("t", lambda msg: None)
 
-    def broken(self: Lanes) -> None:
+    def broken(self: LaneQueue) -> None:
         raise LookupError("of ours")
 
-    monkeypatch.setattr(Lanes, "next", broken)
+    monkeypatch.setattr(LaneQueue, "next", broken)
     with pytest.raises(MsgworkerError, match="ended by a LookupError twice"):
         app.worker(threads=1).run(time_limit=30)
     assert app.ops.instances() == []
 
 
 @pytest.mark.quick(
-    "sqlite-settle-settle_at_once-True|sqlite-Lanes-next-False|postgresql-claim-flag-True|mariadb-recover-recover-False"
+    "sqlite-settle-settle_at_once-True|sqlite-LaneQueue-next-False|postgresql-claim-flag-True|mariadb-recover-recover-False"
 )
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_an_instance_whose_loops_end_by_errors_again_and_again_leaves(app, monke
         (settle, "settle"),
         (settle, "settle_at_once"),
         (recover, "recover"),
-        (Lanes, "next"),
+        (LaneQueue, "next"),
     ],
     ids=lambda one: getattr(one, "__name__", one).rpartition(".")[2],
 )

@@ -22,7 +22,7 @@ from msgworker.instance.claiming.capacity import (
 from msgworker.instance.claiming.heads import Look
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.in_flight import InFlight, Lane
-from msgworker.instance.running.pool import NEWEST_SHARE, Lanes
+from msgworker.instance.running.pool import NEWEST_SHARE, LaneQueue
 from msgworker.instance.state import Controls
 from msgworker.limit import Limit
 from msgworker.store.limits import Free
@@ -129,7 +129,7 @@ def test_a_claim_waits_for_room_unless_a_thread_has_nothing_to_do():
 
 
 def test_the_mean_is_that_of_the_first_ones_and_then_follows():
-    lanes = Lanes(Identity("me"), InFlight(), housekeep_now=lambda: None)
+    lanes = LaneQueue(Identity("me"), InFlight(), housekeep_now=lambda: None)
     assert lanes.mean_seconds is None
     lanes.took(4.0)
     assert lanes.mean_seconds == 4.0
@@ -144,7 +144,7 @@ def test_the_mean_is_that_of_the_first_ones_and_then_follows():
 
 def test_a_batch_counts_in_the_mean_as_each_of_its_lanes():
     """Or the first small batches would keep the next claims small."""
-    lanes = Lanes(Identity("me"), InFlight(), housekeep_now=lambda: None)
+    lanes = LaneQueue(Identity("me"), InFlight(), housekeep_now=lambda: None)
     lanes.took(1.0)
     lanes.took(0.5, 3)
     assert lanes.mean_seconds == pytest.approx((1.0 + 3 * 0.5) / 4)
@@ -153,7 +153,7 @@ def test_a_batch_counts_in_the_mean_as_each_of_its_lanes():
 
 
 def test_a_thread_without_a_lane_is_told_to_the_next_claim():
-    lanes = Lanes(Identity("me"), InFlight(), housekeep_now=lambda: None)
+    lanes = LaneQueue(Identity("me"), InFlight(), housekeep_now=lambda: None)
     ended = in_thread(lanes.next)
     until(lambda: lanes.threads_idled, "the thread has nothing to do")
     lane = Lane("me", [Row(1, "o", "t", None, 0, 0, 0, None, None)])
@@ -186,20 +186,20 @@ def test_fewer_heads_of_other_shares_are_taken_where_they_are_lost() -> None:
     contention = Contention(10.0)
     for _ in range(20):
         contention.claimed(40, 36, of_others=4, slots=2)
-    assert contention.reach(busy=True) == MOST
+    assert contention.most_of_others(busy=True) == MOST
     lose(contention)
-    assert contention.reach(busy=True) == MOST // 4
+    assert contention.most_of_others(busy=True) == MOST // 4
     for _ in range(20):
         lose(contention)
-    assert contention.reach(busy=True) == 1
-    assert contention.reach(busy=False) == FEW  # a thread waits: some are always taken
+    assert contention.most_of_others(busy=True) == 1
+    assert contention.most_of_others(busy=False) == FEW  # a thread waits: some are always taken
 
 
 def test_only_heads_of_other_shares_show_that_more_of_them_can_be_taken() -> None:
     contention = Contention(10.0)
     for _ in range(20):
         contention.claimed(40, 40, of_others=0, slots=2)
-    assert contention.reach(busy=True) == FEW
+    assert contention.most_of_others(busy=True) == FEW
 
 
 def test_the_instances_are_counted_again_at_growing_intervals_while_much_is_lost() -> None:

@@ -107,7 +107,7 @@ def test_where_more_of_the_table_is_about_to_be_ours_the_looks_do_not_count() ->
 
 def test_a_claim_whose_answer_was_lost_is_swept_first_and_the_looks_begin_anew() -> None:
     one = end()
-    assert [nothing(one, in_doubt=True) for _ in range(3)] == [FRESH, A, RELEASE_UNKNOWN]
+    assert [nothing(one, unanswered=True) for _ in range(3)] == [FRESH, A, RELEASE_UNKNOWN]
     assert asks(one) == TO_THE_END
 
 

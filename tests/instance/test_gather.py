@@ -14,7 +14,7 @@ from msgworker.instance.running import gather, pool
 from msgworker.instance.running.gather import FIRST, BatchSize, Gathering
 from msgworker.instance.running.handler import Registry, make_handler
 from msgworker.instance.running.in_flight import InFlight, Lane, Quiesce
-from msgworker.instance.running.pool import Lanes
+from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.state import Controls
 from msgworker.instance.stop import Stop
 from msgworker.store.rows import Row
@@ -105,7 +105,7 @@ class Waiting:
             tables=SimpleNamespace(spec=SimpleNamespace(max_tries=max_tries)),
         )
         self.shared = SimpleNamespace(stop=Stop(), quiesce=Quiesce(), controls=Controls())
-        self.lanes = Lanes(Identity("a"), InFlight(), housekeep_now=lambda: None)
+        self.lanes = LaneQueue(Identity("a"), InFlight(), housekeep_now=lambda: None)
         self.gathering = Gathering(cast(Any, setup), cast(Any, self.shared), self.lanes)
 
     def gather(self, *runs: list[Row]) -> list[list[int]] | None:

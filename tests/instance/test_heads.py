@@ -88,13 +88,13 @@ def test_the_head_of_an_object_that_cannot_run_holds_back_those_behind_it() -> N
 
 
 def shared_out(
-    *, oldest_of_others: int = 0, reach: int = 100, want: int = 40
+    *, oldest_of_others: int = 0, most_of_others: int = 100, want: int = 40
 ) -> tuple[list[int], int]:
     """The heads chosen among 40, of which one in four is of our share or so; and how many are of
     other shares."""
     search = Search(tables_for(MessageTable(), DATABASES["postgresql"]), None)
     pick = HeadChooser(search, set(), set(), 1, 4)
-    pick.oldest_of_others, pick.reach = oldest_of_others, reach
+    pick.oldest_of_others, pick.most_of_others = oldest_of_others, most_of_others
     pick.offer_all([Candidate(i, f"o{i}", 0, 0, 0, "t", 1) for i in range(1, 41)])
     return [row.msg_id for row in pick.chosen(want)[0]], pick.of_others
 
@@ -109,7 +109,7 @@ def test_the_eldest_of_other_shares_come_first_in_some_looks() -> None:
 
 def test_other_shares_are_chosen_only_as_far_as_they_are_in_reach() -> None:
     own, _ = shared_out(want=8)
-    found, others = shared_out(want=200, reach=3)
+    found, others = shared_out(want=200, most_of_others=3)
     assert others == 3
     assert set(own) < set(found)
     assert shared_out(want=200)[1] == 40 - (len(found) - 3)

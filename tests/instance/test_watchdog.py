@@ -14,8 +14,8 @@ from msgworker.errors import HandlerStuck, MsgworkerError
 from msgworker.instance.liveness import watchdog
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.liveness.watchdog import Watchdog
+from msgworker.instance.role import Away
 from msgworker.instance.running.in_flight import Execution, InFlight
-from msgworker.instance.state import Away
 from msgworker.store.rows import Row
 from tests.support.ticking import Ticking
 

@@ -227,11 +227,11 @@ class Contention:
         self._pause = COUNT_SECONDS
         self._count_at = 0.0
         self._slots = 1
-        self._reach = FEW
+        self._most_of_others = FEW
 
-    def reach(self, *, busy: bool) -> int:
+    def most_of_others(self, *, busy: bool) -> int:
         """How many heads of other shares a look may take. busy: no thread waits for work."""
-        return self._reach if busy else max(self._reach, FEW)
+        return self._most_of_others if busy else max(self._most_of_others, FEW)
 
     def claimed(self, offered: int, won: int, *, of_others: int, slots: int) -> bool:
         """After a claim of `offered` heads, `of_others` of them in other shares, among `slots`
@@ -240,9 +240,9 @@ class Contention:
             return False
         if offered - won <= offered * MUCH_LOST:
             if of_others:
-                self._reach = min(MOST, self._reach * SHARE_GROWTH)
+                self._most_of_others = min(MOST, self._most_of_others * SHARE_GROWTH)
             return False
-        self._reach = max(1, self._reach // CUT)
+        self._most_of_others = max(1, self._most_of_others // CUT)
         if slots != self._slots:
             self._slots, self._pause = slots, COUNT_SECONDS
         now = self._clock()

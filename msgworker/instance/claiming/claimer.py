@@ -23,8 +23,9 @@ from msgworker.db import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.events import Claimed
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, RunLength
 from msgworker.instance.connections import Connections
+from msgworker.instance.role import EVERYDAY
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.state import EVERYDAY, Setup, Shared
+from msgworker.instance.state import Setup, Shared
 from msgworker.message import in_quarantine, topic_of
 from msgworker.store import claim, limits, recover
 from msgworker.store.candidates import Candidate
@@ -165,10 +166,10 @@ _TOPIC = itemgetter(Row._fields.index("topic"))
 class Claimer:
     """Flags candidates, makes lanes of them, and releases rows flagged by us that have no lane.
 
-    The fetcher's thread calls `claim`, `claim_alone` and `resolve_doubt`; any thread may call the
-    other methods, on its own link. in_doubt: the answer to the last claim was lost, so rows may be
-    flagged without a lane; written by the fetcher's thread. unreleased: messages that the database
-    did not let us release, each logged once; any thread adds.
+    The fetcher's thread calls `claim`, `claim_alone` and `release_unanswered`; any thread may call
+    the other methods, on its own link. unanswered: the answer to the last claim was lost, so rows
+    may be flagged without a lane; written by the fetcher's thread. unreleased: messages that the
+    database did not let us release, each logged once; any thread adds.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class Claimer:
         self._by_priority = prioritized(setup.tables)
         self._claiming = threading.Lock()  # held from the flagging until the lanes exist
         self._runs_pay = LOOK_FOR_RUNS
-        self.in_doubt = False
+        self.unanswered = False
 
     # ------------------------------------------------------------ claim
 
@@ -217,9 +218,9 @@ class Claimer:
         with self._claiming:
             if shared.identity.id != me or not shared.identity.trusted():
                 return [], []  # declared dead since the look, which was under the previous id
-            if self.in_doubt:
+            if self.unanswered:
                 self._release_unknown(self._link)
-            self.in_doubt = True
+            self.unanswered = True
             if limited := shared.controls.limits:
                 rows, candidates = self._flag_by_limits(candidates, me, limited)
             else:
@@ -232,7 +233,7 @@ class Claimer:
                 for lane in lanes:
                     lane.part = places.get(lane.row.msg_id)
             shared.in_flight.lanes.update(lanes)
-            self.in_doubt = False
+            self.unanswered = False
             # Our id is read after the lanes were added: the heartbeat's thread changes it first,
             # and then drops the lanes of the old one (`Shared.continue_as`).
             if not shared.identity.is_ours(me):
@@ -247,7 +248,7 @@ class Claimer:
         try:
             return lanes, self._read_and_queue(lanes, rows, candidates, me, within, queue_noting)
         except BaseException:  # no memory, for example: the next claim releases what has no lane
-            self.in_doubt = True
+            self.unanswered = True
             shared.in_flight.drop([lane for lane in lanes if lane not in queued])
             raise
 
@@ -290,10 +291,10 @@ class Claimer:
             return [], []
         return self.claim(candidates, me, places=places, within=within, queue=queue)
 
-    def resolve_doubt(self) -> None:
+    def release_unanswered(self) -> None:
         """Release rows that the last claim may have flagged although its answer was lost."""
         self.release_unknown(self._link)
-        self.in_doubt = False
+        self.unanswered = False
 
     def _flag(self, candidates: list[Candidate], me: str) -> list[Row]:
         together, alone = self.rejected_rows.sorted_out(candidates)

@@ -73,7 +73,7 @@ class Seen:
     in_flight: it has lanes, or handlers that run, also under a lost id. steady: no further slice
     of the table is about to become ours. starts_in: seconds until a message of a limited topic may
     start, 0 = try now, None = none will. from_start: the looks that found no message of a limited
-    topic began at the very start of the table. in_doubt: the answer to the last claim was lost.
+    topic began at the very start of the table. unanswered: the answer to the last claim was lost.
     recovering: messages of dead instances are being given back.
     """
 
@@ -81,7 +81,7 @@ class Seen:
     steady: bool = True
     starts_in: float | None = None
     from_start: bool = True
-    in_doubt: bool = False
+    unanswered: bool = False
     recovering: bool = False
 
 
@@ -139,7 +139,7 @@ class DrainEnd:
             return Next.LOOK_AFRESH
         if self._drain is None or self._empty_looks < EMPTY_LOOKS:
             return Next.AGAIN
-        if seen.in_doubt:
+        if seen.unanswered:
             self._empty_looks = 0
             return Next.RELEASE_UNKNOWN
         if seen.recovering:  # recovered messages may be claimable
@@ -232,7 +232,7 @@ class DrainCheck:
             steady=self._finder.steady,
             starts_in=self._limit_poller.starts_in(),
             from_start=self._limit_poller.from_start,
-            in_doubt=self._claimer.in_doubt,
+            unanswered=self._claimer.unanswered,
             recovering=self._recovery.under_way,
         )
         then = self._end.saw_nothing(look, seen)
@@ -243,7 +243,7 @@ class DrainCheck:
             if then is Next.OVER and self._recovery.begun != recoveries:
                 then = Next.LOOK_AFRESH  # its messages may have been counted as another instance's
         if then is Next.RELEASE_UNKNOWN:
-            self._claimer.resolve_doubt()
+            self._claimer.release_unanswered()
         if then is Next.LOOK_EVERYWHERE:
             self._finder.go_round()
         if then in (Next.RELEASE_UNKNOWN, Next.LOOK_AFRESH, Next.LOOK_EVERYWHERE):

@@ -231,7 +231,7 @@ class Finder:
         wants: dict[str, Any] = {
             "want": want,
             **shared.peers._asdict(),
-            "reach": self.contention.reach(busy=self.search.busy),
+            "most_of_others": self.contention.most_of_others(busy=self.search.busy),
             "skip_objects": objects,
             "skip_ids": ids,
         }

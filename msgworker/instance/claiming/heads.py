@@ -160,9 +160,9 @@ WHOLE_REACH = 1 << 31
 class HeadChooser:
     """Chooses heads from the rows of one look: of each object the first, if it can run.
 
-    slot, slots: our share of the objects. reach: how many heads of other shares may be chosen if
-    ours has too few. oldest_of_others: how many of their first ones are chosen in any case.
-    of_others: how many were chosen.
+    slot, slots: our share of the objects. most_of_others: how many heads of other shares may be
+    chosen if ours has too few. oldest_of_others: how many of their first ones are chosen in any
+    case. of_others: how many were chosen.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class HeadChooser:
         self.own: list[Candidate] = []
         self.priorities: dict[int, int] = {}
         self._others: list[Candidate] = []
-        self.reach = WHOLE_REACH
+        self.most_of_others = WHOLE_REACH
         self.oldest_of_others = self.of_others = 0
         self._waited: dict[Any, Candidate] = {}
         self.quarantined: Candidate | None = None
@@ -328,7 +328,7 @@ class HeadChooser:
             chosen, overtaken = self.own[:want], 0
         self.of_others = len(first)
         if len(chosen) < max(1, want // 4):
-            more = self._others[: min(want - len(chosen), self.reach)]
+            more = self._others[: min(want - len(chosen), self.most_of_others)]
             self.of_others += len(more)
             chosen += more
         return chosen, overtaken

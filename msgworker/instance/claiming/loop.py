@@ -23,10 +23,11 @@ from msgworker.instance.claiming.heads import LONGEST_REST_SECONDS, Look
 from msgworker.instance.connections import Connections
 from msgworker.instance.liveness.jobs import JobCloser
 from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane, Reason, Step
-from msgworker.instance.running.pool import Lanes
+from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import Aside, Role, Setup, Shared
+from msgworker.instance.state import Setup, Shared
 from msgworker.store.candidates import Candidate
 
 # --- Look ahead: look for the next heads while no lane is free yet.
@@ -231,7 +232,7 @@ class Fetcher(Role):
         recovery: Recovery,
         drain: Drain | None,
         lane_limit: LaneLimit,
-        lanes: Lanes,
+        lanes: LaneQueue,
         settler: Settler,
         threads: int,
         housekeep_now: Callable[[], None],

@@ -346,7 +346,7 @@ class SliceSearch(Search):
         want: int,
         slot: int = 0,
         slots: int = 1,
-        reach: int = WHOLE_REACH,
+        most_of_others: int = WHOLE_REACH,
         skip_objects: set[Any] | None = None,
         skip_ids: set[int] | frozenset[int] = frozenset(),
     ) -> Look:
@@ -358,7 +358,7 @@ class SliceSearch(Search):
         chooser = HeadChooser(
             self, set(skip_objects or ()), skip_ids | self._skipped_ids, slot, slots
         )
-        chooser.reach = reach
+        chooser.most_of_others = most_of_others
         chooser.skip(self._blocked)
         self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
         budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._factor)

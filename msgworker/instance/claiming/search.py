@@ -169,15 +169,15 @@ class TableSearch(Search):
         held: int,
         slot: int = 0,
         slots: int = 1,
-        reach: int = WHOLE_REACH,
+        most_of_others: int = WHOLE_REACH,
         skip_objects: set[Any] | None = None,
         skip_ids: set[int] | frozenset[int] = frozenset(),
     ) -> Look:
         """Look for up to `want` heads.
 
         held: how many objects our lanes hold; their rows come first in the window.
-        slot, slots: our share of the objects; if it has too few heads, up to `reach` heads of other
-        shares are taken.
+        slot, slots: our share of the objects; if it has too few heads, up to `most_of_others` heads
+        of other shares are taken.
         """
         now = time.monotonic()
         if now >= self._forget_at:
@@ -186,7 +186,7 @@ class TableSearch(Search):
         chooser = HeadChooser(
             self, set(skip_objects or ()), skip_ids | self._skipped_ids, slot, slots
         )
-        chooser.reach = reach
+        chooser.most_of_others = most_of_others
         if self._turn % 8 == 0:  # so that the oldest of other shares do not starve
             chooser.oldest_of_others = max(1, want // 8)
         due_complete, first = self._look_due(conn, chooser, now, want)

@@ -19,7 +19,7 @@ from msgworker.errors import ConfigError, LostClaim, MsgworkerError
 from msgworker.instance.connections import Connections, end_if_forked
 from msgworker.instance.fan_out.executors import Fence, ItemResult, Remote, Task, Threads, value_of
 from msgworker.instance.observers import facts
-from msgworker.instance.state import Outage
+from msgworker.instance.role import Outage
 from msgworker.store import items as store
 from msgworker.store.items import LOOK, Record
 from msgworker.store.send import notify

@@ -19,10 +19,11 @@ from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import OperatorRequests
 from msgworker.instance.observers import MinuteStats, Spans
+from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.running.pool import Lanes
+from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import Aside, Role, Setup, Shared
+from msgworker.instance.state import Setup, Shared
 from msgworker.store import history, recover
 from msgworker.table import HISTORY
 
@@ -150,7 +151,7 @@ class Housekeeper(Role):
         *,
         heartbeat: Heartbeat,
         claimer: Claimer,
-        lanes: Lanes,
+        lanes: LaneQueue,
         settler: Settler,
         wake: threading.Event,
         look_now: Callable[[], None],

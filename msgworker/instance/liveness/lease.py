@@ -21,7 +21,8 @@ from msgworker.errors import DatabaseUnavailable, RuleChanged, SchemaError
 from msgworker.events import Event, LeaseLost, Renewed
 from msgworker.instance.connections import Connections
 from msgworker.instance.liveness.identity import new_instance_id
-from msgworker.instance.state import Role, ScopeMember, Setup, Shared
+from msgworker.instance.role import Role
+from msgworker.instance.state import ScopeMember, Setup, Shared
 from msgworker.payload import shown
 from msgworker.schema import rule
 from msgworker.store import lease

@@ -17,7 +17,8 @@ from msgworker.db import Trouble, reason_of, shows_a_row, trouble
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.events import ScheduleFailed, ScheduleFired, ScheduleReplaced, ScheduleSkipped
 from msgworker.instance.connections import Connections
-from msgworker.instance.state import Aside, Role, Setup, Shared
+from msgworker.instance.role import Aside, Role
+from msgworker.instance.state import Setup, Shared
 from msgworker.producing import Unique, checked_key
 from msgworker.schedules import Schedule
 from msgworker.store import schedules as store

@@ -20,8 +20,9 @@ from msgworker.clock import clock
 from msgworker.errors import HandlerStuck
 from msgworker.instance.connections import Connections, frames_now
 from msgworker.instance.observers import facts
+from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Execution
-from msgworker.instance.state import Aside, Role, Setup, Shared
+from msgworker.instance.state import Setup, Shared
 from msgworker.logs import Said
 
 LOOK_SECONDS = 5.0

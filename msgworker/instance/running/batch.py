@@ -23,7 +23,7 @@ from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
 from msgworker.instance.running.on_loop import AsyncBatchContext, AsyncContext
 from msgworker.instance.running.outcome import DONE, Result, cancelled, describe, fault
-from msgworker.instance.running.pool import Lanes
+from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.running.traceback import home_of, trim
 from msgworker.instance.settling.writer import follow_ups, settlement
 from msgworker.instance.state import Setup, Shared
@@ -272,7 +272,7 @@ class _OfHandler(Exception):
 class BatchCaller:
     """Calls handlers for batches, for the threads of one instance."""
 
-    def __init__(self, setup: Setup, shared: Shared, *, caller: Caller, lanes: Lanes) -> None:
+    def __init__(self, setup: Setup, shared: Shared, *, caller: Caller, lanes: LaneQueue) -> None:
         self._setup = setup
         self._shared = shared
         self._caller = caller

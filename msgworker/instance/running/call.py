@@ -458,10 +458,10 @@ class Caller:
                 result = self.outcomes.returned(value, handler, attempt)
                 self.flush(context, conn)
             self._refuse_undone(result, lane, handler, running)
-            fate = self._settle(conn, lane, stage)
+            became = self._settle(conn, lane, stage)
             stage.led = led_elsewhere(conn)
             stage.committing = True
-        self._committed(lane, fate, stage)
+        self._committed(lane, became, stage)
 
     def _on_loop(
         self,
@@ -494,10 +494,10 @@ class Caller:
                 result = self.outcomes.returned(value, handler, attempt)
                 self.flush(context, given)
             self._refuse_undone(result, lane, handler, running)
-            fate = on.run(given, settle)
+            became = on.run(given, settle)
             stage.led = led_elsewhere(conn)
             stage.committing = True
-        self._committed(lane, fate, stage)
+        self._committed(lane, became, stage)
 
     def _refuse_undone(
         self, result: Result, lane: Lane, handler: Handler, running: Execution
@@ -509,8 +509,8 @@ class Caller:
             raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
         self._refuse_cancelled(lane)
 
-    def _committed(self, lane: Lane, fate: Settled, stage: TransactionProgress) -> None:
-        lane.continues = fate is Settled.ADVANCED
+    def _committed(self, lane: Lane, became: Settled, stage: TransactionProgress) -> None:
+        lane.continues = became is Settled.ADVANCED
         if stage.led is not None and not self._was_committed(lane):
             lane.continues = None
             raise misled("the handler", stage.led)
@@ -570,16 +570,16 @@ class Caller:
             settlement(lane, self._setup, self._shared),
         )
         stage.committing = True  # for those that settle and commit at once
-        fate = store.settle_at_once(conn, tables, one, me=me)
-        if fate is None:
+        became = store.settle_at_once(conn, tables, one, me=me)
+        if became is None:
             stage.committing = False
-            fate = store.settle_one(conn, tables, one, me=me)
-        if fate is Settled.LOST:
+            became = store.settle_one(conn, tables, one, me=me)
+        if became is Settled.LOST:
             why = missed(conn, "the handler")
             if why is None:
                 done.check_not_kept(conn, tables, lane.row.msg_id, me=me)
             raise why or LostClaim(lane.row.msg_id, lane.owner)
-        return fate
+        return became
 
     def _was_committed(self, lane: Lane) -> bool:
         """Whether the rows show that the COMMIT arrived; if so, sets `lane.continues`."""

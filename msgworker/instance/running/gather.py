@@ -8,7 +8,7 @@ from itertools import islice, starmap
 
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.running.pool import Lanes
+from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import topic_of
 from msgworker.store.rows import Row
@@ -78,7 +78,7 @@ class Batch:
 class Gathering:
     """Puts batches together; called by handler threads. lanes: where further ones wait."""
 
-    def __init__(self, setup: Setup, shared: Shared, lanes: Lanes) -> None:
+    def __init__(self, setup: Setup, shared: Shared, lanes: LaneQueue) -> None:
         self._setup = setup
         self._shared = shared
         self._lanes = lanes

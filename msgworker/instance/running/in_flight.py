@@ -22,7 +22,7 @@ KEPT_LONG = 10
 
 
 class Lane:
-    """One object's run: `rows[place]` is flagged, those behind it are read ahead.
+    """A head and its run: `rows[place]` is flagged, those behind it are read ahead.
 
     Written by its present owner: the fetcher, then the handler thread, then the thread that
     settles it. head: the first message. row: the flagged one. width: how many messages its present

@@ -19,9 +19,10 @@ from msgworker.errors import HandlerTimeout, MsgworkerError, Reject, RetryLater
 from msgworker.instance.connections import no_child_returns
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.observers import facts
+from msgworker.instance.role import outlive
 from msgworker.instance.running.in_flight import Execution, InFlight, Lane
 from msgworker.instance.running.outcome import LoopEnded, Result, fault
-from msgworker.instance.state import Setup, Shared, outlive
+from msgworker.instance.state import Setup, Shared
 from msgworker.instance.stop import Stop
 from msgworker.logs import logger
 from msgworker.message import Outcome
@@ -38,9 +39,9 @@ NEWEST_SHARE = 0.05
 MOST_PASSED = 100  # lanes of other handlers that a batch skips, at most
 
 
-class Lanes:
-    """Filled by the fetcher, settling threads and the housekeeper; emptied by handler threads, and
-    by the fetcher and the stop to release lanes.
+class LaneQueue:
+    """The lanes that wait for a handler thread. Filled by the fetcher, settling threads and the
+    housekeeper; emptied by handler threads, and by the fetcher and the stop to release lanes.
 
     housekeep_now: wakes the housekeeper. ready: lanes that no thread has taken yet; only the
     methods here write it, others check whether it is empty. mean_seconds: of handlers that
@@ -212,7 +213,7 @@ class HandlerThreads:
         self,
         setup: Setup,
         shared: Shared,
-        lanes: Lanes,
+        lanes: LaneQueue,
         *,
         count: int,
         handle: Callable[[Lane], None],

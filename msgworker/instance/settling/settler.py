@@ -21,11 +21,12 @@ from msgworker.counted import plural
 from msgworker.db import kind_of, reason_of, shows_a_row
 from msgworker.instance.connections import Connections
 from msgworker.instance.observers import Ran, Spans
+from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Result
-from msgworker.instance.running.pool import Lanes
+from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.settling.writer import Writer
-from msgworker.instance.state import Aside, Role, Setup, Shared
+from msgworker.instance.state import Setup, Shared
 from msgworker.message import Outcome, Settled, State, becomes
 from msgworker.store.rows import Row
 
@@ -56,7 +57,7 @@ class Settler:
         setup: Setup,
         shared: Shared,
         *,
-        lanes: Lanes,
+        lanes: LaneQueue,
         on_progress: Callable[[], None],
         renew_now: Callable[[], None],
     ) -> None:
@@ -112,7 +113,7 @@ class Settler:
 
     def flush(self, *, takes_one: bool = False) -> None:
         """Settle all finished lanes, unless they are left to a thread that is settling. takes_one:
-        see `Lanes.put`."""
+        see `LaneQueue.put`."""
         # Another thread may add a lane while this one has the lock, and leave it to this one: so
         # the queue is checked again after the lock is released.
         while self._finished and (writer := self._free_writer()) is not None:

@@ -13,10 +13,11 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.db import Fate, Trouble, reason_of, trouble, until_known
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.instance.observers import facts
+from msgworker.instance.role import Outage
 from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE, Result
-from msgworker.instance.state import Outage, Setup, Shared
+from msgworker.instance.state import Setup, Shared
 from msgworker.message import (
     UNWRITABLE,
     Outcome,

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from msgworker.app import setup_of
 from msgworker.errors import MsgworkerError
 from msgworker.events import Event, Events, OutageBegan, OutageEnded
-from msgworker.instance import state as role_module
+from msgworker.instance import role as role_module
 from msgworker.instance.instance import Instance
-from msgworker.instance.state import Aside, Away, Outage, Role
+from msgworker.instance.role import Aside, Away, Outage, Role
 from tests.support.rounds import register
 
 LOG = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
