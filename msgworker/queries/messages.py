@@ -211,12 +211,12 @@ def with_endings(conn: Connection, t: Tables, infos: Iterable[MessageInfo]) -> l
 
 
 def _ending(info: MessageInfo, failed: Sequence[Try], acts: Sequence[_Act]) -> Ending:
-    reruns = [act.at for act in acts if act.kind == "rerun"]
-    since = [one for one in failed if not reruns or one.ended_at >= reruns[-1]]
+    last = max((i for i, act in enumerate(acts) if act.kind == "rerun"), default=-1)
+    since = [one for one in failed if last < 0 or one.ended_at >= acts[last].at]
     number = since[-1].number - since[0].number + 1 if since else 0
-    if since and not reruns:
+    if since and last < 0:
         number = since[-1].number  # older ones may have been dropped
-    discards = [act for act in acts if act.kind == "discard"]
+    discards = [act for act in acts[last + 1 :] if act.kind == "discard"]
     if discards and not any(one.ended_at > discards[-1].at for one in since):
         by = f"{DISCARDED}{discards[-1].actor}"
         return Ending(How.DISCARDED, f"{by}: {discards[-1].reason}", number)
@@ -250,7 +250,7 @@ def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[_Ac
         columns: list[Any] = [a.c.msg_id, o.c.kind, o.c.actor, o.c.reason, a.c.changed_at]
         query = sa.select(*columns).join_from(a, o, a.c.op_id == o.c.op_id)
         of_ours = (o.c.table_name == t.label, o.c.kind.in_(("rerun", "discard")))
-        return query.where(t.among(a.c.msg_id), *of_ours).order_by(a.c.op_id)
+        return query.where(t.among(a.c.msg_id), *of_ours).order_by(a.c.changed_at, a.c.op_id)
 
     try:
         for part in t.parts(ids):

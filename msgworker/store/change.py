@@ -155,11 +155,19 @@ def _matching(t: Tables, words: Sequence[State], wanted: Filter | None) -> sa.Se
     return query.order_by(c.msg_id)
 
 
+def _said(c: Cols) -> ColumnElement[bool]:
+    """Whether an operator has written the last error: acknowledged, discarded or cancelled it."""
+    assert c.last_error is not None
+    prefixes = (ACKNOWLEDGED, DISCARDED, CANCELLED)
+    return sa.or_(*(c.last_error.startswith(one, autoescape=True) for one in prefixes))
+
+
 def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = False) -> int:
     """Set failed and dead messages to new, with their tries at 0; return how many.
 
     In the caller's transaction; at most `max_ids` ids. A row that is new or running stays as it is.
-    So does the status of one that has failed no try: an edit has left it so (store/edits.py).
+    So does the status of one that has failed no try: an edit has left it so (store/edits.py). What
+    an operator said of it is gone: dead once more, it is not acknowledged.
     Requests to cancel them are deleted under the same locks: the next run is another one.
     """
 
@@ -177,9 +185,8 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
             claimed_by=sa.null(),
             finished_at=sa.null(),
         )
-        if c.last_error is not None:  # it is not acknowledged any more; its tries have the error
-            known = c.last_error.startswith(ACKNOWLEDGED, autoescape=True)
-            values[t.names["last_error"]] = sa.case((known, sa.null()), else_=c.last_error)
+        if c.last_error is not None:  # what an operator said of it; its tries have the error
+            values[t.names["last_error"]] = sa.case((_said(c), sa.null()), else_=c.last_error)
         ids_in = t.among(c.msg_id)
         change = sa.update(t.message).where(ids_in, c.status.in_(allowed))
         return change.ordered_values(*t.tries_last(values))

@@ -69,6 +69,20 @@ def test_what_is_rerun_and_dies_again_is_not_acknowledged(app, table):
     assert _dead(app) == (1, 1)
 
 
+@pytest.mark.parametrize("word", ["discard", "cancel"])
+def test_what_was_given_up_is_known_no_more_once_it_is_rerun(app, table, word):
+    (msg_id,) = put(app, ("a", NEW))
+    getattr(app.ops, word)(msg_id, reason="wrong")
+    assert _dead(app) == (1, 0)
+    assert app.ops.rerun(msg_id) == 1
+    assert table.one("last_error") is None
+    edit(app, msg_id, status=FAILED, error_try_times=3)  # by a foreign consumer
+    assert _dead(app) == (1, 1)
+    assert [one.dead for one in app.ops.failures()] == [1]
+    assert app.ops.show(msg_id).ending.how is How.UNKNOWN
+    assert "wrong" not in app.ops.explain(msg_id).text
+
+
 def test_a_group_is_acknowledged_and_rerun_by_its_group(app):
     many_dead(app, 3)
     put(app, ("x", FAILED), last_error="KeyError: 'a'")
