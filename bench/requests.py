@@ -113,6 +113,7 @@ def pages(app: App) -> Iterator[str]:
     yield "/lanes?by=object"
     yield f"/lanes?by=object&after={ops.lanes(by='object', limit=100).next_after}"
     yield from ("/topics", "/topics?window=6h", "/topics?window=24h")
+    yield from (f"/topics/{TOPIC}3", f"/topics/{TOPIC}3?window=24h", f"/topics/{TOPIC}{TOPICS - 1}")
     yield from ("/instances", "/schedules", "/locks", "/audit", "/audit?kind=rerun")
     yield "/audit?actor=ann-7"
     yield f"/audit?message={dead}"

@@ -1,5 +1,6 @@
-"""Pictures as SVG, from numbers. Each has a title and a description for screen readers, and classes
-instead of styles. Pure.
+"""Pictures as SVG, from numbers. Each says in words what it shows, for screen readers, and has
+classes instead of styles. page.js shows the values of the column under the pointer, which it reads
+from the table beside the picture. Pure.
 
 Texts get into the markup by `Markup.format` only, which escapes them.
 """
@@ -46,7 +47,7 @@ def bars(series: Series, *, title: str, about: str, ticks: Sequence[datetime] = 
                 )
             )
     grid = [(share, _whole(most * share)) for share in (0.5, 1.0)]
-    return _drawn(parts, [], grid, title, about, ticks)
+    return _drawn("bars", parts, [], grid, f"{title}: {about}", ticks)
 
 
 def lines(series: Series, *, title: str, about: str, ticks: Sequence[datetime] = ()) -> Markup:
@@ -74,7 +75,7 @@ def lines(series: Series, *, title: str, about: str, ticks: Sequence[datetime] =
             text = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
             parts.append(Markup('<polyline class="{}" points="{}"/>').format(name, text))
     grid = [((n - first) / (last - first), _power(n)) for n in range(first, last + 1)]
-    return _drawn(parts, dots, grid, title, about, ticks)
+    return _drawn("lines", parts, dots, grid, f"{title}: {about}", ticks)
 
 
 def decades(seconds: Sequence[float]) -> tuple[int, int]:
@@ -113,11 +114,11 @@ def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
 
 
 def _drawn(
+    kind: str,
     parts: Sequence[Markup],
     dots: Sequence[Markup],
     grid: Sequence[tuple[float, str]],
-    title: str,
-    about: str,
+    label: str,
     ticks: Sequence[datetime],
 ) -> Markup:
     """The picture with its frame; parts are stretched, dots are not. grid: lines, as a share of the
@@ -135,8 +136,8 @@ def _drawn(
     stretched = Markup(
         '<svg width="100%" height="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">{}</svg>'
     ).format(TALL, WIDTH, TALL, Markup("").join(parts))
-    return Markup('<svg class="chart" role="img"><title>{}</title><desc>{}</desc>{}</svg>').format(
-        title, about, Markup("").join([*frame, stretched, *dots, *texts])
+    return Markup('<svg class="chart {}" role="img" tabindex="0" aria-label="{}">{}</svg>').format(
+        kind, label, Markup("").join([*frame, stretched, *dots, *texts])
     )
 
 

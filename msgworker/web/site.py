@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import jinja2
 from sqlalchemy.exc import DBAPIError
@@ -459,7 +459,8 @@ class Site:
         **path: Any,
     ) -> str:
         """The path of a route, below root_path; of the query what is None or "" is left out."""
-        found = guard.root_of(request.scope) + str(self.starlette.url_path_for(name, **path))
+        parts = {name: quote(str(one), errors="replace") for name, one in path.items()}
+        found = guard.root_of(request.scope) + str(self.starlette.url_path_for(name, **parts))
         given = {k: v for k, v in (query or {}).items() if v is not None and v != ""}
         return f"{found}?{urlencode(given, doseq=True, errors='replace')}" if given else found
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.testclient import TestClient
 
@@ -98,7 +98,7 @@ class Page:
 
     @property
     def links(self) -> list[str]:
-        return [one.attrs["href"] or "" for one in self.tree.all("a")]
+        return [one.attrs["href"] or "" for one in self.tree.all("a") if "href" in one.attrs]
 
     @property
     def shape(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -137,11 +137,16 @@ class Browser:
         } | options
         self.dashboard = app.web(**given)
         self.client = TestClient(
-            self.dashboard,
+            self._once_decoded,
             base_url=f"http://{HOST}",
             raise_server_exceptions=False,
             headers={"accept": "text/html", "sec-fetch-site": "same-origin"},
         )
+
+    async def _once_decoded(self, scope: Any, receive: Any, send: Any) -> None:
+        """The path as servers give it; the client of tests decodes it twice."""
+        path = unquote(scope["raw_path"].partition(b"?")[0].decode())
+        await self.dashboard(scope | {"path": path}, receive, send)
 
     @property
     def site(self) -> Any:

@@ -68,6 +68,7 @@ def paths(text: str, ids: list[int]) -> list[str]:
     """Every page, with this text in every parameter that takes one."""
     one, q = ids[0], quote(text, safe="")
     found = ["/", "/failures", "/lanes", "/lanes?by=object", "/instances", "/topics", "/schedules"]
+    found += [f"/topics/{q}", f"/topics/{q}?window=24h", "/topics/t"]
     found += ["/locks", "/audit", "/system", "/audit/1", f"/writes/{one}?op=3", "/messages/99999"]
     found += ["/jobs", "/jobs/1", f"/jobs?after={q}", f"/jobs/{q}"]
     found += [f"/messages/{i}?payload=1" for i in ids] + [f"/messages/{one}/items"]

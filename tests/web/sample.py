@@ -66,6 +66,8 @@ def sample(app: App) -> dict[str, str]:
         "instances": "/instances",
         "release": f"/act/release?name={GONE}",
         "topics": "/topics",
+        "topic": "/topics/statement.send",
+        "topic-limited": "/topics/bank.post",
         "pause": "/act/pause-topic?name=statement.send",
         "schedules": "/schedules",
         "locks": "/locks",

@@ -181,6 +181,80 @@ def test_no_page_is_wider_than_the_screen(sqlite_app: App, width: int) -> None:
         assert errors == [missing], errors  # the page of an error, itself
 
 
+FOCUS = "document.activeElement.textContent.trim() || document.activeElement.id"
+LOADED = "htmx.trigger(document.querySelector('section.live'), 'changed')"
+
+
+@pytest.mark.long
+def test_keys_find_a_message_and_move_over_rows_until_they_are_switched_off(
+    sqlite_app: App,
+) -> None:
+    put(sqlite_app, ("a", FAILED), topic="t%2F", last_error="E: no")
+    put(sqlite_app, ("b", FAILED), topic="u", last_error="E: no")
+    with opened() as browser, served(sqlite_app) as url:
+        page = browser.new_page()
+        page.goto(url)
+
+        def pressed(key: str) -> str:
+            page.keyboard.press(key)
+            return str(page.evaluate(FOCUS))
+
+        assert [pressed(key) for key in ("j", "j", "k")] == ["t%2F", "u", "t%2F"]
+        with page.expect_response("**/"):
+            page.evaluate(LOADED)
+        page.wait_for_timeout(200)
+        assert page.evaluate(FOCUS) == "t%2F"
+        with page.expect_navigation():
+            page.keyboard.press("Enter")
+        assert page.locator("h1").inner_text() == "Topic t%2F"
+        page.keyboard.press("Alt+/")
+        assert page.evaluate("document.activeElement.localName") == "body"
+        assert pressed("/") == "search"
+        page.keyboard.type("?j/")
+        assert page.input_value("#search") == "?j/"
+        page.evaluate("document.activeElement.blur()")
+        page.keyboard.press("?")
+        page.get_by_label("The first four work").uncheck()
+        page.keyboard.press("Escape")
+        page.reload()
+        for key in ("/", "j", "?"):
+            page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.localName") == "body"
+        assert not page.locator("dialog").is_visible()
+        page.get_by_role("button", name="Keys").click()
+        page.get_by_label("The first four work").check()
+        page.get_by_role("button", name="Close").click()
+        page.evaluate("document.activeElement.blur()")
+        assert pressed("/") == "search"
+
+
+@pytest.mark.long
+def test_a_chart_says_its_values_by_pointer_by_key_and_by_touch(sqlite_app: App) -> None:
+    pages = sample(sqlite_app)
+    with opened() as browser, served(sqlite_app) as url:
+        page = browser.new_context(has_touch=True).new_page()
+        page.goto(url + pages["topic"])
+        chart, said = page.locator("svg.chart").first, page.locator("output").first
+        box = chart.bounding_box()
+        page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 60)
+        last = said.inner_text()
+        assert re.fullmatch(r"\d\d:\d\d: 0 done, 16 retried, 0 dead", last)
+        with page.expect_response("**/topics/*"):
+            page.evaluate(LOADED)
+        page.wait_for_timeout(200)
+        assert said.inner_text() == last
+        page.mouse.move(1, 1)
+        assert said.inner_text() == ""
+        page.keyboard.press("Tab")
+        chart.focus()
+        page.keyboard.press("ArrowLeft")
+        by_key = said.inner_text()
+        rows = page.locator("figure").first.locator("tbody tr")
+        assert by_key.split(": ")[0] == rows.nth(-2).locator("th").text_content()
+        page.touchscreen.tap(box["x"] + 60, box["y"] + 60)
+        assert "done" in said.inner_text() != by_key
+
+
 @pytest.mark.long
 def test_short_names_are_not_broken(sqlite_app: App) -> None:
     """A cell that is to stay in one line is one line high."""

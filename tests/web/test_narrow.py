@@ -30,10 +30,17 @@ ODD = {
 }
 
 
+SMALL = """() => [...document.querySelectorAll('button, a.button, summary, select, input')]
+  .filter(one => !/^(radio|checkbox|hidden)$/.test(one.type) && one.checkVisibility())
+  .filter(one => one.getBoundingClientRect().height < 40)
+  .map(one => one.outerHTML)"""
+
+
 def _narrow(page: Any, path: str) -> None:
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide <= PHONE["width"], f"{path}: {wide}"
     assert page.evaluate(OFF_SCREEN) == [], path
+    assert page.evaluate(SMALL) == [], path
 
 
 @pytest.mark.long

@@ -1,8 +1,9 @@
-"""What the Overview says of a topic, and the numbers beside the names of pages."""
+"""What the Overview and its own page say of a topic, and the numbers beside the names of pages."""
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -62,7 +63,78 @@ def test_every_page_says_how_many_messages_are_dead(sqlite_app: App, ann: Browse
 def test_every_count_of_the_overview_leads_to_its_messages(sqlite_app: App, ann: Browser) -> None:
     put(sqlite_app, ("a", FAILED), ("b", NEW), topic="t", last_error="E: no")
     page = ann.get("/")
-    wanted = ["/messages?status=dead", "/messages?topic=t&status=dead", "/messages?topic=t"]
+    wanted = ["/messages?status=dead", "/messages?topic=t&status=dead", "/topics/t"]
     assert [one for one in wanted if one not in page.links] == []
     for path in wanted:
         assert "No message" not in ann.get(path).main
+
+
+def test_the_page_of_a_topic_has_all_that_is_known_of_it(sqlite_app: App, ann: Browser) -> None:
+    app = sqlite_app
+    app.add_handler("t", lambda msg: None, max_tries=2, timeout=90, on_dead="alarm")
+    _, head, _ = put(app, ("a", FAILED), ("b", NEW), ("b", NEW), topic="t", last_error="E: no")
+    put(app, ("c", FAILED), topic="other", last_error="E: others")
+    app.ops.acting(actor="bob").pause("t", reason="INC-4711")
+    page = ann.get("/topics/t")
+    told = (
+        "paused",
+        "by bob",
+        "INC-4711",
+        "E: no",
+        "tries2, then",
+        "timeout1m 30s",
+        "sent to alarm",
+    )
+    assert [one for one in told if one not in page.main] == []
+    assert "others" not in page.main
+    links = ["/messages?topic=t", "/messages?topic=t&status=new", "/failures?topic=t"]
+    links += [f"/messages/{head}", "/topics/alarm", "/act/resume-topic?name=t"]
+    assert [one for one in links if one not in page.links] == []
+    assert ann.get(page.link("Rerun its failures")).form("/change/rerun")["topic"] == "t"
+
+
+def test_a_viewer_of_a_topic_sees_no_button(sqlite_app: App, visit: Any) -> None:
+    put(sqlite_app, ("a", FAILED), topic="t", last_error="E: no")
+    page = visit(sqlite_app, "viewer").get("/topics/t")
+    assert page.tree.all("a", **{"class": "button"}) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "100%", "%2F", "gr\u00fc\u00df \u4f60", "a b", "?x=1#y&z", "t\x07", "x" * 100]
+)
+def test_a_topic_of_any_name_has_a_page_and_links_to_it(
+    sqlite_app: App, ann: Browser, name: str
+) -> None:
+    (msg_id,) = put(sqlite_app, ("a", FAILED), topic=name, last_error="E: no")
+    target = f"/topics/{quote(name)}"
+    for path in ("/", "/topics", f"/messages/{msg_id}", "/messages", "/failures", "/lanes"):
+        assert target in ann.get(path).links or path == "/lanes", path
+    page = ann.get(target)
+    assert f"{msg_id}" in ann.get(page.link("All its messages")).main
+
+
+@pytest.mark.parametrize("name", ["a/../b", "..", "a//b", "a\nb"])
+def test_a_topic_that_no_path_can_name_is_no_link(sqlite_app: App, ann: Browser, name: str) -> None:
+    put(sqlite_app, ("a", FAILED), topic=name, last_error="E: no")
+    for path in ("/", "/topics", "/messages", "/failures"):
+        found = [one for one in ann.get(path).links if one.startswith("/topics/")]
+        assert found == [], path
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "text"),
+    [
+        ("/topics/nothing", 404, 'no message of topic "nothing"'),
+        ("/topics/", 400, "topic must be a text"),
+        ("/topics/a%00b", 400, "NUL"),
+        ("/topics/%FF", 404, "no message of topic"),
+        ("/topics/t?window=2h", 400, "window is one of"),
+    ],
+)
+def test_a_topic_that_is_none_is_refused(ann: Browser, path: str, code: int, text: str) -> None:
+    assert text in ann.get(path, code).text
+
+
+def test_a_topic_with_a_handler_and_no_message_has_a_page(sqlite_app: App, ann: Browser) -> None:
+    sqlite_app.add_handler("quiet", lambda msg: None)
+    assert "idle" in ann.get("/topics/quiet").main

@@ -1,6 +1,6 @@
 """The pages. Each module has `routes`.
 
-overview   /, what needs help, /topics
+overview   /, what needs help, /topics and each of them
 messages   /messages, one message and its items, /failures, /lanes, /jobs
 instances  /instances, /schedules, /locks, /system
 audit      /audit: who changed what, and why; /writes: one that was begun, how far it is

@@ -1,26 +1,29 @@
-"""Overview: how much there is, how fast it goes, who works, and what needs help; and the topics."""
+"""Overview: how much there is, how fast it goes, who works, and what needs help; the topics, and
+the page of each."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.counted import plural
-from msgworker.message import State
+from msgworker.message import State, topic_of
 from msgworker.queries.charts import WINDOWS, HistoryPoint, TopicTimes, Window
 from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.bounded import Capped
 from msgworker.store.pauses import PausedJob
 from msgworker.table import MAX_TOPIC
 from msgworker.web import charts, shown
-from msgworker.web.site import site_of
+from msgworker.web.pages.messages import LANES, WORDS, blocked_first
+from msgworker.web.site import Site, site_of
 
 TOPICS = 100
 """The most rows of topics; those with failures come first."""
@@ -75,43 +78,43 @@ def by_trouble(topics: Sequence[TopicInfo]) -> list[TopicInfo]:
     return sorted(topics, key=key)
 
 
-def pictures(points: Sequence[HistoryPoint], step_seconds: int) -> list[dict[str, Any]]:
-    """Throughput and latency, each with what a screen reader says of it."""
-    ticks = [points[place].at for place in places(len(points))]
-    done, retried = [one.done for one in points], [one.retried for one in points]
-    dead = [one.dead for one in points]
-    last = next((one for one in reversed(points) if one.ran_p50 is not None), None)
-    went = f"{sum(done):,} done, {sum(retried):,} retried, {sum(dead):,} dead"
-    took = (
-        "no handler has ended"
-        if last is None
-        else f"at last p50 {shown.age(last.ran_p50)}, p95 {shown.age(last.ran_p95)}"
-    )
+def pictures(
+    points: Sequence[HistoryPoint], step_seconds: int, *, waits: bool = False
+) -> list[dict[str, Any]]:
+    """Throughput and latency, each with what a screen reader says of it, and its values as rows.
+    waits: also how long messages waited."""
+    made = {name: [getattr(one, name) for one in points] for name in ("done", "retried", "dead")}
+    went = ", ".join(f"{sum(values):,} {name}" for name, values in made.items())
     per = "a minute" if step_seconds == 60 else f"in {step_seconds // 60} minutes"
-    return [
-        {
-            "title": f"Messages {per}",
-            "keys": ("done", "retried", "dead"),
-            "about": went,
-            "picture": charts.bars(
-                {"done": done, "retried": retried, "dead": dead},
-                title=f"Messages {per}",
-                about=went,
-                ticks=ticks,
-            ),
-        },
-        {
-            "title": "How long handlers run",
-            "keys": ("p50", "p95"),
-            "about": took,
-            "picture": charts.lines(
-                {"p50": [one.ran_p50 for one in points], "p95": [one.ran_p95 for one in points]},
-                title="How long handlers run",
-                about=took,
-                ticks=ticks,
-            ),
-        },
-    ]
+    found = [_picture(f"Messages {per}", went, charts.bars, made, points, shown.number)]
+    titles = {"ran": "How long handlers run"} | (
+        {"waited": "How long messages wait"} if waits else {}
+    )
+    for name, title in titles.items():
+        made = {one: [getattr(at, f"{name}_{one}") for at in points] for one in ("p50", "p95")}
+        both = [two for two in zip(*made.values(), strict=True) if two[0] is not None]
+        took = "at last p50 {}, p95 {}".format(*map(shown.age, both[-1])) if both else "none known"
+        found.append(_picture(title, took, charts.lines, made, points, shown.age))
+    return found
+
+
+def _picture(
+    title: str,
+    about: str,
+    draw: Callable[..., Markup],
+    series: charts.Series,
+    points: Sequence[HistoryPoint],
+    text: Callable[[Any], str],
+) -> dict[str, Any]:
+    at = [one.at for one in points]
+    ticks = [at[place] for place in places(len(at))]
+    return {
+        "title": title,
+        "keys": tuple(series),
+        "about": about,
+        "picture": draw(series, title=title, about=about, ticks=ticks),
+        "rows": [(one, [*map(text, row)]) for one, *row in zip(at, *series.values(), strict=True)],
+    }
 
 
 def places(count: int) -> list[int]:
@@ -309,4 +312,79 @@ async def topics(request: Request) -> Response:
     return await site.live(request, "topics.html", values)
 
 
-routes = [Route("/", overview, name="overview"), Route("/topics", topics, name="topics")]
+# --- One topic.
+
+FEW = 20
+"""Groups of failures, and lanes, that its page shows."""
+
+
+async def topic(request: Request) -> Response:
+    site, window = site_of(request), window_of(request)
+    name: str = request.path_params["topic"]
+
+    async def values() -> dict[str, Any]:
+        overview, history, timings, groups, lanes, rule = await asyncio.gather(
+            site.overview(),
+            site.look_steadily(site.ops.history, window, topic=name),
+            site.look_steadily(site.ops.timings, window),
+            site.look(site.ops.failures, topic=name, limit=FEW),
+            site.look(site.ops.lanes, limit=LANES),
+            site.ask(lambda: site.app.tables.spec),
+        )
+        info = next((one for one in overview.topics if one.topic == name), None)
+        if info is None:
+            info = await _unseen(site, name, any(map(_worked, history.points)))
+        counts = [(state, _counted(info, overview, state)) for state in (*STATES, State.DONE)]
+        times = next((one for one in timings.topics if one.topic == name), TopicTimes(name))
+        held = [one for one in blocked_first(lanes) if topic_of(one.head.topic) == name]
+        held = [one for one in held if one.behind or one.head.status in (State.FAILED, State.DEAD)]
+        return {
+            "info": info,
+            "words": state_of(info, times),
+            "why": held_up(info),
+            "counts": [(state.value, count) for state, count in counts if not count.about],
+            "times": times,
+            "window": window,
+            "windows": list(WINDOWS),
+            "recorded": history.recorded,
+            "pictures": pictures(history.points, history.step_seconds, waits=True),
+            "groups": groups,
+            "lanes": held[:FEW],
+            "all_lanes": lanes.complete and len(held) <= FEW,
+            "lane_words": WORDS,
+            "rule": rule,
+            "handler": site.app._registry.get(name),
+            "backoff": site.app.settings.backoff_seconds,
+        }
+
+    return await site.live(request, "topic.html", values)
+
+
+def _worked(one: HistoryPoint) -> bool:
+    return bool(one.done or one.retried or one.dead or one.postponed)
+
+
+async def _unseen(site: Site, name: str, worked: bool) -> TopicInfo:
+    """A topic that is not among those of the overview; raises HTTPException 404 if there is no sign
+    of it. worked: whether the history has any."""
+    found = await site.look(site.ops.messages, topic=name, limit=1)
+    if not (found or worked or name in site.app._registry.handlers):
+        where = "" if found.complete else " among the newest"
+        text = f'there is no message of topic "{shown.cut(name)}"{where}, and nothing handles it'
+        raise HTTPException(404, text)
+    who = await site.look(site.ops.instances)
+    return TopicInfo(name, {}, None, handlers=sum(one.handles(name) for one in who))
+
+
+def _counted(info: TopicInfo, found: Overview, state: State) -> Capped:
+    """How many of its messages are in a state: at least so many, if not all of the state were
+    counted, and an estimate of all topics if the finished ones were not."""
+    total = found.count(state)
+    return info.count(state) + Capped(0, total.more, total.about)
+
+
+routes = [
+    Route("/", overview, name="overview"),
+    Route("/topics", topics, name="topics"),
+    Route("/topics/{topic:path}", topic, name="topic"),
+]

@@ -95,6 +95,7 @@
 
   document.addEventListener("change", function ({ target }) {
     if ("send" in target.dataset) target.form.requestSubmit(); // its button is for browsers without scripts
+    if ("keys" in target.dataset) localStorage.setItem(OFF, target.checked ? "on" : "off");
     if ("page" in target.dataset)
       for (const one of target.form.querySelectorAll("tbody input")) one.checked = target.checked;
     ticked();
@@ -106,13 +107,98 @@
     for (const one of document.querySelectorAll("section.live")) htmx.trigger(one, "changed");
   }
 
+  // The values of a chart, a column at a time: those of a row of the table beside it.
+  let seen = null;
+
+  function rowsOf(chart) {
+    return chart.closest("figure").querySelector("tbody").rows;
+  }
+
+  function say(chart, place) {
+    if (!chart.isConnected) return;
+    const rows = rowsOf(chart), n = Math.max(0, Math.min(place, rows.length - 1)), figure = chart.closest("figure");
+    if (!rows[n]) return;
+    const names = [...figure.querySelectorAll("thead th")], [at, ...values] = [...rows[n].cells].map((one) => one.textContent);
+    figure.querySelector("output").textContent = at + ": " + values.map((one, i) => one + " " + names[i + 1].textContent).join(", ");
+    const mark = chart.querySelector(".mark") || chart.appendChild(document.createElementNS(chart.namespaceURI, "line"));
+    const share = chart.classList.contains("bars") ? (n + 0.5) / rows.length : n / Math.max(1, rows.length - 1);
+    for (const [name, value] of Object.entries({ class: "mark", x1: 100 * share + "%", x2: 100 * share + "%", y2: 130 }))
+      mark.setAttribute(name, value);
+    seen = { chart, place: n };
+  }
+
+  function pointed({ target, clientX }) {
+    const chart = target.closest("svg.chart");
+    if (!chart) return;
+    const box = chart.getBoundingClientRect(), left = parseFloat(getComputedStyle(chart).paddingLeft);
+    const share = (clientX - box.left - left) / (box.width - left), count = rowsOf(chart).length;
+    if (share >= 0) say(chart, chart.classList.contains("bars") ? Math.floor(share * count) : Math.round(share * (count - 1)));
+  }
+
+  function left({ target, relatedTarget, pointerType }) { // by the pointer or the focus; a finger's values stay
+    const chart = target.closest("svg.chart");
+    if (!chart || pointerType === "touch" || chart.contains(relatedTarget)) return;
+    for (const one of chart.querySelectorAll(".mark")) one.remove();
+    chart.closest("figure").querySelector("output").textContent = "";
+    seen = null;
+  }
+
+  document.addEventListener("pointermove", pointed);
+  document.addEventListener("pointerdown", pointed);
+  document.addEventListener("pointerout", left);
+  document.addEventListener("focusout", left);
+  document.addEventListener("focusin", function ({ target }) {
+    if (!seen && target.matches("svg.chart:focus-visible")) say(target, Infinity);
+  });
+
+  // Keys: single ones, which may be switched off, and never while somebody writes.
+  const OFF = "msgworker_keys";
+
+  function off() {
+    try { return localStorage.getItem(OFF) === "off"; } catch (_) { return false; }
+  }
+
+  function help() {
+    const dialog = document.getElementById("keys");
+    dialog.querySelector("input").checked = !off();
+    dialog.showModal();
+  }
+
+  function step(by) { // the focus goes to the first link of the next row, or of the row before
+    const rows = [...document.querySelectorAll("main tbody tr:has(a[href])")].filter((one) => one.getClientRects().length);
+    const at = rows.findIndex((one) => one.contains(document.activeElement));
+    const row = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by];
+    if (row) row.querySelector("a[href]").focus();
+  }
+
+  document.addEventListener("keydown", function (e) {
+    const search = document.getElementById("search"), { target, key } = e;
+    const arrow = { ArrowLeft: -1, ArrowRight: 1 }[key];
+    if (!search || e.ctrlKey || e.altKey || e.metaKey || e.isComposing || document.querySelector("dialog[open]")) return;
+    if (arrow && target.matches("svg.chart")) say(target, seen ? seen.place + arrow : Infinity);
+    else if (off() || target.matches("select, textarea, input:not([type=checkbox], [type=radio])")) return;
+    else if (key === "/") search.focus();
+    else if (key === "j") step(1);
+    else if (key === "k") step(-1);
+    else if (key === "?") help();
+    else return;
+    e.preventDefault();
+  });
+  document.addEventListener("click", function ({ target }) {
+    if (target.closest("button.keys")) help();
+    if (target.closest("dialog button")) target.closest("dialog").close();
+  });
+
   document.addEventListener("visibilitychange", load);
   document.addEventListener("DOMContentLoaded", function () {
     local(document.body);
     ticked();
     setInterval(load, POLL);
   });
-  document.addEventListener("htmx:afterSwap", function () { local(document.body); }); // before it is painted
+  document.addEventListener("htmx:afterSwap", function () { // before it is painted
+    local(document.body);
+    if (seen) say(seen.chart, seen.place);
+  });
   document.addEventListener("htmx:load", function (e) { local(e.detail.elt); });
   document.documentElement.classList.add("js");
 })();
