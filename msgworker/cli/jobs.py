@@ -227,12 +227,13 @@ def _switch(app: App, action: str, job_id: int, json: bool, **how: Any) -> int:
         done = getattr(app.ops, f"{action}_job")(job_id, **how)
     except ConfigError as error:
         raise NothingMatched(str(error)) from None
+    if not done and action == "resume":  # as with topics
+        raise NothingMatched(f"job {job_id} is not paused")
     if json:
-        print_json({"operation": done.op_id, "job": job_id, did: int(done)})
+        result = {"operation": done.op_id, "job": job_id, did: int(done)}
+        print_json(result | {"dry_run": done.dry_run})
     elif done:
         click.echo(f"{'would have ' if done.dry_run else ''}{did} job {job_id}")
-    elif action == "resume":
-        raise NothingMatched(f"job {job_id} is not paused")
     else:
         click.echo(f"job {job_id} is {did} already")
     return 0

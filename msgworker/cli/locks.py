@@ -223,14 +223,14 @@ def partitions(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         members, _ = scope.view(app.table)
     if as_json:
         print_json([asdict(one) for one in found])
-        return
-    columns = [Column("SHARD", "right"), Column("CUR", share=1), Column("REQ", share=1)]
-    print_table(columns, [[one.shard, one.cur or "-", one.req or "-"] for one in found])
-    counts = Counter(one.cur for one in found if one.cur)
-    lost = len(found) - sum(counts.values())
-    moving = sum(one.req is not None and one.cur is not None for one in found)
-    free = f"{plural(lost, 'shard')} without an owner"
-    note(f"{plural(len(members), 'member')}; {free}, {moving} to move")
+    else:
+        columns = [Column("SHARD", "right"), Column("CUR", share=1), Column("REQ", share=1)]
+        print_table(columns, [[one.shard, one.cur or "-", one.req or "-"] for one in found])
+        counts = Counter(one.cur for one in found if one.cur)
+        lost = len(found) - sum(counts.values())
+        moving = sum(one.req is not None and one.cur is not None for one in found)
+        free = f"{plural(lost, 'shard')} without an owner"
+        note(f"{plural(len(members), 'member')}; {free}, {moving} to move")
     if not members:
         raise NothingMatched("no instance works with partitions of this table now")
 

@@ -276,12 +276,13 @@ def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
         print_json(page | {"next_after": found.next_after, "complete": found.complete})
         return 0 if len(found) or not found.complete else NOTHING_MATCHED
     more = f"msgworker list ... --after {found.next_after}"
-    if not found and not found.complete:
-        raise NothingMatched(f"no message matches so far; continue with: {more}")
-    if not found:
+    if not found and found.complete:
         raise NothingMatched("no message matches")
-    print_with_text(LIST_COLUMNS, [list_row(info, app) for info in found])
-    if not found.complete:
+    if found:
+        print_with_text(LIST_COLUMNS, [list_row(info, app) for info in found])
+    if not found:
+        note(f"no message matches so far; continue with: {more}")
+    elif not found.complete:
         note(f"only a part of this large table was searched; continue with: {more}")
     elif found.next_after is not None:
         note(f"there may be more: {more}")

@@ -1,8 +1,9 @@
-"""The App is named in the same way for every command: as the first argument, or with --app."""
+"""What all commands have in common: how the App is named, and what --json leaves as it is."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ import pytest
 
 from msgworker.cli import main
 from msgworker.cli.group import COMMANDS, app_as_option, is_reference, takes_app
+from msgworker.store import bounded
 from tests.support.programs import LOOKS, WRITES, Cli, dead, sql
 
 REST: dict[str, tuple[str, ...]] = {
@@ -58,6 +60,77 @@ def test_every_command_looks_or_writes() -> None:
     """LOOKS is what is tested for secrets, escapes, widths, odd rows and rights."""
     looks = [look.split()[0] for look in LOOKS]
     assert sorted([*looks, *WRITES]) == sorted(COMMANDS)
+
+
+ALIKE: dict[str, tuple[str, ...]] = {
+    **REST,
+    "jobs": ("resume", "1"),
+    "jobs show": ("show", "2"),
+    "jobs seal": ("seal", "2"),
+    "jobs cancel": ("cancel", "2", "--reason", "r"),
+    "list": ("--topic", "other"),
+    "list done": ("--status", "done", "--object-id", "C-9"),
+    "schedules": ("resume", "nightly"),
+    "locks": ("--release", "a"),
+    "limits": ("--remove", "other"),
+    "audit": (),
+    "rerun": ("1", "9"),
+    "rerun --topic": ("--topic", "other"),
+    "release --nobody": ("--nobody", "--any-age"),
+    "partitions": (),
+    "doctor": (),
+    "show": ("9",),
+    "explain": ("9",),
+    "edit": ("9", "--topic", "other", "--dry-run"),
+}
+"""Calls whose exit code must not depend on --json: most find nothing."""
+
+
+@pytest.mark.parametrize("call", [one for one in ALIKE if one not in ("ddl", "run", "web")])
+def test_the_exit_code_is_the_same_with_json(crm: Cli, folder: Path, call: str) -> None:
+    dead(crm, folder, 2)
+    sql(folder, "INSERT INTO msgworker_job (table_name, name) VALUES ('msgworker_message', 'a')")
+    shutil.copy(folder / "crm.db", folder / "before.db")
+    args = (call.split()[0], "crm:app", *(one for one in ALIKE[call] if one != "--json"))
+    plain = crm(*args)
+    shutil.copy(folder / "before.db", folder / "crm.db")
+    done = crm(*args, "--json")
+    assert done.exit_code == plain.exit_code, (plain.stderr, done.stderr)
+    if plain.exit_code in (0, 5) and done.stdout:
+        json.loads(done.stdout)
+
+
+def test_a_part_without_a_match_is_no_list_without_one(
+    crm: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead(crm, folder, 3)
+    sql(folder, "UPDATE msgworker_message SET status = 2")
+    monkeypatch.setattr(bounded, "SCAN", 2)
+    asked = ("list", "crm:app", "--status", "done", "--topic", "other")
+    for more in ((), ("--json",)):
+        assert crm(*asked, *more).exit_code == 0
+        assert crm(*asked, *more, "--after", "2").exit_code == 5
+    assert crm(*asked).stderr.endswith("so far; continue with: msgworker list ... --after 2\n")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("jobs", "pause", "1"),
+        ("jobs", "seal", "1"),
+        ("jobs", "cancel", "1"),
+        ("pause", "settle"),
+        ("rerun", "1"),
+        ("edit", "1", "--topic", "other"),
+        ("purge", "--older-than", "1d"),
+        ("db", "upgrade"),
+    ],
+)
+def test_a_dry_run_says_so_in_json(crm: Cli, folder: Path, args: tuple[str, ...]) -> None:
+    dead(crm, folder, 1)
+    sql(folder, "INSERT INTO msgworker_job (table_name, name) VALUES ('msgworker_message', 'a')")
+    done = crm(args[0], "crm:app", *args[1:], "--dry-run", "--json")
+    assert json.loads(done.stdout)["dry_run"] is True, done.stderr
 
 
 def options(command: str, *args: str) -> list[str]:
