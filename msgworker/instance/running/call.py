@@ -427,14 +427,9 @@ class Caller:
         self, lane: Lane, msg: Message[Any], handler: Handler, running: Execution
     ) -> Result:
         """Handler and outcome in one transaction."""
-
-        run = self._on_loop if handler.is_async else self._in_one_transaction
-
-        def once(stage: TransactionProgress) -> None:
-            run(lane, msg, handler, running, stage)
-
+        once = partial(self._in_one_transaction, lane, msg, handler, running)
         self.transacting.until_committed(
-            lane.row, lane.owner, once, lambda: self._was_committed(lane)
+            lane.row, lane.owner, once, partial(self._was_committed, lane)
         )
         return DONE
 
@@ -446,55 +441,23 @@ class Caller:
         running: Execution,
         stage: TransactionProgress,
     ) -> None:
-        attempt = lane.row.tries + 1
-        link = self.transacting.link()
-        with link.lock, link.transaction() as conn:
-            self._refuse_lost(conn, lane)
+        with self.opened(handler) as (given, conn, run):
+            run(self._refuse_lost, lane)
             self._refuse_cancelled(lane)  # it may run again, after a rollback by the database
-            context = Context(msg, lane.owner, attempt, running, conn, setup=self._setup)
-            with lent(conn, stage, "the handler"):
-                arguments = (msg, context) if handler.takes_context else (msg,)
-                value = self.call(handler, running, *arguments)
-                result = self.outcomes.returned(value, handler, attempt)
-                self.flush(context, conn)
-            self._refuse_undone(result, lane, handler, running)
-            became = self._settle(conn, lane, stage)
-            stage.led = led_elsewhere(conn)
-            stage.committing = True
-        self._committed(lane, became, stage)
-
-    def _on_loop(
-        self,
-        lane: Lane,
-        msg: Message[Any],
-        handler: Handler,
-        running: Execution,
-        stage: TransactionProgress,
-    ) -> None:
-        """As `_in_one_transaction`, for an async handler."""
-        attempt, on = lane.row.tries + 1, self.on_loop
-
-        def settle(conn: Connection) -> Settled:
-            settled = self._settle(conn, lane, stage)
-            self.send_with(conn, sent)
-            return settled
-
-        with on.transaction() as given:
-            conn = given.sync_connection
-            assert conn is not None
-            on.run(given, self._refuse_lost, lane)
-            self._refuse_cancelled(lane)
-            context = AsyncContext(msg, lane.owner, attempt, running, given, self._setup)
+            kind = AsyncContext if handler.is_async else Context
+            context = kind(msg, lane.owner, lane.row.tries + 1, running, given, setup=self._setup)
             with lent(conn, stage, "the handler"):
                 arguments = (msg, context) if handler.takes_context else (msg,)
                 try:
                     value = self.call(handler, running, *arguments)
                 finally:
-                    sent = [message for _, message in context._sent() or ()]
-                result = self.outcomes.returned(value, handler, attempt)
+                    sent = context._sent()
+                result = self.outcomes.returned(value, handler, lane.row.tries + 1)
                 self.flush(context, given)
             self._refuse_undone(result, lane, handler, running)
-            became = on.run(given, settle)
+            became = run(self._settle, lane, stage)
+            if sent:  # by an async handler, whose messages are inserted here
+                run(self.send_with, [message for _, message in sent])
             stage.led = led_elsewhere(conn)
             stage.committing = True
         self._committed(lane, became, stage)

@@ -8,7 +8,7 @@ for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,6 @@ from msgworker.db import Trouble, beside_loop, is_aborted, is_spoilt, reason_of,
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.running.context import BatchContext, Cancellable, Context, Sends
 from msgworker.instance.running.outcome import CANCELLED, LoopEnded
-from msgworker.message import Message
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -101,6 +100,18 @@ class _Lent:
     _lent: AsyncConnection
     _session: Any
 
+    def __init__(
+        self,
+        of: Any,
+        instance_id: str,
+        attempt: int,
+        running: Cancellable,
+        connection: AsyncConnection,
+        setup: Sends,
+    ) -> None:
+        super().__init__(of, instance_id, attempt, running, setup=setup)  # type: ignore[call-arg]
+        self._lent = connection  # type: ignore[misc]  # a slot of each subclass
+
     @property
     def connection(self) -> AsyncConnection:
         """The AsyncConnection in whose transaction the message is settled; in a batch or a group,
@@ -126,36 +137,12 @@ class AsyncContext(_Lent, Context):  # type: ignore[misc]
 
     __slots__ = ("_lent",)
 
-    def __init__(
-        self,
-        msg: Message[Any],
-        instance_id: str,
-        attempt: int,
-        running: Cancellable,
-        connection: AsyncConnection,
-        setup: Sends,
-    ) -> None:
-        super().__init__(msg, instance_id, attempt, running, setup=setup)
-        self._lent = connection
-
 
 class AsyncBatchContext(_Lent, BatchContext):  # type: ignore[misc]
     """The BatchContext of an async handler with transactional=True and batch=...; `connection`,
     `session` and `send` are as in AsyncContext."""
 
     __slots__ = ("_lent",)
-
-    def __init__(
-        self,
-        messages: Sequence[Message[Any]],
-        instance_id: str,
-        attempt: int,
-        running: Cancellable,
-        connection: AsyncConnection,
-        setup: Sends,
-    ) -> None:
-        super().__init__(messages, instance_id, attempt, running, setup=setup)
-        self._lent = connection
 
     def send(self, topic: str, payload: Any = None, **options: Any) -> Any:
         if options.get("of") is None:
