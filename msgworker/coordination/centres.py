@@ -19,7 +19,7 @@ from msgworker.errors import ConfigError
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.payload import is_text
 from msgworker.producing import Job
-from msgworker.table import MAX_FLAG, Slice
+from msgworker.table import MAX_INSTANCE_TYPE, Slice
 
 # --- The scopes.
 
@@ -82,9 +82,10 @@ def check_instance_type(value: Any) -> str:
     """An instance type, or ConfigError."""
     if not isinstance(value, str) or not value.strip() or not is_text(value) or "\x00" in value:
         raise ConfigError(f"an instance type must be a text, got {value!r:.80}")
-    if len(value) > MAX_FLAG:
+    if len(value) > MAX_INSTANCE_TYPE:
         raise ConfigError(
-            f"an instance type has at most {MAX_FLAG} characters, got {len(value)}: {value!r}"
+            f"an instance type has at most {MAX_INSTANCE_TYPE} characters, got {len(value)}: "
+            f"{value!r}"
         )
     return value
 

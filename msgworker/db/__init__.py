@@ -13,7 +13,7 @@ in a URL, where there is no connection.
 from msgworker.db.catalogue import (
     ColumnLimit,
     Policies,
-    Rule,
+    Trait,
     codec_of,
     column_limit,
     columns_there,
@@ -39,10 +39,10 @@ from msgworker.db.catalogue import (
     refused_by_domain,
     refuses_all_writes,
     row_estimate,
-    rules_of,
     schemas_with,
     table_size,
     takes_any_text,
+    traits_of,
     values_as_numbers,
     whole_end,
 )

@@ -157,7 +157,7 @@ def plan_of(conn: sa.Connection, query: Any, params: dict[str, Any]) -> list[str
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Trait:
     """A property of a table beside columns and indexes.
 
     text: the condition of a CHECK; when a trigger, or a rule, runs; the collation of the column
@@ -186,13 +186,13 @@ class Rule:
     text: str
 
 
-def hooks_of(conn: sa.Connection, table: sa.Table) -> list[Rule]:
+def hooks_of(conn: sa.Connection, table: sa.Table) -> list[Trait]:
     """Of a table's rules its triggers, and the policies for this login: they may be added at any
     time, without a word to those who work on it."""
     return [
-        rule
-        for rule in rules_of(conn, table, object_id="", guard="", only=HOOKS)
-        if rule.kind in HOOKS
+        trait
+        for trait in traits_of(conn, table, object_id="", guard="", only=HOOKS)
+        if trait.kind in HOOKS
     ]
 
 
@@ -218,14 +218,14 @@ def policies_of(conn: sa.Connection, tables: Sequence[sa.Table]) -> tuple[Polici
     return tuple(Policies(*map(str, row)) for row in found)
 
 
-def rules_of(
+def traits_of(
     conn: sa.Connection,
     table: sa.Table,
     *,
     object_id: str,
     guard: str,
     only: Sequence[str] = (),
-) -> list[Rule]:
+) -> list[Trait]:
     """The CHECKs and triggers of a table that this login may see, and the collation of its ids.
 
     object_id: the column of the ids; guard: its index. only: the
@@ -241,15 +241,15 @@ def rules_of(
     found = _rows(conn, " UNION ALL ".join(queries), table, known)
     if found is None:  # an older server lacks some: query each separately
         found = [row for part in queries for row in _rows(conn, part, table, known) or ()]
-    rules = []
+    traits = []
     for kind, named, text in found:
         if kind == "table":  # its CREATE TABLE
-            rules += [Rule("check", "", check) for check in checks_in(str(text))]
+            traits += [Trait("check", "", check) for check in checks_in(str(text))]
             if _STRICT.search(str(text)):
-                rules.append(Rule("layout", str(named), "strict"))
+                traits.append(Trait("layout", str(named), "strict"))
         elif not database.is_not_null(str(text)):
-            rules.append(Rule(kind, str(named), str(text)))
-    return rules
+            traits.append(Trait(kind, str(named), str(text)))
+    return traits
 
 
 _STRICT = re.compile(r"\)[\s\w,]*\bSTRICT\b[\s\w,]*$", re.I)
@@ -338,17 +338,17 @@ def _literal(conn: sa.Connection, value: Any) -> str:
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 
-def fold_of(database: Database, rules: Sequence[Rule]) -> str | None:
+def fold_of(database: Database, traits: Sequence[Trait]) -> str | None:
     """How the collation makes different ids equal: a fold for `Database.folded`; None if it does
     not; "unknown" if that cannot be determined."""
-    return database.fold_of(next((rule.text for rule in rules if rule.kind == "compare"), ""))
+    return database.fold_of(next((trait.text for trait in traits if trait.kind == "compare"), ""))
 
 
-def cutting(database: Database, rules: Sequence[Rule]) -> dict[str, TypeEngine[Any]]:
+def cutting(database: Database, traits: Sequence[Trait]) -> dict[str, TypeEngine[Any]]:
     """The text columns that truncate silently: "char" and name of PostgreSQL, which the catalogue
     describes as texts of any length."""
     lengths = database.cut_types
-    return {rule.name: sa.String(lengths[rule.text]) for rule in rules if rule.kind == "cut"}
+    return {trait.name: sa.String(lengths[trait.text]) for trait in traits if trait.kind == "cut"}
 
 
 _TINYTEXT_BYTES = 255
@@ -427,12 +427,12 @@ def column_limit(
     return ColumnLimit(role, length, "characters") if isinstance(kind, sa.String) else None
 
 
-def codec_of(database: Database, rules: Sequence[Rule], column: str) -> str:
+def codec_of(database: Database, traits: Sequence[Trait], column: str) -> str:
     """What encodes the texts that a column takes, see `payload.fitting`; "" = it takes all. Of a
     character set that is not known here only ASCII is used."""
-    for rule in rules:
-        if rule.kind == "charset" and rule.name in ("", column):
-            return database.codecs.get(rule.text, "ascii")
+    for trait in traits:
+        if trait.kind == "charset" and trait.name in ("", column):
+            return database.codecs.get(trait.text, "ascii")
     return ""
 
 

@@ -718,7 +718,7 @@ class Database:
         return (at.alter(f"DROP CONSTRAINT {at.quoted}"),) if at.name else ()
 
     def drop_layout(self, table: str, layout: str) -> str:
-        """The statement that turns a table with a `layout` (see Rule) into a plain one with all
+        """The statement that turns a table with a `layout` (see Trait) into a plain one with all
         that it holds; "" if there is none."""
         return ""
 
@@ -811,7 +811,7 @@ class Database:
     # --- A live table, see catalogue.py.
 
     rule_queries: tuple[str, ...] = ()
-    """Kind, name and text of its `catalogue.Rule`s; :object is the column of the ids, :guard its
+    """Kind, name and text of its `catalogue.Trait`s; :object is the column of the ids, :guard its
     index."""
     policies: str = ""
     """Its name and its policies, for some :tables that row-level security decides over."""

@@ -298,7 +298,8 @@ class MySQL(Database):
         return f"(CONVERT({text} USING utf8mb4) COLLATE {self.key_collation})"
 
     def in_order(self, change: sa.Update, *by: sa.ColumnElement[Any]) -> sa.Update:
-        # SQLAlchemy has no method for an ORDER BY: it stands behind the last condition.
+        # SQLAlchemy has no method for an ORDER BY: it stands behind the last condition, and so any
+        # further one would become a part of it.
         first, *rest = by
         begin = sa.literal_column("1").op("ORDER BY", precedence=100, is_comparison=True)
         order: sa.ColumnElement[Any] = begin(first)

@@ -30,6 +30,7 @@ from msgworker.store.bounded import LEAST, MOST, Found
 from msgworker.store.lease import Lease
 from msgworker.store.pauses import Pause
 from msgworker.store.purge import Archive
+from msgworker.store.rows import MIN_ID
 from msgworker.table import HISTORY, Tables
 
 MAX_AUDIT = 10_000
@@ -245,7 +246,7 @@ def _text(done: str, by: Who) -> str:
 
 
 def _behind(after: int | None) -> int:
-    return recover.FIRST if after is None else after
+    return MIN_ID if after is None else after
 
 
 # --- Release: messages without an owner.

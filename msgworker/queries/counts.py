@@ -21,6 +21,7 @@ from msgworker.store import bounded, pauses, purge
 from msgworker.store.bounded import Capped, Filter
 from msgworker.store.pauses import Pause, PausedJob
 from msgworker.table import Cols, Tables, lit, own_tables
+from msgworker.table.tables import ONE, ZERO
 
 # --- How many messages are in each state.
 #
@@ -103,13 +104,11 @@ def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
 
 
 def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
-    left = sa.case((t.tries_left(c), sa.literal_column("1")), else_=sa.literal_column("0"))
+    left = sa.case((t.tries_left(c), ONE), else_=ZERO)
     topic = sa.null() if c.topic is None else bytewise(beginning(c.topic))
     created: Any = sa.null() if c.created_at is None else real_instant(c.created_at)
-    failed = sa.case((c.status == lit(Status.FAILED), left), else_=sa.literal_column("0"))
-    known = sa.case(
-        (bounded.acknowledged(t, c), sa.literal_column("1")), else_=sa.literal_column("0")
-    )
+    failed = sa.case((c.status == lit(Status.FAILED), left), else_=ZERO)
+    known = sa.case((bounded.acknowledged(t, c), ONE), else_=ZERO)
     labelled = zip((c.status, failed, topic, created, known), "sltca", strict=True)
     return [column.label(name) for column, name in labelled]
 

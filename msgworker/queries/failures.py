@@ -21,6 +21,7 @@ from msgworker.store import bounded, tries
 from msgworker.store.bounded import Found, cursor_place, cursor_text, in_state
 from msgworker.store.tries import fingerprint, masked, unmasked
 from msgworker.table import Cols, Tables
+from msgworker.table.tables import ONE, ZERO
 
 READ = 5_000
 TEXTS = 2_000
@@ -182,7 +183,7 @@ def _failed(t: Tables) -> sa.Subquery:
 def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:
     source = t.message.alias("w")
     behind = t.cols(source)
-    later = t.hinted(sa.select(sa.literal_column("1")), source, "object").where(
+    later = t.hinted(sa.select(ONE), source, "object").where(
         t.open_object(behind) == t.object_key(c),
         t.open_rows(behind),
         t.open_msg_id(behind) > c.msg_id,
@@ -193,13 +194,13 @@ def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:
     first = t.hinted(sa.select(t.open_msg_id(head)), source, "object").where(
         t.open_object(head) == t.object_key(c), t.open_rows(head)
     )
-    first = first.order_by(t.open_msg_id(head)).limit(sa.literal_column("1"))
+    first = first.order_by(t.open_msg_id(head)).limit(ONE)
     return sa.case((waits, first.scalar_subquery()))
 
 
 def _asked(t: Tables, f: Any, topic: bool, since: bool) -> list[ColumnElement[bool]]:
     """What is asked for: what no operator knows, and the conditions of a narrower question."""
-    where: list[ColumnElement[bool]] = [f.a == sa.literal_column("0")]
+    where: list[ColumnElement[bool]] = [f.a == ZERO]
     if topic:
         own = bindparam("topic", type_=sa.String())
         where.append(same_text(f.t, own) if t.has("topic") else sa.false())
@@ -220,5 +221,5 @@ def _grouped(t: Tables, by_topic: bool, since: bool, bare: bool) -> sa.Select[An
     query = query.group_by(f.l, *topic, *key)
     if not bare:
         return query
-    edited = sa.and_(f.n == sa.literal_column("0"), f.e.is_(None))  # it has not failed: store/edits
+    edited = sa.and_(f.n == ZERO, f.e.is_(None))  # it has not failed: store/edits
     return query.where(f.p.is_(None), sa.not_(edited)).limit(TEXTS)

@@ -257,7 +257,7 @@ def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
 def _first(
     conn: Connection, t: Tables, walk: Walk, where: list[ColumnElement[bool]], limit: int
 ) -> Iterable[Any]:
-    """The first rows of a walk that have an object."""
+    """The first rows of a walk that have an object. where: the same for each walk of one `by`."""
 
     def build() -> sa.Select[Any]:
         c = t.cols()

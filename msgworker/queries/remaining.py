@@ -18,10 +18,10 @@ from msgworker.queries.instances import InstanceInfo, Life
 from msgworker.store import pauses
 from msgworker.store.recover import undated
 from msgworker.table import JOB, Cols, Tables
+from msgworker.table.tables import ONE, ZERO
 
 # A message waits for what holds its object: the running message if there is one, else the head.
 
-ONE: ColumnElement[int] = sa.literal_column("1")
 MOST = 200_000
 """The most entries of the object index that are read; of more only a part is."""
 
@@ -229,17 +229,16 @@ def _of_the_job(c: Cols, role: str | None) -> list[ColumnElement[bool]]:
 
 def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> sa.Select[Any]:
     """The columns that say what a row waits for; see `_Group`."""
-    no: ColumnElement[int] = sa.literal_column("0")
     nothing: ColumnElement[Any] = sa.null()
     here: ColumnElement[int] = ONE
     if role is not None:
         values: BindParameter[Any] = bindparam("mw_slice", expanding=True)
-        here = sa.case((t.slice_value(c, role).in_(values), ONE), else_=no)
+        here = sa.case((t.slice_value(c, role).in_(values), ONE), else_=ZERO)
     no_topic = c.topic is None and not t.holds
     columns: dict[str, ColumnElement[Any]] = {
         "s": c.status,
-        "l": sa.case((t.tries_left(c), ONE), else_=no),
-        "d": sa.case((t.due(c), ONE), else_=no),
+        "l": sa.case((t.tries_left(c), ONE), else_=ZERO),
+        "d": sa.case((t.due(c), ONE), else_=ZERO),
         "h": here,
         "t": nothing if no_topic else bytewise(beginning(pauses.topic_or_held(t, c))),
         "b": nothing

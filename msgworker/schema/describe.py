@@ -284,7 +284,7 @@ class Live:
     """The live message table. name: as SQL writes it. columns: by role; all: by name, as given.
 
     fold: how ids that differ may be one to the database, see `db.fold_of`. checks: those that
-    refuse what we write; rules: name and text of all. triggers: name and when, of all, and of
+    refuse what we write; check_texts: name and text of all. triggers: name and when, of all, and of
     rules of PostgreSQL. layouts: those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
@@ -301,7 +301,7 @@ class Live:
     columns: dict[str, Column]
     all: dict[str, Column] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
-    rules: tuple[tuple[str, str], ...] = ()
+    check_texts: tuple[tuple[str, str], ...] = ()
     triggers: tuple[tuple[str, str], ...] = ()
     fold: str | None = None
     layouts: tuple[str, ...] = ()
@@ -340,19 +340,19 @@ def read(
     every = {str(c["name"]): _column(c) for c in described}
     names, table = live_names(spec, every), bare(spec)
     ids, guard = names.get("object_id", ""), spec.index_name("guard")
-    rules = db.rules_of(conn, table, object_id=ids, guard=guard)
+    traits = db.traits_of(conn, table, object_id=ids, guard=guard)
     changed: dict[str, dict[str, Any]] = {
-        name: {"kind": kind, "cuts": True} for name, kind in db.cutting(database, rules).items()
+        name: {"kind": kind, "cuts": True} for name, kind in db.cutting(database, traits).items()
     }
     for kind, known in (("changes", "changes"), ("rowid", "counts")):
-        changed |= {rule.name: {known: True} for rule in rules if rule.kind == kind}
+        changed |= {trait.name: {known: True} for trait in traits if trait.kind == kind}
     every |= {n: replace(every[n], **facts) for n, facts in changed.items() if n in every}
     every |= dict(_of_domains(conn, spec, {role: every[name] for role, name in names.items()}))
     columns = {role: every[name] for role, name in names.items()}
-    layouts = [rule.text for rule in rules if rule.kind == "layout"]
+    layouts = [trait.text for trait in traits if trait.kind == "layout"]
     if spec.bare_name in inspector.get_view_names(schema=spec.schema):
         layouts.append("view")
-    parts = {rule.name: int(rule.text) for rule in rules if rule.kind == "part"}
+    parts = {trait.name: int(trait.text) for trait in traits if trait.kind == "part"}
     length = _max_error(database, columns)
     return Live(
         spec=spec,
@@ -361,16 +361,16 @@ def read(
         name=conn.dialect.identifier_preparer.format_table(table),
         columns=columns,
         all=every,
-        checks=tuple(_refusing(conn, spec, columns, rules, length)),
-        rules=tuple((rule.name, rule.text) for rule in rules if rule.kind == "check"),
-        triggers=_triggers_of(rules),
-        fold=db.fold_of(database, rules),
+        checks=tuple(_refusing(conn, spec, columns, traits, length)),
+        check_texts=tuple((one.name, one.text) for one in traits if one.kind == "check"),
+        triggers=_triggers_of(traits),
+        fold=db.fold_of(database, traits),
         layouts=tuple(text for text in layouts if text not in ("hash", "strict")),
         partitions=parts if "hash" in layouts else None,
         strict="strict" in layouts,
-        error_codec=db.codec_of(database, rules, names.get("last_error", "")),
-        policies=_policies_of(rules),
-        charsets={rule.name: rule.text for rule in rules if rule.kind == "charset"},
+        error_codec=db.codec_of(database, traits, names.get("last_error", "")),
+        policies=_policies_of(traits),
+        charsets={trait.name: trait.text for trait in traits if trait.kind == "charset"},
     )
 
 
@@ -407,7 +407,7 @@ def _refusing(
     conn: Connection,
     spec: MessageTable,
     columns: dict[str, Column],
-    rules: Sequence[db.Rule],
+    traits: Sequence[db.Trait],
     length: int,
 ) -> Iterator[Check]:
     """The CHECKs that refuse what we write, as the database judges them."""
@@ -416,12 +416,12 @@ def _refusing(
         for row, values in rows_written(spec, length).items()
     }
     names = {name.lower() for name in written["done"]}
-    for rule in rules:
-        if rule.kind == "check" and any(name in rule.text.lower() for name in names):
-            refuses = db.refused_by(conn, rule.text, written)
+    for trait in traits:
+        if trait.kind == "check" and any(name in trait.text.lower() for name in names):
+            refuses = db.refused_by(conn, trait.text, written)
             if refuses:
                 order = [row for row in written if row in refuses]
-                yield Check(rule.name, " ".join(rule.text.split())[:200], tuple(order))
+                yield Check(trait.name, " ".join(trait.text.split())[:200], tuple(order))
 
 
 AN_ID = f"{'host':o<30}-4194304-0123456789abcdef"
@@ -551,8 +551,8 @@ def hooks(live: Live) -> dict[str, Any]:
 
 def hooks_now(conn: Connection, t: Tables) -> dict[str, Any]:
     """The same, as it is now."""
-    rules = db.hooks_of(conn, t.message)
-    return _hooks(_triggers_of(rules), _policies_of(rules))
+    traits = db.hooks_of(conn, t.message)
+    return _hooks(_triggers_of(traits), _policies_of(traits))
 
 
 def _hooks(triggers: Iterable[tuple[str, str]], policies: tuple[str, str] | None) -> dict[str, Any]:
@@ -562,12 +562,12 @@ def _hooks(triggers: Iterable[tuple[str, str]], policies: tuple[str, str] | None
     return {"on_update": on("UPDATE"), "on_delete": on("DELETE"), "policies": policies}
 
 
-def _triggers_of(rules: Iterable[db.Rule]) -> tuple[tuple[str, str], ...]:
-    return tuple((r.name, " ".join(r.text.split())) for r in rules if r.kind == "trigger")
+def _triggers_of(traits: Iterable[db.Trait]) -> tuple[tuple[str, str], ...]:
+    return tuple((r.name, " ".join(r.text.split())) for r in traits if r.kind == "trigger")
 
 
-def _policies_of(rules: Iterable[db.Rule]) -> tuple[str, str] | None:
-    return next(((r.name, r.text) for r in rules if r.kind == "policy"), None)
+def _policies_of(traits: Iterable[db.Trait]) -> tuple[str, str] | None:
+    return next(((r.name, r.text) for r in traits if r.kind == "policy"), None)
 
 
 def instants(live: Live) -> Instants:

@@ -494,6 +494,8 @@ def _domains(live: Live) -> Iterator[Fault]:
             yield _typed(live, role, column, text)
 
 
+# A column that producers fill is judged by its name, all others by what they hold. A slice has no
+# judge: a wrong one fails in the scopes that use it, and in nothing else.
 JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
     *(_numbers, _topics, _objects, _payloads, _headers, _cut, _keys, _texts, _instants, _ids),
     *(_nulls, _defaults, _domains),
@@ -571,7 +573,7 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     was = Was(zone, number, counts)
     dropped = (
         statement
-        for name, text in live.rules
+        for name, text in live.check_texts
         if live.database.check_calls(text, column.name)  # made for values of the old type
         for statement in live.database.drop_check(live.at(name), None)
     )

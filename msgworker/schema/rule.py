@@ -31,15 +31,16 @@ from msgworker.message import Status, ends_at
 from msgworker.schema import describe
 from msgworker.store import lease, recover
 from msgworker.table import (
+    DEFAULT_TRIES,
     HISTORY,
     LEAST,
-    MAX_TRIES,
     NEWEST,
     Cols,
     MessageTable,
     Tables,
     tables_for,
 )
+from msgworker.table.tables import ONE
 
 KIND = "rule"
 NEVER_SECONDS = 50 * 366 * 86_400.0
@@ -131,7 +132,7 @@ def _rule(t: Tables, text: str) -> Rule:
     except (ValueError, KeyError, TypeError, ConfigError):
         raise SchemaError(
             f"row {_name(t)!r} of {t.lease.name} is no rule: {text!r:.120}. Its column serves is "
-            f'written like {{"table": "{t.message.name}", "max_tries": {MAX_TRIES}, '
+            f'written like {{"table": "{t.message.name}", "max_tries": {DEFAULT_TRIES}, '
             '"on_dead": "continue"}'
         ) from None
     return rule
@@ -180,7 +181,7 @@ def made_for(spec: MessageTable, indexes: Iterable[str]) -> list[Rule]:
     found = []
     for name in indexes:
         match = re.search(r"_t(\d{1,4})(b?)_object$", name)
-        rules = [Rule(MAX_TRIES, "continue")]
+        rules = [Rule(DEFAULT_TRIES, "continue")]
         if match is not None and 0 < int(match[1]) <= 1000:
             rules.append(Rule(int(match[1]), BLOCK if match[2] else "continue"))
         found += [rule for rule in rules if rule.to(spec).index_name("object") == name]
@@ -488,7 +489,7 @@ def recording_version(conn: Connection | None, t: Tables) -> sa.Insert | sa.Upda
         return _inserting(t, VERSION, text)
     seen = sa.literal_column(str(row.term), sa.BigInteger())
     change = sa.update(t.lease).where(c.name == _name(t, VERSION), c.term == seen)
-    term = c.term + sa.literal_column("1")
+    term = c.term + ONE
     return change.values({"renewed_at": now(), "serves": text, "term": term})
 
 

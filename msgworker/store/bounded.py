@@ -24,6 +24,7 @@ from msgworker.message import State, Status, ends_at
 from msgworker.payload import is_text
 from msgworker.store.cancels import CANCELLED
 from msgworker.store.recover import of_running
+from msgworker.store.rows import MIN_ID
 from msgworker.store.tries import fingerprint
 from msgworker.table import JOB, Cols, Tables, lit
 from msgworker.table.indexes import by_job, job_status
@@ -34,7 +35,7 @@ SCAN = 100_000
 OPEN_SCAN = 50_000
 """Entries of the index of unfinished rows by object that one read takes at most."""
 SINCE_SLACK = 1000
-LEAST, MOST = -(2**63), 2**63 - 1
+LEAST, MOST = MIN_ID, 2**63 - 1
 
 
 class Found(list[T]):
@@ -110,7 +111,7 @@ def _not_stored(part: Any) -> bool:
     """Whether no database has such a value: it was not we who wrote it."""
     if isinstance(part, str):
         return "\x00" in part or not is_text(part)
-    return isinstance(part, int) and not -(2**63) <= part < 2**63
+    return isinstance(part, int) and not LEAST <= part <= MOST
 
 
 # --- Walks along an index, in the order of msg_id.

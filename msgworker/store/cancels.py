@@ -22,6 +22,7 @@ from msgworker.message import State, Status, ends_at, word_of
 from msgworker.store import pauses
 from msgworker.store.rows import ME
 from msgworker.table import CANCEL, LIMIT, LONGEST_ID, PAUSE, Tables, lit
+from msgworker.table.tables import ZERO
 
 CANCELLED = "cancelled: "
 """Prefix of the last error of a cancelled message."""
@@ -93,7 +94,7 @@ def look(conn: Connection, t: Tables, *, limited: bool = True) -> Seen:
         p = PAUSE.of(t).c
         parts: list[sa.Select[Any]] = []
         if PAUSE.is_there(t):
-            paused = sa.select(sa.literal_column("0").label("n"), p.topic.label("x"))
+            paused = sa.select(ZERO.label("n"), p.topic.label("x"))
             parts.append(paused.where(p.table_name == t.label))
         parts += [some(1, CANCEL.of(t))] if CANCEL.is_there(t) else []
         parts += [some(2, LIMIT.of(t))] if limited else []

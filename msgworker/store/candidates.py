@@ -26,11 +26,11 @@ from msgworker.db import (
 )
 from msgworker.message import DEFAULT_TOPIC, Status, topic_of
 from msgworker.store.pauses import topic_or_held
-from msgworker.store.rows import INT, key_column, or_zero, sent_often, types_of
+from msgworker.store.rows import INT, MIN_ID, key_column, or_zero, sent_often, types_of
 from msgworker.table import Cols, Tables, lit, text_lit
+from msgworker.table.tables import ONE, ZERO
 
 PAGE = 1000
-MIN_ID = -(1 << 63)
 
 
 class Candidate(NamedTuple):
@@ -57,7 +57,7 @@ class Candidate(NamedTuple):
         return self.object_id if self.key is None else self.key
 
 
-_CANDIDATE_NUMBERS = itemgetter(0, 3, 4)
+_CANDIDATE_NUMBERS = itemgetter(*map(Candidate._fields.index, ("msg_id", "tries", "crash_times")))
 
 
 def as_candidates(found: Sequence[Any]) -> list[Candidate]:
@@ -78,8 +78,10 @@ def _countable(c: Candidate, msg_id: int) -> Candidate:
 
 
 def hint_columns(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
+    """The columns of a Candidate, in its order: where a key follows, with a NULL before it. What a
+    query selects behind them (ranked.py, shards.py) is read by its place from the end."""
     topic = topic_or_held(t, c)
-    due = sa.case((t.due(c), sa.literal_column("1")), else_=sa.literal_column("0"))
+    due = sa.case((t.due(c), ONE), else_=ZERO)
     until = [] if waits_until is None else [waits_until]
     if not until and t.fold is not None:  # the key stands behind it
         until = [sa.null()]
@@ -162,7 +164,7 @@ def oldest_among(
     def build() -> Select[Any]:
         c = t.cols()
         hints = hint_columns(t, c)
-        is_open = [] if by_age else [sa.case((t.unfinished(c), sa.literal_column("1"))).label("u")]
+        is_open = [] if by_age else [sa.case((t.unfinished(c), ONE)).label("u")]
         w = pages(*hints, *is_open)
         query = sa.select(*(w[hint.name] for hint in hints))
         query = query.where(topic_among(t, w[hints[TOPIC].name], but=but))
@@ -308,7 +310,7 @@ def _hop(
             t.hinted(sa.select(h.msg_id), head_row, "object")
             .where(t.unfinished(h), h.object_id == ring.c.o)
             .order_by(h.msg_id)
-            .limit(sa.literal_column("1"))
+            .limit(ONE)
             .scalar_subquery()
         )
         c = t.cols()

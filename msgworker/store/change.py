@@ -27,7 +27,7 @@ from msgworker.store.bounded import (
 from msgworker.store.cancels import CANCELLED, Asked
 from msgworker.store.rows import Wanted, check_written
 from msgworker.table import Cols, Tables, lit, text_lit
-from msgworker.table.tables import holds_key, key_counts, takes_keys
+from msgworker.table.tables import ONE, ZERO, holds_key, key_counts, takes_keys
 
 # --- Unique keys of messages that are set to new again: whose key another message has taken.
 
@@ -43,10 +43,7 @@ def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
         assert c.unique_key is not None
         held = sa.select(sa.func.min(other.msg_id)).where(*holds_key(t, other, c.unique_key))
         query = sa.select(c.msg_id, c.unique_key, held.scalar_subquery())
-        zero: sa.ColumnElement[int] = sa.literal_column("0")
-        ended = (
-            sa.case((key_counts(t, c), sa.literal_column("1")), else_=zero) == zero
-        )  # also if NULL
+        ended = sa.case((key_counts(t, c), ONE), else_=ZERO) == ZERO  # also if NULL
         return query.where(t.among(c.msg_id), c.unique_key.is_not(None), ended).order_by(c.msg_id)
 
     found: dict[int, int] = {}
@@ -174,13 +171,12 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
     def build() -> sa.Update:
         c = t.cols()
         allowed = [lit(Status.FAILED), *([lit(Status.DONE)] if done_too else [])]
-        zero: sa.ColumnElement[int] = sa.literal_column("0")
-        untried = sa.and_(c.status == lit(Status.FAILED), t.tries(c) == zero)
+        untried = sa.and_(c.status == lit(Status.FAILED), t.tries(c) == ZERO)
         values: dict[str, Any] = t.values(
             status=sa.case((untried, lit(Status.FAILED)), else_=lit(Status.NEW)),
-            error_try_times=zero,
-            crash_times=zero,
-            later_times=zero,
+            error_try_times=ZERO,
+            crash_times=ZERO,
+            later_times=ZERO,
             available_at=sa.null(),
             claimed_by=sa.null(),
             finished_at=sa.null(),
@@ -378,7 +374,7 @@ def _ran_later(conn: Connection, t: Tables, msg_id: int) -> int | None:
         c = t.cols()
         ran = t.within(c, c.status.in_([lit(Status.DONE), lit(Status.PROCESSING)]))
         query = sa.select(c.msg_id).where(_behind_it(t, c), ran)
-        return query.order_by(c.msg_id.desc()).limit(sa.literal_column("1"))
+        return query.order_by(c.msg_id.desc()).limit(ONE)
 
     found = conn.scalar(t.built("ran_later", build), {"head": msg_id})
     return None if found is None else int(found)
@@ -427,7 +423,7 @@ def behind(conn: Connection, t: Tables, ids: Sequence[int]) -> Behind:
         first = t.hinted(sa.select(t.open_msg_id(n)), source, "object").where(
             t.open_object(n) == t.object_key(c), t.open_msg_id(n) > c.msg_id, t.open_rows(n)
         )
-        lowest = first.order_by(t.open_msg_id(n)).limit(sa.literal_column("1")).scalar_subquery()
+        lowest = first.order_by(t.open_msg_id(n)).limit(ONE).scalar_subquery()
         columns: list[Any] = [c.msg_id, lowest.label("n")]
         return sa.select(*columns).where(t.among(c.msg_id), c.object_id.is_not(None))
 

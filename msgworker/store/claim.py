@@ -39,6 +39,7 @@ from msgworker.store.rows import (
     sent_often,
 )
 from msgworker.table import Cols, Slice, Tables, lit
+from msgworker.table.tables import ONE, ZERO
 
 # --- Read runs: the messages behind a flagged head.
 #
@@ -108,9 +109,8 @@ def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
     free = sa.and_(c.status == lit(Status.NEW), t.due(c))
     if c.unique_key is not None:  # it may be replaced: its payload is read under its flag
         free = sa.and_(free, c.unique_key.is_(None))
-    no: ColumnElement[int] = sa.literal_column("0")
-    waits = [(held(t, c), no)] if t.holds else []
-    return sa.case(*waits, (free, sa.literal_column("1")), else_=no)
+    waits = [(held(t, c), ZERO)] if t.holds else []
+    return sa.case(*waits, (free, ONE), else_=ZERO)
 
 
 def _slice_column(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[Any]]:
@@ -300,6 +300,9 @@ def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
     ]
 
 
+_ID, _TRIES = 1 + Row._fields.index("msg_id"), 1 + Row._fields.index("tries")  # behind the status
+
+
 def _flag_locked(
     conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str, *, loud: bool
 ) -> list[Row]:
@@ -324,7 +327,7 @@ def _flag_locked(
 
     seen = {c.msg_id: (c.status, c.tries) for c in candidates}
     found = fetch(conn, t.built("flag_lock", lock), {"mw_ids": list(seen)})
-    same = [r for r in found if seen[r[1]] == (r[0], r[5])]
+    same = [r for r in found if seen[r[_ID]] == (r[0], r[_TRIES])]
     rows = rows_of(t, Escaped(same) if isinstance(found, Escaped) else same, 1)
     if not rows:
         return []

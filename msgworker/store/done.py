@@ -23,6 +23,7 @@ from msgworker.store.rows import (
     sent_often,
 )
 from msgworker.table import Cols, Tables, lit
+from msgworker.table.tables import ZERO
 
 # --- The settle of messages that are done: whole batches at once, the flag moved along the run.
 
@@ -120,11 +121,15 @@ def finish(conn: Connection, t: Tables, params: dict[str, Any], counted: bool) -
 
 def finish_of(t: Tables, counted: bool) -> sa.Update:
     def build() -> sa.Update:
-        c = t.cols()
-        mine = (t.among(c.msg_id), t.mine(c, ME), *t.same_tries(c, counted))
-        return by_key(t, sa.update(t.message).where(*mine).values(done_values(t)))
+        return finishing(t, t.among(t.cols().msg_id), counted)
 
     return t.built(("finish", counted), build)
+
+
+def finishing(t: Tables, among: ColumnElement[bool], counted: bool) -> sa.Update:
+    """Of the rows that we have flagged. among: their ids, as the database takes a list."""
+    mine = (among, t.mine(t.cols(), ME), *t.same_tries(t.cols(), counted))
+    return by_key(t, sa.update(t.message).where(*mine).values(done_values(t)))
 
 
 def done_values(t: Tables) -> dict[str, Any]:
@@ -146,7 +151,7 @@ def advance(t: Tables) -> sa.Update:
 def may_follow(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
     """New and due; without owners also without a try, as the run was read: their settle asks for
     the same."""
-    never_tried = [] if t.has("claimed_by") else [t.tries(c) == sa.literal_column("0")]
+    never_tried = [] if t.has("claimed_by") else [t.tries(c) == ZERO]
     return [t.stands_at(c, Status.NEW), t.due(c), *never_tried]
 
 

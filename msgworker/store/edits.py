@@ -24,6 +24,7 @@ from msgworker.store.cancels import CANCELLED
 from msgworker.store.rows import Wanted, as_text, by_key, check_written, or_zero
 from msgworker.store.send import sent_values
 from msgworker.table import AUDIT, OPERATION, Tables, lit
+from msgworker.table.tables import ONE
 
 LATER_SECONDS = 2.0
 """A failed message whose topic changes waits so long at least: a claim under way, which has seen
@@ -114,7 +115,7 @@ def read_ahead(conn: Connection, t: Tables, ids: Iterable[int]) -> set[int]:
 
     def build() -> sa.Select[Any]:
         c, o, a = t.cols(), OPERATION.of(t).c, AUDIT.of(t).c
-        edited: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
+        edited: sa.Select[Any] = sa.select(ONE).where(
             a.msg_id == c.msg_id,
             o.op_id == a.op_id,
             o.table_name == t.label,

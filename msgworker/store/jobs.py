@@ -1,7 +1,7 @@
 """Jobs: messages that belong together, and the message that is sent when all of them have ended.
 
 No count is kept: the messages are the count, and the index `job` finds those of one that are
-unfinished (table/tables.py). A job has completed when it is sealed and none of them is; who finds
+unfinished (table/indexes.py). A job has completed when it is sealed and none of them is; who finds
 that first writes `completed_at`, under a lock of the row, and sends the message of the job in the
 same transaction. So nothing that a crash interrupts has to be made good: the next look finds it.
 
@@ -26,18 +26,18 @@ from msgworker.db import UtcDateTime, now
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.payload import encode
 from msgworker.store.bounded import discarded
-from msgworker.store.candidates import MIN_ID
+from msgworker.store.rows import MIN_ID
 from msgworker.store.schedules import object_of
 from msgworker.store.send import insert_one, row_values
 from msgworker.table import JOB, JOB_TABLE, Cols, Tables, lit, text_lit
 from msgworker.table.indexes import by_job, job_status
+from msgworker.table.tables import ONE, ZERO
 
 WAIT = "wait"
 PART = 1_000_000
 """The most messages that one statement counts when a job completes."""
 LOOKED_AT = 200
 """The most jobs of one look for those that have ended."""
-_ONE: ColumnElement[int] = sa.literal_column("1")
 _BIG = sa.BigInteger()
 
 
@@ -203,9 +203,7 @@ def forget(conn: Connection, t: Tables, *, before: datetime, after: int) -> int 
     def build() -> sa.Delete:
         job = JOB_TABLE.of(t)
         source = t.message.alias("m")
-        of_it = t.hinted(sa.select(_ONE), source, JOB).where(
-            _is_of(t, t.cols(source), job.c.job_id)
-        )
+        of_it = t.hinted(sa.select(ONE), source, JOB).where(_is_of(t, t.cols(source), job.c.job_id))
         ids: Any = bindparam("mw_ids", expanding=True)
         empty = sa.not_(sa.exists(t.row_by_row(of_it)))
         return sa.delete(job).where(*old(job.c), job.c.job_id.in_(ids), empty)
@@ -228,9 +226,7 @@ def ended(conn: Connection, t: Tables, *, after: int = 0) -> tuple[list[int], in
     def build() -> sa.Select[Any]:
         c = JOB_TABLE.of(t).c
         mark = bindparam("mw_after", type_=_BIG)
-        found = sa.select(
-            c.job_id, sa.case((_unfinished(t, c), sa.literal_column("0")), else_=_ONE)
-        )
+        found = sa.select(c.job_id, sa.case((_unfinished(t, c), ZERO), else_=ONE))
         where = (c.table_name == bindparam("mw_table"), c.completed_at.is_(None))
         found = found.where(*where, c.sealed_at.is_not(None), c.job_id > mark)
         return found.order_by(c.job_id).limit(sa.literal_column(str(LOOKED_AT)))
@@ -373,7 +369,7 @@ def _of_status(
     """is_dead: of failed ones, only those with tries left, or only the others."""
     source = t.message.alias() if source is None else source
     c = t.cols(source)
-    query = t.hinted(sa.select(_ONE.label("one")), source, JOB)
+    query = t.hinted(sa.select(ONE.label("one")), source, JOB)
     if is_dead is not None:
         query = query.where(sa.not_(t.tries_left(c)) if is_dead else t.tries_left(c))
     return query.where(_is_of(t, c, job), job_status(t, c) == lit(status))
@@ -399,7 +395,7 @@ def _kinds_of_unfinished(t: Tables, job: Any) -> Iterator[ColumnElement[bool]]:
             if t.database.partial_indexes
             else job_status(t, c) == lit(status)
         )
-        query = t.hinted(sa.select(_ONE), source, JOB).where(_is_of(t, c, job.job_id), is_at)
+        query = t.hinted(sa.select(ONE), source, JOB).where(_is_of(t, c, job.job_id), is_at)
         if status is Status.FAILED:
             waits = sa.and_(job.on_dead == text_lit(WAIT), job.cancelled_at.is_(None))
             given_up = sa.and_(waits, sa.not_(discarded(t, c)))

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, bindparam
 
 from msgworker.db import now, now_plus, seconds_since
 from msgworker.table import Tables
+from msgworker.table.tables import ZERO
 
 INSTANCE = "instance"
 HANDLERS_TOLD = 100
@@ -133,7 +134,7 @@ def register(
         return sa.insert(t.lease).values(
             name=bindparam("mw_name"),
             kind=sa.literal(INSTANCE),
-            term=sa.literal_column("0"),
+            term=ZERO,
             started_at=now(),
             renewed_at=now(),
             expires_at=now_plus(bindparam("mw_ttl", type_=sa.Float())),

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam
 
 from msgworker.db import fetch, now_ms
 from msgworker.table import LOCK, Tables
+from msgworker.table.tables import ZERO
 
 # --- Locks in the database: one row for each name, changed by conditional updates. Rows are kept,
 # except those of names that only one owner uses, and never again: see `delete`.
@@ -137,7 +138,7 @@ def release(conn: Connection, t: Tables, name: str, *, owner: str, token: int) -
     c = LOCK.of(t).c
 
     def build() -> sa.Update:
-        free = {"owner": sa.null(), "claim_id": sa.null(), "expires_ms": sa.literal_column("0")}
+        free = {"owner": sa.null(), "claim_id": sa.null(), "expires_ms": ZERO}
         return sa.update(LOCK.of(t)).where(*_of(c)).values(**free)
 
     params = {"mw_name": name, "mw_owner": owner, "mw_token": token}

@@ -20,12 +20,21 @@ from msgworker.db import UtcDateTime, fetch, now, utc_of, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
 from msgworker.store import tries
-from msgworker.store.rows import ME, Row, Wanted, check_written, or_zero, row_columns, rows_of
+from msgworker.store.rows import (
+    ME,
+    MIN_ID,
+    Row,
+    Wanted,
+    check_written,
+    or_zero,
+    row_columns,
+    rows_of,
+)
 from msgworker.store.settle import back_to
 from msgworker.table import Cols, Tables, lit
+from msgworker.table.tables import ZERO
 
 BATCH = 250
-FIRST = -(1 << 63)
 FOREIGN = "foreign consumer"
 """The name for the owner of a message that was flagged without `claimed_by`."""
 Owner = str | bytes
@@ -37,7 +46,7 @@ def _who(owner: Owner) -> ColumnElement[Any]:
 
 
 def flagged_by(
-    conn: Connection, t: Tables, instance_id: Owner, *, after: int = FIRST, limit: int = BATCH
+    conn: Connection, t: Tables, instance_id: Owner, *, after: int = MIN_ID, limit: int = BATCH
 ) -> list[int]:
     """The msg_ids above `after` flagged by an instance, lowest first, at most `limit`."""
     if not t.has("claimed_by"):
@@ -211,7 +220,7 @@ def foreign(
     conn: Connection,
     t: Tables,
     *,
-    after: int = FIRST,
+    after: int = MIN_ID,
     before: datetime | None = None,
     limit: int = BATCH,
 ) -> list[tuple[int, int]]:
@@ -230,7 +239,7 @@ def foreign(
 def undated(conn: Connection, t: Tables, *, limit: int) -> list[int]:
     """The rows flagged without an owner whose age is unknown."""
     statement = t.built("foreign undated", partial(_foreign, t, _Ages.UNKNOWN))
-    return [row[0] for row in fetch(conn, statement, {"rows": limit, "after": FIRST})]
+    return [row[0] for row in fetch(conn, statement, {"rows": limit, "after": MIN_ID})]
 
 
 class _Ages(enum.Enum):
@@ -369,7 +378,7 @@ def _behind(c: Cols) -> ColumnElement[bool]:
 def _unordered(c: Cols) -> ColumnElement[Any]:
     """The msg_id in a form that no index has: else a planner may read the primary key from there,
     or in its order, with all finished rows."""
-    return c.msg_id + sa.literal_column("0")
+    return c.msg_id + ZERO
 
 
 def _first(found: Any) -> Select[Any]:

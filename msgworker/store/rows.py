@@ -28,8 +28,12 @@ from msgworker.errors import MsgworkerError
 from msgworker.message import Status
 from msgworker.payload import is_text, quoted
 from msgworker.table import MAX_HEADERS, Cols, Tables, lit
+from msgworker.table.tables import ONE, ZERO
 
-# In statements that write, parameters are named mw_...: a name that is a column's too is refused.
+# How a statement is sent: `sent_often` for the path of a message, `changed` for an UPDATE of ids on
+# it, `fetch` where rows of messages are read (an odd text costs no batch); all else by `execute`.
+# In statements that write, parameters are named mw_...: a name that is a column's too is refused,
+# and Oracle pads the lists named so to few lengths.
 ME: ColumnElement[Any] = bindparam("mw_me", type_=AnyText())
 """The id of the instance that asks."""
 READ_AHEAD = 16_384
@@ -84,16 +88,15 @@ tuple of texts and numbers once, but at a Row in each of its rounds; there may b
 
 def or_zero(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
     """The column, 0 where it is NULL or not there."""
-    return (
-        sa.literal_column("0")
-        if column is None
-        else sa.func.coalesce(column, sa.literal_column("0"))
-    )
+    # A new 0 each time: SQLAlchemy names the second of two columns that are one object.
+    return sa.literal_column("0") if column is None else sa.func.coalesce(column, ZERO)
 
 
 INT = {int}
-ZERO = 0
-_ROW_NUMBERS = itemgetter(4, 5, 6)
+NIL = 0
+MIN_ID = -(1 << 63)
+"""No msg_id is lower."""
+_ROW_NUMBERS = itemgetter(*map(Row._fields.index, ("tries", "crash_times", "later_times")))
 
 
 def types_of(values: Iterable[Iterable[Any]]) -> set[type]:
@@ -122,7 +125,11 @@ def as_text(t: Tables, column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def row_columns(t: Tables, c: Cols, *, ahead: bool = True) -> list[ColumnElement[Any]]:
-    """The columns of a Row. ahead: without the payloads that are not read ahead."""
+    """The columns of a Row, in its order. ahead: without the payloads that are not read ahead.
+
+    By place they are read by `bare_rows` (the three counters), `Lane.next_id` and `next_topic`
+    (instance/running/in_flight.py), and behind other columns by claim.py and done.py.
+    """
     columns: list[ColumnElement[Any]] = [
         c.msg_id,
         c.object_id,
@@ -176,7 +183,7 @@ def bare_rows(t: Tables, found: Sequence[Any], first: int = 0) -> list[Bare]:
     if isinstance(found, Escaped):
         return [tuple(judged(t, Row(*row))) for row in bare]
     # Nearly all have the one small 0 of the interpreter.
-    counted = [r for r in bare if not (r[4] is ZERO and r[5] is ZERO and r[6] is ZERO)]
+    counted = [r for r in bare if not (r[4] is NIL and r[5] is NIL and r[6] is NIL)]
     numbers = list(map(_ROW_NUMBERS, counted))
     if types_of(numbers) - INT or min(map(min, numbers), default=0) < 0:
         return [tuple(judged(t, Row(*row))) for row in bare]
@@ -265,14 +272,12 @@ def check_written(
 def _unlike(conn: Connection, t: Tables, wanted: Mapping[int, Wanted]) -> list[int]:
     def build() -> Select[Any]:
         c = t.cols()
-        zero: ColumnElement[int] = sa.literal_column("0")
-        one: ColumnElement[int] = sa.literal_column("1")
-        owned: ColumnElement[Any] = zero
+        owned: ColumnElement[Any] = ZERO
         if c.claimed_by is not None:
-            owned = sa.case((c.claimed_by.is_(None), zero), else_=one)
-        waits: ColumnElement[Any] = zero
+            owned = sa.case((c.claimed_by.is_(None), ZERO), else_=ONE)
+        waits: ColumnElement[Any] = ZERO
         if c.available_at is not None:
-            waits = sa.case((c.available_at.is_(None), zero), else_=one)
+            waits = sa.case((c.available_at.is_(None), ZERO), else_=ONE)
         values = (c.msg_id, c.status, t.tries(c), or_zero(c.later_times), owned, waits)
         columns = [value.label(f"k{i}") for i, value in enumerate(values)]
         return sa.select(*columns).where(t.among(c.msg_id))
@@ -341,7 +346,8 @@ def by_key(t: Tables, change: sa.Update) -> sa.Update:
 
 
 def in_guard_order(t: Tables, change: sa.Update) -> sa.Update:
-    """An UPDATE that flags several rows, given by id, in the order of the guard.
+    """An UPDATE that flags several rows, given by id, in the order of the guard. The last call on
+    the statement: no condition may follow, see `in_order` of mysql.py.
 
     Where the guard locks the gaps beside an entry, two that enter it in different orders deadlock.
     Rows are still locked by msg_id, as they are read; and in an object the old row leaves the guard

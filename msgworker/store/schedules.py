@@ -34,6 +34,7 @@ from msgworker.store.send import (
     send,
 )
 from msgworker.table import CANCEL, MAX_ACTOR, SCHEDULE, Tables, lit
+from msgworker.table.tables import ONE
 
 OPEN = (State.NEW, State.PROCESSING, State.FAILED)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -285,7 +286,7 @@ def waits(conn: Connection, t: Tables, of: Stored) -> bool:
         query = query.where(c.status != lit(Status.PROCESSING))
         if c.topic is not None:
             query = query.where(same_text(c.topic, bindparam("mw_topic", type_=c.topic.type)))
-        return query.limit(sa.literal_column("1"))
+        return query.limit(ONE)
 
     params = {"mw_object": t.key(object_of(t, of.object_id))}
     params |= {"mw_topic": of.topic} if t.has("topic") else {}

@@ -21,7 +21,7 @@ from msgworker.db import AnyText, array_of_texts, array_param, array_rows, kind_
 from msgworker.errors import ConfigError, DuplicateMessage, PayloadError, SchemaError
 from msgworker.message import Outgoing, Status
 from msgworker.table import MessageTable, Tables, lit
-from msgworker.table.tables import ONE, holds_key, key_counts, takes_keys, unique_index_name
+from msgworker.table.tables import ONE, ZERO, holds_key, key_counts, takes_keys, unique_index_name
 from msgworker.table.where import literal
 
 # --- Send a message with a unique key, in the caller's transaction, which a taken key does not
@@ -34,7 +34,6 @@ from msgworker.table.where import literal
 
 ROUNDS = 20
 """How often it is sent again because the message that had the key has ended meanwhile."""
-ZERO: sa.ColumnElement[int] = sa.literal_column("0")
 
 
 class Param(NamedTuple):
@@ -436,7 +435,7 @@ def said_values(t: Tables) -> dict[str, Any]:
     """What each INSERT says beside that, by column."""
     # Only where the column has no such default, so that a producer needs no right to write them: a
     # status of NULL is never claimed.
-    state = {"status": lit(Status.NEW), "error_try_times": sa.literal_column("0")}
+    state = {"status": lit(Status.NEW), "error_try_times": ZERO}
     said = t.values(**{role: value for role, value in state.items() if role in t.says})
     c = t.message.c
     return said | {name: literal(t.database, c[name], values[0]) for name, values in t.where}

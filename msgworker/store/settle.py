@@ -34,8 +34,8 @@ from msgworker.store.done import (
     done_alone,
     done_arrays,
     done_together,
-    done_values,
     finish,
+    finishing,
     fits,
     locking,
     may_follow,
@@ -54,6 +54,7 @@ from msgworker.store.rows import (
 )
 from msgworker.store.send import send_all
 from msgworker.table import Cols, Tables, lit
+from msgworker.table.tables import ZERO
 
 
 def settle(
@@ -268,7 +269,7 @@ def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
         # arrives late must not end a newer claim of the same message.
         same_claim = t.same_tries(c, counted)
         if counted and c.later_times is not None:
-            times = sa.func.coalesce(c.later_times, sa.literal_column("0"))
+            times = sa.func.coalesce(c.later_times, ZERO)
             same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))
         mine = (t.among(c.msg_id), t.mine(c, ME), *same_claim)
         values = t.tries_last(_outcome_values(t, outcome))
@@ -308,8 +309,7 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
             claimed_by=sa.null(),
         )
     if outcome is Outcome.LATER:
-        zero: ColumnElement[int] = sa.literal_column("0")
-        times = sa.null() if c.later_times is None else sa.func.coalesce(c.later_times, zero) + 1
+        times = sa.null() if c.later_times is None else sa.func.coalesce(c.later_times, ZERO) + 1
         return t.values(
             status=back,
             available_at=later,
@@ -325,7 +325,7 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
 def back_to(t: Tables) -> ColumnElement[int]:
     """The status of a row given back without a try: new, or failed if it has failed before."""
     failed = t.tries(t.cols())
-    return sa.case((failed > sa.literal_column("0"), lit(Status.FAILED)), else_=lit(Status.NEW))
+    return sa.case((failed > ZERO, lit(Status.FAILED)), else_=lit(Status.NEW))
 
 
 # --- The outcome of a batch, in the transaction of its handler: all of it is written, or nothing.
@@ -415,13 +415,8 @@ def _lock(t: Tables) -> sa.Select[Any]:
 
 
 def _finish_heads(t: Tables, counted: bool) -> _Change:
-    def build() -> sa.Update:
-        c = t.cols()
-        mine = (_among(t, c), t.mine(c, ME), *t.same_tries(c, counted))
-        return by_key(t, sa.update(t.message).where(*mine).values(done_values(t)))
-
     key = ("batch_heads", counted)
-    return key, t.built(key, build)
+    return key, t.built(key, lambda: finishing(t, _among(t, t.cols()), counted))
 
 
 def _finish_followers(t: Tables) -> _Change:
@@ -429,7 +424,7 @@ def _finish_followers(t: Tables) -> _Change:
 
     def build() -> sa.Update:
         c = t.cols()
-        free = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))
+        free = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == ZERO)
         values = t.values(status=lit(Status.DONE), finished_at=now())
         return by_key(t, sa.update(t.message).where(_among(t, c), *free).values(values))
 

@@ -20,8 +20,10 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from msgworker.db import array_param, array_rows, array_text, fetch, json_rows, whole_number
 from msgworker.message import Status
 from msgworker.store.candidates import Candidate, as_candidates, hint_columns
+from msgworker.store.rows import MIN_ID
 from msgworker.table import JOB, SLICES, Cols, Tables, lit
 from msgworker.table.indexes import job_status
+from msgworker.table.tables import ONE, ZERO
 
 BRANCHES = (1, 4, 16)
 """Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""
@@ -93,8 +95,7 @@ def open_in(conn: Connection, t: Tables, role: str, value: Any, *, objects: bool
         c = t.cols()
         key = t.slice_key(c, role)
         which = key.is_(None) if value is None else key == bindparam("value", type_=_type(t, role))
-        one: ColumnElement[int] = sa.literal_column("1")
-        query = t.hinted(sa.select(one), t.message, SLICES[role])
+        query = t.hinted(sa.select(ONE), t.message, SLICES[role])
         query = query.where(which, t.slice_rows(c, role)).limit(1)
         return query.where(c.object_id.is_not(None)) if objects else query
 
@@ -255,7 +256,7 @@ def _is_in(t: Tables, c: Cols, role: str, value: Any, none: bool) -> list[Column
     if not none:
         return [key == value]
     # The branch is there once; a value that is not asked for makes it empty.
-    return [key.is_(None), value == sa.literal_column("0")]
+    return [key.is_(None), value == ZERO]
 
 
 def _hopped(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
@@ -303,7 +304,7 @@ def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
         source = t.message.alias("p")
         p = t.cols(source)
         key = t.open_object(p)
-        shown = sa.literal_column("0") if none else value  # that of the row may differ by its case
+        shown = ZERO if none else value  # that of the row may differ by its case
         entry = (shown.label("v"), key.label("o"), t.open_msg_id(p).label("i"))
         page: sa.Select[Any] = sa.select(*entry)
         page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, role, value, none))
@@ -331,14 +332,13 @@ def _without_object(t: Tables, role: str, branches: int, begun: bool, none: bool
     afters = array_param("afters", sa.BigInteger())
     made, asked = _asked(t, role, branches, begun, afters, sa.BigInteger())
     parts: list[sa.Select[Any]] = []
-    one: ColumnElement[int] = sa.literal_column("1")
     for i, (value, after) in enumerate(made):
         source = t.message.alias("p")
         p = t.cols(source)
         where = t.slice_without_object(p, role)
-        shown = sa.literal_column("0") if none else value  # that of the row may differ by its case
+        shown = ZERO if none else value  # that of the row may differ by its case
         key = t.open_msg_id(p)
-        columns = (*hint_columns(t, p), shown.label("v"), key.label("k"), one.label("n"))
+        columns = (*hint_columns(t, p), shown.label("v"), key.label("k"), ONE.label("n"))
         page: sa.Select[Any] = sa.select(*columns)
         page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, role, value, none), *where)
         if after is not None:
@@ -367,7 +367,6 @@ def _together(parts: Sequence[sa.Select[Any]]) -> sa.Subquery:
 # page of its own. The price: messages behind the head of an object are read, as entries of the
 # index, and left out.
 
-FIRST = -(1 << 63)
 LAST = (1 << 63) - 1
 
 
@@ -376,7 +375,7 @@ def heads_by_age(
 ) -> list[Page]:
     """For each place, those among the next `rows` waiting messages behind it that are the first
     unfinished ones of their objects, or have none. One statement for all places."""
-    asked = [[place.value, FIRST if place.after is None else place.after] for place in places]
+    asked = [[place.value, MIN_ID if place.after is None else place.after] for place in places]
     null_is_0 = not t.spec.is_default and role == "shard"  # only a table of others has NULL there
     asked += [[None, after] for value, after in asked if value == 0 and null_is_0]
     key = ("slices_by_age", role)
@@ -394,7 +393,7 @@ def heads_of_job(conn: Connection, t: Tables, place: Place, rows: int) -> Page:
     """The same of the messages of a job, by the index of those: the first unfinished ones of their
     objects, whatever job the others belong to."""
     statement = t.built("heads_of_job", lambda: _heads_of_job(t))
-    after = FIRST if place.after is None else place.after
+    after = MIN_ID if place.after is None else place.after
     found = fetch(conn, statement, {"mw_job": place.value, "after": after, "rows": rows})
     # Ids that are no numbers cannot be claimed.
     ids = [whole_number(row[0]) for row in found]
@@ -418,8 +417,7 @@ def _heads_of_job(t: Tables) -> Any:
         c = t.cols(source)
         assert c.job_id is not None
         job: Any = bindparam("mw_job", type_=sa.BigInteger())
-        one: ColumnElement[int] = sa.literal_column("1")
-        head = sa.case((t.earlier_unfinished(c), sa.literal_column("0")), else_=one)
+        head = sa.case((t.earlier_unfinished(c), ZERO), else_=ONE)
         columns = (*hint_columns(t, c), head.label("head"), sa.literal_column(str(n)).label("part"))
         query = t.hinted(sa.select(*columns), source, JOB)
         query = query.where(t.within(c, c.job_id == job), job_status(t, c) == lit(status))
@@ -463,9 +461,9 @@ def _heads_by_age(t: Tables, role: str) -> Any:
         return source, c, [same, t.slice_rows(c, role), c.msg_id > asked.c.a]
 
     source, n, where = behind("n")
-    rows: Any = bindparam("rows", type_=sa.Integer()) - sa.literal_column("1")
+    rows: Any = bindparam("rows", type_=sa.Integer()) - ONE
     last = t.hinted(sa.select(n.msg_id), source, SLICES[role]).where(*where).order_by(n.msg_id)
-    until = last.limit(sa.literal_column("1")).offset(rows).scalar_subquery()
+    until = last.limit(ONE).offset(rows).scalar_subquery()
     source, p, where = behind("p")
     end = sa.func.coalesce(until, sa.literal_column(str(LAST)))
     alone = sa.case((p.object_id.is_(None), p.msg_id))

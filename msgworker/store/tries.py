@@ -18,6 +18,7 @@ from msgworker.db import UtcDateTime, now, real_instant
 from msgworker.message import SPENT
 from msgworker.payload import BEGINNING, shortened, shown
 from msgworker.table import MAX_ERROR, Tables
+from msgworker.table.tables import ONE
 
 # --- The fingerprint of errors: type, place and words.
 #
@@ -232,7 +233,7 @@ def last_fingerprint(t: Tables, msg_id: ColumnElement[Any]) -> ColumnElement[Any
     """The fingerprint of a message's last try, NULL if none is kept."""
     c = t.failed_try.alias("x").c
     last = sa.select(c.fingerprint).where(c.table_name == t.message.name, c.msg_id == msg_id)
-    return last.order_by(c.try_no.desc()).limit(sa.literal_column("1")).scalar_subquery()
+    return last.order_by(c.try_no.desc()).limit(ONE).scalar_subquery()
 
 
 def _last_tries(t: Tables) -> sa.Select[Any]:

@@ -11,7 +11,7 @@ oldest  unfinished rows by age: old before new
 due     rows that wait for an instant, by that instant: retries and delayed messages
 failed  failed and dead rows by age: operators search them among millions of done ones
 id      all rows by id, where partitions allow no primary key
-urgent  rows with a priority: tables.py
+urgent  rows with a priority; unique  keys that count: tables.py
 job     rows that belong to a job, by status: below
 shard, flag  unfinished rows by slice, object and age, if scopes are used (`spec.slices`);
         the object comes before the age, so that a deep object is one step; or behind it, see
@@ -45,7 +45,7 @@ from msgworker.table.spec import (
     Cols,
     text_lit,
 )
-from msgworker.table.tables import Tables, add_generated, generated
+from msgworker.table.tables import ONE, Tables, add_generated, generated
 
 
 def indexing(database: Database) -> type[Tables]:
@@ -199,7 +199,7 @@ class GeneratedColumns(CaseIndexes):
         if t.database.guard_case == "column":
             wanted[RUNNING_OBJECT + t.spec.part] = (super().running_object(plain), key)
         # Not the id itself: in MySQL a generated column cannot use an AUTO_INCREMENT column.
-        failed = sa.case((t.failed(plain), sa.literal_column("1")))
+        failed = sa.case((t.failed(plain), ONE))
         wanted[FAILED_MARK + t.spec.part] = (failed, sa.SmallInteger())
         for name, (expression, kind) in wanted.items():
             add_generated(t, name, expression, kind)
@@ -233,7 +233,7 @@ class GeneratedColumns(CaseIndexes):
         return generated(c, OPEN_OBJECT + self.spec.part + self.spec.rule)
 
     def failed_rows(self, c: Cols) -> ColumnElement[bool]:
-        return generated(c, FAILED_MARK + self.spec.part) == sa.literal_column("1")
+        return generated(c, FAILED_MARK + self.spec.part) == ONE
 
 
 class FunctionIndexes(CaseIndexes):

@@ -18,15 +18,14 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.types import TypeEngine
 
 from msgworker import db
-from msgworker.config import MAX_TRIES as MOST_TRIES
-from msgworker.config import nearest
+from msgworker.config import MAX_TRIES, nearest
 from msgworker.errors import ConfigError
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.table import where as conditions
 from msgworker.table.where import Where, WhereValue
 from msgworker.ticks import checked_zone
 
-MAX_FLAG = 30
+MAX_INSTANCE_TYPE = 30
 """The most characters of an instance_type."""
 MAX_TOPIC = 100
 MAX_OBJECT_ID = 190
@@ -165,7 +164,7 @@ ROLES = {
             emptied=True,
         ),
         ColumnRole("shard", "slice", sa.SmallInteger, "0", filled=True),
-        ColumnRole("instance_type", "slice", lambda: db.plain_text(MAX_FLAG)),
+        ColumnRole("instance_type", "slice", lambda: db.plain_text(MAX_INSTANCE_TYPE)),
         ColumnRole(
             "priority",
             *("number", sa.SmallInteger, "0"),
@@ -238,7 +237,7 @@ LEAST_HEADERS = 73
 """Those of headers with a traceparent alone."""
 MAX_SCHEDULE = 100
 """The most characters of a schedule's name."""
-MAX_TRIES = 3
+DEFAULT_TRIES = 3
 ADDED = "msgworker_added"
 """Marks a column that a later version has added to one of our tables, with the effect of its
 absence; instances work without it."""
@@ -430,7 +429,7 @@ class MessageTable(_Names):
 
     name: str = DEFAULT_NAME
     on_dead: OnDead = "continue"
-    max_tries: int = MAX_TRIES
+    max_tries: int = DEFAULT_TRIES
     later_limit: int = 100
     visibility_delay_seconds: float = 0.0
     max_payload: int = 16_000_000
@@ -444,7 +443,7 @@ class MessageTable(_Names):
         name: str = DEFAULT_NAME,
         *,
         on_dead: OnDead = "continue",
-        max_tries: int = MAX_TRIES,
+        max_tries: int = DEFAULT_TRIES,
         later_limit: int = 100,
         visibility_delay_seconds: float = 0.0,
         max_payload: int = 16_000_000,
@@ -529,8 +528,8 @@ class MessageTable(_Names):
                 raise ConfigError(f"{key} must be a whole number from {least} on, got {value!r}")
         if self.shards > MOST_SHARDS:
             raise ConfigError(f"shards must be at most {MOST_SHARDS}, got {self.shards}")
-        if self.max_tries > MOST_TRIES:
-            raise ConfigError(f"max_tries must be at most {MOST_TRIES}, got {self.max_tries}")
+        if self.max_tries > MAX_TRIES:
+            raise ConfigError(f"max_tries must be at most {MAX_TRIES}, got {self.max_tries}")
         delay = self.visibility_delay_seconds
         known = isinstance(delay, int | float) and not isinstance(delay, bool)
         if not (known and 0 <= delay <= 86_400):
@@ -586,7 +585,7 @@ class MessageTable(_Names):
         An index, or a generated column, of one rule must not be used for another: messages that
         it leaves out would never be found.
         """
-        if self.max_tries == MAX_TRIES and self.on_dead == "continue":
+        if self.max_tries == DEFAULT_TRIES and self.on_dead == "continue":
             return ""
         return f"_t{self.max_tries}{'b' if self.on_dead == 'block' else ''}"
 

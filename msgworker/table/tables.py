@@ -300,7 +300,8 @@ class Tables(ABC):
         return fitting(text, self.error_codec)[: self.max_error]
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
-        """The statement under `key`, built once per shape of table and database."""
+        """The statement under `key`, built once per shape of table and database. The key names all
+        that `build` reads beside the tables: Apps of one process share what is built."""
         if key not in self._built:
             with self._building:
                 if key not in self._built:
@@ -334,7 +335,7 @@ class Tables(ABC):
     def row_by_row(self, query: sa.Select[Any]) -> sa.Select[Any]:
         """A subquery of an EXISTS, that is asked for each row: a planner without hints would join
         all rows with a whole index, if statistics call that empty. The OFFSET keeps it apart."""
-        return query.offset(sa.literal_column("0")) if self.database.index_hint is None else query
+        return query.offset(ZERO) if self.database.index_hint is None else query
 
     def among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
         """`column` is one of the ids given as the parameter `mw_ids`, a list; of the message table
@@ -374,7 +375,7 @@ class Tables(ABC):
 
     def tries(self, c: Cols) -> ColumnElement[int]:
         """Failed tries; NULL, from a foreign producer, counts as 0."""
-        return sa.func.coalesce(c.error_try_times, sa.literal_column("0"))
+        return sa.func.coalesce(c.error_try_times, ZERO)
 
     def tries_left(self, c: Cols) -> ColumnElement[bool]:
         return self.tries(c) < sa.literal_column(str(self.spec.max_tries))
@@ -386,7 +387,7 @@ class Tables(ABC):
         """
         last = ends_at(self.spec.max_tries, self.spec.on_dead)
         found = sa.or_(
-            c.status.in_([sa.literal_column("0"), sa.literal_column("1")]),
+            c.status.in_([ZERO, ONE]),
             sa.and_(c.status == lit(Status.FAILED), self.tries(c) < sa.literal_column(str(last))),
         )
         return self.within(c, found)
@@ -455,27 +456,25 @@ class Tables(ABC):
         no planner uses the indexes of open rows of all slices for it.
         """
         waits = sa.and_(self.unfinished(c), c.status != lit(Status.PROCESSING))
-        one: ColumnElement[int] = sa.literal_column("1")
-        return sa.case((waits, one), else_=sa.literal_column("0")) == one
+        return sa.case((waits, ONE), else_=ZERO) == ONE
 
     def slice_value(self, c: Cols, role: str) -> ColumnElement[Any]:
         """The slice of a row; NULL, from a foreign producer, counts as shard 0."""
         column = Tables.slice_key(self, c, role)
-        none: ColumnElement[int] = sa.literal_column("0")
-        return sa.func.coalesce(column, none) if role == "shard" else column
+        return sa.func.coalesce(column, ZERO) if role == "shard" else column
 
     def object_is_running(self, of: Cols) -> ColumnElement[bool]:
         """Another row of the object is flagged."""
         source = self.message.alias("r")
         match = self.runs(self.cols(source), self.object_key(of))
-        found = self.hinted(sa.select(sa.literal_column("1")), source, "guard").where(match)
+        found = self.hinted(sa.select(ONE), source, "guard").where(match)
         return sa.and_(of.object_id.is_not(None), sa.exists(self.row_by_row(found)))
 
     def earlier_unfinished(self, of: Cols) -> ColumnElement[bool]:
         """A lower message of the object is unfinished: the row is not the head."""
         source = self.message.alias("e")
         other = self.cols(source)
-        found = self.hinted(sa.select(sa.literal_column("1")), source, "object").where(
+        found = self.hinted(sa.select(ONE), source, "object").where(
             self.open_object(other) == self.object_key(of),
             other.msg_id < of.msg_id,
             self.open_rows(other),
@@ -493,7 +492,8 @@ class Tables(ABC):
         return self.cols().object_id.type
 
     def values(self, **roles: Any) -> dict[str, Any]:
-        """Values for an UPDATE or INSERT by role, without columns that do not exist."""
+        """Values for an UPDATE or INSERT by role, without columns that do not exist; a time of the
+        database's clock in the zone that its column is kept in."""
         known = {self.message.c[self.names[r]]: v for r, v in roles.items() if r in self.names}
         return {column.name: written(value, column.type) for column, value in known.items()}
 
@@ -518,7 +518,13 @@ class Tables(ABC):
         return self.database.ordered_update and self.id_is_key
 
     # -- the keys and predicates of the indexes, where these are partial: a query uses one only if
-    # it repeats its WHERE literally. indexes.py has those of other databases, and makes the indexes
+    # it repeats its WHERE literally. indexes.py makes the indexes, and has those of others:
+    # there the key is NULL for all other rows, and the predicate is true. So a query asks for both;
+    # without the key it would read all rows there, which no test on SQLite shows. They are:
+    #     open_object, open_msg_id     open_rows
+    #     oldest_key                   oldest_rows
+    #     failed_key                   failed_rows
+    #     slice_key                    slice_rows
 
     @abstractmethod
     def add_indexes(self) -> None:

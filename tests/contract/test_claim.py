@@ -13,6 +13,7 @@ from msgworker import App
 from msgworker.events import Claimed, Event, Events
 from msgworker.instance.claiming import loop, search
 from msgworker.store import candidates, claim, lease, recover
+from msgworker.store.rows import MIN_ID
 from tests.support.rounds import beat, fetch
 from tests.support.rows import edit, send
 from tests.support.waiting import until
@@ -196,7 +197,7 @@ class Held:
         edit(app, *send(app, "ended"), status=2)
 
     def _read(self, read: Any, what: Any, how: Any) -> Any:
-        if how["mark"] == candidates.MIN_ID:
+        if how["mark"] == MIN_ID:
             self.starts += 1
             self.now += self.seconds
         return read(*what, **how)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from msgworker.instance.claiming.search import LONGEST_FROM_LOW_SECONDS, Beginning
-from msgworker.store.candidates import MIN_ID
+from msgworker.store.rows import MIN_ID
 
 NEWEST = 1000
 

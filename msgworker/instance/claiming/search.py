@@ -35,8 +35,9 @@ from msgworker.instance.claiming.heads import (
 )
 from msgworker.instance.claiming.passes import IDLE_OBJECTS, READ_AGAIN, WINDOW, ObjectCursor
 from msgworker.store import candidates, ranked
-from msgworker.store.candidates import MIN_ID, PAGE, Candidate, Those
+from msgworker.store.candidates import PAGE, Candidate, Those
 from msgworker.store.ranked import Ranked
+from msgworker.store.rows import MIN_ID
 from msgworker.table import Tables
 
 IDLE_WINDOW = 128

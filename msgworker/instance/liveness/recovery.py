@@ -24,6 +24,7 @@ from msgworker.schema import rule
 from msgworker.schema.rule import Rule, Verdict
 from msgworker.store import lease, recover
 from msgworker.store.claim import OF_A_ROW
+from msgworker.store.rows import MIN_ID
 from msgworker.store.send import send_all
 
 # --- Make an App's rule the rule of its table, while no instance is alive.
@@ -351,8 +352,8 @@ class Recovery:
         """
         tables = self._setup.tables
         text = f"instance {shown(dead_id)} died while it held this message{why}"
-        after = self._seen.pop(dead_id, recover.FIRST)
-        given_back, all_of_them = 0, after == recover.FIRST
+        after = self._seen.pop(dead_id, MIN_ID)
+        given_back, all_of_them = 0, after == MIN_ID
         while True:
             begun = time.monotonic()
             with self._link.transaction() as conn:
