@@ -104,7 +104,7 @@ def pages(app: App) -> Iterator[str]:
         yield f"/messages/{msg_id}?payload=1"
     yield f"/messages/{last}/items"
     yield f"/messages/{last}/items?state=failed"
-    yield f"/edit/{dead}"
+    yield from (f"/edit/{dead}", f"/change/edit?ids={dead}")
     yield "/failures"
     yield f"/failures?topic={TOPIC}3&since=24h"
     yield "/failures.csv"

@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, NoMatchFound, Route
+from starlette.routing import BaseRoute, Route
 
 from msgworker import __version__, db
 from msgworker.coordination.centres import open_centre, place_of, secrets_of_centre
@@ -521,8 +521,9 @@ class Site:
 
     @staticmethod
     def this(request: Request) -> str:
-        """The path and query of the request."""
-        return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        """The path and query of the request, as a link has them."""
+        query = request.scope["query_string"].decode("latin-1")
+        return quote(request.scope["path"]) + (f"?{query}" if query else "")
 
     def refuse(self, request: Request, status: int, text: str) -> Response:
         """A page, or a problem document (RFC 9457) for the API and other programs."""
@@ -542,14 +543,6 @@ class Site:
     def route(self, name: str) -> str:
         """The path of a route without parameters, below root_path."""
         return str(self.starlette.url_path_for(name))
-
-    def has(self, name: str) -> bool:
-        """Whether there is a route of this name, without parameters."""
-        try:
-            self.starlette.url_path_for(name)
-        except NoMatchFound:
-            return False
-        return True
 
     @property
     def place(self) -> str:

@@ -110,6 +110,7 @@ def test_a_topic_of_any_name_has_a_page_and_links_to_it(
     for path in ("/", "/topics", f"/messages/{msg_id}", "/messages", "/failures", "/lanes"):
         assert target in ann.get(path).links or path == "/lanes", path
     page = ann.get(target)
+    assert page.tree.all("section", id="topic")[0].attrs["hx-get"] == target
     assert f"{msg_id}" in ann.get(page.link("All its messages")).main
 
 

@@ -344,6 +344,7 @@ async def topic(request: Request) -> Response:
             "why": held_up(info),
             "counts": [(state.value, count) for state, count in counts if not count.about],
             "times": times,
+            "pace": pace(times.done / WINDOWS[window][0]),
             "window": window,
             "windows": list(WINDOWS),
             "recorded": history.recorded,
