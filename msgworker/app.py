@@ -30,7 +30,7 @@ from msgworker.config import (
 )
 from msgworker.declaring import AnyHandler, Declaring
 from msgworker.errors import ConfigError, HandlerError
-from msgworker.instance.running.handler import Registry, make_handler
+from msgworker.instance.running.handler import Registry, check_tries, make_handler
 from msgworker.logs import logger
 from msgworker.message import JobPolicy, OnDuplicate, Outgoing, Uniqueness
 from msgworker.payload import clean
@@ -104,11 +104,7 @@ class App(Declaring):
         label: str = "",
         **settings: Unpack[Keywords],
     ) -> None:
-        unknown = sorted(set(settings) - set(Settings.names()))
-        if unknown:
-            hint = nearest(unknown[0], Settings.names())
-            raise ConfigError(f"unknown setting {unknown[0]!r}; {hint}")
-        self.settings = Settings(**settings)
+        self.settings = Settings.of(settings)
         self._origins = dict.fromkeys(settings, "")
         if table is not None and not isinstance(table, MessageTable):
             raise ConfigError(f"table must be a MessageTable, got {table!r}")
@@ -262,12 +258,7 @@ class App(Declaring):
                 "it runs on a connection of an AsyncEngine, which the App does not have: make the "
                 "App with it, App(create_async_engine(...)), or write a function that is not async"
             )
-        if made.max_tries is not None and made.max_tries > self.table.max_tries:
-            raise HandlerError(
-                f"max_tries={made.max_tries} of a handler is more than the {self.table.max_tries} "
-                f"tries of the table {self.table.name}, which go for all who look at it; raise "
-                "those: MessageTable(max_tries=...)"
-            )
+        check_tries(made, self.table)
         self._registry.add(made)
 
     def every(

@@ -5,7 +5,7 @@ One file, because it is a table: a row for each setting, in the order of the doc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from msgworker.config.values import (
     as_names,
     as_texts,
     as_whole,
+    nearest,
     number,
     seconds,
     whole,
@@ -124,6 +125,13 @@ class Settings:
             elif value is not None or default is not None:
                 check = whole if kind == "whole" else number
                 check(one.name, value, least, most)
+
+    @classmethod
+    def of(cls, keywords: Mapping[str, Any]) -> Settings:
+        """Those of the keywords of an App; raises ConfigError."""
+        if unknown := sorted(set(keywords) - set(cls.names())):
+            raise ConfigError(f"unknown setting {unknown[0]!r}; {nearest(unknown[0], cls.names())}")
+        return cls(**keywords)
 
     @property
     def heartbeat_seconds(self) -> float:

@@ -15,7 +15,7 @@ from django.core.management import call_command  # noqa: E402
 from django.db import IntegrityError, connection, transaction  # noqa: E402
 from django.test import Client  # noqa: E402
 
-from msgworker import Context, DuplicateMessage, Message, PayloadError  # noqa: E402
+from msgworker import Context, DuplicateMessage, HandlerError, Message, PayloadError  # noqa: E402
 from msgworker.contrib.django import app, handler, send, send_many  # noqa: E402
 from msgworker.testing import drain  # noqa: E402
 
@@ -84,8 +84,17 @@ def handle() -> None:
     async def other(msg: Message) -> None:
         told["async"] = told.get("async", 0) + await Invoice.objects.acount()
 
+    @handler("writes in lines", transactional=True)
+    def lines(msg: Message, ctx: Context) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("\n  -- of a report\n  SELECT 1")
+            cursor.execute("""
+                /* the first one */
+                INSERT
+                  INTO customers_invoice (customer, amount) VALUES ('x', 1)""")
+
     before = Invoice.objects.count()
-    for topic in ("reads", "writes", "dead connection", "dead connection"):
+    for topic in ("reads", "writes", "writes in lines", "dead connection", "dead connection"):
         send(topic)
     report = drain(app())
     told["report"] = [report.done, report.retried, report.failed]
@@ -94,8 +103,36 @@ def handle() -> None:
     told["booked"] = Booking.objects.count()
 
 
+def refuse() -> None:
+    """Handlers that no App would take are refused at their own line, and leave the others alone."""
+
+    def declare(topic: str | None, fn: Any, **options: Any) -> str:
+        try:
+            handler(topic, **options)(fn)
+        except HandlerError as error:
+            return str(error)
+        return ""
+
+    async def later(msg: Message) -> None:
+        pass
+
+    told["first"] = declare("a", len, on_done="b")
+    told["bad"] = [
+        declare("a", len),
+        declare("b", len, on_done="a"),
+        declare("c", later, transactional=True),
+        declare("d", len, max_tries=9),
+        declare("e", len, timeout=-1),
+    ]
+    told["sent"] = send("other")
+    try:
+        app().handler("c", transactional=True)(later)
+    except HandlerError as error:
+        told["of_the_app"] = str(error)
+
+
 if __name__ == "__main__":
     call_command("migrate", verbosity=0)
     app().create_schema()
-    {"produce": produce, "handle": handle}[sys.argv[1]]()
+    {"produce": produce, "handle": handle, "refuse": refuse}[sys.argv[1]]()
     print(json.dumps(told))

@@ -112,9 +112,60 @@ def test_send_is_part_of_django_s_transaction_and_manage_py_runs_the_handlers(
 def test_handlers_use_the_orm_and_refuse_what_would_not_be_in_their_transaction(environment):
     found = told(environment, "handle")
     assert found["read"] == 0
-    assert found["report"] == [3, 1, 0]
+    assert found["report"] == [3, 2, 0]
     assert found["written"] == 0
-    assert "INSERT through Django's connection in a transactional handler" in found["why"][0]
+    assert len(found["why"]) == 2
+    for why in found["why"]:
+        assert "INSERT through Django's connection in a transactional handler" in why
+
+
+def test_a_wrong_handler_is_refused_where_it_stands(sqlite, environment_of):
+    found = told(environment_of(sqlite), "refuse")
+    assert (found["first"], found["sent"]) == ("", 1)
+    taken, circle, of_async, tries, timeout = found["bad"]
+    assert taken == "there is a handler for topic 'a' already"
+    assert "goes in a circle: b -> a -> b" in circle
+    assert "not for a Django project" in of_async
+    assert found["of_the_app"] == of_async
+    assert "more than the 3 tries of the table" in tries
+    assert "timeout of handler len" in timeout
+
+
+@pytest.mark.parametrize(
+    ("sql", "word"),
+    [
+        ("INSERT INTO t VALUES (1)", "INSERT"),
+        ("\n  insert\n  into t values (1)", "INSERT"),
+        ("UPDATE\tt SET a = 1", "UPDATE"),
+        ("/* a ; b */ DELETE FROM t", "DELETE"),
+        ("-- SELECT\nTRUNCATE t", "TRUNCATE"),
+        ("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a", "INSERT"),
+        ("WITH a AS (DELETE FROM t RETURNING b) SELECT * FROM a", "DELETE"),
+        ("CALL p()", "CALL"),
+        ("COPY t FROM STDIN", "COPY"),
+        ("DO $$ BEGIN DELETE FROM t; END $$", "DO"),
+        ("BEGIN p(); END;", "BEGIN"),
+        ("SELECT 1; DROP TABLE t", "DROP"),
+        ("SELECT * INTO n FROM t", "INTO"),
+        ("EXPLAIN ANALYZE UPDATE t SET a = 1", "UPDATE"),
+        ("LOCK TABLE t", "LOCK"),
+        ("", None),
+        ("(SELECT 1) UNION (SELECT 2);", None),
+        ("SELECT 'INSERT; DELETE FROM t', \"into\" FROM `update` FOR UPDATE", None),
+        ("WITH a AS (SELECT replace(b, 'x', 'y') FROM t FOR NO KEY UPDATE) SELECT 1", None),
+        ("BEGIN IMMEDIATE", None),
+        ('SAVEPOINT "s1"', None),
+        ('RELEASE SAVEPOINT "s1"', None),
+        ("ROLLBACK TO SAVEPOINT s", None),
+        ("SET CONSTRAINTS ALL IMMEDIATE", None),
+        ("PRAGMA foreign_keys", None),
+        ("EXPLAIN SELECT 1", None),
+    ],
+)
+def test_what_writes(sql, word):
+    from msgworker.contrib.django.connection import writing
+
+    assert writing(sql) == word
 
 
 @pytest.mark.long
@@ -124,6 +175,42 @@ def test_manage_py_takes_the_app_of_the_project_for_every_command(sqlite, enviro
     assert run(environment, "manage.py", "msgworker", "send", "invoice.book").returncode == 0
     assert "invoice.book" in run(environment, "manage.py", "msgworker", "show", "1").stdout
     assert run(environment, "manage.py", "msgworker", "show", "99").returncode == 5
+    script = """
+import django, io, contextlib
+django.setup()
+from django.core.management import call_command
+for words in (("list", "--limit", "5", "--json"), ("status", "--json", "-v", "2")):
+    try:
+        call_command("msgworker", *words)
+    except SystemExit as error:
+        assert error.code == 0
+"""
+    done = run(environment, "-c", script)
+    assert (done.returncode, done.stdout.count('"invoice.book"')) == (0, 2), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("status --settings=crm.settings", "status --app=P"),
+        ("status --settings crm.settings --json", "status --app=P --json"),
+        ("-v 2 status --pythonpath .", "status --app=P"),
+        ("status --verbosity=3 --skip-checks --force-color", "status --app=P"),
+        ("show 1 --traceback", "--debug show --app=P 1"),
+        ("--debug status", "--debug status --app=P"),
+        ("list --after -5", "list --app=P --after -5"),
+        ("send -- --settings", "send --app=P -- --settings"),
+        ("status --app x:app", "status --app x:app"),
+        ("status --help", "status --help"),
+        ("--version", "--version"),
+        ("", ""),
+        ("nothing", "nothing"),
+    ],
+)
+def test_manage_py_knows_the_options_of_django(given, words):
+    from msgworker.contrib.django.management.commands.msgworker import APP, ours, with_app
+
+    assert " ".join(with_app(ours(given.split()))).replace(APP, "P") == words
 
 
 def test_a_url_has_what_stands_in_databases():
@@ -143,6 +230,7 @@ from msgworker.contrib.django.connection import url_of
 from msgworker.contrib.django import app
 print(url_of("default").render_as_string(hide_password=False))
 print(url_of("file").database)
+url_of("default")
 for fn in (lambda: url_of("memory"), lambda: url_of("none"), app):
     try:
         fn()
@@ -156,4 +244,24 @@ for fn in (lambda: url_of("memory"), lambda: url_of("none"), app):
     assert [line.split()[0] for line in lines[2:]] == ["ConfigError"] * 3
     assert "memory" in lines[2]
     assert "lease_seconds" in lines[4]
-    assert "OPTIONS odd are not taken over" in done.stderr
+    assert done.stderr.count("OPTIONS odd are not taken over") == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ('{"lease_secs": 3}', "did you mean lease_seconds?"),
+        ('{"lease_seconds": -3, "label": "x"}', "lease_seconds must be"),
+        ('{"modules": "messages"}', "must be a list of names"),
+    ],
+)
+def test_a_wrong_setting_ends_the_start(setting, says):
+    script = f"""
+import django
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["msgworker.contrib.django"], MSGWORKER={setting})
+django.setup()
+"""
+    done = run({**os.environ, "PYTHONPATH": str(ROOT)}, "-c", script)
+    assert done.returncode == 1
+    assert says in done.stderr.splitlines()[-1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.app import App
 from msgworker.declaring import Declaring
-from msgworker.errors import ConfigError, HandlerMisuse
+from msgworker.errors import ConfigError, HandlerError, HandlerMisuse
+from msgworker.instance.running.handler import Handler, Registry, check_tries, make_handler
 from msgworker.logs import logger
 from msgworker.processlock import ProcessLock
 from msgworker.producing import AllSendOptions, Borrowed, ManyOptions
@@ -150,11 +151,15 @@ _BY_VENDOR: dict[str, Callable[[str, Mapping[str, Any]], sa.URL]] = {
 
 def _query(alias: str, given: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     options = dict(given.get("OPTIONS") or {})
-    left = sorted(set(options) - set(known) - _OF_DJANGO)
-    if left:
-        text = "database %r: its OPTIONS %s are not taken over for the connections of msgworker"
-        log.warning(text, alias, ", ".join(left))
+    if left := sorted(set(options) - set(known) - _OF_DJANGO):
+        _warn_once(alias, ", ".join(left))
     return {name: options[name] for name in known if name in options}
+
+
+@functools.cache
+def _warn_once(alias: str, left: str) -> None:
+    text = "database %r: its OPTIONS %s are not taken over for the connections of msgworker"
+    log.warning(text, alias, left)
 
 
 def _url(driver: str, given: Mapping[str, Any], query: Mapping[str, Any]) -> sa.URL:
@@ -172,21 +177,38 @@ def _url(driver: str, given: Mapping[str, Any], query: Mapping[str, Any]) -> sa.
 
 # --- A handler within a Django project.
 
-_WRITES = {"INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "CREATE", "ALTER", "DROP", "TRUNCATE"}
+_READS = {
+    *("SELECT", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "WITH", "DECLARE"),
+    *("FETCH", "MOVE", "CLOSE", "PRAGMA", "SET", "RESET", "USE", "START", "SAVEPOINT", "RELEASE"),
+    *("ROLLBACK", "COMMIT", "END"),
+}
+"""What a statement begins with that writes nothing by itself."""
+_BEGIN = re.compile(r"\W*BEGIN( (TRANSACTION|WORK|DEFERRED|IMMEDIATE|EXCLUSIVE))*\W*")
+"""The begin of a transaction, which no block of statements has (Oracle)."""
+_INTO = re.compile(r"\bINTO\b")
+_WRITES = re.compile(
+    r"(?<!FOR )(?<!KEY )\b(INSERT|UPDATE|DELETE|REPLACE|MERGE|INTO|CREATE|ALTER|DROP|TRUNCATE)\b"
+    r"(?! ?\()"
+)
+"""Words that write within a statement that begins so; not FOR UPDATE, nor a function."""
+_NO_WORDS = re.compile(
+    r"""--[^\n]*|/\*(?!!).*?\*/|'(?:[^']|\'\')*'|"(?:[^"]|"")*"|`[^`]*`|\$(\w*)\$.*?\$\1\$""", re.S
+)
+"""Comments, texts and quoted names."""
 
 
-def around(fn: Callable[..., Any], *, transactional: bool) -> Callable[..., Any]:
-    """The handler between two `close_old_connections`, so that Django's ORM gets no dead
-    connection. transactional: writes through Django's connections are refused in it."""
-    if inspect.iscoroutinefunction(fn):
+def around(made: Handler) -> Callable[..., Any]:
+    """The function of a handler between two `close_old_connections`, so that Django's ORM gets no
+    dead connection. If it is transactional, writes through Django's connections are refused."""
+    fn = made.fn
+    if made.is_async:
 
         @functools.wraps(fn)
         async def handle_async(*args: Any) -> Any:
             close = sync_to_async(_close_old)
             await close()
             try:
-                with _refused(transactional):
-                    return await fn(*args)
+                return await fn(*args)
             finally:
                 await close()
 
@@ -196,7 +218,7 @@ def around(fn: Callable[..., Any], *, transactional: bool) -> Callable[..., Any]
     def handle(*args: Any) -> Any:
         _close_old()
         try:
-            with _refused(transactional):
+            with _refused(made.transactional):
                 return fn(*args)
         finally:
             _close_old()
@@ -219,14 +241,32 @@ def _refused(transactional: bool) -> Iterator[None]:
 
 
 def _refuse_writes(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-    word = str(sql).lstrip(" (\n\t").partition(" ")[0].upper()
-    if word in _WRITES:
+    text = sql
+    if hasattr(sql, "as_string"):  # composed by psycopg
+        text = sql.as_string(context["connection"].connection)
+    if word := writing(text if isinstance(text, str) else bytes(text).decode(errors="replace")):
         raise HandlerMisuse(
             f"{word} through Django's connection in a transactional handler: it would be committed "
             "by itself, whatever becomes of the message. Write with ctx.connection, or make the "
             "handler plain and use transaction.atomic() with msg.idempotency_key as a unique value"
         )
     return execute(sql, params, many, context)
+
+
+def writing(sql: str) -> str | None:
+    """The word that makes SQL a write, "INSERT"; None if it only reads, or begins or ends a
+    transaction. What a function or procedure does that a SELECT calls, is not known."""
+    for part in _NO_WORDS.sub(" ", sql).upper().split(";"):
+        statement = " ".join(part.split())
+        first = re.match(r"\W*(\w+)", statement)
+        if first is None or first[1] == "SET" or _BEGIN.fullmatch(statement):
+            continue
+        if first[1] not in _READS:
+            return first[1]
+        found = (_INTO if first[1] == "SELECT" else _WRITES).search(statement)
+        if found is not None:
+            return found[0]
+    return None
 
 
 # --- The Apps of this process, one for each database, with the handlers of the project.
@@ -243,8 +283,18 @@ class DjangoApp(App):
     """An App whose handlers may use Django's ORM; see `around`."""
 
     def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
-        inside = bool(options.get("transactional"))
-        super()._declare(topic, around(fn, transactional=inside), options)
+        super()._declare(topic, around(_checked(topic, fn, options)), options)
+
+
+def _checked(topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> Handler:
+    made = make_handler(topic, fn, **options)
+    if made.is_async and made.transactional:
+        raise HandlerError(
+            f"handler {getattr(fn, '__qualname__', fn)} is async with transactional=True, which "
+            "is not for a Django project: msgworker has no AsyncEngine there. Write a function "
+            "that is not async, or leave transactional=True out"
+        )
+    return made
 
 
 def app(alias: str | None = None) -> App:
@@ -264,14 +314,24 @@ def app(alias: str | None = None) -> App:
         return found
 
 
+def _its_table() -> MessageTable:
+    return options().table or MessageTable()
+
+
 class _Project(Declaring):
     """The handlers of the project, for the Apps that there are and those that are made later."""
 
+    def __init__(self) -> None:
+        self._registry = Registry()
+
     def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
+        made = _checked(topic, fn, options)
+        check_tries(made, _its_table())
         with _lock:
+            self._registry.add(made)  # refuses what no App would take, before there is one
             _handlers.append((topic, fn, options))
-            for made in _apps.values():
-                made._declare(topic, fn, options)
+            for there in _apps.values():
+                there._declare(topic, fn, options)
 
 
 handler = _Project().handler

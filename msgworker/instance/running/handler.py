@@ -18,7 +18,7 @@ from msgworker.errors import ConfigError, HandlerError
 from msgworker.instance.running.context import BatchContext, Context
 from msgworker.limit import Limit, limit_of
 from msgworker.message import Message
-from msgworker.table import MAX_TOPIC
+from msgworker.table import MAX_TOPIC, MessageTable
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -327,6 +327,16 @@ def make_handler(
         batch_seconds=float(new.batch_seconds),
         limit=limit,
     )
+
+
+def check_tries(made: Handler, table: MessageTable) -> None:
+    """Raise HandlerError if a handler would have more tries than its table gives."""
+    if made.max_tries is not None and made.max_tries > table.max_tries:
+        raise HandlerError(
+            f"max_tries={made.max_tries} of a handler is more than the {table.max_tries} tries of "
+            f"the table {table.name}, which go for all who look at it; raise those: "
+            "MessageTable(max_tries=...)"
+        )
 
 
 def _check_follow_up(name: str, option: str, value: object, topic: str | None) -> None:
