@@ -1,4 +1,9 @@
-"""The local clock for leases: durations only, never an instant that others can see."""
+"""The local clock for leases: durations only, never an instant that others can see.
+
+By it alone is judged until when a lease is trusted (`trusted_until`). All other durations in an
+instance are by `time.monotonic`, in objects without a thread by `Setup.clock`, which is the same
+and which tests replace. Instants are the database's.
+"""
 
 from __future__ import annotations
 

@@ -16,6 +16,6 @@ def plural(count: int, thing: str, verb: str = "", verbs: str = "") -> str:
 IDS_SHOWN = 5
 
 
-def few(ids: Sequence[Any]) -> str:
+def few(ids: Sequence[Any], most: int = IDS_SHOWN) -> str:
     """The first of these ids, as a log line names them."""
-    return ", ".join(map(str, ids[:IDS_SHOWN])) + (", ..." if len(ids) > IDS_SHOWN else "")
+    return ", ".join(map(str, ids[:most])) + (", ..." if len(ids) > most else "")

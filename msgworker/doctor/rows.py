@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import db, ticks
-from msgworker.counted import plural
+from msgworker.counted import few, plural
 from msgworker.db import Trouble, WholeId, seconds_since, trouble
 from msgworker.doctor.structure import Finding, Subject, advised, fine, needed
 from msgworker.errors import ConfigError
@@ -522,9 +522,8 @@ def _unseen(p: Subject, t: Tables) -> Iterator[Finding]:
         return
     lost = scopes.unowned(who)
     if lost:
-        some = ", ".join(map(str, lost[:10])) + (", ..." if len(lost) > 10 else "")
         count = plural(len(lost), "shard", "is", "are")
-        text = f"{count} owned by no live member ({some})"
+        text = f"{count} owned by no live member ({few(lost, 10)})"
         yield advised("scopes", f"{text}, as of the last heartbeats: their messages wait")
     for one in who:
         ttl, beat = one.scope.get("ttl"), one.scope.get("heartbeat")

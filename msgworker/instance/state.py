@@ -163,8 +163,8 @@ class Setup:
     is for both. topics: None = all that have a handler. chosen: `topics` is a selection of those.
     turns: for a database with a single writer. channel: where producers notify. scope: which slices
     of the table it claims from; None = all. schedules: those that the App declares. pid: its
-    process; a forked child is not part of it. clock: monotonic seconds. tracer: makes spans.
-    events: for the log, the tally and subscribers. loop, async_engine: of async handlers.
+    process; a forked child is not part of it. clock: monotonic seconds, see clock.py. tracer: makes
+    spans. events: for the log, the tally and subscribers. loop, async_engine: of async handlers.
     """
 
     engine: sa.Engine

@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from msgworker.counted import few
 from msgworker.db import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.events import Claimed
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, RunLength
@@ -144,8 +145,7 @@ class RejectedRows:
             by_reason.setdefault(reason, []).append(msg_id)
         self._unlogged.clear()
         for reason, ids in by_reason.items():
-            shown = ", ".join(map(str, ids[:10])) + (", ..." if len(ids) > 10 else "")
-            what = f"message {shown}" if len(ids) == 1 else f"{len(ids)} messages ({shown})"
+            what = f"message {ids[0]}" if len(ids) == 1 else f"{len(ids)} messages ({few(ids, 10)})"
             text = "the database refuses to flag %s; skipped, and tried again at growing intervals"
             log.warning(f"{text}: %s", what, reason)
 

@@ -223,6 +223,7 @@ class Transactional:
         stage = TransactionProgress()
         failed: BaseException | None = None
 
+        # What `until_known` calls, in its order; it says what their results mean.
         def send() -> ItemResult:
             nonlocal stage
             stage = TransactionProgress()

@@ -77,12 +77,12 @@ class OwnLease:
         deadline = time.monotonic() + patience
         rolled_back_until = time.monotonic() + AGAIN_SECONDS
         while True:
-            begun = clock()
+            now = clock()
             try:
                 with link.transaction() as conn:
                     if rule.hold(conn, setup.tables):
                         self._take(conn, name)
-                        return begun + TRUST * ttl
+                        return now + TRUST * ttl
             except DBAPIError as error:  # on Galera: another one has registered on another node
                 late = time.monotonic() > rolled_back_until
                 if (
@@ -248,7 +248,7 @@ class Heartbeat(Role):
         self.link = shared.connector.new(urgent=True)
         self.to_emit: deque[Event] = deque()
         self.standstills: deque[str] = deque()  # for the housekeeper to log
-        self._begun = 0.0  # the last try to renew
+        self._begun = 0.0  # when the last try to renew began (monotonic)
         self._due = float("inf")  # when the pause before the next one is over
 
     def register(self) -> None:
@@ -309,16 +309,16 @@ class Heartbeat(Role):
 
     def _renew(self) -> None:
         identity, tenure = self._shared.identity, self._shared.identity.tenure
-        begun, ttl = clock(), self._setup.settings.lease_seconds
-        late = begun >= tenure.trusted_until
+        now, ttl = clock(), self._setup.settings.lease_seconds
+        late = now >= tenure.trusted_until
         if tenure.lost or not self._lease.renew(self.link, tenure.id, trusted=not late):
             if identity.lost(tenure.id):
                 self.re_register()
             return
-        identity.renewed(tenure.id, begun + TRUST * ttl, self._begun, late=late)
+        identity.renewed(tenure.id, now + TRUST * ttl, self._begun, late=late)
         stream, in_flight = self._setup.events, self._shared.in_flight
         if stream.wants(Renewed):
-            margin = tenure.trusted_until - begun
+            margin = tenure.trusted_until - now
             self.to_emit.append(
                 Renewed(tenure.id, margin, len(in_flight.lanes), len(in_flight.running))
             )

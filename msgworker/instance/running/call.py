@@ -113,6 +113,7 @@ class Transacting:
         runs, took = 0, 0.0
         failed: BaseException | None = None
 
+        # What `until_known` calls, in its order; it says what their results mean.
         def send() -> bool:
             nonlocal stage
             stage = TransactionProgress()

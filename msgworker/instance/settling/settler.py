@@ -269,14 +269,14 @@ class Settler:
                 lane.row,
                 lane.result is DONE and lane.continues is None and lane.width == 1,
             )
-            fate = became.get(row.msg_id, lost) if usual else lost
-            if fate is lost:
+            settled = became.get(row.msg_id, lost) if usual else lost
+            if settled is lost:
                 if self._record(lane, became, done, ran):
                     continuing.append(lane)
                 continue
             done.append(row)
             ran.append((lane.started_at, lane.ran_seconds))
-            if fate is advanced:
+            if settled is advanced:
                 lane.advance()
                 continuing.append(lane)
             else:
@@ -306,10 +306,10 @@ class Settler:
     ) -> bool:
         """Record the result of a lane; True if it continues. done, ran: collect done messages."""
         if lane.continues is not None:
-            fate = Settled.ADVANCED if lane.continues else Settled.ENDED
+            settled = Settled.ADVANCED if lane.continues else Settled.ENDED
         else:
-            fate = became.get(lane.row.msg_id, Settled.LOST)
-        if fate is Settled.LOST:
+            settled = became.get(lane.row.msg_id, Settled.LOST)
+        if settled is Settled.LOST:
             self._doubt()  # before we may claim the object again
             self.drop_lost(lane)
             return False
@@ -320,7 +320,7 @@ class Settler:
                 self._on_progress()  # they may be claimed
         else:
             self._emit(lane, lane.result)
-        if fate is Settled.ENDED:
+        if settled is Settled.ENDED:
             self._end([lane])
             return False
         lane.advance()

@@ -278,6 +278,7 @@ class Writer:
         def left() -> dict[int, Lane]:
             return {i: lane for i, lane in lanes.items() if i not in became} if became else lanes
 
+        # What `until_known` calls, in its order; it says what their results mean.
         def send() -> dict[int, Settled]:
             if lanes_left := left():
                 self.write_once(list(lanes_left.values()), me, became)
@@ -297,9 +298,8 @@ class Writer:
             shared.identity.abandoned(me, left())
             return Fate.UNKNOWN
 
-        def may_continue() -> (
-            bool
-        ):  # under a lost id the recovering instance may have the rows locked
+        def may_continue() -> bool:
+            # Under a lost id the recovering instance may have the rows locked.
             return shared.identity.is_ours(me) and not shared.stop.gave_up()
 
         try:
@@ -342,7 +342,7 @@ class Writer:
                     if sending:
                         self._notify(conn)
                     kept = self._kept(conn, written, me)
-                became |= {i: fate for i, fate in written.items() if i not in kept}
+                became |= {i: settled for i, settled in written.items() if i not in kept}
                 for lane in lanes if kept else ():
                     if lane.row.msg_id in kept:
                         one = settlement(lane, self._setup, self._shared)
@@ -365,7 +365,7 @@ class Writer:
         nothing, without an error."""
         if Settled.LOST not in written.values() or not self._setup.tables.has("claimed_by"):
             return set()
-        lost = [msg_id for msg_id, fate in written.items() if fate is Settled.LOST]
+        lost = [msg_id for msg_id, settled in written.items() if settled is Settled.LOST]
         return done.still_mine(conn, self._setup.tables, lost, me=me)
 
     def _statement(self) -> AbstractContextManager[Connection]:
