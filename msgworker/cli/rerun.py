@@ -107,16 +107,23 @@ def choice_of(given: dict[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = {name: given.pop(name) for name in FILTERS if name in given}
     chosen["since"] = instant_of(chosen["since"])
     named = [name for name, value in chosen.items() if value is not None]
-    named.sort(key=lambda name: name == "acknowledged")
     chosen["operation"] = operation_of(given)
     chosen["rate"] = rate_of(given)
     if ids and named:
-        raise Usage(f"give ids or a filter, not both: --{named[0].replace('_', '-')}")
+        raise Usage(f"give ids or a filter, not both: {_first_filter()}")
     if chosen["operation"] is not None and named:
         raise Usage("--operation continues with the original selection; give no ids and no filter")
     if not ids and not named and chosen["operation"] is None:
         raise Usage("give ids, or a filter such as --status dead, --topic or --error")
     return chosen | {"ids": list(dict.fromkeys(ids)) or None}
+
+
+def _first_filter() -> str:
+    """The first option of this call that is a filter, as it is written: "--group"."""
+    ctx = click.get_current_context()
+    names = {*FILTERS, "dead", UNACKNOWLEDGED} - {"acknowledged"}
+    filters = [one for one in ctx.command.params if one.name in names]
+    return next(one.opts[0] for one in filters if ctx.params[str(one.name)] not in (None, False))
 
 
 def operation_of(given: dict[str, Any]) -> int | None:

@@ -21,8 +21,8 @@ from msgworker.ops.queries import MAX_PAGE
 from msgworker.ops.repairs import Repairs
 from msgworker.ops.results import OnProgress, Repaired
 from msgworker.producing import refuse_jobs
+from msgworker.store import audit, pauses
 from msgworker.store import jobs as store
-from msgworker.store import pauses
 from msgworker.store.bounded import Found
 from msgworker.store.pauses import PausedJob
 from msgworker.table import JOB_TABLE, Tables
@@ -171,7 +171,7 @@ class Jobs(Repairs):
 
     def _on_job(
         self,
-        kind: str,
+        kind: audit.Kind,
         job_id: int,
         by: call.Who,
         dry_run: bool,

@@ -45,7 +45,7 @@ from msgworker.ops.selection import SAMPLE, Counted
 from msgworker.queries import messages
 from msgworker.schema import rule
 from msgworker.store import audit
-from msgworker.store.audit import Operation
+from msgworker.store.audit import Kind, Operation
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.rows import RowKept
 from msgworker.table import CANCEL, HISTORY, JOB_TABLE, LIMIT, Tables
@@ -142,7 +142,7 @@ class Bulk:
         self,
         engine: sa.Engine,
         tables: Tables,
-        kind: str,
+        kind: Kind,
         by: Who,
         asked: dict[str, Any],
         op: Operation | None = None,
@@ -408,7 +408,7 @@ class Writing(Call):
         return audit.begin(conn, t, kind="send", **by.fields, asked=asked, done_to=msg_id)
 
     def _at_once(
-        self, kind: str, by: Who, asked: dict[str, Any], act: Callable[[Connection, Tables], bool]
+        self, kind: Kind, by: Who, asked: dict[str, Any], act: Callable[[Connection, Tables], bool]
     ) -> Repaired:
         """An operation of one step: recorded and done in one transaction."""
         t = self._tables
@@ -447,7 +447,7 @@ class Writing(Call):
             )
         self._found = replace(self._tables, missing=missing)  # created since this App read it
 
-    def _resumed(self, kind: str, op_id: int, asked: dict[str, Any]) -> Operation:
+    def _resumed(self, kind: Kind, op_id: int, asked: dict[str, Any]) -> Operation:
         """An interrupted operation to continue; raises ConfigError if it does not exist, or had
         other ids than those given again."""
         ids = asked.get("ids")
@@ -471,7 +471,7 @@ class Writing(Call):
         return op
 
     def _bulk(
-        self, kind: str, by: Who, asked: dict[str, Any], op: Operation | None = None, **pace: Any
+        self, kind: Kind, by: Who, asked: dict[str, Any], op: Operation | None = None, **pace: Any
     ) -> Bulk:
         """An operation that has yet to begin, or to be continued; pace: rate and progress."""
         said = ((k, v) for k, v in asked.items() if v is not None)
@@ -480,7 +480,7 @@ class Writing(Call):
             kept |= call.kept(kept.pop("ids"))
         return Bulk(self._engine, self._tables, kind, by, kept, op, **pace)
 
-    def _told(self, kind: str, would: Counted) -> Repaired:
+    def _told(self, kind: Kind, would: Counted) -> Repaired:
         """The result of a dry run, with the first of the messages."""
         with self._reading() as (conn, t):
             shown = [messages.show(conn, t, i) for i in would.first[:SAMPLE]]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # imported when locks are asked for
 
 # --- List locks (msgworker.coordination) and take them away.
 
-KIND = "release-lock"
+KIND: audit.Kind = "release-lock"
 
 
 class Locking(Writing):
@@ -277,7 +277,7 @@ class Scheduling(Writing):
 
     def _change_schedule(
         self,
-        kind: str,
+        kind: audit.Kind,
         name: Any,
         by: call.Who,
         dry_run: bool,

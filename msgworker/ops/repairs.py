@@ -292,7 +292,7 @@ class Repairs(Writing):
         return self._write("cancel", lambda _: _CANCEL, asked, how)
 
     def _write(
-        self, kind: str, act_of: Callable[[Selection], Act], asked: Selection, how: How
+        self, kind: audit.Kind, act_of: Callable[[Selection], Act], asked: Selection, how: How
     ) -> Repaired:
         """Do it, or count what it would change."""
         op = None

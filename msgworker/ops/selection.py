@@ -19,7 +19,7 @@ from msgworker.ops.call import ENDLESS, Clock, Who
 from msgworker.ops.results import OnProgress, Progress, Skip, Skips, Why
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, change
-from msgworker.store.audit import Operation
+from msgworker.store.audit import Kind, Operation
 from msgworker.store.bounded import MOST, SCAN, Filter
 from msgworker.store.change import Behind, SeenRow
 from msgworker.table import Tables
@@ -115,7 +115,7 @@ class Act:
     it, or change it "without" the key; None = it needs no key.
     """
 
-    kind: str
+    kind: Kind
     may: tuple[State, ...]
     statuses: tuple[State, ...]
     refused: str

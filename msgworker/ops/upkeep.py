@@ -25,7 +25,7 @@ from msgworker.ops.operation import Bulk, Step, Writing, check_all
 from msgworker.ops.results import OnProgress, Repaired, Skip, Skips, Why
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
 from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover
-from msgworker.store.audit import AuditEntry
+from msgworker.store.audit import AuditEntry, Kind
 from msgworker.store.bounded import LEAST, MOST, Found
 from msgworker.store.lease import Lease
 from msgworker.store.pauses import Pause
@@ -526,7 +526,7 @@ class Upkeep(Writing):
         return self._switch("resume", topic, by, dry_run, _paused, pauses.remove)
 
     def _switch(
-        self, kind: str, topic: Any, by: Who, dry_run: bool, wanted: OfTopic, act: OfTopic
+        self, kind: Kind, topic: Any, by: Who, dry_run: bool, wanted: OfTopic, act: OfTopic
     ) -> Repaired:
         """Change what is recorded of a topic, if it is as wanted."""
         name = call.topic_to_pause(topic)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
@@ -26,6 +26,29 @@ from msgworker.table import AUDIT, MAX_WAS_ERROR, MAX_WAS_OWNER, OPERATION, Tabl
 SOURCE, REQUEST, CHANGES = "source", "request", "changes"
 """Where an operation was asked from, what was asked with its key, and what an edit changes, beside
 its selection."""
+Kind = Literal[
+    "rerun",
+    "discard",
+    "cancel",
+    "edit",
+    "acknowledge",
+    "send",
+    "release",
+    "purge",
+    "pause",
+    "resume",
+    "unlimit",
+    "seal-job",
+    "cancel-job",
+    "pause-job",
+    "resume-job",
+    "release-lock",
+    "pause-schedule",
+    "resume-schedule",
+    "run-schedule",
+    "delete-schedule",
+]
+"""What is recorded. A row of a later version may have another one."""
 MOST_KEPT = 20_000
 """Characters of a payload that the audit keeps, before an edit and after it."""
 OLD_KEY = "key"
@@ -86,7 +109,7 @@ def begin(
     conn: Connection,
     t: Tables,
     *,
-    kind: str,
+    kind: Kind,
     actor: str,
     reason: str | None,
     asked: dict[str, Any],

@@ -398,6 +398,24 @@ def test_rerun_on_the_command_line_refuses(crm: Cli, given: tuple[str, ...]) -> 
     assert (done.exit_code, done.stdout) == (2, "")
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--group", "abc"),
+        ("--dead-unacknowledged",),
+        ("--dead",),
+        ("--object-id", "a"),
+        ("--topic", ""),
+        ("--job", "3"),
+        ("--since", "2h"),
+    ],
+)
+def test_a_filter_beside_ids_is_named_as_it_was_written(crm: Cli, option: tuple[str, ...]) -> None:
+    done = crm("acknowledge", "5", *option, "--reason", "r", *AT)
+    assert done.exit_code == 2
+    assert done.stderr == f"msgworker: give ids or a filter, not both: {option[0]}\n"
+
+
 def test_config_shows_value_and_origin(cli: Cli, folder: Path) -> None:
     (folder / "msgworker.toml").write_text("threads = 9\n[columns]\nmsg_id = 'ID'\npayload = false")
     done = cli("config", "--json", "--grace", "2m", env={"MSGWORKER_LINGER": "1s"})

@@ -6,7 +6,7 @@ import re
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlencode
 
 import pytest
@@ -18,6 +18,7 @@ from msgworker.errors import TookTooLong
 from msgworker.message import State
 from msgworker.ops import selection as counting
 from msgworker.store import bounded, change, history
+from msgworker.store.audit import Kind
 from msgworker.store.history import Counts, Minute
 from msgworker.table import RAN_COUNTS
 from msgworker.web.pages import changing
@@ -238,6 +239,17 @@ def test_a_slow_rerun_shows_how_far_it_is_and_can_be_ended_and_continued(
     assert 0 < entry.changed < 40
     assert f"--operation {entry.op_id}" in ann.get(url).main
     assert sqlite_app.ops.rerun(operation=entry.op_id).changed == 40
+
+
+def test_the_audit_can_be_asked_for_every_kind(sqlite_app: App, ann: Browser) -> None:
+    (msg_id,) = put(sqlite_app, ("a", NEW))
+    with sqlite_app.engine.begin() as conn:
+        sqlite_app.ops.note_sent(conn, msg_id, topic="t", actor="ann")
+    sqlite_app.ops.discard(msg_id, reason="r")
+    page = ann.get("/audit?kind=send")
+    assert "<option selected>send</option>" in page.body
+    assert re.findall(r'data-label="what">([^<]+)<', page.body) == ["send"]
+    assert set(get_args(Kind)) <= set(re.findall(r"<option>([^<]+)<", ann.get("/audit").body))
 
 
 def test_a_write_that_this_process_does_not_know_leads_to_the_audit(ann: Browser) -> None:

@@ -49,7 +49,7 @@ class Filter(calling.Paging):
     error: calling.ErrorPart | None = None
     since: Instant | None = None
     fingerprint: calling.Fingerprint | None = None
-    job: Annotated[int, Field(ge=1, le=2**63 - 1)] | None = None
+    job: calling.JobIdText | None = None
     acknowledged: Flag | None = None
     order: Literal["newest", "oldest"] = "newest"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from msgworker.ops.results import ADVICE, Repaired, Why
-from msgworker.store.audit import AuditEntry
+from msgworker.store.audit import AuditEntry, Kind
 from msgworker.web import shown
 from msgworker.web.forms import MOST_ID, SPANS, Selection, id_of, whole
 from msgworker.web.sessions import Role
@@ -20,27 +20,6 @@ from msgworker.web.site import Refused, Site, or_missing, site_of
 from msgworker.web.threads import RunningWrite, TooMany, Work
 
 ROWS = 50
-KINDS = (
-    "rerun",
-    "discard",
-    "cancel",
-    "edit",
-    "acknowledge",
-    "release",
-    "purge",
-    "pause",
-    "resume",
-    "unlimit",
-    "seal-job",
-    "cancel-job",
-    "pause-job",
-    "resume-job",
-    "release-lock",
-    "pause-schedule",
-    "resume-schedule",
-    "run-schedule",
-    "delete-schedule",
-)
 
 
 def what(entry: AuditEntry) -> str:
@@ -77,7 +56,7 @@ async def audit(request: Request) -> Response:
         "audit.html",
         rows=found,
         chosen=chosen,
-        kinds=KINDS,
+        kinds=get_args(Kind),
         spans=list(SPANS),
         what=what,
         first=chosen if after else None,
