@@ -150,14 +150,19 @@ def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(cr
 def test_a_worker_that_was_declared_dead_raises_that_the_rule_has_changed(crm):
     app = crm.app()
     app.settings = app.settings.__class__(lease_seconds=5)
+    other = bare(crm, app, 5)
     worker = app.worker(threads=1)
     join = in_thread(worker.run)
     until(lambda: worker.instance_id, "started")
     until(lambda: leases(app), "registered")
-    expire(app)
-    other = crm.app(5)
-    if recorded(other) == THREE:
-        pytest.skip("it has renewed its lease meanwhile")
+
+    def changed() -> bool:
+        """Unless it has renewed its lease meanwhile."""
+        expire(app)
+        drain(other)
+        return recorded(other) == FIVE
+
+    until(changed, "its lease is over, and the rule another")
     with pytest.raises(RuleChanged):
         join()
 
