@@ -63,7 +63,7 @@ def test_above_a_function_the_topic_is_its_handler_s_or_its_name(sqlite_app):
         pass
 
     @app.cron("0 2 * * *", name="night")
-    @app.every("1h")
+    @app.every("23h")
     @app.handler("crm.sync")
     def sync(msg):
         pass
@@ -162,7 +162,7 @@ def test_a_message_of_a_tick_is_a_plain_message_of_the_schedule_s_object(app, ma
     def handle(msg):
         seen.append((msg.object_id, msg.payload, msg.scheduled_for))
 
-    app.every("1h", topic="t", payload={"a": [1]}, name="hourly")
+    app.every("23h", topic="t", payload={"a": [1]}, name="hourly")
     app.drain(**NOW)
     assert seen == []  # a tick to come is not waited for
     tick = put_back(app, "hourly", 10)
@@ -170,7 +170,7 @@ def test_a_message_of_a_tick_is_a_plain_message_of_the_schedule_s_object(app, ma
     assert seen == [("hourly", {"a": [1]}, tick)]
     row = rows(app)["hourly"]
     assert row.last_at == tick
-    assert row.next_at == pure.every("1h").after(tick)
+    assert row.next_at == pure.every("23h").after(tick)
 
 
 def test_of_all_instances_that_see_a_tick_one_sends_its_message(app, make_app):
@@ -200,7 +200,7 @@ def test_who_saw_a_schedule_before_it_was_deleted_and_made_anew_fires_nothing(
 ):
     """The new row has none of the versions that the old one had."""
     app.add_handler("t", lambda msg: None)
-    app.every("1h", topic="t", catch_up="all")
+    app.every("23h", topic="t", catch_up="all")
     slow, other, again = timer(app), timer(app), an_app(make_app)
     again.every("5m", topic="u", name="t")
     tick = put_back(app, "t", 60)
@@ -271,7 +271,7 @@ def test_a_lost_answer_to_the_commit_of_a_tick_sends_it_once(app, make_app, comm
 def test_a_tick_and_its_message_are_one_transaction(app, make_app):
     """The table refuses the message: the tick stays, and comes when it is taken."""
     one = an_app(make_app)
-    one.every("1h", topic="t", object_id=None)
+    one.every("23h", topic="t", object_id=None)
     other = an_app(make_app)
     role = timer(one)
     tick = put_back(app, "t", 5)
@@ -281,7 +281,7 @@ def test_a_tick_and_its_message_are_one_transaction(app, make_app):
     assert rows(app)["t"] == before
     assert ticks_of(app) == []
     _refuse(app, None)
-    other.every("1h", topic="t", object_id=None)
+    other.every("23h", topic="t", object_id=None)
     timer(other).ended()
     assert ticks_of(app) == [tick]
     role.ended()
@@ -309,8 +309,8 @@ def _refuse(app: App, topic: str | None) -> None:
 
 def test_a_schedule_that_is_refused_is_told_and_others_go_on(app, make_app, caplog):
     one = an_app(make_app)
-    one.every("1h", topic="bad")
-    one.every("1h", topic="t")
+    one.every("23h", topic="bad")
+    one.every("23h", topic="t")
     failed, fired = [], []
     one.on(ScheduleFailed, failed.append)
     one.on("ScheduleFired", fired.append)
@@ -333,8 +333,8 @@ def test_a_schedule_that_is_refused_is_told_and_others_go_on(app, make_app, capl
 
 def test_a_row_that_cannot_be_read_concerns_its_schedule_alone(app, make_app, caplog):
     one = an_app(make_app)
-    one.every("1h", topic="odd")
-    one.every("1h", topic="t")
+    one.every("23h", topic="odd")
+    one.every("23h", topic="t")
     role = timer(one)
     put_back(app, "odd", 5)
     tick = put_back(app, "t", 5)
@@ -383,7 +383,7 @@ def test_no_tick_is_sent_twice_when_the_clock_of_the_database_is_put_back(
 
 def test_a_change_while_the_clock_is_put_back_sends_no_tick_again(app, make_app):
     old = an_app(make_app)
-    old.every("1h", topic="t")
+    old.every("23h", topic="t")
     timer(old).ended()
     last = clock(app).replace(microsecond=0) + timedelta(hours=3)
     edit_row(app, "t", last_at=last, next_at=last + timedelta(hours=1))
@@ -444,7 +444,7 @@ def test_it_works_on_a_table_with_other_names(make_app):
     app.create_schema()
     seen = []
     app.add_handler(None, lambda msg: seen.append((msg.object_id, msg.scheduled_for)))
-    app.every("1h", topic="t", name="n")
+    app.every("23h", topic="t", name="n")
     app.drain(**NOW)
     tick = put_back(app, "n", 5)
     assert app.drain(**NOW).done == 1
@@ -457,7 +457,7 @@ def test_it_works_on_a_table_with_other_names(make_app):
 
 def test_a_changed_schedule_goes_on_by_its_new_times_and_fires_no_tick_twice(app, make_app, caplog):
     old = an_app(make_app)
-    old.every("1h", topic="t", payload=1)
+    old.every("23h", topic="t", payload=1)
     timer(old).ended()
     tick = put_back(app, "t", 5)
     new = an_app(make_app)
@@ -469,7 +469,7 @@ def test_a_changed_schedule_goes_on_by_its_new_times_and_fires_no_tick_twice(app
     assert ticks_of(app) == [tick]  # due by the old times, and sent first
     assert Table(app).column("payload") in (["2"], [2])
     assert row.next_at == pure.every("30m").after(max(clock(app) - timedelta(minutes=1), tick))
-    assert "'every 1h' -> 'every 30m'" in caplog.text
+    assert "'every 23h' -> 'every 30m'" in caplog.text
     assert "payload: '1' -> '2'" in caplog.text
     version = row.version
     role.round_once()
@@ -479,7 +479,7 @@ def test_a_changed_schedule_goes_on_by_its_new_times_and_fires_no_tick_twice(app
 
 def test_old_code_beside_new_code_fires_as_in_the_table_and_says_so_once(app, make_app, caplog):
     old = an_app(make_app)
-    old.every("1h", topic="t")
+    old.every("23h", topic="t")
     role = timer(old)
     new = an_app(make_app)
     new.every("30m", topic="t")
@@ -492,7 +492,7 @@ def test_old_code_beside_new_code_fires_as_in_the_table_and_says_so_once(app, ma
         r.getMessage() for r in caplog.records if "changed by another program" in r.getMessage()
     ]
     assert len(told) == 1
-    assert "spec: 'every 30m', not 'every 1h'" in told[0]
+    assert "spec: 'every 30m', not 'every 23h'" in told[0]
     assert rows(app)["t"].version == version  # it is not changed back
     tick = put_back(app, "t", 5)
     role.round_once()
@@ -502,11 +502,11 @@ def test_old_code_beside_new_code_fires_as_in_the_table_and_says_so_once(app, ma
 
 def test_a_schedule_that_a_program_does_not_declare_is_not_fired_by_it(app, make_app, caplog):
     old = an_app(make_app)
-    old.every("1h", topic="gone")
+    old.every("23h", topic="gone")
     timer(old).ended()
     put_back(app, "gone", 600)
     new = an_app(make_app)
-    new.every("1h", topic="t")
+    new.every("23h", topic="t")
     with caplog.at_level(logging.WARNING, "msgworker"):
         timer(new).ended()
     assert ticks_of(app) == []
@@ -519,7 +519,7 @@ def test_two_instances_that_declare_at_once_make_one_row(app, make_app):
     apps = [an_app(make_app) for _ in range(3)]
     for one in apps:
         for n in range(3):
-            one.every("1h", topic="t", name=f"n{n}", payload={"n": n})
+            one.every("23h", topic="t", name=f"n{n}", payload={"n": n})
     gate = threading.Barrier(len(apps))
     raised = []
 
@@ -542,7 +542,7 @@ def test_two_instances_that_declare_at_once_make_one_row(app, make_app):
 
 def test_a_paused_schedule_does_not_fire(app, make_app):
     one = an_app(make_app)
-    one.every("1h", topic="t")
+    one.every("23h", topic="t")
     role = timer(one)
     put_back(app, "t", 5)
     edit_row(app, "t", paused_at=clock(app))
@@ -553,8 +553,8 @@ def test_a_paused_schedule_does_not_fire(app, make_app):
 
 def test_of_a_schedule_that_asks_for_one_no_tick_is_sent_while_another_one_waits(app):
     app.add_handler("t", lambda msg: None)
-    app.every("1h", topic="t", catch_up="one")
-    app.every("1h", topic="t", name="beside", object_id="other")
+    app.every("23h", topic="t", catch_up="one")
+    app.every("23h", topic="t", name="beside", object_id="other")
     role = timer(app)
     send(app, "t", topic="of another topic")  # in front of it, in the same object
     for _ in range(3):
@@ -577,7 +577,7 @@ def test_of_a_schedule_that_asks_for_one_no_tick_is_sent_while_another_one_waits
 def overlapping(app, make_app, overlap, **options):
     """The role of an instance with a schedule of this overlap, and the events of it."""
     one = an_app(make_app)
-    one.every("1h", topic="t", overlap=overlap, **options)
+    one.every("23h", topic="t", overlap=overlap, **options)
     told = []
     for event in (ScheduleFired, ScheduleSkipped, ScheduleReplaced):
         one.on(event, told.append)
@@ -688,7 +688,7 @@ def test_a_message_of_another_topic_or_object_is_replaced_by_a_new_one(app, make
         registered(app, "other-1")
         edit(app, first, status=1, claimed_by="other-1")
     later = an_app(make_app)
-    later.every("1h", name="t", overlap="replace", **new)
+    later.every("23h", name="t", overlap="replace", **new)
     role = timer(later)
     for minutes in (40, 5):
         put_back(app, "t", minutes)
@@ -709,7 +709,7 @@ def test_a_message_of_another_topic_or_object_is_replaced_by_a_new_one(app, make
 def test_a_schedule_is_sent_by_hand_as_its_overlap_says(app, make_app):
     for overlap in ("skip", "replace"):
         one = an_app(make_app)
-        one.every("1h", topic="t", name=overlap, overlap=overlap)
+        one.every("23h", topic="t", name=overlap, overlap=overlap)
         timer(one).ended()
         app.ops.run_now(overlap)
     first, second = ids_of(app)
@@ -723,16 +723,16 @@ def test_a_schedule_is_sent_by_hand_as_its_overlap_says(app, make_app):
 def test_overlap_needs_keys_and_the_table_of_today(app, make_app):
     bare = an_app(make_app, table=MessageTable("tb_bare"))
     bare.create_schema()
-    bare.every("1h", topic="default", overlap="skip")
+    bare.every("23h", topic="default", overlap="skip")
     with pytest.raises(ConfigError, match=r'schedule default has overlap="skip".*no columns for'):
         timer(bare)
     plain = an_app(make_app)
-    plain.every("1h", topic="t", catch_up="one")
+    plain.every("23h", topic="t", catch_up="one")
     with app.engine.begin() as conn:
         for name in ("overlap", "skipped", "replaced"):
             conn.exec_driver_sql(f"ALTER TABLE msgworker_schedule DROP COLUMN {name}")
     late = an_app(make_app)
-    late.every("1h", topic="t", overlap="skip")
+    late.every("23h", topic="t", overlap="skip")
     with pytest.raises(SchemaError, match=r"no column overlap\. Run `msgworker db upgrade`"):
         timer(late)
     role = timer(plain)  # without it all is as before
@@ -752,4 +752,4 @@ def test_overlap_needs_keys_and_the_table_of_today(app, make_app):
 
 def test_a_schedule_without_an_object_cannot_ask_for_one(sqlite_app):
     with pytest.raises(ConfigError, match="leave object_id out"):
-        sqlite_app.every("1h", topic="t", object_id=None, catch_up="one")
+        sqlite_app.every("23h", topic="t", object_id=None, catch_up="one")
