@@ -19,3 +19,13 @@ IDS_SHOWN = 5
 def few(ids: Sequence[Any], most: int = IDS_SHOWN) -> str:
     """The first of these ids, as a log line names them."""
     return ", ".join(map(str, ids[:most])) + (", ..." if len(ids) > most else "")
+
+
+def span(seconds: float | None) -> str:
+    """How long, as a text: "12 s", "15 min", "3 h"."""
+    if seconds is None:
+        return "an unknown time"
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:,.0f} {unit}"
+    return f"{seconds:.0f} s"

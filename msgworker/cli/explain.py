@@ -40,7 +40,7 @@ from msgworker.message import State
 from msgworker.queries.explain import Explanation
 from msgworker.queries.failures import Failures
 from msgworker.queries.instances import InstanceInfo, Life
-from msgworker.queries.lanes import LaneInfo
+from msgworker.queries.lanes import BLOCKED, LaneInfo
 
 # ---------------------------------------------------------------- limits
 
@@ -226,9 +226,9 @@ def _failure_row(one: Failures) -> list[Any]:
 @limited
 @on_table
 def lanes(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
-    """List objects that wait: the head of each, and how many messages wait behind it."""
+    """List objects that wait, blocked ones first: the head of each, and how many are behind it."""
     app = open_app(ctx, given)
-    found = app.ops.lanes(limit=limit)
+    found = app.ops.lanes(by="blocked", limit=limit)
     if as_json:
         rows = [asdict(one) | {"head": as_dict(one.head)} for one in found]
         print_json({"lanes": rows, "complete": found.complete})
@@ -238,7 +238,9 @@ def lanes(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> Non
         return
     print_with_text(LANE_COLUMNS, [_lane_row(one, app) for one in found])
     if not found.complete:
-        note("more objects wait than are shown; these have most messages or wait longest")
+        note(
+            "more objects wait than are shown; these are blocked, have most messages or are oldest"
+        )
 
 
 LANE_COLUMNS = (
@@ -272,8 +274,9 @@ def _lane_row(one: LaneInfo, app: App) -> list[Any]:
 
 def _lane_what(one: LaneInfo) -> str:
     head = one.head
-    if one.limited is not None:
-        return "; ".join(part for part in (what(head), f"waits for {one.limited}") if part)
+    if one.reason in BLOCKED and head.status is not State.DEAD:
+        told = what(head) if head.status is not State.PROCESSING else ""
+        return "; ".join(part for part in (one.why, told) if part)
     if one.started is None:
         return what(head)
     if one.started:

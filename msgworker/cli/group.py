@@ -297,7 +297,10 @@ COMMANDS = {
     "schedules": ("schedules", "List schedules; pause, resume, delete one, or send it now."),
     "jobs": ("jobs", "List jobs; show how far one is; seal one, or cancel it."),
     "audit": ("show", "List what operators did, newest first."),
-    "lanes": ("explain", "List objects that wait: the head of each, and how many behind."),
+    "lanes": (
+        "explain",
+        "List objects that wait, blocked ones first: the head, and how many behind.",
+    ),
     "instances": ("explain", "List live and dead instances with their messages."),
     "locks": ("locks", "List locks: holder, token, since when and for how long."),
     "partitions": ("locks", "Show the current and the next owner of each shard."),

@@ -224,30 +224,27 @@ class Looks(Call):
     def lanes(
         self,
         *,
-        by: Literal["behind", "object"] = "behind",
+        by: Literal["behind", "blocked", "object"] = "behind",
         limit: int = 50,
         after: str | None = None,
     ) -> Found[LaneInfo]:
-        """Objects that wait: head, its state, how many messages behind it.
+        """Objects that wait: head, its state, how many messages behind it, and why it does not run.
 
-        by: "behind", the longest first, one page; or "object", in the order of their ids, in pages:
-        `after` = `next_after` of the page before. Raises ConfigError.
+        by: "behind", the longest first, one page; "blocked", also one page, first those whose head
+        has no handler, is dead, is paused or waits for a limit, each reason with its share: of
+        those chosen by "behind", and of the first 10,000 waiting messages; or "object", in the
+        order of their ids, in pages: `after` = `next_after` of the page before. Raises ConfigError.
         """
         whole("limit", limit, 1, MAX_GROUPS)
-        if by not in ("behind", "object"):
-            raise ConfigError(f'by must be "behind" or "object", got {by!r:.80}')
-        if by == "behind" and after is not None:
+        if by not in ("behind", "blocked", "object"):
+            raise ConfigError(f'by must be "behind", "blocked" or "object", got {by!r:.80}')
+        if by != "object" and after is not None:
             raise ConfigError('lanes have pages only by="object"')
         from msgworker.queries import lanes
 
-        with self._reading() as (conn, t):
-            if by == "object":
-                found = lanes.by_object(conn, t, limit=limit, after=after)
-            else:
-                found = lanes.lanes(conn, t, limit=limit)
-            heads = messages.with_endings(conn, t, [one.head for one in found])
-            found[:] = [replace(one, head=head) for one, head in zip(found, heads, strict=True)]
-        return found
+        if by == "object":
+            return self._read(lanes.by_object, limit=limit, after=after)
+        return self._read(lanes.lanes, limit=limit, blocked=by == "blocked")
 
     def instances(self) -> list[InstanceInfo]:
         """Live instances, since when, with how many messages; then dead and foreign ones."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -11,24 +11,26 @@ from functools import cache
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.counted import plural
+from msgworker.counted import plural, span
 from msgworker.message import State, in_quarantine, topic_of
 from msgworker.queries import messages
 from msgworker.queries.instances import (
     UNKNOWN,
     InstanceInfo,
     Life,
+    Stand,
     Started,
     TopicLimit,
     instances,
     live,
-    part_of,
+    stands_of,
     topics,
     why_not,
 )
 from msgworker.queries.messages import MessageInfo
 from msgworker.schema.rule import Rule
 from msgworker.store import cancels, items, pauses, purge, ranked, schedules, send
+from msgworker.store.bounded import WAITING
 from msgworker.store.cancels import Request
 from msgworker.store.items import Items
 from msgworker.store.recover import giving_back
@@ -94,34 +96,53 @@ def _cancel_text(conn: Connection, info: MessageInfo, request: Request) -> str:
 
 def _explain(conn: Connection, t: Tables, info: MessageInfo, world: World) -> Explanation:
     """Of a message behind another one with the explanation of that one."""
-    opened = info.status in (State.NEW, State.FAILED)
-    if info.status is State.PROCESSING:
-        row = _held(info, world)
-    elif opened and (other := _in_front(conn, t, info)) is not None:
+    if info.status in WAITING and (other := _in_front(conn, t, info)) is not None:
         behind = _explain(conn, t, other, world)
         text, limit = _behind_text(info, other), world.limits().get(topic_of(info.topic))
         return Explanation(info, Reason.BEHIND, text, behind=behind, limit=limit)
-    else:
-        row = _waiting(conn, t, info, world) if opened else Facts(status=info.status)
-    found = verdict(row, world)
-    text = sentence(found, row, world)
-    if found is Verdict.NEXT:
-        text += _next_text(conn, t, info)
-    elif found.reason is Reason.NOT_DUE:
-        return replace(_not_due(t, info), limit=world.limits().get(topic_of(info.topic)))
-    elif found.reason in (Reason.DONE, Reason.DEAD):
-        info = messages.with_endings(conn, t, [info])[0]
-        text = text if info.status is State.DONE else _dead_text(t, info)
-    ended = info.status in (State.DONE, State.DEAD)
+    (found,) = of_heads(conn, t, [info], world)
+    if found.reason is Reason.NEXT:
+        return replace(found, text=found.text + _next_text(conn, t, info))
+    return found
+
+
+def of_heads(
+    conn: Connection, t: Tables, infos: Iterable[MessageInfo], world: World
+) -> list[Explanation]:
+    """Why these do not run, or how they have ended, as if none of their objects stood before them;
+    in as many statements for all of them as for one. `conn` commits each statement."""
+    infos = messages.with_endings(conn, t, infos)
+    open_ones = [info for info in infos if info.status in WAITING]
+    stands = stands_of(conn, t, [info.msg_id for info in open_ones])
+    jobs = {info.job_id for info in open_ones if info.job_id is not None}
+    only = next(iter(jobs)) if len(jobs) == 1 else None
+    paused = {one.job_id: one for one in pauses.read_jobs(conn, t, job_id=only)} if jobs else {}
+
+    def row(info: MessageInfo) -> Facts:
+        if info.status is State.PROCESSING:
+            return _held(info, world)
+        if info.status not in WAITING:
+            return Facts(status=info.status)
+        stand = stands.get(info.msg_id, Stand())
+        return _waiting(t, info, stand, paused.get(info.job_id or 0), world)
+
+    return [_told(t, info, row(info), world) for info in infos]
+
+
+def _told(t: Tables, info: MessageInfo, row: Facts, world: World) -> Explanation:
+    found, ended = verdict(row, world), info.status in (State.DONE, State.DEAD)
+    limit = None if ended else world.limits().get(topic_of(info.topic))
+    if found.reason is Reason.NOT_DUE:
+        return replace(_not_due(t, info), limit=limit)
     return Explanation(
         info,
         found.reason,
-        text,
-        since=info.finished_at if ended else None if opened else info.claimed_at,
+        _dead_text(t, info) if found is Verdict.DEAD else sentence(found, row, world),
+        since=info.finished_at if ended else None if info.status in WAITING else info.claimed_at,
         instance=world.holder(row.owner) if row.refused is None else row.refused[0],
         started=row.started.started,
         running_seconds=row.started.seconds,
-        limit=None if ended else world.limits().get(topic_of(info.topic)),
+        limit=limit,
     )
 
 
@@ -136,28 +157,23 @@ def _held(info: MessageInfo, world: World) -> Facts:
     )
 
 
-def _waiting(conn: Connection, t: Tables, info: MessageInfo, world: World) -> Facts:
-    topic, c = topic_of(info.topic), t.cols()
-    due = sa.select(sa.case((t.due(c), 1), else_=0)).where(c.msg_id == info.msg_id)
+def _waiting(
+    t: Tables, info: MessageInfo, stand: Stand, held: pauses.PausedJob | None, world: World
+) -> Facts:
+    topic = topic_of(info.topic)
     able = world.handling(topic)
     scoped = bool(able) and all(one.scope for one in able)
     refusals = ((one, one.refused.get(str(info.msg_id))) for one in world.works)
+    paused = held and f"job {held.job_id} is paused by {held.paused_by or 'plain SQL'}"
     return Facts(
         status=info.status,
         topic=topic,
-        due=conn.scalar(due) != 0,
-        held=_held_by_job(conn, t, info),
-        unseen=why_not(able, *part_of(conn, t, info.msg_id)) if scoped else "",
+        due=stand.due,
+        held=paused or "",
+        unseen=why_not(able, stand.shard, stand.flag, stand.job) if scoped else "",
         alone=in_quarantine(info.crash_times or 0, info.error_try_times, t.spec.max_tries),
         refused=next(((one, why) for one, why in refusals if why), None),
     )
-
-
-def _held_by_job(conn: Connection, t: Tables, info: MessageInfo) -> str:
-    if info.job_id is None:
-        return ""
-    found = pauses.read_jobs(conn, t, job_id=info.job_id)
-    return "".join(f"job {one.job_id} is paused by {one.paused_by or 'plain SQL'}" for one in found)
 
 
 def _dead_text(t: Tables, info: MessageInfo) -> str:
@@ -581,13 +597,3 @@ def _last_sign(holder: InstanceInfo, told: Started) -> str:
     if not told.started:
         return f"{text} and had not started the handler then"
     return f"{text}, when the handler had run for {span(told.seconds)}"
-
-
-def span(seconds: float | None) -> str:
-    """How long, as a text: "12 s", "15 min", "3 h"."""
-    if seconds is None:
-        return "an unknown time"
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size:,.0f} {unit}"
-    return f"{seconds:.0f} s"

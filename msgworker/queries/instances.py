@@ -293,18 +293,29 @@ def live(who: Sequence[InstanceInfo]) -> list[InstanceInfo]:
     return [one for one in who if one.life is Life.LIVE and one.other_table is None]
 
 
-def part_of(conn: Connection, t: Tables, msg_id: int) -> tuple[int | None, str | None, int | None]:
-    """The shard, the instance type and the job of a message; None where the column is not there."""
+class Stand(NamedTuple):
+    """Whether the instant of a message has come; its shard, its instance type and its job, None
+    where there is none."""
+
+    due: bool = True
+    shard: int | None = None
+    flag: str | None = None
+    job: int | None = None
+
+
+def stands_of(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Stand]:
+    """Where these messages stand."""
     c = t.cols()
     nothing: Any = sa.null()
-    columns: list[Any] = [nothing if c.shard is None else t.slice_value(c, "shard")]
-    columns.append(nothing if c.instance_type is None else c.instance_type)
-    columns.append(nothing if c.job_id is None else c.job_id)
-    row = conn.execute(sa.select(*columns).where(t.within(c, c.msg_id == msg_id))).first()
-    if row is None:
-        return None, None, None
-    flag = None if row[1] is None else str(row[1])
-    return whole_number(row[0]), flag, whole_number(row[2])
+    columns: list[Any] = [c.msg_id, sa.case((t.due(c), 1), else_=0)]
+    columns.append(nothing if c.shard is None else t.slice_value(c, "shard"))
+    columns += [nothing if one is None else one for one in (c.instance_type, c.job_id)]
+    query, found = sa.select(*columns).where(t.among(c.msg_id)), {}
+    for part in t.parts(ids):
+        for i, due, shard, flag, job in conn.execute(query, {"mw_ids": part}):
+            kind = None if flag is None else str(flag)
+            found[int(i)] = Stand(due != 0, whole_number(shard), kind, whole_number(job))
+    return found
 
 
 def looks_at(
@@ -476,8 +487,3 @@ def _limited(
         declared_at=at,
         tokens=free.tokens if has_rate else None,
     )
-
-
-def waiting(conn: Connection, t: Tables) -> dict[str, str]:
-    """The topics of which no message can start now because of their limits, and why."""
-    return {one.topic: one.why for one in topics(conn, t) if one.why is not None}

@@ -7,10 +7,13 @@ messages among the first bounded.OPEN_SCAN entries of the index. Then each of th
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -19,12 +22,12 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.db import AnyId, AnyText, beginning
 from msgworker.errors import ConfigError
-from msgworker.message import State, topic_of
+from msgworker.message import State
 from msgworker.payload import BEGINNING, is_text, shortened
-from msgworker.queries import instances, messages
-from msgworker.queries.instances import UNKNOWN, Started, leased
+from msgworker.queries import messages
+from msgworker.queries.explain import Reason, World, of_heads
 from msgworker.queries.messages import MessageInfo
-from msgworker.store import bounded
+from msgworker.store import bounded, candidates, pauses
 from msgworker.store.bounded import (
     MOST_CURSOR,
     NO_CURSOR,
@@ -34,9 +37,9 @@ from msgworker.store.bounded import (
     cursor_place,
     cursor_text,
 )
+from msgworker.store.rows import MIN_ID
 from msgworker.table import Cols, Tables
 
-OPEN = (State.NEW, State.FAILED)
 BEHIND = 1000
 """Messages behind a head are counted up to this number."""
 LANES_PER_STATEMENT = 10
@@ -48,36 +51,104 @@ class LaneInfo:
     """An object with its head; `behind`: unfinished messages after it, at least so many if
     `at_least`.
 
+    reason, why: why the head does not run, or what it does, as of `explain`, a word and a sentence.
     started, running_seconds: of a head that an instance has claimed, whether its handler has
     started and how long it has run, as far as the last heartbeat says; None = not known.
-    limited: the limit for which a head that is not running waits, None = none.
     """
 
     object_id: Any
     head: MessageInfo
     behind: int
-    at_least: bool = False
+    at_least: bool
+    reason: Reason
+    why: str
     started: bool | None = None
     running_seconds: float | None = None
-    limited: str | None = None
+
+
+BLOCKED = (
+    Reason.NO_HANDLER,
+    Reason.NOBODY_LOOKS,
+    Reason.DEAD,
+    Reason.UNKNOWN_STATUS,
+    Reason.RUNNING_FOREIGN,
+    Reason.RUNNING_DEAD,
+    Reason.REFUSED,
+    Reason.PAUSED,
+    Reason.JOB_PAUSED,
+    Reason.LIMITED,
+)
+"""Why a head is blocked, what ends by itself last. That no instance lives is said of all, and
+blocks none."""
+STATES = (State.FAILED, State.PROCESSING)
+STUCK = 1_000
+"""Messages that may be blocked, of which objects are chosen."""
+
+
+def rank(one: LaneInfo) -> tuple[int, int]:
+    """What is blocked first, then what is tried again, runs, and waits; most behind first."""
+    if one.reason in BLOCKED:
+        return BLOCKED.index(one.reason), -one.behind
+    status = one.head.status
+    place = STATES.index(status) if status in STATES else len(STATES)
+    return len(BLOCKED) + place, -one.behind
 
 
 def lanes(
-    conn: Connection, t: Tables, *, limit: int = 50, scan: int = bounded.OPEN_SCAN
+    conn: Connection,
+    t: Tables,
+    *,
+    limit: int = 50,
+    scan: int = bounded.OPEN_SCAN,
+    blocked: bool = False,
 ) -> Found[LaneInfo]:
-    """Objects with unfinished messages, those with most behind their head first.
+    """Objects with unfinished messages, those with most behind their head first; or by `rank`,
+    those whose head is blocked first.
 
     `complete` is False if there are more of them than were looked at.
     """
+    world = World.read(conn, t)
     failing = _failing(conn, t, limit, scan)
     found = [*_running(conn, t, limit), *failing, *_oldest(conn, t, limit)]
+    found += _stuck(conn, t, world) if blocked else []
     deepest, objects, entries = _deepest(conn, t, limit, scan)
     ids = [*_one_of_each(found), *deepest]
     heads = _heads(conn, t, ids)
     counts = dict(heads[one] for one in ids if one in heads)
-    ranked = sorted(counts, key=lambda head: -counts[head])[:limit]
-    rows = _infos(conn, t, {head: counts[head] for head in ranked})
+    if blocked:
+        rows = sorted(_shares(sorted(_infos(conn, t, world, counts), key=rank), limit), key=rank)
+    else:
+        ranked = sorted(counts, key=lambda head: -counts[head])[:limit]
+        rows = _infos(conn, t, world, {head: counts[head] for head in ranked})
     return Found(rows, complete=entries < scan and objects <= len(rows), looked_at=entries)
+
+
+def _shares(rows: Iterable[LaneInfo], limit: int) -> list[LaneInfo]:
+    """The first of what is blocked, of each reason its share; then the first of the others."""
+    seen: Counter[Reason] = Counter()
+    turns = []
+    for one in rows:
+        seen[one.reason] += 1
+        turns.append((seen[one.reason] if one.reason in BLOCKED else sys.maxsize, one))
+    return [one for _, one in sorted(turns, key=itemgetter(0))[:limit]]
+
+
+def _stuck(conn: Connection, t: Tables, world: World) -> Iterable[Any]:
+    """Messages of which none of their topic, or of their job, can start, among the oldest."""
+    held = {*world.paused, *world.full()}
+    topics: set[str] = {topic for one in world.works for topic in one.topics or ()}
+    but = bool(world.works) and all(one.topics is not None for one in world.works)
+    if pauses.jobs(conn, t):
+        held, t = {*held, pauses.HELD}, pauses.holding(t)
+    mark: int | None = MIN_ID
+    if not t.database.oldest_index:
+        mark = (bounded.first_open(conn, t) or (None,))[0]
+    if mark is None or not (but or held):
+        return []
+    chosen = topics - held if but else held
+    how: dict[str, Any] = {"but": but, "mark": mark, "limit": STUCK, "span": PAGE_SCAN}
+    rows = candidates.oldest_among(conn, t, chosen, **how).rows
+    return [(one.msg_id, one.same) for one in rows if one.object_id is not None]
 
 
 def by_object(
@@ -105,7 +176,7 @@ def by_object(
     ids = [int(row[0]) for row in found if row[0] is not None]
     entries = sum(int(row[2]) for row in found)
     heads = _heads(conn, t, ids)
-    rows = _infos(conn, t, dict(heads[one] for one in ids if one in heads))
+    rows = _infos(conn, t, World.read(conn, t), dict(heads[one] for one in ids if one in heads))
     more = len(found) == limit or entries >= scan
     cursor = _cursor(t, found[-1][0], found[-1][1]) if more else None
     return Found(rows, next_after=cursor, looked_at=entries)
@@ -175,33 +246,22 @@ def _one_of_each(found: Iterable[Any]) -> list[int]:
     return list(seen.values())
 
 
-def _infos(conn: Connection, t: Tables, heads: Mapping[int, int]) -> list[LaneInfo]:
+def _infos(conn: Connection, t: Tables, world: World, heads: Mapping[int, int]) -> list[LaneInfo]:
     """The objects of these heads, with how many messages each has, in this order."""
     infos = messages.by_ids(conn, t, list(heads))
-    started, full = _started(conn, t, infos.values()), instances.waiting(conn, t)
     return [
         LaneInfo(
-            infos[head].object_id,
-            infos[head],
-            min(count - 1, BEHIND),
-            count - 1 > BEHIND,
-            *started.get(head, UNKNOWN),
-            limited=full.get(topic_of(infos[head].topic)) if infos[head].status in OPEN else None,
+            one.message.object_id,
+            one.message,
+            min(heads[one.message.msg_id] - 1, BEHIND),
+            heads[one.message.msg_id] - 1 > BEHIND,
+            one.reason,
+            one.text,
+            one.started,
+            one.running_seconds,
         )
-        for head, count in heads.items()
-        if head in infos
+        for one in of_heads(conn, t, [infos[head] for head in heads if head in infos], world)
     ]
-
-
-def _started(conn: Connection, t: Tables, heads: Iterable[MessageInfo]) -> dict[int, Started]:
-    """Data of the instances on the heads that they have claimed."""
-    claimed = [info for info in heads if info.status is State.PROCESSING and info.claimed_by]
-    holders = {one.instance_id: one for one in leased(conn, t)} if claimed else {}
-    return {
-        info.msg_id: holders[info.claimed_by].started(info)
-        for info in claimed
-        if info.claimed_by in holders
-    }
 
 
 def _key(t: Tables, c: Cols) -> ColumnElement[Any]:

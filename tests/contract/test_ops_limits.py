@@ -62,9 +62,9 @@ def test_explain_names_the_permit_or_the_token_that_a_message_waits_for(app):
     assert found.reason is Reason.LIMITED
     assert found.text == "it waits for a permit of t: 1 of 1 running, held by other-1 (1)"
     assert (found.limit.use, found.limit.lacks) == ("1 of 1 running", "a permit")
-    lanes = {lane.head.msg_id: lane.limited for lane in app.ops.lanes()}
-    assert lanes[waits] == found.text.removeprefix("it waits for ")
-    assert lanes[held] is None
+    lanes = {lane.head.msg_id: lane for lane in app.ops.lanes()}
+    assert (lanes[waits].reason, lanes[waits].why) == (found.reason, found.text)
+    assert lanes[held].reason is Reason.RUNNING
     paced = app.ops.explain(late)
     assert "a start of paced: its rate is 1/h, the next in 3.6" in paced.text
     assert paced.limit.use.startswith("0 running, rate 1/h (next start in 3.6")

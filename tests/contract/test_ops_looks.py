@@ -379,6 +379,65 @@ def test_dead_heads_are_lanes_only_where_they_block(app, blocking_app, table):
     assert [lane.head.status for lane in app.ops.lanes()] == [State.NEW]
 
 
+def test_objects_that_are_blocked_come_first_and_say_why(app):
+    registered(app, "live-1", topics=["t", "p", "full"])
+    send(app, *["deep"] * 5)
+    with app.job("j", on_complete="t") as job, app.engine.begin() as conn:
+        app.send(conn, "t", None, object_id="of a job", job=job)
+    send(app, "held", "held", topic="p")
+    (alone,) = send(app, "alone", topic="nobody")
+    app.ops.pause("p", reason="x")
+    app.ops.pause_job(job.job_id, reason="x")
+    found = app.ops.lanes(by="blocked")
+    assert [(one.object_id, one.reason) for one in found] == [
+        ("alone", Reason.NO_HANDLER),
+        ("held", Reason.PAUSED),
+        ("of a job", Reason.JOB_PAUSED),
+        ("deep", Reason.NEXT),
+    ]
+    for one in found[:3]:
+        assert one.why == app.ops.explain(one.head.msg_id).text
+    assert app.ops.lanes()[0].object_id == "deep"
+    (one,) = [one for one in app.ops.lanes(by="object") if one.object_id == "alone"]
+    assert (one.head.msg_id, one.reason) == (alone, Reason.NO_HANDLER)
+    registered(app, "live-2")  # of every topic
+    found = app.ops.lanes(by="blocked")
+    assert [one.object_id for one in found] == ["held", "of a job", "deep", "alone"]
+
+
+@pytest.mark.parametrize("topics", [["t"], None])
+def test_objects_that_are_blocked_are_found_behind_many_that_are_not(app, topics):
+    registered(app, "live-1", topics=topics)
+    send(app, *(f"o{n}" for n in range(12) for _ in range(3)))
+    send(app, "alone", topic="nobody")
+    app.ops.pause("nobody", reason="x")
+    with app.engine.connect() as conn:
+        found = lanes.lanes(conn, app.tables, limit=2, scan=5, blocked=True)
+        plain = lanes.lanes(conn, app.tables, limit=2, scan=5)
+    assert (found[0].object_id, len(found), found.complete) == ("alone", 2, False)
+    assert "alone" not in {one.object_id for one in plain}
+    registered(app, "live-2", topics=["nobody"])
+    send(app, *(f"x{n}" for n in range(9)), topic="others")
+    found = app.ops.lanes(by="blocked", limit=5)
+    reasons = [one.reason for one in found]
+    if topics is not None:
+        assert reasons == [Reason.NO_HANDLER] * 4 + [Reason.PAUSED]
+
+
+def test_dead_heads_that_block_come_first(blocking_app):
+    failing(blocking_app)
+    send(blocking_app, "a")
+    blocking_app.drain(linger=5)
+    send(blocking_app, "a", "b", "b", "b")
+    registered(blocking_app, "live-1")
+    found = blocking_app.ops.lanes(by="blocked")
+    assert [(one.object_id, one.reason) for one in found] == [
+        ("a", Reason.DEAD),
+        ("b", Reason.NEXT),
+    ]
+    assert "waits until it is rerun or discarded" in found[0].why
+
+
 def test_instances_live_and_dead_and_foreign(app, table):
     ids = send(app, "a", "b", "c", "d")
     registered(app, "live-1", label="night", topics=["t", "u"])

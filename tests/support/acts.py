@@ -296,6 +296,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield lanes.by_object, {"after": cursor_text(["o"])}
     log.rows = some
     yield lanes.lanes, {}
+    yield lanes.lanes, {"blocked": True}
     some = log.rows
     log.rows = {"OFFSET": [(1, "o")], "u.p": []} | some  # more objects than are looked at
     yield lanes.lanes, {}
@@ -304,7 +305,6 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield instances.leased, {}
     yield instances.leases_ending, {"within": 9.0, "but": "x"}
     yield instances.served, {}
-    yield instances.waiting, {}
     yield messages.by_ids, {"ids": many}
     yield messages.with_endings, {"infos": []}
     yield charts.timings, {"window": "1h"}
@@ -392,7 +392,7 @@ def scope_acts(t: Tables, log: Log) -> Iterator[Any]:
         log.rows = {"SELECT": [(1,), (2,)]}
         yield locks.take_back, {"flag": "asA"}
         log.rows = {}
-    yield instances.part_of, {"msg_id": 1}
+    yield instances.stands_of, {"ids": many}
     mine = {"name": "x", "owner": "me"}
     yield locks.acquire, mine | {"ttl_ms": 1, "claim_id": "c"}
     yield locks.acquired, {"name": "x", "claim_id": "c"}

@@ -231,6 +231,24 @@ def test_limits_and_who_holds_a_key_are_shown_where_a_message_is(
     )
 
 
+def test_lanes_show_what_is_blocked_first_and_what_to_do_about_it(
+    sqlite_app: App, ann: Browser
+) -> None:
+    registered(sqlite_app, "live-1", topics=["t", "p"])
+    put(sqlite_app, *[("deep", NEW)] * 3)
+    put(sqlite_app, ("held", FAILED), topic="p", tries=1)
+    put(sqlite_app, ("alone", NEW), topic="nobody")
+    sqlite_app.ops.pause("p", reason="x")
+    page = ann.get("/lanes")
+    assert [one.text for one in page.tree.all("th", scope="row")] == ["alone", "held", "deep"]
+    assert "has a handler for topic nobody; start an instance" in page.main
+    assert page.link("start an instance") == "/instances"
+    assert "topic p is paused" in page.main
+    assert page.link("resume the topic") == "/topics/p"
+    states = [one.text for one in page.tree.all("span", **{"class": "word dead"})]
+    assert states == ["blocked", "blocked"]
+
+
 def test_the_payload_is_shown_on_request_only_and_without_what_is_hidden(
     sqlite_app: App, visit: Any
 ) -> None:

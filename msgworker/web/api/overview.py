@@ -88,9 +88,10 @@ class Groups(calling.Paging):
 
 
 class Lanes(calling.Paging):
-    """by: "behind", those with most behind their head, one page; "object", all, in pages."""
+    """by: "behind", those with most behind their head, one page; "blocked", those whose head is
+    blocked first, one page; "object", all, in pages."""
 
-    by: Literal["behind", "object"] = "behind"
+    by: Literal["behind", "blocked", "object"] = "behind"
 
 
 async def list_failures(call: Call) -> Page:

@@ -18,11 +18,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from msgworker.errors import ConfigError
-from msgworker.message import State
+from msgworker.message import State, topic_of
 from msgworker.queries.counts import Overview
-from msgworker.queries.explain import Explanation
+from msgworker.queries.explain import Explanation, Reason
 from msgworker.queries.failures import Failures
-from msgworker.queries.lanes import LaneInfo
+from msgworker.queries.lanes import BLOCKED, LaneInfo
 from msgworker.queries.messages import How, MessageInfo
 from msgworker.store.audit import AuditEntry
 from msgworker.store.bounded import Capped, Found
@@ -331,18 +331,40 @@ def cell(text: str) -> str:
 # --- Lanes: objects with what runs or failed at their head, and what waits behind it.
 
 LANES = 100
-RANKS = {State.DEAD: 0, State.FAILED: 1, State.UNKNOWN: 2, State.PROCESSING: 3, State.NEW: 4}
-WORDS = {
-    State.DEAD: "blocked",
-    State.FAILED: "retry",
-    State.PROCESSING: "processing",
-    State.NEW: "waiting",
+WORDS = {State.FAILED: "retry", State.PROCESSING: "processing", State.NEW: "waiting"}
+HELPS = {
+    Reason.NO_HANDLER: ("start an instance with one", "instances"),
+    Reason.NOBODY_LOOKS: ("start an instance that does", "instances"),
+    Reason.NO_INSTANCE: ("see the instances", "instances"),
+    Reason.DEAD: ("rerun or discard it", "message"),
+    Reason.UNKNOWN_STATUS: ("see the message", "message"),
+    Reason.RUNNING_FOREIGN: ("see who has it", "instances"),
+    Reason.RUNNING_DEAD: ("release it", "instances"),
+    Reason.REFUSED: ("see who refuses it", "instances"),
+    Reason.PAUSED: ("resume the topic", "topic"),
+    Reason.JOB_PAUSED: ("resume the job", "job"),
+    Reason.LIMITED: ("see the limits", "topic"),
 }
+"""What to do about a head that is blocked, and the page where."""
 
 
-def blocked_first(lanes: Iterable[LaneInfo]) -> list[LaneInfo]:
-    """What needs help first, then what retries, then the others; most behind first."""
-    return sorted(lanes, key=lambda one: (RANKS.get(one.head.status, 5), -one.behind))
+def shown_lane(one: LaneInfo) -> dict[str, Any]:
+    """What the table of lanes shows of one: word, kind: its state; help: what to do, or None."""
+    is_blocked, status = one.reason in BLOCKED, one.head.status
+    word = "blocked" if is_blocked else WORDS.get(status, status.value)
+    text, route = HELPS.get(one.reason, ("", ""))
+    ids: dict[str, dict[str, Any]] = {
+        "message": {"msg_id": one.head.msg_id},
+        "job": {"job_id": one.head.job_id},
+        "topic": {"topic": topic_of(one.head.topic)},
+    }
+    return {
+        "info": one,
+        "word": word,
+        "kind": "dead" if is_blocked else status.value,
+        "why": one.why if route and one.reason is not Reason.DEAD else "",
+        "help": (text, route, ids.get(route, {})) if route else None,
+    }
 
 
 async def lanes(request: Request) -> Response:
@@ -353,14 +375,11 @@ async def lanes(request: Request) -> Response:
     async def values() -> dict[str, Any]:
         if by_object:
             found = await site.ask(ops.lanes, by="object", limit=LANES, after=after)
-            rows = list(found)
         else:
-            found = await site.look(ops.lanes, limit=LANES)
-            rows = blocked_first(found)
+            found = await site.look(ops.lanes, by="blocked", limit=LANES)
         more = {"by": "object", "after": found.next_after}
         return {
-            "rows": rows,
-            "words": WORDS,
+            "rows": [shown_lane(one) for one in found],
             "complete": found.complete,
             "by_object": by_object,
             "first": {"by": "object"} if after else None,

@@ -22,7 +22,7 @@ from msgworker.store.bounded import Capped
 from msgworker.store.pauses import PausedJob
 from msgworker.table import MAX_TOPIC
 from msgworker.web import charts, shown
-from msgworker.web.pages.messages import LANES, WORDS, blocked_first
+from msgworker.web.pages.messages import LANES, shown_lane
 from msgworker.web.site import Site, site_of
 
 TOPICS = 100
@@ -328,7 +328,7 @@ async def topic(request: Request) -> Response:
             site.look_steadily(site.ops.history, window, topic=name),
             site.look_steadily(site.ops.timings, window),
             site.look(site.ops.failures, topic=name, limit=FEW),
-            site.look(site.ops.lanes, limit=LANES),
+            site.look(site.ops.lanes, by="blocked", limit=LANES),
             site.ask(lambda: site.app.tables.spec),
         )
         info = next((one for one in overview.topics if one.topic == name), None)
@@ -336,8 +336,8 @@ async def topic(request: Request) -> Response:
             info = await _unseen(site, name, any(map(_worked, history.points)))
         counts = [(state, _counted(info, overview, state)) for state in (*STATES, State.DONE)]
         times = next((one for one in timings.topics if one.topic == name), TopicTimes(name))
-        held = [one for one in blocked_first(lanes) if topic_of(one.head.topic) == name]
-        held = [one for one in held if one.behind or one.head.status in (State.FAILED, State.DEAD)]
+        held = [shown_lane(one) for one in lanes if topic_of(one.head.topic) == name]
+        held = [one for one in held if one["info"].behind or one["kind"] in ("dead", "failed")]
         return {
             "info": info,
             "words": state_of(info, times),
@@ -352,7 +352,6 @@ async def topic(request: Request) -> Response:
             "groups": groups,
             "lanes": held[:FEW],
             "all_lanes": lanes.complete and len(held) <= FEW,
-            "lane_words": WORDS,
             "rule": rule,
             "handler": site.app._registry.get(name),
             "backoff": site.app.settings.backoff_seconds,
