@@ -16,7 +16,7 @@ from msgworker.cli.options import audited, message_id, on_table, open_app, said
 from msgworker.cli.output import NOTHING_MATCHED, Usage, note, print_json
 from msgworker.cli.rerun import as_json_of
 from msgworker.cli.show import print_changes
-from msgworker.config import seconds
+from msgworker.config import as_instant, seconds
 from msgworker.errors import PayloadError
 from msgworker.logs import logger
 from msgworker.message import ON_DUPLICATE, UNIQUE, OnDuplicate, State, Uniqueness
@@ -186,19 +186,15 @@ def _instant(text: str) -> datetime | None:
     """--available-at; raises Usage."""
     if text == "now":
         return None
+    if (found := as_instant(text, "--available-at")) is not None:
+        return found
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            return datetime.now(UTC) + timedelta(seconds=seconds("--available-at", text))
-        except (ValueError, OverflowError):
-            raise Usage(
-                "--available-at must be an instant such as 2026-11-21T08:00Z, a time from now such "
-                f"as 5m, or now; got {text!r:.60}"
-            ) from None
-    if found.tzinfo is None:
-        raise Usage(f"--available-at needs its time zone, such as {text}Z; got {text!r:.60}")
-    return found
+        return datetime.now(UTC) + timedelta(seconds=seconds("--available-at", text))
+    except (ValueError, OverflowError):
+        raise Usage(
+            "--available-at must be an instant such as 2026-11-21T08:00Z, a time from now such "
+            f"as 5m, or now; got {text!r:.60}"
+        ) from None
 
 
 def _warn_of(app: App, topic: str) -> None:

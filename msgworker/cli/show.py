@@ -32,7 +32,7 @@ from msgworker.cli.output import (
     to_terminal,
     when,
 )
-from msgworker.config import YEAR_SECONDS, seconds
+from msgworker.config import YEAR_SECONDS, as_instant, seconds
 from msgworker.counted import plural
 from msgworker.errors import SchemaError
 from msgworker.message import State, topic_of
@@ -352,22 +352,14 @@ def instant_of(text: str | None) -> datetime | None:
     """--since: an instant, or how long ago; raises Usage."""
     if text is None:
         return None
+    if (found := as_instant(text, "--since")) is not None:
+        return found
     try:
-        instant = datetime.fromisoformat(text)
+        return datetime.now(UTC) - timedelta(seconds=seconds("--since", text, 0, 50 * YEAR_SECONDS))
     except ValueError:
-        try:
-            ago = timedelta(seconds=seconds("--since", text, 0, 50 * YEAR_SECONDS))
-            return datetime.now(UTC) - ago
-        except ValueError:
-            raise Usage(
-                f"--since must be a duration such as 2h or an instant such as 2026-11-21T08:00Z, "
-                f"got {text!r:.60}"
-            ) from None
-    try:
-        return instant.astimezone(UTC) if instant.year > 1 else instant.replace(tzinfo=UTC)
-    except OverflowError:
         raise Usage(
-            f"--since must be within the years 1 to 9999 in UTC, got {text!r:.60}"
+            f"--since must be a duration such as 2h or an instant such as 2026-11-21T08:00Z, "
+            f"got {text!r:.60}"
         ) from None
 
 

@@ -30,7 +30,7 @@ from msgworker.cli.rerun import (
     writes,
     written,
 )
-from msgworker.config import seconds
+from msgworker.config import as_instant, seconds
 from msgworker.ops.results import Repaired
 
 # --- `release`: give back the messages of an instance, or messages without an owner.
@@ -162,11 +162,8 @@ def age_or_instant(text: str | None) -> float | datetime | None:
     """An age or an instant; raises Usage. Its range is checked where it is used."""
     if text is None:
         return None
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        return seconds("--older-than", text)
-    return instant.astimezone() if instant.tzinfo is None else instant
+    found = as_instant(text, "--older-than")
+    return seconds("--older-than", text) if found is None else found
 
 
 # --- `pause` and `resume`: stop handlers of a topic from starting, on every instance.

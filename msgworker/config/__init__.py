@@ -18,7 +18,14 @@ from msgworker.config.settings import (
     Settings,
     flag_of,
 )
-from msgworker.config.values import YEAR_SECONDS, nearest, number, seconds, whole
+from msgworker.config.values import (
+    YEAR_SECONDS,
+    as_instant,
+    nearest,
+    number,
+    seconds,
+    whole,
+)
 
 __all__ = [
     "BACKOFF_SECONDS",
@@ -31,6 +38,7 @@ __all__ = [
     "Configuration",
     "Keywords",
     "Settings",
+    "as_instant",
     "fill",
     "flag_of",
     "load",

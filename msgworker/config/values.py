@@ -8,6 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from msgworker.errors import ConfigError
@@ -56,6 +57,26 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     return f"did you mean {names[near[0]]}?" if near else f"known are: {', '.join(names.values())}"
+
+
+def as_instant(text: str, place: str) -> datetime | None:
+    """An instant of ISO 8601, which has its time zone, in UTC; None for what is no instant. The
+    same everywhere: raises ConfigError for one without a zone, and outside of the years 1 to
+    9999."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if found.tzinfo is None:
+        raise ConfigError(
+            f"{place} needs its time zone, such as {found.isoformat()}Z; got {text!r:.60}"
+        )
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:
+        raise ConfigError(
+            f"{place} must be within the years 1 to 9999 in UTC, got {text!r:.60}"
+        ) from None
 
 
 _TRUE = ("true", "yes", "on", "1")

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from msgworker.config import as_instant
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.message import State
@@ -200,16 +201,13 @@ class Selection:
             return None
         if self.since in SPANS:
             return (now or datetime.now(UTC)) - timedelta(seconds=SPANS[self.since])
-        try:
-            found = datetime.fromisoformat(self.since)
-        except ValueError:
-            found = None
+        found = as_instant(self.since, "since")
         if found is None or not 1970 <= found.year <= 9000:
             words = ", ".join(SPANS)
             raise ConfigError(
-                f"since is {words}, or an instant such as 2026-11-22T13:00; got {self.since!r:.60}"
+                f"since is {words}, or an instant such as 2026-11-22T13:00Z; got {self.since!r:.60}"
             )
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        return found
 
     @property
     def filters(self) -> dict[str, Any]:

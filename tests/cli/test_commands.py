@@ -295,6 +295,28 @@ def test_list_refuses(crm: Cli, given: tuple[Any, ...]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "args"),
+    [
+        ("--since", ("list",)),
+        ("--since", ("rerun",)),
+        ("--older-than", ("purge",)),
+        ("--older-than", ("release", "--nobody")),
+        ("--available-at", ("edit", "1", "--reason", "r")),
+    ],
+)
+def test_a_time_without_a_zone_is_refused(crm: Cli, option: str, args: tuple[str, ...]) -> None:
+    """The same text is the same instant everywhere, whatever the zone of the host."""
+    for text, shown in (
+        ("2026-01-02T12:00", "2026-01-02T12:00:00Z"),
+        ("2026-01-02", "2026-01-02T00:00:00Z"),
+    ):
+        done = crm(*args, option, text, *AT)
+        says = f"msgworker: {option} needs its time zone, such as {shown}; got '{text}'\n"
+        assert (done.exit_code, done.stderr) == (2, says)
+        assert crm(*args, option, shown, *AT).exit_code == 5
+
+
 def test_a_rejected_message_is_not_said_to_have_failed_three_times(crm: Cli, folder: Path) -> None:
     (one,) = dead(crm, folder, 1)
     sql(

@@ -277,7 +277,7 @@ def test_purge(crm: Cli, folder: Path) -> None:
         ("--older-than", "0"),
         ("--older-than", "-3d"),
         ("--older-than", "soon"),
-        ("--older-than", "2999-01-01"),
+        ("--older-than", "2999-01-01T00:00Z"),
         ("--older-than", "1d", "--operation", "1"),
         ("--older-than", "1d", "--archive-to", "a.b.c"),
         ("--older-than", "1d", "--archive-to", "msgworker_message"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgworker.config import seconds
+from msgworker.config import as_instant, seconds
 from msgworker.errors import ConfigError
 
 
@@ -45,3 +46,31 @@ def test_what_is_no_duration(text: Any) -> None:
 def test_no_text_breaks_the_reader_of_durations(text: str) -> None:
     with suppress(ConfigError):
         assert seconds("x", text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "hour"),
+    [("2026-11-22T13:00Z", 13), ("2026-11-22 13:00:00+02:00", 11), ("20261122T13Z", 13)],
+)
+def test_an_instant_has_its_zone(text: str, hour: int) -> None:
+    found = as_instant(text, "since")
+    assert (found, found and found.tzinfo) == (datetime(2026, 11, 22, hour, tzinfo=UTC), UTC)
+
+
+@pytest.mark.parametrize("text", ["", "2h", "yesterday", "30", "13:00"])
+def test_what_is_no_instant_is_none(text: str) -> None:
+    assert as_instant(text, "since") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("2026-11-22T13:00", "since needs its time zone, such as 2026-11-22T13:00:00Z; got"),
+        ("2026-11-22", "since needs its time zone, such as 2026-11-22T00:00:00Z; got"),
+        ("0001-01-01T00:00+01:00", "within the years 1 to 9999"),
+        ("9999-12-31T23:59-01:00", "within the years 1 to 9999"),
+    ],
+)
+def test_an_instant_that_is_none_of_one_moment_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        as_instant(text, "since")

@@ -153,6 +153,7 @@ def test_the_search_box_finds_an_id_or_an_object(sqlite_app: App, ann: Browser) 
     [
         "/messages?status=no",
         "/messages?since=yesterday",
+        "/messages?since=2026-11-22T13:00",
         "/messages?after=no",
         "/messages?status=new&group=abc",
         "/messages?topic=" + "t" * 501,

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from msgworker.config import as_instant
 from msgworker.errors import ConfigError, PayloadError
 from msgworker.message import State
 from msgworker.ops.edits import pretty, rounds
@@ -349,11 +350,8 @@ def wanted_of(given: Mapping[str, str], info: MessageInfo) -> dict[str, Any]:
 def _at(text: str) -> datetime | None:
     if not text:
         return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+    found = as_instant(text, "the instant")
+    if found is None:
         raise ConfigError(
             f"an instant has a time zone, such as 2026-12-01T08:00Z; got {text!r:.60}"
         )
