@@ -100,8 +100,9 @@ class Beginning:
 
 
 @dataclass(slots=True)
-class _Among:
-    """Where to read the rows of some topics alone, in steps past those of others.
+class Steps:
+    """Where to read the rows of some topics alone, in steps past those of others. Nothing here
+    reads a clock or a table.
 
     at: where the next look begins. end: behind it are rows that no look has read; ends: where that
     was at the last two `forget`. span: how many rows of all topics a step reads. read_again_at:
@@ -118,6 +119,29 @@ class _Among:
     beginning: Beginning = field(default_factory=Beginning)
     found: dict[int, None] = field(default_factory=dict)
 
+    def begin(self, now: float, *, by_age: bool) -> int:
+        """Where a look begins now. by_age: an index gives rows by age."""
+        due = not by_age or self.beginning.is_due(now)
+        if due and self.beginning.low > MIN_ID and now >= self.read_again_at:
+            self.at = MIN_ID
+        at = self.at if due else max(self.at, self.beginning.low)
+        if at == MIN_ID or at > self.at:  # else it continues where the last look stopped
+            self.from_start = at == MIN_ID
+        return at
+
+    def stepped(self, now: float, seconds: float) -> None:
+        """A step that took so many seconds has found too few, and did not reach the end."""
+        again_at = max(self.read_again_at, now) + READ_AGAIN * seconds
+        self.read_again_at = min(again_at, now + LONGEST_REST_SECONDS)
+        self.span = min(MOST_SPAN, self.span * 2)
+
+    def ended(self, at: int, *, whole: bool, full: bool) -> None:
+        """A look has ended; the next one begins at `at`. whole: it reached the newest row. full:
+        it found as many rows as it may read."""
+        self.at = at
+        if whole or full:
+            self.span = max(LEAST_SPAN, self.span // 2)
+
     def lower(self, msg_id: int) -> None:
         """Begin at this message, or before it, the next time."""
         self.at = min(self.at, msg_id)
@@ -132,6 +156,12 @@ class _Among:
             self.at = MIN_ID
         if end is not None and self.end is not None:
             self.at, self.end = min(self.at, end), min(self.end, end)
+
+
+def widened(width: int, *, few: bool) -> int:
+    """How many times more rows than wanted heads the next window reads, after one that found too
+    few heads, or enough."""
+    return min(8, width * 2) if few else max(1, width - 1)
 
 
 class TableSearch(Search):
@@ -151,7 +181,7 @@ class TableSearch(Search):
         self._width = 1
         self._beginning = Beginning()
         self._from_start = True
-        self._among = _Among()
+        self._among = Steps()
         self._crowded = self._passing = False
         self._since: tuple[Any, int] | None = None
         self._due_at = 0.0
@@ -331,10 +361,7 @@ class TableSearch(Search):
             # the mark may pass rows that cannot run now. They are read again after `forget`.
             first_free = next((r.msg_id for r in rows if chooser.can_run(r)), rows[0].msg_id)
             self._mark = max(mark, first_free) if slow else rows[0].msg_id
-        if len(chooser.own) < enough and not whole:
-            self._width = min(8, self._width * 2)
-        else:
-            self._width = max(1, self._width - 1)
+        self._width = widened(self._width, few=len(chooser.own) < enough and not whole)
         return whole
 
     def _is_crowded(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> bool:
@@ -360,13 +387,7 @@ class TableSearch(Search):
         if by_age and among.at < self._end_is_known(conn):
             ahead = self._look_behind_end(conn, chooser, size, those)
         first, count, whole, begun_at = 0, 0, False, time.monotonic()
-        due = not by_age or among.beginning.is_due(begun_at)
-        if due and among.beginning.low > MIN_ID and begun_at >= among.read_again_at:
-            among.at = MIN_ID
-        at = among.at if due else max(among.at, among.beginning.low)
-        from_start = at == MIN_ID
-        if from_start or at > among.at:  # else it continues where the last look stopped
-            among.from_start = from_start
+        begin = at = among.begin(begun_at, by_age=by_age)
         self._from_start = among.from_start
         for _ in range(MOST_STEPS):
             begun = time.monotonic()
@@ -378,27 +399,23 @@ class TableSearch(Search):
             if whole or count >= size:
                 break
             now = time.monotonic()
-            again_at = max(among.read_again_at, now) + READ_AGAIN * (now - begun)
-            among.read_again_at = min(again_at, now + LONGEST_REST_SECONDS)
-            among.span = min(MOST_SPAN, among.span * 2)
+            among.stepped(now, now - begun)
             if now - begun_at > PASSING_SECONDS:
                 self._passing = len(chooser.own) < enough
                 break
         else:
             self._passing = len(chooser.own) < enough
-        if by_age and from_start:
+        if by_age and begin == MIN_ID:
             now = time.monotonic()
             lowest = first if count else None if whole else MIN_ID
             among.beginning.looked(now, now - begun_at, lowest, lambda: self._newest(conn))
-        among.at = first if count else at
+        among.ended(first if count else at, whole=whole, full=count >= size)
         if whole and by_age:
             among.end = among.at
-        if whole or count >= size:
-            among.span = max(LEAST_SPAN, among.span // 2)
         if ahead:
             chooser.oldest_first()
         few = len(chooser.own) < enough and not whole and not ahead
-        self._width = min(8, self._width * 2) if few else max(1, self._width - 1)
+        self._width = widened(self._width, few=few)
         return whole
 
     def _newest(self, conn: Connection) -> int:
