@@ -40,7 +40,8 @@ of a batch each message has its share."""
 
 
 class Spans:
-    """Makes the spans of events, for settling threads. ahead: written by the housekeeper."""
+    """Makes the spans of events, for settling threads. ahead: the database's clock less ours, as
+    the housekeeper last measured it; 0 where no history is kept."""
 
     def __init__(
         self,

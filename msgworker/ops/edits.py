@@ -221,9 +221,11 @@ class Edits(Repairs):
         operation, progress: as in `rerun`. Raises ConfigError, also if the table has no
         last_error column.
         """
-        filters = (status, topic, object_id, error, since, fingerprint, job, up_to, acknowledged)
+        filters: dict[str, Any] = {"status": status, "topic": topic, "object_id": object_id}
+        filters |= {"error": error, "since": since, "fingerprint": fingerprint, "job": job}
+        filters |= {"up_to": up_to, "acknowledged": acknowledged}
         how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
-        asked = Selection(call.ids_of(ids), *filters)
+        asked = Selection(call.ids_of(ids), **filters)
         return self._write("acknowledge", lambda _: _acknowledge(self._tables), asked, how)
 
 

@@ -203,11 +203,15 @@ class Repairs(Writing):
         nothing is changed or counted twice. More than 10,000 ids are not stored: give them again
         with it. progress: called after each transaction.
         """
-        asked = Selection(
-            call.ids_of(ids),
-            *(status, topic, object_id, error, since, fingerprint, job, up_to, acknowledged),
-            *(force, with_successors, also_done),
-        )
+        filters: dict[str, Any] = {"status": status, "topic": topic, "object_id": object_id}
+        filters |= {"error": error, "since": since, "fingerprint": fingerprint, "job": job}
+        filters |= {"up_to": up_to, "acknowledged": acknowledged}
+        order: dict[str, Any] = {
+            "force": force,
+            "with_successors": with_successors,
+            "also_done": also_done,
+        }
+        asked = Selection(call.ids_of(ids), **filters, **order)
         how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
         return self._write("rerun", _rerun, asked, how)
 
@@ -241,9 +245,11 @@ class Repairs(Writing):
         A reason is required. up_to, count_limit, expected_count, rate, operation, progress: as in
         `rerun`.
         """
-        filters = (status, topic, object_id, error, since, fingerprint, job, up_to, acknowledged)
+        filters: dict[str, Any] = {"status": status, "topic": topic, "object_id": object_id}
+        filters |= {"error": error, "since": since, "fingerprint": fingerprint, "job": job}
+        filters |= {"up_to": up_to, "acknowledged": acknowledged}
         how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
-        asked = Selection(call.ids_of(ids), *filters)
+        asked = Selection(call.ids_of(ids), **filters)
         return self._write("discard", lambda _: _discard(self._tables), asked, how)
 
     @renamed(resume="operation")
@@ -281,9 +287,11 @@ class Repairs(Writing):
         Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
         up_to, count_limit, expected_count, rate, operation, progress: as in `rerun`.
         """
-        filters = (status, topic, object_id, error, since, fingerprint, job, up_to, acknowledged)
+        filters: dict[str, Any] = {"status": status, "topic": topic, "object_id": object_id}
+        filters |= {"error": error, "since": since, "fingerprint": fingerprint, "job": job}
+        filters |= {"up_to": up_to, "acknowledged": acknowledged}
         how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
-        asked = Selection(call.ids_of(ids), *filters)
+        asked = Selection(call.ids_of(ids), **filters)
         if not CANCEL.is_there(self._tables):  # it may have been created since
             from msgworker.schema import known
 

@@ -2,7 +2,7 @@
 and the user's description of a table: their names, limits and rules.
 
 A new column is added to ROLES, and to the classes that editors and type checkers read (`Cols`,
-`Columns`, the fields of MessageTable).
+`Columns`, `_Names`).
 """
 
 from __future__ import annotations
@@ -40,12 +40,10 @@ URGENT = "urgent"
 """The suffix of the index of waiting rows with a priority."""
 UNIQUE = "unique"
 """The suffix of the index of the unique keys that count."""
-URGENT_RANK = "mw_urgent"
-HELD_KEY = "mw_unique"
 JOB = "job"
 """The suffix of the index of messages by their job."""
-JOB_STATUS = "mw_job_status"
-"""Generated columns of these, on databases that need them for indexes."""
+URGENT_RANK, HELD_KEY, JOB_STATUS = "mw_urgent", "mw_unique", "mw_job_status"
+"""Generated columns of these three, on databases that need them for indexes."""
 _NO_KEYS = "no message can be sent with a unique key"
 
 

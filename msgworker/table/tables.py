@@ -235,7 +235,8 @@ class Tables(ABC):
     missing: missing tables for ops and features, without which instances work. lacking: missing
     columns of our own tables, as table.column, that a later version has added; their data is not
     written.
-    says: what of the state an INSERT must name, because the column has no default 0.
+    unfilled: columns of the user's that take no NULL and have no default. says: what of the state
+    an INSERT must name, because the column has no default 0.
     where: the columns of `spec.where` as they are named in the database, with their values.
     says_priority: an INSERT must name the priority, because its column takes no NULL and has no
     default. unfit: why no instance starts on this table, with the statements that fix it; doubtful:
