@@ -67,7 +67,6 @@ class Databases(Declaring):
         return {name: app.create_schema() for name, app in self.apps.items()}
 
     def _declare(self, topic: str | None, fn: Callable[..., Any], options: dict[str, Any]) -> None:
-        """In each App."""
         for app in self.apps.values():
             app._declare(topic, fn, options)
 

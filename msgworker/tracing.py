@@ -205,8 +205,6 @@ class Tracer(NoTracer):
 
 
 class _Sending(Sending):
-    """With a span."""
-
     def __init__(self, tracer: Tracer, span: Span) -> None:
         self._tracer = tracer
         self._span: Span | None = span

@@ -79,7 +79,6 @@ class OneJob(Scope):
 
 
 def check_instance_type(value: Any) -> str:
-    """An instance type, or ConfigError."""
     if not isinstance(value, str) or not value.strip() or not is_text(value) or "\x00" in value:
         raise ConfigError(f"an instance type must be a text, got {value!r:.80}")
     if len(value) > MAX_INSTANCE_TYPE:

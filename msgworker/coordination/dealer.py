@@ -92,7 +92,6 @@ class Dealer:
 
     @property
     def name(self) -> str:
-        """The name of its lock."""
         return f"dealer:{self._app.table.name}"[:190]
 
     def deal_once(self) -> int:

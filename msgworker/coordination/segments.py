@@ -68,7 +68,6 @@ class Segments(Scope):
 
     @property
     def shards(self) -> int:
-        """The number of shards in all segments."""
         return 1 + max(shard for part in self.segments.values() for shard in part)
 
     def __repr__(self) -> str:

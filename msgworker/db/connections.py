@@ -118,7 +118,6 @@ def spoil(conn: sa.Connection) -> None:
 
 
 def is_spoilt(conn: sa.Connection) -> bool:
-    """Whether it is."""
     return getattr(conn, _SPOILT, False)
 
 
@@ -483,7 +482,6 @@ class Attempt:
             self._since = self._since or time.monotonic()
 
     def let_go(self, key: Any) -> None:
-        """It has returned it."""
         with self._lock:
             self._held.pop(key, None)
             if not self._held:

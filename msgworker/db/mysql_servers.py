@@ -181,7 +181,6 @@ class Log:
         return Reign(writer, max((n for s, n in self.last.items() if s != writer), default=0))
 
     def has_of(self, reign: Reign) -> bool:
-        """Whether it has any of it."""
         return self.last.get(reign.writer, 0) > reign.after
 
 

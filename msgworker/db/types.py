@@ -296,7 +296,6 @@ class Utf8(TypeDecorator[str]):
 
 
 def long_text() -> TypeEngine[str]:
-    """Text of any length."""
     return LongText()
 
 

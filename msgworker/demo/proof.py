@@ -94,7 +94,6 @@ class Proof(NamedTuple):
 
 
 def read(app: App, held: InHand) -> Evidence:
-    """Collect the evidence."""
     t = app.tables
     m = t.message.c
     columns = (

@@ -77,7 +77,6 @@ class Processes:
         self._running[name].send_signal(signal.SIGCONT)
 
     def kill(self, name: str) -> None:
-        """SIGKILL."""
         self._running[name].kill()
         self._forget(name)
 

@@ -60,7 +60,6 @@ class Spans:
         return self.ahead
 
     def of(self, rows: Sequence[Row], ran: Iterable[Ran]) -> list[Span | None]:
-        """The span of each message."""
         to_database = self._wall() - self._monotonic() + self.ahead
         return [
             (seconds, _waited(row, begin + to_database, self._zone)) if begin else None
@@ -256,7 +255,6 @@ class Tally:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def count(self, stream: Events) -> None:
-        """Subscribe."""
         add = self._add
         stream.on(events.Claimed, self._claimed)
         stream.on(events.Settled, lambda event: add(settles=1, done=len(event.done)))

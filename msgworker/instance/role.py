@@ -106,7 +106,6 @@ class Away:
 
     @property
     def outages(self) -> list[Outage]:
-        """The present outages."""
         with self._lock:
             return list(self._since)
 
@@ -285,7 +284,6 @@ class Role:
 
     @property
     def ident(self) -> int | None:
-        """The ident of its thread."""
         return self._thread.ident if self._thread else None
 
     def round_once(self) -> float:

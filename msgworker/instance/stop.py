@@ -179,7 +179,6 @@ class StopOnce:
 
     @property
     def begun(self) -> bool:
-        """Whether a stop has begun."""
         return bool(self._callers)
 
     def do(self, stop: Callable[[], bool]) -> None:
@@ -264,14 +263,12 @@ class AtExit:
         self._lock = threading.Lock()
 
     def add(self, instance: Unstopped) -> None:
-        """An instance has started."""
         with self._lock:
             if not self._running:
                 atexit.register(self._stop_all)
             self._running.add(instance)
 
     def discard(self, instance: Unstopped) -> None:
-        """An instance has stopped."""
         with self._lock:
             self._running.discard(instance)
             if not self._running:

@@ -382,7 +382,6 @@ class World:
 
     @classmethod
     def read(cls, conn: Connection, t: Tables, asked: Asked | None = None) -> World:
-        """As it is now."""
         mine = () if asked is None else asked.me
         who = [one for one in instances(conn, t) if one.instance_id not in mine]
         limits = cache(lambda: {one.topic: one for one in topics(conn, t)})

@@ -550,7 +550,6 @@ def hooks(live: Live) -> dict[str, Any]:
 
 
 def hooks_now(conn: Connection, t: Tables) -> dict[str, Any]:
-    """The same, as it is now."""
     traits = db.hooks_of(conn, t.message)
     return _hooks(_triggers_of(traits), _policies_of(traits))
 

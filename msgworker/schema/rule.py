@@ -117,7 +117,6 @@ def _query(t: Tables) -> sa.Select[Any]:
 
 
 def _name(t: Tables, kind: str = KIND) -> str:
-    """The name of the row."""
     name = f"{kind} of {t.label}"  # no id of an instance has a blank
     if len(name.encode()) <= 64:
         return name

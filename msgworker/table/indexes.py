@@ -49,7 +49,6 @@ from msgworker.table.tables import ONE, Tables, add_generated, generated
 
 
 def indexing(database: Database) -> type[Tables]:
-    """The class of the tables of a database."""
     if database.partial_indexes:
         return PartialIndexes
     return GeneratedColumns if database.case_index == "column" else FunctionIndexes

@@ -165,7 +165,6 @@ KEY_COLUMNS = ("unique_key", "unique_kept", "finished_at")
 
 
 def unique_index_name(t: Tables) -> str:
-    """The name of the unique index."""
     return t.spec.index_name(UNIQUE)
 
 

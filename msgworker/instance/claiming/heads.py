@@ -89,7 +89,6 @@ class Urgent:
         self.there = prioritized(tables)
 
     def is_time(self, now: float) -> bool:
-        """Whether to read now."""
         return self.there and now >= self._look_at
 
     def rows(self, want: int) -> int:

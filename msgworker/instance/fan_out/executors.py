@@ -271,7 +271,6 @@ class Transactional:
         return ItemResult(task, skipped=True) if known is None else known
 
     def close(self) -> None:
-        """Give the connections back."""
         for link in (self._link, self._beside):
             self._fence.shared.connector.lent.discard(link)
         self._link.close()
@@ -355,7 +354,6 @@ class Threads:
         """Nothing to do: the threads check before each item."""
 
     def close(self) -> None:
-        """End the threads; all tasks must have ended."""
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:

@@ -110,7 +110,6 @@ class Identity:
 
     @property
     def id(self) -> str:
-        """The present id."""
         return self.tenure.id
 
     @property
@@ -121,7 +120,6 @@ class Identity:
 
     @property
     def phase(self) -> Phase:
-        """The phase of its life."""
         tenure = self.tenure
         if tenure.lost:
             return Phase.LOST

@@ -71,7 +71,6 @@ class Batch:
 
     @property
     def is_single(self) -> bool:
-        """Whether it is a single message."""
         return len(self.lanes) == 1 and self.lanes[0].width == 1
 
 

@@ -74,7 +74,6 @@ class Lane:
 
     @property
     def next_id(self) -> int | None:
-        """The id of `next_row`."""
         place, rows = self.place + self.width, self.rows
         return rows[place][0] if place < len(rows) else None
 
@@ -136,7 +135,6 @@ class Execution:
         self.part = part
 
     def cancel_for(self, reason: str) -> None:
-        """Cancel it for the reason of an operator."""
         self.cancel_reason, self.cancelled = reason, True
         end_task = self.end_task  # read once: the thread of the loop clears it
         if end_task is not None:

@@ -81,7 +81,6 @@ class Settler:
 
     @property
     def links(self) -> list[Connections]:
-        """The connections of all writers."""
         return [writer.link for writer in self.writers]
 
     @property
