@@ -33,7 +33,7 @@ XSS = [
     "<!-- --><![CDATA[<b>]]>",
     "\u202e\u2066<b>\u2028\x07\x1b[31m",
 ]
-MOST_STATEMENTS = 80
+MOST_STATEMENTS = 90
 MOST_OF_DOCTOR = 400
 SAME = 1
 

@@ -51,7 +51,7 @@ def topic(name: str, *, handlers: int = 1, new: int = 1, **more: Any) -> TopicIn
             seen(topic("t", handlers=0), topic("u", handlers=0)),
             [("no handler", "topics", {})],
         ),
-        (seen(topic("t", handlers=0, paused=PAUSED)), [("paused", "topics", {})]),
+        (seen(topic("t", handlers=0, paused=PAUSED)), [("paused", "topic", {})]),
     ],
 )
 def test_each_trouble_is_a_line_with_its_page(

@@ -177,14 +177,15 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """word: what it is, in a word or two, and kind: its class. text: what is wrong. route, query:
-    the page to go to."""
+    """word: what it is, in a word or two, and kind: its class. text: what is wrong. route, query,
+    path: the page to go to."""
 
     word: str
     kind: str
     text: str
     route: str
     query: Mapping[str, str] = field(default_factory=dict)
+    path: Mapping[str, str] = field(default_factory=dict)
 
 
 def lines(
@@ -237,7 +238,9 @@ def _topics(topics: Sequence[TopicInfo], times: Mapping[str, TopicTimes]) -> Ite
         text = f"nothing was done, every try failed: {_named(fail)}"
         yield Line("every try fails", "dead", text, *_place(fail, "failures", "failed"))
     paused = [one for one in topics if one.paused is not None]
-    if paused:
+    if len(paused) == 1:
+        yield Line("paused", "failed", _named(paused), "topic", path={"topic": paused[0].topic})
+    elif paused:
         yield Line("paused", "failed", _named(paused), "topics")
 
 
