@@ -20,6 +20,7 @@ from sqlalchemy import Connection, event
 from msgworker import db, ticks
 from msgworker.config import (
     MAX_THREADS,
+    SETTINGS,
     Configuration,
     Keywords,
     Settings,
@@ -942,6 +943,7 @@ class App(Declaring):
             label=label,
             key=key,
             locks=locks,
+            values=shown_settings(self),
         )
 
     @property
@@ -965,10 +967,46 @@ def setup_of(app: App, topics: Iterable[str] | None = None) -> Setup:
     return app._setup(app._chosen(topics), chosen=topics is not None)
 
 
-def origins_of(app: App) -> dict[str, str]:
-    """Where the settings of an App come from, as `Configuration.origins` says it; "" = its own
-    code. Without those of its engine and table that are in code, and without defaults."""
-    return dict(app._origins)
+def settings_of(app: App) -> dict[str, Any]:
+    """The settings that an App was built with, by the names of the configuration; the url with its
+    password."""
+    table = app.table
+    own = {name: getattr(app.settings, name) for name, s in SETTINGS.items() if s.group == "app"}
+    rules = {
+        name: getattr(table, name)
+        for name, s in SETTINGS.items()
+        if s.group == "table" and name not in ("table", "columns")
+    }
+    url = app.engine.url.render_as_string(hide_password=False)
+    return {"url": url, "table": table.name, "columns": columns_of(table), **rules, **own}
+
+
+def origins_of(app: App, ref: str = "App") -> dict[str, str]:
+    """Where each of `settings_of` comes from, as `Configuration.origins` says it; ref: what its
+    code is called."""
+    known = app._origins
+    values, plain = settings_of(app), {name: s.default for name, s in SETTINGS.items()}
+    plain["columns"] = {}
+
+    def origin(name: str) -> str:
+        if name in known:
+            return known[name] or ref
+        return "default" if values[name] == plain[name] else ref
+
+    return {name: origin(name) for name in values}
+
+
+def shown_settings(app: App) -> Iterator[tuple[str, Any, str]]:
+    """Name, value and origin of each of `settings_of`, without secrets."""
+    origins = origins_of(app)
+    for name, value in settings_of(app).items():
+        yield name, db.masked(app.engine.url) if name == "url" else value, origins[name]
+
+
+def columns_of(table: MessageTable) -> dict[str, str | None]:
+    """The columns whose names differ from the defaults of a table of this name."""
+    names, plain = table.names(), MessageTable(table.name).names()
+    return {role: names.get(role) for role in COLUMNS if names.get(role) != plain.get(role)}
 
 
 def registry_of(app: App) -> Registry:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from msgworker import db
+from msgworker.app import origins_of, settings_of
 from msgworker.cli.group import Invocation
 from msgworker.cli.options import (
     CONFIG_FILE,
@@ -16,11 +17,9 @@ from msgworker.cli.options import (
     configure,
     flags,
     import_app,
-    origins_of,
-    settings_of,
 )
 from msgworker.cli.output import Column, print_json, print_table
-from msgworker.config import SETTINGS, Configuration, load
+from msgworker.config import SETTINGS, Configuration, load, setting_text
 from msgworker.coordination.centres import check_centre, masked_centre, secrets_of_centre
 from msgworker.errors import ConfigError
 
@@ -53,7 +52,7 @@ def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: A
         Column("VALUE", share=3, least=12),
         Column("FROM", share=2, least=12),
     )
-    print_table(columns, [(name, text(value), origin) for name, value, origin in rows])
+    print_table(columns, [(name, setting_text(value), origin) for name, value, origin in rows])
 
 
 def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
@@ -74,16 +73,3 @@ def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
         return db.masked(db.parse_url(conf.url))
     except ConfigError as error:
         raise ConfigError(f"url ({conf.origins['url']}): {error}") from None
-
-
-def text(value: Any) -> str:
-    """A value of a setting in a line."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return ", ".join(f"{role}={name or 'none'}" for role, name in value.items()) or "-"
-    if isinstance(value, tuple):
-        return ", ".join(value) or "-"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -38,14 +38,13 @@ def shown(port: int) -> int:
     need("uvicorn")
     from msgworker.demo.run import run
     from msgworker.web import serving
-    from msgworker.web.application import dashboard
 
     with serving.listening(HOST, port) as listener:
         place = serving.address(listener, None)
 
         def serve(app: App) -> None:
             click.echo(f"\nThe dashboard is at {place}. Ctrl-C ends it and removes the database.")
-            made = dashboard(app, actions=True, label="demo", allowed_hosts=[place.split("/")[2]])
+            made = app.web(actions=True, label="demo", allowed_hosts=[place.split("/")[2]])
             serving.serve(made, listener)
 
         return run(serve=serve)

@@ -13,14 +13,12 @@ from typing import Any, TypeVar
 import click
 import sqlalchemy as sa
 
-from msgworker import App, MessageTable, db
-from msgworker.app import origins_of as app_origins
+from msgworker import App, db
 from msgworker.cli import logs
 from msgworker.cli.group import METAVAR, Invocation, is_reference, set_debug
 from msgworker.cli.output import Usage
 from msgworker.config import SETTINGS, Configuration, flag_of, load
 from msgworker.errors import MsgworkerError
-from msgworker.table import COLUMNS
 
 # --- The App of a command: imported, or made from the configuration.
 
@@ -129,39 +127,6 @@ def _place(error: BaseException) -> str:
     if not theirs:
         return ""
     return f" ({os.path.basename(theirs[-1].filename)} line {theirs[-1].lineno})"
-
-
-def settings_of(app: App) -> dict[str, Any]:
-    """The settings that an App was built with, by the names of the configuration."""
-    table = app.table
-    own = {name: getattr(app.settings, name) for name, s in SETTINGS.items() if s.group == "app"}
-    rules = {
-        name: getattr(table, name)
-        for name, s in SETTINGS.items()
-        if s.group == "table" and name not in ("table", "columns")
-    }
-    url = app.engine.url.render_as_string(hide_password=False)
-    return {"url": url, "table": table.name, "columns": columns_of(table), **rules, **own}
-
-
-def origins_of(app: App, ref: str) -> dict[str, str]:
-    """Where each of `settings_of` comes from; ref: what its code is called."""
-    known = app_origins(app)
-    values, plain = settings_of(app), {name: s.default for name, s in SETTINGS.items()}
-    plain["columns"] = {}
-
-    def origin(name: str) -> str:
-        if name in known:
-            return known[name] or ref
-        return "default" if values[name] == plain[name] else ref
-
-    return {name: origin(name) for name in values}
-
-
-def columns_of(table: MessageTable) -> dict[str, str | None]:
-    """The columns whose names differ from the defaults of a table of this name."""
-    names, plain = table.names(), MessageTable(table.name).names()
-    return {role: names.get(role) for role in COLUMNS if names.get(role) != plain.get(role)}
 
 
 def _opened(ctx: click.Context, app: App) -> App:

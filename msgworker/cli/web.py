@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from msgworker import App, db
-from msgworker.cli.config import shown, text
+from msgworker.app import origins_of, settings_of
+from msgworker.cli.config import shown
 from msgworker.cli.options import (
     FLAGS,
     app_from,
@@ -18,8 +19,6 @@ from msgworker.cli.options import (
     configure,
     flags,
     import_app,
-    origins_of,
-    settings_of,
 )
 from msgworker.config import SETTINGS, Configuration
 from msgworker.logs import Said, logger
@@ -82,6 +81,6 @@ def _values(
     rows: list[tuple[str, Any, str]] = [("url", db.masked(app.engine.url), origins["url"])]
     for name in SETTINGS:
         if name != "url":
-            value = text(own[name] if name in own else shown(conf, name, ctx))
+            value = own[name] if name in own else shown(conf, name, ctx)
             rows.append((name, value, origins[name]))
     return rows

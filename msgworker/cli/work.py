@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from msgworker import App, Report, Worker, db
-from msgworker.app import table_from
+from msgworker.app import columns_of, settings_of, table_from
 from msgworker.cli.group import Invocation
 from msgworker.cli.locks import check_scope, keep_secrets, scoped
 from msgworker.cli.logs import StatusLine
@@ -24,14 +24,12 @@ from msgworker.cli.options import (
     CONFIG_FILE,
     app_option,
     as_json,
-    columns_of,
     common,
     configure,
     flags,
     import_app,
     message_id,
     needed_app,
-    settings_of,
 )
 from msgworker.cli.output import Usage, print_json
 from msgworker.cli.processes import Fleet, Parent
@@ -118,21 +116,9 @@ def _with_table(app: App, source: Source) -> Source:
 F = TypeVar("F", bound=Callable[..., Any])
 TICK_SECONDS = 0.2
 METRICS_EVERY = 5
-HANDED_ON = (
-    "threads",
-    "topics",
-    "time_limit",
-    "linger",
-    "retry_linger",
-    "outage_limit",
-    "grace",
-    "scope",
-    "locks",
-    "log_level",
-    "log_format",
-)
+OF_PARENT = ("processes", "metrics_port", "metrics_host", "metrics_file")
+"""Settings that have a flag and are not those of the children of `--processes`."""
 OF_SCOPE = ("scope", "locks")
-OF_DRAIN = ("linger", "retry_linger", "outage_limit")
 
 
 def working(fn: F) -> F:
@@ -381,15 +367,23 @@ def counts(worker: Worker) -> dict[str, int]:
 def _fleet(
     command: str, ref: str, conf: Configuration, ctx: click.Context, file: str | None, quiet: bool
 ) -> Fleet:
-    """The child's command line sets every setting, so that all children agree."""
     if sys.platform == "win32":  # a child gets pipes and a process group
         raise ConfigError("--processes needs a system such as Linux; start so many `msgworker run`")
+    arguments = child_arguments(command, ref, conf, ctx, file, quiet)
+    return Fleet(arguments, conf["processes"], progress=StatusLine(quiet=quiet))
+
+
+def child_arguments(
+    command: str, ref: str, conf: Configuration, ctx: click.Context, file: str | None, quiet: bool
+) -> list[str]:
+    """The child's command line sets every setting that has a flag, so that all children agree."""
     arguments = [command, ref, "--processes", "1"]
-    for name in HANDED_ON:
+    names = [str(param.name) for param in ctx.command.params if param.name in SETTINGS]
+    for name in names:
         value = conf[name]
         if name in OF_SCOPE and not conf.origins[name].startswith("option"):
             continue  # a secret: a child reads it from the same place, not from its command line
-        if value is None or (name in OF_DRAIN and command == "run"):
+        if value is None or name in OF_PARENT:
             continue
         if name == "retry_linger" and not conf.given(name):
             continue
@@ -404,4 +398,4 @@ def _fleet(
         arguments.append("--quiet")
     if ctx.obj is not None and ctx.obj.debug:
         arguments.append("--debug")
-    return Fleet(arguments, conf["processes"], progress=StatusLine(quiet=quiet))
+    return arguments

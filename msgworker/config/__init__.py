@@ -24,6 +24,7 @@ from msgworker.config.values import (
     nearest,
     number,
     seconds,
+    setting_text,
     whole,
 )
 
@@ -45,5 +46,6 @@ __all__ = [
     "nearest",
     "number",
     "seconds",
+    "setting_text",
     "whole",
 ]

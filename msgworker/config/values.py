@@ -79,6 +79,19 @@ def as_instant(text: str, place: str) -> datetime | None:
         ) from None
 
 
+def setting_text(value: Any) -> str:
+    """A value of a setting in a line."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return ", ".join(f"{role}={name or 'none'}" for role, name in value.items()) or "-"
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value)) or "-"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 

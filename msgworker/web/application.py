@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,13 +15,10 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from msgworker import db
-from msgworker.config import Settings
 from msgworker.coordination.lease import LockCentre
 from msgworker.errors import ConfigError
 from msgworker.logs import logger
 from msgworker.metrics import need
-from msgworker.table import MessageTable
 from msgworker.web import access, api, forms, guard, pages, shown
 from msgworker.web.access import Asking, Door, Local
 from msgworker.web.sessions import Role, Sessions
@@ -58,10 +55,10 @@ def dashboard(
     key: str | None = None,
     deadline: float = DEADLINE_SECONDS,
     locks: LockCentre | str | None = None,
-    values: Iterable[tuple[str, Any, str]] | None = None,
+    values: Iterable[tuple[str, Any, str]] = (),
 ) -> Dashboard:
     """See `App.web`. locks: also its URL. values: name, value and origin of each setting, without
-    secrets; None = what the App was made with."""
+    secrets."""
     options = Options(
         root_path=checked_root(root_path),
         actions=bool(actions),
@@ -71,26 +68,10 @@ def dashboard(
         label=label,
         deadline=deadline,
         elsewhere=None if locks is None else Elsewhere(locks),
-        values=tuple(of_app(app) if values is None else values),
+        values=tuple(values),
     )
     site = Site(app, options, door_of(auth, role), Sessions(key), pages.NAV)
     return Dashboard(site, guarded(site))
-
-
-def of_app(app: App) -> Iterator[tuple[str, Any, str]]:
-    """The settings of an App that was made in code."""
-    yield "url", db.masked(app.engine.url), "App"
-    yield "table", app.table.name, "App"
-    table, settings = MessageTable(), Settings()
-    for name in ("max_tries", "on_dead"):
-        yield name, *_where_from(app.table, table, name)
-    for name in Settings.names():
-        yield name, *_where_from(app.settings, settings, name)
-
-
-def _where_from(given: Any, defaults: Any, name: str) -> tuple[Any, str]:
-    value = getattr(given, name)
-    return value, "default" if value == getattr(defaults, name) else "App"
 
 
 def door_of(auth: access.Asked | Door | None, role: Role | str | None) -> Door:

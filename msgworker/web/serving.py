@@ -43,7 +43,7 @@ def dashboard_for(
     app: App,
     conf: Mapping[str, Any],
     environ: Mapping[str, str],
-    values: Iterable[tuple[str, Any, str]] | None = None,
+    values: Iterable[tuple[str, Any, str]] = (),
 ) -> Dashboard:
     """The dashboard that settings describe; raises ConfigError if it would be open to others.
 

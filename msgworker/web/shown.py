@@ -11,6 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from msgworker.config import setting_text
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.ops.edits import diff
@@ -206,7 +207,7 @@ def setting(value: Any, name: str) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float) and name.endswith("_seconds"):
         return f"{value:,g} s" if value < 120 else f"{value:,.0f} s ({age(value)})"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return "" if value in ((), {}) else setting_text(value)
 
 
 def instant(value: datetime | None) -> Markup:

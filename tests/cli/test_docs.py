@@ -14,10 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 import msgworker
-from msgworker.app import table_from
+from msgworker.app import settings_of, table_from
 from msgworker.cli import main
 from msgworker.cli.group import COMMANDS
-from msgworker.cli.options import settings_of
 from msgworker.cli.output import NothingMatched, Usage
 from msgworker.cli.work import unused
 from msgworker.config import SETTINGS, load

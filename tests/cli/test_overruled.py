@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from msgworker import App, MessageTable
-from msgworker.cli.options import settings_of
+from msgworker.app import settings_of
 from msgworker.cli.work import unused
 from msgworker.config import load
 from tests.support.programs import files

@@ -12,10 +12,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 from msgworker import App
+from msgworker.cli import main
 from msgworker.cli.processes import ending, total
+from msgworker.cli.work import OF_PARENT, child_arguments
+from msgworker.config import SETTINGS, load
 from tests.support.leases import leases
 from tests.support.programs import Program, children, environment, fill, gone, states
 from tests.support.waiting import until
@@ -69,6 +73,32 @@ def test_children_stop_in_order_when_the_parent_is_killed(
     until(lambda: all(gone(pid) for pid in pids), "the children have ended")
     assert set(states(app)) <= {"new", "done"}
     assert len(leases(app)) == 0
+
+
+NOT_HANDED_ON = {
+    *("quiet", "config_file", "debug", "app_ref", "report_fd", "report_metrics"),  # in other ways
+    *("as_json", "job"),  # the parent prints the report; a job is a scope
+}
+
+
+@pytest.mark.parametrize("command", ["run", "drain"])
+def test_children_get_every_flag_of_the_parent(folder: Path, command: str) -> None:
+    """What is given to the parent by a flag, and could be forgotten for its children."""
+    found = main.get_command(click.Context(main), command)  # type: ignore[attr-defined]
+    flags = [one.name for one in found.params if one.name in SETTINGS]
+    others = {one.name for one in found.params} - set(flags)
+    assert others <= NOT_HANDED_ON, "hand it on in child_arguments, and name it here"
+    odd = {"topics": ("a", "b"), "scope": "instance:a", "locks": "redis://h", "log_level": "debug"}
+    odd |= {"log_format": "json", "metrics_file": "m.prom", "metrics_host": "::1"}
+    chosen = {name: odd.get(name, "7") for name in flags}
+    conf = load(chosen)
+    arguments = child_arguments(command, "crm:app", conf, click.Context(found), None, False)
+    child = found.make_context(command, arguments[2:])
+    got = load({name: v if v != () else None for name, v in child.params.items() if name in flags})
+    ours = {name for name in flags if name not in OF_PARENT}
+    assert {name: got[name] for name in ours} == {name: conf[name] for name in ours}
+    assert {name for name in ours if not conf.given(name)} == set()
+    assert (got["processes"], got.given("metrics_host")) == (1, False)
 
 
 def test_run_replaces_a_process_that_died(app: App, start: Callable[..., Program]) -> None:

@@ -27,6 +27,7 @@ from starlette.routing import Mount, Route
 
 import msgworker
 from msgworker import App
+from msgworker.config import SETTINGS
 from msgworker.errors import ConfigError
 from msgworker.ops import Ops
 from msgworker.queries import counts
@@ -77,6 +78,24 @@ def test_the_system_page_names_each_setting_with_its_origin(sqlite_app: App) -> 
     text = Page(browse(made).get("/system").text).text
     assert "lease_seconds 45 s App" in text
     assert "on_dead continue default" in text
+    assert "columns – default" in text
+
+
+def test_the_system_page_of_a_mounted_dashboard_has_all_that_an_app_is_made_with(
+    sqlite_app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MSGWORKER_URL", str(sqlite_app.engine.url))
+    monkeypatch.setenv("MSGWORKER_RUN_LIMIT", "3")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "msgworker.toml").write_text("later_limit = 7")
+    row = r'<th scope="row"[^>]*>(\w+)</th><td[^>]*"value">([^<]*)</td><td[^>]*"from">([^<]*)<'
+    found = re.findall(row, browse(App.from_config()).get("/system").text)
+    wanted = [name for name, one in SETTINGS.items() if one.group in ("database", "table", "app")]
+    assert [name for name, _, _ in found] == wanted
+    from_where = {name: (value, origin) for name, value, origin in found}
+    assert from_where["run_limit"] == ("3", "environment MSGWORKER_RUN_LIMIT")
+    assert from_where["later_limit"] == ("7", "msgworker.toml")
+    assert from_where["max_tries"] == ("3", "default")
 
 
 # ---------------------------------------------------------------- sub-paths
