@@ -63,7 +63,8 @@ class ExitCode(enum.IntEnum):
     NOTHING_MATCHED = 5, "nothing matched; or a write skipped some of the given ids"
     RETRIES = (
         6,
-        "messages wait for their retry, or for the lease of a silent instance to end: run again",
+        "messages wait for their retry, a limit, others of their object that are not of the job, "
+        "or the lease of a silent instance to end: run again",
     )
     OUR_FAULT = 70, "an error of msgworker itself; please report it with the output of --debug"
     OUTPUT = (

@@ -17,6 +17,7 @@ DEAD = InstanceInfo("dead", Life.DEAD)
 SILENT = InstanceInfo("silent", Life.LIVE, overdue_seconds=20.0, topics=())
 STOPPED = InstanceInfo("stopped", Life.LIVE, stopped=True)
 AT = datetime(2026, 11, 1, tzinfo=UTC)
+PAUSED = {"t": "anna"}
 FULL = {"t": TopicLimit("t", 1, 1, {}, None, None, None, None, "live", AT, None)}
 
 NEW = Facts(status=State.NEW, topic="t")
@@ -52,11 +53,22 @@ CASES: list[tuple[Facts, World, Verdict, str]] = [
     # What lasts until an operator acts comes before what ends by itself.
     (replace(NEW, behind=True, unseen="x"), OPEN, Verdict.BEHIND, "behind another"),
     (replace(NEW, unseen="no shard", due=False), OPEN, Verdict.OTHER_SLICES, "no shard"),
-    (replace(NEW, unseen="job 7 only", due=False), OF_A_JOB, Verdict.OTHER_JOBS, "job 7 only"),
-    (replace(NEW, due=False), replace(OPEN, paused={"t"}), Verdict.LATER, "not due yet"),
+    # Before a message of the job that a drain handles: what holds it back from others, too.
+    (replace(NEW, unseen="of no job"), OF_A_JOB, Verdict.OTHER_JOBS, "nothing holds it back"),
+    (replace(NEW, unseen="of no job", due=False), OF_A_JOB, Verdict.LATER, "not due yet"),
+    (replace(FAILED, unseen="of no job"), OF_A_JOB, Verdict.RETRY, "back-off"),
+    (replace(NEW, unseen="of no job", held="job 8"), OF_A_JOB, Verdict.HELD, "job 8"),
+    (
+        replace(HELD, unseen="of no job", owner="live"),
+        replace(OF_A_JOB, who=[LIVE]),
+        Verdict.OTHER_JOBS,
+        "running on live",
+    ),
+    (replace(HELD, unseen="of no job"), OF_A_JOB, Verdict.UNOWNED, "a foreign consumer"),
+    (replace(NEW, due=False), replace(OPEN, paused=PAUSED), Verdict.LATER, "not due yet"),
     (replace(NEW, held="job 7 is paused"), NOBODY, Verdict.HELD, "job 7 is paused"),
     (replace(NEW, held="job 7 is paused", due=False), OPEN, Verdict.LATER, "not due yet"),
-    (FAILED, replace(OPEN, paused={"t"}), Verdict.PAUSED, "topic t is paused"),
+    (FAILED, replace(OPEN, paused=PAUSED), Verdict.PAUSED, "topic t is paused by anna"),
     (replace(FAILED, topic="u"), OPEN, Verdict.NO_HANDLER, "none of the 1 live instances"),
     (FAILED, NOBODY, Verdict.RETRY, "back-off"),
     (FAILED, replace(OPEN, limits=lambda: FULL), Verdict.RETRY, "back-off"),

@@ -73,9 +73,9 @@ class Report:
     "silent" (by one that misses its heartbeat, or stopped before its handler ended), "nobody"
     (flagged without an owner), "paused", "limited" (by max_running or rate), "no handler", "other
     topics" (with `topics`), "other slices" (with a scope), "other jobs" (of a drain of a job:
-    behind a message that is not of it), "dead" (if dead ones block), "due". A
-    message behind the head of its object has the reason of the head. The sum is less than `left` if
-    only a part of very many messages was read.
+    behind a message that is not of it, and that others may handle), "dead" (if dead ones block),
+    "due". A message behind the head of its object has the reason of the head. The sum is less than
+    `left` if only a part of very many messages was read.
     next_seconds: seconds to the first retry, else to the first other instant; None if nothing
     waits.
     lease_seconds: seconds until the leases of all other instances that hold messages of `left` have
@@ -229,9 +229,9 @@ def _left(instance: Instance, within: Slice | None) -> Left:
 
 
 def complaints(report: Report, found: Left) -> Iterator[str]:
-    """One line for each reason of messages left that changes the exit code."""
+    """One line for each reason of messages left that changes the exit code; of a job for each."""
     for waits, count in found.by.items():
-        say = _SAYS.get(waits)
+        say = _SAYS.get(waits) or (None if found.job is None else _OF_A_JOB.get(waits))
         if waits is Waits.DUE and not report.stopped:
             say = _UNDONE if report.undone else None
         if say is None or waits not in found.examples:
@@ -242,6 +242,8 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
         text = say.format(id=one.msg_id, why=one.text, when=when)
         if waits is Waits.NOBODY and one.claimed_by is not None:
             text += f"; the next drain does, or `msgworker release {one.claimed_by}`"
+        if one.beside:
+            text += f"; {one.beside}"
         yield f"{plural(count, 'message')} left {text}"
 
 
@@ -250,7 +252,10 @@ _SAYS = {
     Waits.LIMITED: (
         "of a limited topic, message {id} first: {why}; run again, or see `msgworker limits`"
     ),
-    Waits.OTHER_JOBS: "behind messages that are not of the job, message {id} first: {why}",
+    Waits.OTHER_JOBS: (
+        "behind messages that are not of the job, message {id} first: {why}; run again when that "
+        "one has ended"
+    ),
     Waits.SILENT: (
         "held by an instance that is silent or has stopped, such as message {id}: {why}; run again "
         "then, or with --linger {when}"
@@ -270,6 +275,12 @@ _SAYS = {
     Waits.DUE: (
         "though due, message {id} first: the drain was stopped, or its time was over; run again"
     ),
+}
+_OF_A_JOB = {
+    Waits.LATER: "due later, such as message {id}: {why}; run again then",
+    Waits.ELSEWHERE: "held elsewhere, such as message {id}: {why}; run again when it has ended",
+    Waits.PAUSED: "paused, such as message {id}: {why}; resume that, and run again",
+    Waits.OTHER_TOPICS: "of other topics, such as message {id}: {why}; name its topic, too",
 }
 _UNDONE = (
     "though due, message {id} first: it could not be claimed, or its outcome not be written; see "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 
@@ -164,12 +164,11 @@ def _waiting(
     able = world.handling(topic)
     scoped = bool(able) and all(one.scope for one in able)
     refusals = ((one, one.refused.get(str(info.msg_id))) for one in world.works)
-    paused = held and f"job {held.job_id} is paused by {held.paused_by or 'plain SQL'}"
     return Facts(
         status=info.status,
         topic=topic,
         due=stand.due,
-        held=paused or "",
+        held=held.text if held else "",
         unseen=why_not(able, stand.shard, stand.flag, stand.job) if scoped else "",
         alone=in_quarantine(info.crash_times or 0, info.error_try_times, t.spec.max_tries),
         refused=next(((one, why) for one, why in refusals if why), None),
@@ -283,7 +282,7 @@ class Waits(enum.StrEnum):
     NO_HANDLER = "no handler"  # no live instance has a handler for its topic
     OTHER_TOPICS = "other topics"  # this instance was not asked to handle its topic
     OTHER_SLICES = "other slices"  # its scope does not look where the message stands
-    OTHER_JOBS = "other jobs"  # a message that is not of the job stands before it in its object
+    OTHER_JOBS = "other jobs"  # a message of no such job before it, which others handle
     DEAD = "dead"  # a dead message, or one behind it, where those block their object
     DUE = "due"  # nothing: it can be claimed
 
@@ -347,8 +346,8 @@ class Asked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a row. owner: its `claimed_by`. due: its instant has come. unseen: why
-    no instance that handles it looks where it stands; "" = one does. held: that its job is paused,
-    "" = it is not. alone: it is to run alone.
+    no instance that handles it looks where it stands, or the one that asks does not; "" = one does.
+    held: that its job is paused, "" = it is not. alone: it is to run alone.
     refused: the instance that the database does not let flag it, and why.
 
     Of a running one, as far as it is known: started, whether its handler has; claimed_seconds,
@@ -370,12 +369,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """who: the instances. paused: topics. limits: of topics; read when they are asked for.
+    """who: the instances. paused: topics, and by whom. limits: of topics; read when they are asked
+    for.
     names_owners: whether the table says whose a running row is. asked: an instance that asks for
     itself, and is none of `who`."""
 
     who: Sequence[InstanceInfo] = ()
-    paused: Collection[str] = ()
+    paused: Mapping[str, str] = field(default_factory=dict)
     limits: Callable[[], Mapping[str, TopicLimit]] = dict
     names_owners: bool = True
     asked: Asked | None = None
@@ -385,7 +385,8 @@ class World:
         mine = () if asked is None else asked.me
         who = [one for one in instances(conn, t) if one.instance_id not in mine]
         limits = cache(lambda: {one.topic: one for one in topics(conn, t)})
-        return cls(who, pauses.topics(conn, t), limits, t.has("claimed_by"), asked)
+        paused = {one.topic: one.actor for one in pauses.read_all(conn, t)}
+        return cls(who, paused, limits, t.has("claimed_by"), asked)
 
     def full(self) -> dict[str, str]:
         """The topics of which no message can start now because of their limits, and why."""
@@ -414,7 +415,12 @@ _ENDED = {State.DONE: Verdict.DONE, State.DEAD: Verdict.DEAD, State.UNKNOWN: Ver
 
 def verdict(row: Facts, world: World) -> Verdict:
     """Why a message does not run: the first of these that holds. What lasts until an operator or
-    an instance acts comes before what ends by itself."""
+    an instance acts comes before what ends by itself. Of one that is not of the job that a drain
+    handles it is what holds it back from others, too."""
+    if row.unseen and world.asked is not None and world.asked.job is not None:
+        found = verdict(replace(row, unseen=""), world)
+        free = found.left_as in (Waits.DUE, Waits.ELSEWHERE)
+        return Verdict.OTHER_JOBS if free else found
     if row.status is State.PROCESSING:
         return _verdict_of_held(row.owner, world)
     if row.status in _ENDED:
@@ -422,8 +428,7 @@ def verdict(row: Facts, world: World) -> Verdict:
     if row.behind:
         return Verdict.BEHIND
     if row.unseen:
-        of_a_job = world.asked is not None and world.asked.job is not None
-        return Verdict.OTHER_JOBS if of_a_job else Verdict.OTHER_SLICES
+        return Verdict.OTHER_SLICES
     if not row.due and row.status is State.NEW:
         return Verdict.LATER
     if row.held:
@@ -483,8 +488,11 @@ def sentence(found: Verdict, row: Facts, world: World) -> str:
         return _of_the_dead(row, world)
     if found.reason is Reason.RUNNING_FOREIGN:
         return _of_nobody(row, world)
-    if found in (Verdict.OTHER_SLICES, Verdict.OTHER_JOBS):
+    if found is Verdict.OTHER_SLICES:
         return row.unseen
+    if found is Verdict.OTHER_JOBS:
+        row = replace(row, unseen="")
+        return sentence(verdict(row, world), row, world)
     if found is Verdict.HELD:
         return row.held
     if found is Verdict.LIMITED:
@@ -502,7 +510,7 @@ def sentence(found: Verdict, row: Facts, world: World) -> str:
             else "neither this instance nor another live one has"
         )
         return f"{none} a handler for topic {row.topic}"
-    return _SENTENCES[found].format(topic=row.topic)
+    return _SENTENCES[found].format(topic=row.topic, by=world.paused.get(row.topic))
 
 
 _SENTENCES = {
@@ -517,7 +525,7 @@ _SENTENCES = {
     Verdict.BEHIND: "it waits behind another message",
     Verdict.OTHER_TOPICS: "this instance was not asked to handle topic {topic}",
     Verdict.ELSEWHERE: "another live instance has a handler for topic {topic}",
-    Verdict.PAUSED: "topic {topic} is paused",
+    Verdict.PAUSED: "topic {topic} is paused by {by}",
     Verdict.NO_INSTANCE: "no instance lives that works on this table; start one",
     Verdict.QUARANTINE: (
         "it is on its last try after a crash, so it runs alone: an instance takes it when it has "

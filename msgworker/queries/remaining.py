@@ -13,7 +13,15 @@ from msgworker.db import beginning, bytewise, fetch, real_instant, seconds_since
 from msgworker.message import State, Status, topic_of
 from msgworker.payload import shown
 from msgworker.queries import messages
-from msgworker.queries.explain import Asked, Facts, Verdict, Waits, World, sentence, verdict
+from msgworker.queries.explain import (
+    Asked,
+    Facts,
+    Verdict,
+    Waits,
+    World,
+    sentence,
+    verdict,
+)
 from msgworker.queries.instances import InstanceInfo, Life
 from msgworker.store import pauses
 from msgworker.store.recover import undated
@@ -27,11 +35,13 @@ MOST = 200_000
 
 
 class Example(NamedTuple):
-    """The lowest message that others wait for, or that waits itself; text: why it does not run."""
+    """The lowest message that others wait for, or that waits itself; text: why it does not run.
+    beside: that it is not of the job that was asked for, and who handles it; else ""."""
 
     msg_id: int
     claimed_by: str | None
     text: str
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Left:
     only a part of very many was looked at. due_heads: how many of those that are due have none of
     their object before them. next_seconds: until the first retry, or the first other
     instant if no retry waits. holders: the other instances that have messages and whose lease has
-    not ended, the first to end first."""
+    not ended, the first to end first. job: whose messages alone were counted."""
 
     total: int = 0
     by: dict[Waits, int] = field(default_factory=dict)
@@ -48,6 +58,7 @@ class Left:
     examples: dict[Waits, Example] = field(default_factory=dict)
     next_seconds: float | None = None
     holders: tuple[InstanceInfo, ...] = ()
+    job: int | None = None
 
     @property
     def lease_seconds(self) -> float | None:
@@ -94,20 +105,27 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         by={waits: count for waits, count in by.items() if count},
         due_heads=due_heads,
         examples={
-            waits: Example(
-                int(one.head or 0),
-                _name(one.owner),
-                sentence(
-                    found,
-                    replace(_facts_of(one, asked), owner=_name(one.owner), dated=dated),
-                    world,
-                ),
-            )
+            waits: _example(conn, t, one, found, world, dated=dated)
             for waits, (one, found) in first.items()
         },
         next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
         holders=tuple(sorted(holders.values(), key=lambda one: one.left_seconds or 0.0)),
+        job=asked.job,
     )
+
+
+def _example(
+    conn: Connection, t: Tables, one: _Group, found: Verdict, world: World, *, dated: bool
+) -> Example:
+    asked, head, owner = world.asked, int(one.head or 0), _name(one.owner)
+    assert asked is not None
+    facts = replace(_facts_of(one, asked), owner=owner, dated=dated)
+    info = messages.show(conn, t, head) if found is Verdict.HELD else None
+    if info is not None and info.job_id is not None:
+        paused = pauses.read_jobs(conn, t, job_id=info.job_id)
+        facts = replace(facts, held="".join(job.text for job in paused) or facts.held)
+    beside = "" if asked.job is None else facts.unseen
+    return Example(head, owner, sentence(found, facts, world), beside)
 
 
 class _Group(NamedTuple):
@@ -141,7 +159,7 @@ def _facts_of(one: _Group, asked: Asked) -> Facts:
     state = state if one.tries_left else State.DEAD
     unseen = "its scope does not look where it stands"
     if asked.job is not None:
-        unseen = f"it is not of job {asked.job}, so this drain leaves it to others"
+        unseen = f"it is not of job {asked.job}: a worker, or a drain without --job, handles it"
     return Facts(
         status=State.PROCESSING if one.status == Status.PROCESSING else state,
         topic=topic_of(one.topic),

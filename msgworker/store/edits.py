@@ -22,13 +22,9 @@ from msgworker.message import Status
 from msgworker.store.bounded import DISCARDED
 from msgworker.store.cancels import CANCELLED
 from msgworker.store.rows import Wanted, as_text, by_key, check_written, or_zero
-from msgworker.store.send import sent_values
+from msgworker.store.send import LATER_SECONDS, sent_values
 from msgworker.table import AUDIT, OPERATION, Tables, lit
 from msgworker.table.tables import ONE
-
-LATER_SECONDS = 2.0
-"""A failed message whose topic changes waits so long at least: a claim under way, which has seen
-it with its old topic and with as many tries, finds that it is not due."""
 
 
 class Held(NamedTuple):

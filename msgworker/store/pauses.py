@@ -90,6 +90,10 @@ class PausedJob:
     paused_at: datetime
     paused_by: str | None
 
+    @property
+    def text(self) -> str:
+        return f"job {self.job_id} is paused by {self.paused_by or 'plain SQL'}"
+
 
 def holding(t: Tables, paused: Container[str] = (HELD,)) -> Tables:
     """The tables by which candidates are read: others, with statements of their own, while a job is

@@ -7,7 +7,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from types import NoneType
 from typing import Any, NamedTuple, NoReturn
@@ -34,6 +34,9 @@ from msgworker.table.where import literal
 
 ROUNDS = 20
 """How often it is sent again because the message that had the key has ended meanwhile."""
+LATER_SECONDS = 2.0
+"""A failed message whose topic changes waits so long at least: a claim under way, which has seen
+it with its old topic and with as many tries, finds that it is not due."""
 
 
 class Param(NamedTuple):
@@ -200,22 +203,33 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
     one of another job, which waits for it as it is.
 
     A run ends before a message with a key (store/claim.py), so its payload is read
-    under its flag only.
+    under its flag only. One that an edit has left at -1 (store/edits.py) stays there.
     """
-    used = [key for key, param in PARAMS.items() if param.replaces and key in row]
+    same = {"mw_id": found.msg_id, "mw_key": row["b_unique_key"]}
+    new = {name: row[name] for name, param in PARAMS.items() if param.replaces and name in row}
+    with t.database.past_snapshot(conn):
+        for status in (Status.NEW, Status.FAILED):
+            if status is Status.FAILED and t.has("available_at"):
+                new = _waiting(new)
+            statement = _replacing(t, status, frozenset(new))
+            if conn.execute(statement, new | same).rowcount:
+                return True
+    return False
 
+
+def _replacing(t: Tables, status: Status, names: frozenset[str]) -> sa.Update:
     def build() -> sa.Update:
         c = t.cols()
-        never = [t.stands_at(c, Status.NEW), t.tries(c) == ZERO]
+        never = [t.stands_at(c, status), t.tries(c) == ZERO]
         if c.claimed_at is not None:
             never.append(c.claimed_at.is_(None))
         if c.later_times is not None:
             never.append(sa.func.coalesce(c.later_times, ZERO) == ZERO)
         if c.job_id is not None:
-            same_job = [c.job_id == bindparam("b_job_id")] if "b_job_id" in used else []
+            same_job = [c.job_id == bindparam("b_job_id")] if "b_job_id" in names else []
             never.append(sa.or_(c.job_id.is_(None), *same_job))
         unsaid = {"priority": ZERO, "available_at": sa.null(), "headers": sa.null()}
-        new = unsaid | sent_values(t, frozenset(used))
+        new = unsaid | sent_values(t, names)
         assert c.unique_key is not None
         same = (
             c.msg_id == bindparam("mw_id"),
@@ -223,11 +237,17 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
         )
         return sa.update(t.message).where(*same, *never).values(t.values(**new))
 
-    params = {name: row[name] for name in used}
-    params |= {"mw_id": found.msg_id, "mw_key": row["b_unique_key"]}
-    with t.database.past_snapshot(conn):
-        done = conn.execute(t.built(("replace", frozenset(used)), build), params)
-    return bool(done.rowcount)
+    return t.built(("replace", status, names), build)
+
+
+def _waiting(new: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a new message, for one that was edited: it waits at least as long as an
+    edit may have let it wait for a claim under way."""
+    at = new.get("b_at")
+    if at is not None and (at - datetime.now(UTC)).total_seconds() >= LATER_SECONDS:
+        return new
+    delay = max(new.get("b_delay") or 0.0, LATER_SECONDS)
+    return {name: value for name, value in new.items() if name != "b_at"} | {"b_delay": delay}
 
 
 def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:

@@ -468,6 +468,66 @@ def test_a_drain_of_a_job_names_what_stands_before_its_messages(app, caplog):
     assert app.drain(job=job, linger=0).left == 0
 
 
+@pytest.mark.parametrize(
+    ("why", "reason", "code", "says"),
+    [
+        ("paused", "paused", 0, "topic u is paused by anna; resume that"),
+        ("job paused", "paused", 0, "is paused by anna; resume that"),
+        ("dead", "dead", 1, "blocks its object; `msgworker rerun "),
+        ("later", "later", 0, "it is not due yet; run again then"),
+        ("retry", "retry", 6, "the first in 86"),
+        ("runs", "other jobs", 6, "it is running on another"),
+        ("nobody", "nobody", 1, "a foreign consumer has flagged it"),
+        ("no handler", "no handler", 1, "a handler for topic v"),
+        ("handled elsewhere", "other jobs", 6, "another live instance has a handler for topic v"),
+        ("limited", "limited", 6, "a start of u: its rate is 1/h"),
+        ("free", "other jobs", 6, "nothing holds it back; run again when that one has ended"),
+    ],
+)
+def test_a_drain_of_a_job_says_what_holds_back_those_before_it(
+    blocking_app, caplog, why, reason, code, says
+):
+    app = blocking_app
+    app.add_handler("t", lambda msg: None)
+    app.add_handler("u", lambda msg: None, rate="1/h", burst=1)
+    other = app.job("other").job_id if why == "job paused" else None
+    if why == "limited":
+        send(app, None, topic="u")
+        assert app.drain(linger=0).done == 1
+    (first,) = send(app, "a", topic="v" if "handle" in why else "u", job=other)
+    job, _ = job_of(app, "a", "a", "b")
+    if why == "paused":
+        app.ops.pause("u", actor="anna")
+    elif other is not None:
+        app.ops.pause_job(other, actor="anna")
+    elif why == "handled elsewhere":
+        registered(app, "another", topics=["v"])
+    elif why == "runs":
+        registered(app, "another")
+        edit(app, first, status=1, claimed_by="another")
+    elif why in ("dead", "later", "retry", "nobody"):
+        change = {
+            "dead": {"status": -1, "error_try_times": 3},
+            "later": {"available_at": FAR},
+            "retry": {"status": -1, "error_try_times": 1, "available_at": FAR},
+            "nobody": {"status": 1},
+        }
+        edit(app, first, **change[why])
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        report = app.drain(job=job, linger=1)
+    assert (report.done, report.left, report.left_by) == (1, 2, {reason: 2})
+    assert (report.exit_code, report.stopped, report.undone) == (code, False, 0)
+    assert report.seconds < 20
+    (said,) = [line for line in caplog.messages if line.startswith("2 messages left")]
+    assert says in said
+    end = f"it is not of job {job.job_id}: a worker, or a drain without --job, handles it"
+    assert said.endswith(end)
+    if why in ("paused", "later", "runs", "free"):
+        app.ops.resume("u")
+        edit(app, first, status=2, claimed_by=None, available_at=None)
+        assert app.drain(job=job, linger=0).done == 2
+
+
 def test_a_drain_of_a_job_waits_for_retries_and_counts_what_is_dead_or_paused(app, table):
     fails = [False, False, True, True]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -180,6 +180,34 @@ def test_replace_leaves_nothing_of_the_old_message(app, table):
     edit(app, first, headers='{"traceparent": "old"}', priority=7)
     assert send(app, payload=2, on_duplicate="replace") == first
     assert table.rows("payload", "headers", "priority") == [("2", None, 0)]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"delay": 3600}, {"at": datetime(2099, 1, 1, tzinfo=UTC), "priority": 3}]
+)
+def test_replace_takes_the_place_of_a_message_that_was_edited(app, table, options):
+    first = send(app, payload=1, topic="old")
+    assert app.ops.edit(first, topic="t", reason="r") == 1
+    assert table.one("status", "error_try_times") == (-1, 0)
+    assert send(app, payload=2, on_duplicate="replace", **options) == first
+    assert table.rows("status", "error_try_times", "payload", "unique_key") == [(-1, 0, "2", "k")]
+    assert table.column("priority") == [options.get("priority", 0)]
+    waits = app.ops.show(first).available_at - datetime.now(UTC)  # for a claim under way
+    assert timedelta(seconds=0) < waits
+    assert (waits > timedelta(seconds=3)) == bool(options)
+    edit(app, first, available_at=None)
+    assert payloads(app) == [2]
+
+
+def test_replace_leaves_an_edited_message_that_was_claimed(app, table):
+    first = send(app, payload=1, topic="old")
+    edit(app, first, claimed_at=datetime.now(UTC))
+    assert app.ops.edit(first, topic="t", reason="r") == 1
+    assert send(app, payload=2, on_duplicate="replace") != first
+    assert table.rows("payload", "unique_key") == [("1", None), ("2", "k")]
+    failed = send(app, "failed", 1)
+    edit(app, failed, status=-1, error_try_times=1)
+    assert send(app, "failed", 2, on_duplicate="replace") != failed
 
 
 def test_replace_sends_where_the_holder_has_ended_since_the_transaction_began(app, database, table):
