@@ -163,13 +163,62 @@ def test_threads_and_async_handlers_may_send(app):
     )
 
 
-def test_a_send_after_the_handler_has_returned_is_refused(app):
-    kept: list[Context] = []
-    app.add_handler("t", lambda msg, ctx: kept.append(ctx))
-    send(app, "a")
-    app.drain(**NOW)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"batch": 2},
+        {"transactional": True},
+        {"transactional": True, "batch": 2},
+        {"transactional": True, "group": 2},
+    ],
+    ids=["plain", "batch", "transactional", "batch in one", "group"],
+)
+def test_a_send_after_the_handler_has_returned_is_refused(app, how):
+    """Also one that would be in the transaction of the message that comes next."""
+    kept: list[Any] = []
+    refused: list[Any] = []
+
+    def handle(msg: Any, ctx: Any) -> None:
+        of = {"of": kept[0][0][0]} if kept and "batch" in how else {}
+        for job in (False, True) if kept else ():
+            with pytest.raises(HandlerMisuse, match="after the handler has returned"):
+                kept[0][1].send("next", job=job, **of)
+            refused.append(job)
+        kept.append((msg, ctx))
+
+    app.add_handler("t", handle, **how)
+    send(app, *["a"] * 4)
+    assert app.drain(linger=0, threads=1).done == 4
+    assert len(refused) >= 2
     with pytest.raises(HandlerMisuse, match="after the handler has returned"):
-        kept[0].send("next")
+        kept[-1][1].send("next", **({"of": kept[-1][0][0]} if "batch" in how else {}))
+    assert sent(app) == []
+
+
+def test_a_task_that_outlives_its_handler_sends_nothing(sqlite_app):
+    refused: list[Any] = []
+    tasks: list[Any] = []
+
+    async def handle(msg: Message[Any], ctx: Context) -> None:
+        async def late() -> None:
+            while sqlite_app.ops.show(msg.msg_id).status != "done":
+                await asyncio.sleep(0.01)
+            with pytest.raises(HandlerMisuse, match="after the handler has returned"):
+                ctx.send("next")
+            refused.append(1)
+
+        if msg.payload == 1:
+            tasks.append(asyncio.create_task(late()))
+        else:
+            await tasks[0]
+
+    sqlite_app.add_handler("t", handle)
+    with sqlite_app.engine.begin() as conn:
+        sqlite_app.send_many(conn, "t", [(1, "a"), (2, "a")])
+    sqlite_app.drain(**NOW)
+    assert refused == [1]
+    assert sent(sqlite_app) == []
 
 
 @pytest.mark.requires("unique_keys")

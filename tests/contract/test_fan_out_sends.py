@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from msgworker import App, Context, LostClaim, Message
+from msgworker import App, Context, HandlerMisuse, LostClaim, Message
 from msgworker.message import Outgoing
 from msgworker.producing import outgoing
 from msgworker.store import items as store
@@ -216,6 +216,69 @@ def test_keys_and_jobs_of_what_items_send(app, exact):
     assert dict(rows)["next"] == job.job_id
     with app.engine.connect() as conn:
         assert jobs.complete(conn, app.tables, job.job_id) is None  # one of it waits
+
+
+class Beside:
+    """Runs functions in threads, and keeps what they raise."""
+
+    def __init__(self) -> None:
+        self.raised: list[Any] = []
+
+    def start(self, fn: Any, *args: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                fn(*args)
+            except Exception as error:
+                self.raised.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def refused(self) -> int:
+        """How many of them were refused, for this reason; forgets them."""
+        found, self.raised = self.raised, []
+        assert all("a thread that an item of a fan-out may have started" in str(e) for e in found)
+        return len(found)
+
+
+@pytest.mark.parametrize("how", ["threads", "transactional", "pool"])
+def test_what_threads_of_an_item_send_is_sent_with_its_record_or_refused(app, how):
+    beside, exact = Beside(), how == "transactional"
+    executor = ThreadPoolExecutor(2) if how == "pool" else None
+    asked: list[Any] = []
+
+    def fan(ctx: Context) -> Any:
+        def item(n: int, *_: Any) -> None:
+            within = copy_context()
+            beside.start(within.run, lambda: ctx.send("next", object_id=f"copy {n}")).join()
+            asyncio.run(in_threads(n))
+            asked.append(beside.start(ctx.send, "next"))
+            asked[-1].join()
+
+        async def in_threads(n: int) -> None:
+            await asyncio.to_thread(ctx.send, "next", object_id=f"to_thread {n}")
+            with pytest.raises(HandlerMisuse, match="may have started"):
+                await asyncio.get_running_loop().run_in_executor(None, ctx.send, "next")
+
+        beside.start(lambda: ctx.send("next", object_id="before")).join()
+        result = ctx.fan_out(item, [1, 2], executor=executor, transactional_items=exact)
+        result.raise_for_failed()
+        asked.append(beside.start(ctx.send, "next"))
+        asked[-1].join()
+        within = copy_context()
+        beside.start(within.run, lambda: ctx.send("next", object_id="after")).join()
+        if ctx.attempt == 1:
+            raise ValueError("the message fails, its items are done")
+        return result
+
+    trying = Trying(app, fan, tries=2)
+    assert trying.drain(linger=5, topics=["fan"]).done == 1
+    if executor is not None:
+        executor.shutdown()
+    assert beside.refused() == len(asked) == 4
+    once = [f"{kind} {n}" for kind in ("copy", "to_thread") for n in (1, 2)]
+    assert sorted(sent(app)) == sorted([*once, "before", "after"])
 
 
 def test_after_an_item_has_returned_it_sends_nothing(sqlite_app):

@@ -192,6 +192,12 @@ class FanOuts:
             first_error=tally.first_error,
         )
 
+    @property
+    def may_own_thread(self) -> bool:
+        """Whether this thread, which is known to be no item's, may have been started by one: once a
+        fan-out has begun, all but those of the instance, and in copies of the handler's context."""
+        return self._lock is not None and not self._shared.stop.within
+
     def close(self) -> None:
         """The handler has ended: end a fan-out that it left in another thread."""
         self._closed = True

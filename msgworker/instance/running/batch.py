@@ -508,21 +508,24 @@ class BatchCaller:
         kind = AsyncBatchContext if on_loop else BatchContext
         context = kind(messages, owner, attempt, running, conn, self._setup)
         try:
-            arguments = (messages, context) if handler.takes_context else (messages,)
-            value = self._of_handler(handler, running, *arguments)
+            try:
+                arguments = (messages, context) if handler.takes_context else (messages,)
+                value = self._of_handler(handler, running, *arguments)
+            finally:
+                sent = context._ended_with()
+                if on_loop:  # all of it, with the one outcome of all
+                    parts[0].sends = [one for of_one in sent.values() for one in of_one]
+                else:
+                    Part.share_out(sent, parts)
+            result = self._caller.outcomes.returned(value, handler, attempt)
+            if result is not DONE:
+                raise _NotDone(result)
+            failures = context._counted()
+            if not failures:
+                self._caller.flush(context, conn)
+            return failures
         finally:
-            sent = context._ended_with()
-            if on_loop:  # all of it, with the one outcome of all
-                parts[0].sends = [one for of_one in sent.values() for one in of_one]
-            else:
-                Part.share_out(sent, parts)
-        result = self._caller.outcomes.returned(value, handler, attempt)
-        if result is not DONE:
-            raise _NotDone(result)
-        failures = context._counted()
-        if not failures:
-            self._caller.flush(context, conn)
-        return failures
+            context._sent()  # the next batch has this connection
 
     def _of_handler(self, handler: Handler, running: Execution, *arguments: Any) -> Any:
         try:
@@ -550,13 +553,16 @@ class BatchCaller:
                 else Context(message, owner, 1, running, conn, setup=self._setup)
             )
             arguments = (message, context) if handler.takes_context else (message,)
-            value = self._of_handler(handler, running, *arguments)
-            result = self._caller.outcomes.returned(value, handler, 1)
-            if result is not DONE:
-                raise _NotDone(result)
-            self._caller.flush(context, conn)
+            try:
+                value = self._of_handler(handler, running, *arguments)
+                result = self._caller.outcomes.returned(value, handler, 1)
+                if result is not DONE:
+                    raise _NotDone(result)
+                self._caller.flush(context, conn)
+            finally:
+                sent = context._sent()
             if handler.is_async:
-                parts[0].sends += [one for _, one in context._sent() or ()]
+                parts[0].sends += [one for _, one in sent or ()]
             self._check_time(handler, running)
         running.called = None
 

@@ -451,10 +451,10 @@ class Caller:
                 arguments = (msg, context) if handler.takes_context else (msg,)
                 try:
                     value = self.call(handler, running, *arguments)
+                    result = self.outcomes.returned(value, handler, lane.row.tries + 1)
+                    self.flush(context, given)
                 finally:
-                    sent = context._sent()
-                result = self.outcomes.returned(value, handler, lane.row.tries + 1)
-                self.flush(context, given)
+                    sent = context._sent()  # the next message has this connection
             self._refuse_undone(result, lane, handler, running)
             became = run(self._settle, lane, stage)
             if sent:  # by an async handler, whose messages are inserted here

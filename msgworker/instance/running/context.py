@@ -134,6 +134,8 @@ class FansOut(Protocol):
 
     @property
     def fan_out(self) -> Callable[..., FanOut]: ...
+    @property
+    def may_own_thread(self) -> bool: ...
 
 
 class Sends(Protocol):
@@ -254,10 +256,13 @@ class Context:
 
         In an item of a fan-out it is sent with the item's record, also if the message fails
         afterwards: at once with transactional_items=True, else when the record is written. An item
-        that fails sends nothing, and one that is done does not run again.
+        that fails sends nothing, and one that is done does not run again. Threads that it starts
+        run in a copy of its context (`contextvars.copy_context().run`), and so do those of the
+        handler once a fan-out has begun.
 
         Raises what App.send raises for bad arguments; HandlerMisuse after the handler, or the item,
-        has returned, and for on_duplicate="raise" in a plain one.
+        has returned, in a thread of which it is not known whose it is, and for on_duplicate="raise"
+        in a plain one.
         """
         message = self._outgoing(
             topic,
@@ -300,6 +305,7 @@ class Context:
             item = self._item
             conn = self._connection if item is None else item.connection
             if conn is not None:
+                self._refuse_late()
                 known[msg_id] = jobs.job_of(conn, self._setup.tables, msg_id)
             else:
                 with connecting(self._setup.engine) as conn:
@@ -329,6 +335,7 @@ class Context:
         conn = self._connection if item is None else item.connection
         if conn is not None:
             if item is None:
+                self._refuse_late()
                 msg_id = store.send_one(conn, self._setup.tables, message, own=of)
             else:
                 msg_id = item.send(message, self._setup.tables)
@@ -343,16 +350,26 @@ class Context:
             )
         if item is not None:
             return item.send(message, self._setup.tables)
+        if self._fans is not None and self._fans.may_own_thread:
+            raise HandlerMisuse(
+                "ctx.send in a thread that an item of a fan-out may have started: what an item "
+                "sends goes with its record, the rest with the outcome. Start the thread in a copy "
+                "of the context of its item, or of the handler: "
+                "Thread(target=contextvars.copy_context().run, args=(fn,))"
+            )
         with SENDING:
-            if self._sends is _RETURNED:
-                raise HandlerMisuse(
-                    "ctx.send after the handler has returned: the outcome is being written; call "
-                    "it before that, or use App.send"
-                )
+            self._refuse_late()
             if self._sends is None:
                 self._sends = []
             self._sends.append((of, message))
         return None
+
+    def _refuse_late(self) -> None:
+        if self._sends is _RETURNED:
+            raise HandlerMisuse(
+                "ctx.send after the handler has returned: the outcome is being written; call "
+                "it before that, or use App.send"
+            )
 
     def _sent(self) -> list[tuple[Any, Outgoing]] | None:
         """For the package, once the handler has returned: what it has sent, each after the msg_id
@@ -565,6 +582,8 @@ class BatchContext(Context):
         of the message with whose outcome it is sent."""
         self._ended = True
         sent: dict[Any, list[Outgoing]] = {}
+        if self._connection is not None:  # what its session writes may send yet
+            return sent
         for msg_id, message in self._sent() or ():
             sent.setdefault(msg_id, []).append(message)
         return sent
