@@ -29,6 +29,7 @@ from msgworker.config import (
     number,
     whole,
 )
+from msgworker.config.values import as_where
 from msgworker.declaring import AnyHandler, Declaring
 from msgworker.errors import ConfigError, HandlerError
 from msgworker.instance.running.handler import Registry, check_tries, make_handler
@@ -977,6 +978,7 @@ def settings_of(app: App) -> dict[str, Any]:
         for name, s in SETTINGS.items()
         if s.group == "table" and name not in ("table", "columns")
     }
+    rules["where"] = as_where(table.where, "where")
     url = app.engine.url.render_as_string(hide_password=False)
     return {"url": url, "table": table.name, "columns": columns_of(table), **rules, **own}
 

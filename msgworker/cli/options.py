@@ -23,7 +23,7 @@ from msgworker.errors import MsgworkerError
 # --- The App of a command: imported, or made from the configuration.
 
 F = TypeVar("F", bound=Callable[..., Any])
-FLAGS = ("url", "table", "on_dead", "max_tries")
+FLAGS = ("url", "table", "where", "on_dead", "max_tries")
 
 
 def app_option(fn: F) -> F:
@@ -155,7 +155,7 @@ CONFIG_FILE = "config_file"
 def setting(name: str, *, metavar: str | None = None, help: str | None = None) -> Callable[[F], F]:
     """An option for a setting; None if it is not given."""
     spec = SETTINGS[name]
-    shown = {"seconds": "TIME", "whole": "N", "choice": "|".join(spec.choices)}
+    shown = {"seconds": "TIME", "whole": "N", "where": "JSON", "choice": "|".join(spec.choices)}
     text = help or spec.about
     return click.option(
         flag_of(name),

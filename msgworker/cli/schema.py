@@ -67,7 +67,7 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     help="Divide the message table by the hash of its objects (PostgreSQL; slower).",
 )
 @app_option
-@flags("table", "on_dead", "max_tries")
+@flags("table", "where", "on_dead", "max_tries")
 @common
 @click.pass_context
 def ddl(ctx: click.Context, /, dialect: str, partitions: int | None, **given: Any) -> None:

@@ -15,6 +15,7 @@ from msgworker.config.values import (
     as_layout,
     as_names,
     as_texts,
+    as_where,
     as_whole,
     nearest,
     number,
@@ -30,7 +31,7 @@ MAX_TRIES = 1000
 BACKOFF_SECONDS = 20.0
 HISTORY_SECONDS = 7 * 86_400.0
 
-Kind = Literal["text", "seconds", "whole", "flag", "choice", "texts", "names", "layout"]
+Kind = Literal["text", "seconds", "whole", "flag", "choice", "texts", "names", "where", "layout"]
 Group = Literal["database", "table", "app", "work", "locks", "log", "web"]
 
 
@@ -146,7 +147,8 @@ class Settings:
 class Setting:
     """One setting: its name in files, its kind and limits, and its default.
 
-    kind: "texts" is a list of texts, "names" a table of role = column name (false = no column).
+    kind: "texts" is a list of texts, "names" a table of role = column name (false = no column),
+    "where" one of column = value, or a list of values.
     group: the part that reads it: the engine, MessageTable, App, `run` and `drain`, the lock
     centre, the log, or `msgworker web`.
     """
@@ -177,6 +179,8 @@ class Setting:
             return as_texts(value, place)
         if self.kind == "names":
             return as_names(value, place)
+        if self.kind == "where":
+            return as_where(value, place)
         if self.kind == "layout":
             return as_layout(value, place)
         if not isinstance(value, str) or not value.strip():
@@ -208,6 +212,9 @@ _ROWS = {
     "table": _row("table", "text", "msgworker_message", "the message table, schema.table allowed"),
     "columns": _row(
         "table", "names", {}, "column names of an existing table, role = name, false = no column"
+    ),
+    "where": _row(
+        "table", "where", {}, "which rows are messages, column = value or a list of values"
     ),
     "on_dead": _row(
         "table", ("continue", "block"), "continue", "what an object does after a dead message"

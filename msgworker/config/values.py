@@ -86,10 +86,17 @@ def setting_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return ", ".join(f"{role}={name or 'none'}" for role, name in value.items()) or "-"
+        words = (_word(one) for one in value.values())
+        return ", ".join(map("=".join, zip(value, words, strict=True))) or "-"
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value)) or "-"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _TRUE = ("true", "yes", "on", "1")
@@ -145,6 +152,71 @@ def as_layout(value: Any, place: str) -> dict[str, list[int]]:
     if not good:
         raise ConfigError(f"{place} must be a table of lists of shards, got {value!r:.80}")
     return {str(name): list(part) for name, part in value.items()}
+
+
+WhereValue = str | int | bool | None
+MAX_WHERE = 8
+MAX_WHERE_VALUES = 100
+MAX_WHERE_TEXT = 190
+
+
+def as_where(value: Any, place: str) -> dict[str, WhereValue | list[WhereValue]]:
+    """Columns, and the value of each or a list of values: what `MessageTable.where` takes, as it
+    has it, or as JSON. Names are not checked. Raises ConfigError."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value, object_pairs_hook=_each_once)
+        except (ValueError, RecursionError):
+            like = '{"tenant": 7, "deleted_at": null}'
+            raise ConfigError(f"{place} must look like {like} as JSON, got {value!r:.80}") from None
+    if isinstance(value, tuple):  # as `MessageTable.where` has it
+        value = dict(value)
+    if not isinstance(value, Mapping) or len(value) > MAX_WHERE:
+        raise ConfigError(
+            f"{place} is a mapping of at most {MAX_WHERE} columns to values, "
+            f'{{"tenant": 7, "deleted_at": None}}; got {value!r:.80}'
+        )
+    found = {}
+    for column, values in value.items():
+        many = list(values) if isinstance(values, list | tuple) else [values]
+        if not 0 < len(many) <= MAX_WHERE_VALUES:
+            raise ConfigError(
+                f"{place}: column {column!r} needs 1 to {MAX_WHERE_VALUES} values, got {len(many)}"
+            )
+        for one in many:
+            _check_where(place, column, one)
+        kinds = {type(one) for one in many if one is not None}
+        if len(kinds) > 1 or len(set(many)) < len(many):
+            raise ConfigError(
+                f"{place}: the values of column {column!r} must be different ones of one type, "
+                f"got {many!r:.80}"
+            )
+        found[column] = many if len(many) > 1 else many[0]
+    return found
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a name comes twice")
+    return dict(pairs)
+
+
+def _check_where(place: str, column: Any, value: Any) -> None:
+    if value is None or type(value) is bool:
+        return
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return
+    if type(value) is not str:
+        raise ConfigError(
+            f"{place}: column {column!r} takes texts, whole numbers of 64 bits, True, False, None, "
+            f"or a list of them; got {value!r:.80}"
+        )
+    if not 0 < len(value) <= MAX_WHERE_TEXT or not value.isprintable() or set(value) & set("\\%"):
+        raise ConfigError(
+            f"{place}: a text has 1 to {MAX_WHERE_TEXT} printable characters without backslash "
+            f"and percent sign, because it is a part of indexes; column {column!r} has "
+            f"{value!r:.80}"
+        )
 
 
 # --- Keywords that have a new name: the old one works until 1.0.

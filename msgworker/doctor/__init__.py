@@ -95,14 +95,13 @@ def examine(
             subject = replace(subject, declared=declared, traced=traced, limit=clock.each)
             found: list[Finding] = []
             late: list[str] = []
-            for check in CHECKS:
+            checks = CHECKS if subject.exists else CHECKS[:1]
+            for check in (structure.without_where,) if subject.lacks_where else checks:
                 try:
                     with clock.running():
                         found += check(subject)
                 except TookTooLong:
                     late.append(check.__name__.replace("_", " "))
-                if not subject.exists:
-                    break
     if late:
         text = f"not examined within {seconds:g} s: {', '.join(dict.fromkeys(late))}"
         found.append(advised("time", f"{text}; `msgworker doctor` takes the time it needs"))

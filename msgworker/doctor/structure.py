@@ -27,7 +27,9 @@ from msgworker.schema.difference import (
     Fault,
     difference,
     is_generated,
+    lacks_where,
     ordered_indexes,
+    other_guards,
     read,
     suffix,
 )
@@ -113,7 +115,8 @@ class Subject:
     and triggers, None where the table is not. spec: with the rule that is in force; asked: the
     App's, None where it says none. no_rule: what is wrong with the recorded one.
     declared: the schedules of the App; None if it says nothing of that. traced: the App writes
-    headers. limit: the most seconds of a statement, None = as long as it takes.
+    headers. limit: the most seconds of a statement, None = as long as it takes. lacks_where: why it
+    is not looked at without a `where`, see `difference.lacks_where`; guards: those of another one.
     """
 
     engine: Engine
@@ -132,6 +135,8 @@ class Subject:
     declared: Sequence[Schedule] | None = None
     traced: bool = False
     limit: float | None = None
+    lacks_where: str = ""
+    guards: Sequence[str] = ()
 
     @contextmanager
     def another(self) -> Iterator[Connection]:
@@ -234,7 +239,12 @@ def subject_of(
         sound = difference(least.message, there, database).sound(there.indexes)
         usable = tables_for(spec, database, kinds, sound)
     shape = (columns, ideal, least, usable, as_is)
-    return Subject(engine, conn, inspector, database, spec, True, *shape, asked, no_rule)
+    indexes = database.indexes_of(conn, describe.bare(spec), inspector)
+    return Subject(
+        *(engine, conn, inspector, database, spec, True, *shape, asked, no_rule),
+        lacks_where=lacks_where(spec, indexes),
+        guards=other_guards(spec, indexes),
+    )
 
 
 def _with(
@@ -270,7 +280,15 @@ def version(p: Subject) -> list[Finding]:
     return [fine("version", f"the schema is version {NEWEST}, as this package wants")]
 
 
-# --- Checks of tables and columns: they exist, have suitable types, and are filled.
+# --- Checks of tables and columns: which rows are messages is known; they exist, have suitable
+# types, and are filled.
+
+
+def without_where(p: Subject) -> list[Finding]:
+    """What follows would take rows of others for messages; it is not looked at."""
+    if not p.lacks_where:
+        return []
+    return [needed("tables", f"table {p.spec.name} is not examined: {p.lacks_where}")]
 
 
 def tables(p: Subject) -> list[Finding]:
@@ -533,6 +551,8 @@ def indexes(p: Subject) -> list[Finding]:
         for index in lacks.indexes:
             of = suffix(index)
             text = f"index {index.name} is missing: {WHY[of]}"
+            if of == "guard" and p.guards:
+                text += f" (that of another where= is there: {', '.join(p.guards)})"
             make = advised if of in (*SLICES.values(), URGENT, UNIQUE, KEY, JOB, OPEN) else needed
             found.append(make("indexes", text, p.sql(CreateIndex(index))))
         for index in lacks.unfinished:

@@ -39,7 +39,13 @@ from msgworker.errors import SchemaError
 from msgworker.message import Status
 from msgworker.schema import describe, requirements
 from msgworker.schema import rule as rules
-from msgworker.schema.difference import difference, is_generated, ordered_indexes, suffix
+from msgworker.schema.difference import (
+    difference,
+    is_generated,
+    lacks_where,
+    ordered_indexes,
+    suffix,
+)
 from msgworker.table import (
     ADDED,
     LOCK,
@@ -130,7 +136,10 @@ def create(
             raise SchemaError(f"nothing was created: {why}")
         inspector = sa.inspect(conn)
         if live := describe.find(inspector, spec):
-            before = set(database.indexes_of(conn, describe.bare(live), inspector))
+            there = database.indexes_of(conn, describe.bare(live), inspector)
+            if why := lacks_where(live, there):
+                raise SchemaError(f"nothing was created in table {live.name}: {why}")
+            before = set(there)
             fitting = describe.for_table(inspector, live, database)
             as_is = requirements.refuse_unfit(inspector, live, fitting)
         elif other := describe.elsewhere(conn, spec):
@@ -377,6 +386,9 @@ def _wanted(
         return tables_for(spec, database), False
     database = describe.for_table(inspector, live, database)
     if refuse:
+        indexes = database.indexes_of(describe.on(inspector), describe.bare(live), inspector)
+        if why := lacks_where(live, indexes):
+            raise SchemaError(f"nothing is changed in table {live.name}: {why}")
         requirements.refuse_unfit(inspector, live, database)
     kinds = describe.kinds_of(inspector.get_columns(live.bare_name, schema=live.schema))
     describe.require_columns(live, kinds)

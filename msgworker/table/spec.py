@@ -19,10 +19,11 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker import db
 from msgworker.config import MAX_TRIES, nearest
+from msgworker.config.values import WhereValue
 from msgworker.errors import ConfigError
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.table import where as conditions
-from msgworker.table.where import Where, WhereValue
+from msgworker.table.where import Where
 from msgworker.ticks import checked_zone
 
 MAX_INSTANCE_TYPE = 30

@@ -16,16 +16,13 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.types import TypeEngine
 
 from msgworker import db
+from msgworker.config.values import MAX_WHERE_TEXT, WhereValue, as_where
 from msgworker.db import Database
 from msgworker.errors import ConfigError
 
-WhereValue = str | int | bool | None
 Where = tuple[tuple[str, tuple[WhereValue, ...]], ...]
 """Columns, and the values of which each holds one in every message; the first is that of those that
 are sent."""
-MAX_COLUMNS = 8
-MAX_VALUES = 100
-MAX_TEXT = 190
 MOST_LABEL = 128
 """How our own tables name the messages."""
 MARK = "msgworker_where"
@@ -34,50 +31,13 @@ MARK = "msgworker_where"
 
 def checked(given: Any, check_name: Callable[[str, object], None]) -> Where:
     """What a MessageTable takes. Raises ConfigError."""
-    if given is None:
-        return ()
-    if isinstance(given, tuple):  # as `MessageTable.where` has it
-        given = dict(given)
-    if not isinstance(given, Mapping) or len(given) > MAX_COLUMNS:
-        raise ConfigError(
-            f"where is a mapping of at most {MAX_COLUMNS} columns to values, "
-            f'{{"tenant": 7, "deleted_at": None}}; got {given!r:.80}'
-        )
-    found = []
-    for column, values in given.items():
+    found = as_where({} if given is None else given, "where")
+    for column in found:
         check_name("where", column)
-        many = list(values) if isinstance(values, list | tuple) else [values]
-        if not 0 < len(many) <= MAX_VALUES:
-            raise ConfigError(
-                f"where: column {column!r} needs 1 to {MAX_VALUES} values, got {len(many)}"
-            )
-        for value in many:
-            _check_value(column, value)
-        kinds = {type(value) for value in many if value is not None}
-        if len(kinds) > 1 or len(set(many)) < len(many):
-            raise ConfigError(
-                f"where: the values of column {column!r} must be different ones of one type, "
-                f"got {many!r:.80}"
-            )
-        found.append((column, tuple(many)))
-    return tuple(found)
-
-
-def _check_value(column: str, value: Any) -> None:
-    if value is None or type(value) is bool:
-        return
-    if type(value) is int and -(2**63) <= value < 2**63:
-        return
-    if type(value) is not str:
-        raise ConfigError(
-            f"where: column {column!r} takes texts, whole numbers of 64 bits, True, False, None, "
-            f"or a list of them; got {value!r:.80}"
-        )
-    if not 0 < len(value) <= MAX_TEXT or not value.isprintable() or set(value) & set("\\%"):
-        raise ConfigError(
-            f"where: a text has 1 to {MAX_TEXT} printable characters without backslash and "
-            f"percent sign, because it is a part of indexes; column {column!r} has {value!r:.80}"
-        )
+    return tuple(
+        (column, tuple(values) if isinstance(values, list) else (values,))
+        for column, values in found.items()
+    )
 
 
 def check_columns(
@@ -126,7 +86,7 @@ def columns(
         kinds: dict[type, TypeEngine[Any]] = {
             bool: sa.Boolean() if database.booleans else sa.SmallInteger(),
             int: sa.BigInteger(),
-            str: db.plain_text(MAX_TEXT),
+            str: db.plain_text(MAX_WHERE_TEXT),
         }
         name = names.get(column, column)
         kind = live.get(name, kinds[type(some)])

@@ -506,6 +506,45 @@ def test_url_and_table_from_configuration_reach_a_foreign_table(cli: Cli, folder
     assert dead[0]["status"] == "dead"
 
 
+def test_which_rows_are_messages_is_a_setting(cli: Cli, folder: Path) -> None:
+    """Without it, commands do not touch a table that an App uses with one."""
+    url, table = ("--url", "sqlite:///crm.db"), ("--table", "legacy")
+    where = ("--where", '{"tenant": 7, "gone_at": null}')
+    env = {"MSGWORKER_WHERE": where[1]}
+    assert cli("init-db", *url, *table, *where).exit_code == 0
+    assert cli("send", "default", *url, *table, env=env).stdout == "1\n"
+    sql(folder, "INSERT INTO legacy (tenant, object_id) VALUES (8, 'theirs')")
+    listed = cli("list", "--json", *url, *table, *where)
+    assert [one["msg_id"] for one in json.loads(listed.stdout)["messages"]] == [1]
+    shown = cli("config", "--json", *where).stdout
+    (found,) = [one for one in json.loads(shown) if one["setting"] == "where"]
+    assert found["value"] == {"tenant": 7, "gone_at": None}
+    assert "tenant=7, gone_at=none" in cli("config", env=env).stdout
+    (folder / "others.py").write_text(
+        "from msgworker import App, MessageTable\n"
+        'spec = MessageTable("legacy", where={"tenant": 7, "gone_at": None})\n'
+        'app = App("sqlite:///crm.db", table=spec)\n'
+    )
+    told = json.loads(cli("config", "--json", "others:app").stdout)
+    (own,) = [one for one in told if one["setting"] == "where"]
+    assert (own["value"], own["origin"]) == (found["value"], "others:app")
+    assert cli("doctor", "others:app").exit_code == 0
+    made = list_of_indexes(folder)
+    for args in (("init-db",), ("db", "upgrade"), ("status",), ("doctor",), ("rerun", "1")):
+        done = cli(*args, *url, *table)
+        assert done.exit_code == 4, args
+        assert "is the guard of an App with a where=" in re.sub(r"\s+", " ", done.output)
+    assert cli("doctor", "--sql", "--advised", *url, *table).stdout == ""
+    assert list_of_indexes(folder) == made
+    done = cli("status", *url, *table, "--where", "tenant = 7")
+    assert done.exit_code == 2
+    assert "--where must look like" in done.stderr
+
+
+def list_of_indexes(folder: Path) -> list[Any]:
+    return sql(folder, "SELECT name FROM sqlite_master WHERE type = 'index' ORDER BY 1")
+
+
 def test_nothing_raw_reaches_the_terminal(crm: Cli, folder: Path) -> None:
     evil = "C\x1b]0;owned\x07\u202e\u2066\x9b31m"
     crm("send", "settle", *AT, "--object-id", evil, "--payload", json.dumps({"x": evil}))

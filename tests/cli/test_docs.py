@@ -26,7 +26,7 @@ from tests.support.programs import ROOT
 
 CLI = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-SHARED = {"--url", "--table", "--on-dead", "--max-tries", "--app", "--json"}
+SHARED = {"--url", "--table", "--where", "--on-dead", "--max-tries", "--app", "--json"}
 EVERYWHERE = {"--config", "--log-level", "--log-format", "--debug", "--help"}
 
 

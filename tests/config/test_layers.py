@@ -70,6 +70,15 @@ def test_a_flag_that_is_not_given_hides_nothing(tmp_path: Path) -> None:
         ("url = ''", "url in msgworker.toml must be a text"),
         ("columns = 5", "must be a table of column names"),
         ("[columns]\nmsg_id = 5", "must be a column's name or false"),
+        ("where = 5", "where in msgworker.toml is a mapping"),
+        ("where = 'tenant = 7'", "must look like {"),
+        ('where = \'{"a": 1, "a": 2}\'', "must look like {"),
+        ("where = '[7]'", "is a mapping"),
+        ("[where]\ntenant = 7.5", "where in msgworker.toml: column 'tenant' takes texts, whole"),
+        ("[where]\nuntil = 2026-11-01", "takes texts, whole numbers"),
+        ("[where]\ntenant = []", "needs 1 to 100 values"),
+        ("[where]\ntenant = [7, '8']", "of one type"),
+        ("[where]\nname = \"x' OR \\\\' 1=1\"", "printable characters without backslash"),
         ("a = = 1", "line 1"),
         ("a = 1\nb = ]", "line 2"),
         ("a = 1\na = 2", "is not TOML"),
@@ -197,6 +206,24 @@ def test_lists_and_columns_from_text(tmp_path: Path) -> None:
         load(environ={"MSGWORKER_COLUMNS": "ID"}, folder=tmp_path)
 
 
+def test_where_is_a_table_or_json(tmp_path: Path) -> None:
+    own = '[where]\ntenant = 7\ndeleted = false\nkind = ["a", "b"]'
+    conf = load(folder=files(tmp_path, own=own), environ={})
+    assert conf["where"] == {"tenant": 7, "deleted": False, "kind": ["a", "b"]}
+    wanted = MessageTable("legacy", where=conf["where"]).where
+    assert wanted == (("tenant", (7,)), ("deleted", (False,)), ("kind", ("a", "b")))
+    text = '{"tenant": [7, 8], "gone_at": null}'
+    for conf in (
+        load(environ={"MSGWORKER_WHERE": text}, folder=tmp_path),
+        load({"where": text}, environ={}, folder=tmp_path),
+        load(folder=files(tmp_path, own=f"where = '{text}'"), environ={}),
+    ):
+        assert conf["where"] == {"tenant": [7, 8], "gone_at": None}
+    assert (
+        load(keywords={"where": wanted}, environ={}, folder=tmp_path)["where"]["deleted"] is False
+    )
+
+
 def test_placeholders_are_encoded_where_a_url_needs_it() -> None:
     environ = {"PW": "p@ss:w/rd#%?", "HOST": "db:5433", "ALL": "sqlite:///a b.db", "Q": "a&b"}
     assert fill("${ALL}", environ) == "sqlite:///a b.db"
@@ -213,7 +240,7 @@ def test_placeholder_that_is_not_set_is_named() -> None:
 def test_defaults_are_those_of_the_library() -> None:
     table, app = MessageTable(), Settings()
     for name, setting in SETTINGS.items():
-        if setting.group == "table" and name not in ("table", "columns"):
+        if setting.group == "table" and name not in ("table", "columns", "where"):
             assert getattr(table, name) == setting.default, name
         if setting.group == "app":
             assert getattr(app, name) == setting.default, name

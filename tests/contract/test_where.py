@@ -368,11 +368,54 @@ def test_truth_values(make_app, value):
     assert sorted(Table(app).statuses) == [0, 2]
 
 
+def drop_guard(app: App) -> None:
+    t = app.tables
+    with app.engine.begin() as conn:
+        drop = t.database.drop_index(conn.dialect, t.guard_name, t.message)
+        conn.exec_driver_sql(drop)
+
+
+def index_names(app: App) -> set[str]:
+    found = sa.inspect(app.engine).get_indexes(app.table.name)
+    return {str(one["name"]) for one in found}
+
+
+@pytest.mark.parametrize("name", ["legacy", "a_table_of_others_with_a_long_name"])
+def test_without_its_where_a_table_is_left_alone(make_app, name):
+    """What would be made, found and advised is of rows that are no messages, too."""
+    app = make_app(table=SPEC.replace(name=name))
+    app.create_schema()
+    guard = app.tables.guard_name
+    plain = make_app(table=MessageTable(name, **NAMED))
+    plain.add_handler("t", lambda msg: None)
+    before = index_names(app)
+    says = f"its index {guard} is the guard of an App with a where="
+    acts: list[Any] = [plain.create_schema, plain.upgrade_schema, plain.ops.counts]
+    acts += [lambda: plain.upgrade_schema(dry_run=True), plain.worker(threads=1).start]
+    acts.append(lambda: send(plain, "o"))
+    for act in acts:
+        with pytest.raises(SchemaError, match=says):
+            act()
+    (found,) = plain.ops.doctor()
+    assert (found.severity, found.fix) == (Severity.NEEDED, ())
+    assert says in found.text
+    if app.tables.database.partial_indexes:
+        assert "tenant = 7" in found.text
+    assert index_names(app) == before
+    other = make_app(table=SPEC.replace(name=name, where={"tenant": 8}))
+    (missing,) = [one for one in other.ops.doctor() if "_guard is missing" in one.text]
+    assert f"that of another where= is there: {guard}" in missing.text
+    drop_guard(app)
+    assert plain.tables.guard_name in plain.create_schema()
+
+
 def test_doctor_advises_to_drop_a_guard_over_all_rows(make_app):
     plain = make_app(table=MessageTable("legacy", **NAMED))
     app = make_app(table=SPEC)
     app.create_schema()
+    drop_guard(app)
     plain.create_schema()
+    app.create_schema()
     (found,) = [one for one in app.ops.doctor() if "forbids two running rows" in one.text]
     assert found.severity is Severity.ADVISED
     with app.engine.begin() as conn:
