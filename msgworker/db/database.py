@@ -373,7 +373,8 @@ class Database:
     """The hint of a statement by which rows that are given by id are read by their primary key."""
 
     def in_order(self, change: sa.Update, *by: sa.ColumnElement[Any]) -> sa.Update:
-        """An UPDATE that changes its rows in this order; where there is `ordered_update`."""
+        """An UPDATE that changes its rows in this order; where there is `ordered_update`. It takes
+        no further condition: see `rows.in_guard_order`."""
         raise NotImplementedError
 
     def insert_unless(

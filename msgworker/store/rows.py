@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
@@ -353,9 +353,17 @@ def in_guard_order(t: Tables, change: sa.Update) -> sa.Update:
     Rows are still locked by msg_id, as they are read; and in an object the old row leaves the guard
     before its next one comes. Without the hint a small table would be read whole, and rows that are
     to be sorted are waited for, also those that the conditions leave out.
+
+    It has all its conditions: on every database a further `where` raises AssertionError, since
+    where there is an order it would become a part of that.
     """
-    if not t.orders_updates:
-        return change
-    c = t.cols()
-    ordered = t.database.in_order(change, c.object_id, c.msg_id)
-    return ordered.with_hint(t.database.key_hint)
+    if t.orders_updates:
+        c = t.cols()
+        change = t.database.in_order(change, c.object_id, c.msg_id)
+        change = change.with_hint(t.database.key_hint)
+    change.where = _has_all  # type: ignore[method-assign]
+    return change
+
+
+def _has_all(*_: Any) -> NoReturn:
+    raise AssertionError("a condition behind in_guard_order would be a part of the order")

@@ -13,7 +13,7 @@ from msgworker.db import DATABASES, Escaped
 from msgworker.message import Settlement
 from msgworker.schema.describe import FILLED
 from msgworker.store import settle
-from msgworker.store.rows import Row, bare_rows, changed, rows_of
+from msgworker.store.rows import Row, bare_rows, changed, in_guard_order, rows_of
 from msgworker.store.send import PARAMS, inserted_values, row_values
 from msgworker.table import MessageTable, Tables, tables_for
 from tests.support.flags import ME
@@ -52,6 +52,21 @@ def test_one_odd_counter_is_judged_and_changes_no_other_row(value: Any, place: i
 def test_a_row_that_the_driver_could_not_decode_is_judged():
     (row,) = rows_of(TABLES, Escaped([(1, "a\udcff", *found(0, 0, 0)[2:])]))
     assert "object_id" in (row.odd or "")
+
+
+@pytest.mark.parametrize("name", sorted(DATABASES))
+def test_an_update_in_guard_order_takes_no_further_condition(name: str):
+    """MariaDB and MySQL would sort by it."""
+    database = DATABASES[name]
+    t = tables_for(MessageTable(), database)
+    ordered = in_guard_order(t, sa.update(t.message).where(t.among(t.cols().msg_id)))
+    as_sent = ordered.prefix_with("IGNORE") if t.orders_updates else ordered
+    text = str(as_sent.compile(dialect=database.offline_dialect()))
+    assert ("ORDER BY" in text) == (name in ("mariadb", "mysql"))
+    for change in (ordered, as_sent):
+        for add in (change.where, change.filter_by, change.filter):
+            with pytest.raises(AssertionError, match="a part of the order"):
+                add(**{"status": 0}) if add == change.filter_by else add(sa.true())
 
 
 @pytest.mark.long
