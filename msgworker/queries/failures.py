@@ -102,10 +102,12 @@ def failures(
     newest: int = READ,
 ) -> Found[Failures]:
     """The groups, largest first, behind the cursor `after`; `complete` is False if only the newest
-    messages were read. topic, since: of failures of this topic, and since this instant."""
+    messages were read. topic, since: of failures of this topic, and since this instant. Raises
+    ConfigError for a topic where the table has no column for it."""
+    bounded.refuse_lacking(t, topic=topic)
     groups: dict[str, _Group] = {}
     params: dict[str, Any] = {"newest": newest, "topic": topic, "since": since}
-    asked = (topic is not None, since is not None)
+    asked = (topic is not None and t.has("topic"), since is not None)
     grouped = t.built(("failures", asked), lambda: _grouped(t, *asked, bare=False))
     read = 0
     bare = False
@@ -202,8 +204,7 @@ def _asked(t: Tables, f: Any, topic: bool, since: bool) -> list[ColumnElement[bo
     """What is asked for: what no operator knows, and the conditions of a narrower question."""
     where: list[ColumnElement[bool]] = [f.a == ZERO]
     if topic:
-        own = bindparam("topic", type_=sa.String())
-        where.append(same_text(f.t, own) if t.has("topic") else sa.false())
+        where.append(same_text(f.t, bindparam("topic", type_=sa.String())))
     if since:
         where.append(sa.func.coalesce(f.at, f.f) >= bindparam("since", type_=UtcDateTime()))
     return where

@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker.db import UtcDateTime, beginning, holds_text, real_instant, same_text, utc_of
 from msgworker.errors import ConfigError
-from msgworker.message import State, Status, ends_at
+from msgworker.message import DEFAULT_TOPIC, State, Status, ends_at
 from msgworker.payload import is_text
 from msgworker.store.cancels import CANCELLED
 from msgworker.store.recover import of_running
@@ -387,23 +387,48 @@ def plain_error(error: str | bytes | None) -> str | bytes | None:
     return error
 
 
+_ASKED_OF = {"topic": "topic", "error": "last_error", "since": "created_at", "job": "job_id"}
+"""Filters, and the role of the column of each."""
+
+
+def refuse_lacking(t: Tables, **given: Any) -> None:
+    """Raise ConfigError for a filter on a column that the table has not. Without topics each
+    message is of the topic `default`."""
+    for name, role in _ASKED_OF.items():
+        value = given.get(name)
+        if value is None or t.has(role) or (name == "topic" and value == DEFAULT_TOPIC):
+            continue
+        what = "each message is of the topic default" if name == "topic" else "no message says that"
+        raise ConfigError(
+            f"table {t.spec.name} has no {role} column, so it cannot be asked for {name}: {what}. "
+            f"Leave it out, or name such a column, MessageTable({role}=...)"
+        )
+
+
+def of_topic(column: ColumnElement[Any] | None, topic: Any) -> list[ColumnElement[bool]]:
+    """The message is of this topic; see `refuse_lacking`."""
+    return [] if column is None else [same_text(column, topic)]
+
+
 def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
-    """The WHERE of a filter; a filter on a column that is not there matches nothing."""
+    """The WHERE of a filter. Raises ConfigError for one on a column that is not there."""
+    _check(t, wanted)
     where = t.is_message(c)
     if set(wanted.words) < set(State):
         where.append(sa.or_(*(in_state(t, c, word) for word in wanted.words)))
     if wanted.object_id is not None:
         where.append(same_text(c.object_id, wanted.object_id))
     if wanted.topic is not None:
-        where.append(sa.false() if c.topic is None else same_text(c.topic, wanted.topic))
+        where += of_topic(c.topic, wanted.topic)
     if wanted.error is not None:
-        error = c.last_error
-        where.append(sa.false() if error is None else holds_text(error, wanted.error))
+        assert c.last_error is not None
+        where.append(holds_text(c.last_error, wanted.error))
     if wanted.since is not None:
-        begin = sa.literal(wanted.since, UtcDateTime())
-        where.append(sa.false() if c.created_at is None else utc_of(c.created_at) >= begin)
+        assert c.created_at is not None
+        where.append(utc_of(c.created_at) >= sa.literal(wanted.since, UtcDateTime()))
     if wanted.job is not None:
-        where.append(sa.false() if c.job_id is None else c.job_id == an_id(wanted.job))
+        assert c.job_id is not None
+        where.append(c.job_id == an_id(wanted.job))
     if wanted.up_to is not None:
         where.append(c.msg_id <= an_id(wanted.up_to))
     if not wanted.given_up:
@@ -412,6 +437,10 @@ def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
         known = acknowledged(t, c)
         where.append(known if wanted.acknowledged else sa.not_(known))
     return where
+
+
+def _check(t: Tables, wanted: Filter) -> None:
+    refuse_lacking(t, **{name: getattr(wanted, name) for name in _ASKED_OF})
 
 
 def error_of(c: Cols, wanted: Filter | None) -> ColumnElement[Any]:
@@ -463,10 +492,9 @@ def waiting(t: Tables, c: Cols) -> Walk:
 
 
 def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
-    """Where all that is wanted stands; some of it in two of them. [] if a column is missing."""
-    asked = ((wanted.topic, c.topic), (wanted.error, c.last_error), (wanted.since, c.created_at))
-    if any(value is not None and column is None for value, column in asked):
-        return []
+    """Where all that is wanted stands; some of it in two of them. Raises ConfigError for a filter
+    on a column that is not there."""
+    _check(t, wanted)
     words = set(wanted.words)
 
     if wanted.job is not None:
@@ -490,8 +518,12 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
 
 def _of_job(t: Tables, c: Cols, job: int, words: set[State]) -> list[Walk]:
     """The messages of a job, a walk for each status."""
-    if c.job_id is None or not by_job(t):
-        return []
+    assert c.job_id is not None
+    if not by_job(t):
+        raise ConfigError(
+            f"table {t.spec.name} has no index {t.spec.index_name(JOB)}, by which the messages of "
+            "a job are found; run `msgworker db upgrade`"
+        )
     places = {State.DEAD: Status.FAILED} | {State[one.name]: one for one in Status}
     statuses = sorted({places[word] for word in words if word in places})
     return [

@@ -15,6 +15,7 @@ from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import Status
 from msgworker.store import items
 from msgworker.store.audit import inserted
+from msgworker.store.bounded import of_topic, refuse_lacking
 from msgworker.table import Cols, MessageTable, Tables, lit
 from msgworker.table.build import own_tables
 
@@ -45,7 +46,8 @@ def _old(
     age = sa.func.coalesce(*times) if len(times) > 1 else times[0]
     where = [*t.is_message(c), ended, age < sa.literal(before, db.UtcDateTime())]
     if topic is not None:
-        where.append(sa.false() if c.topic is None else db.same_text(c.topic, topic))
+        refuse_lacking(t, topic=topic)
+        where += of_topic(c.topic, topic)
     return where
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 import pytest
 from tenacity.wait import wait_none
 
-from msgworker import Context, Message, MessageTable
+from msgworker import ConfigError, Context, Message, MessageTable
 from tests.support.rows import Table, send
 from tests.support.tables import OTHER_NAMES, SEED, seed_table
 from tests.support.waiting import until
@@ -125,6 +128,38 @@ def test_a_status_without_a_default_is_sent_under_its_own_name(database, make_ap
     with app.engine.begin() as conn:
         app.send_many(conn, "default", [(None, "b"), (None, "c")])
     assert app.drain(linger=0).done == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "role"),
+    [
+        ({"topic": "t"}, "topic"),
+        ({"error": "E"}, "last_error"),
+        ({"since": datetime(2026, 1, 1, tzinfo=UTC)}, "created_at"),
+        ({"job": 7}, "job_id"),
+    ],
+)
+def test_a_filter_on_a_column_that_is_not_there_is_refused(database, make_app, given, role):
+    """It would find nothing, which reads like an answer."""
+    seed_table(database, "INTEGER")
+    app = make_app(table=SEED)
+    app.create_schema()
+    app.add_handler(None, lambda msg: 1 / 0, max_tries=1)
+    (msg_id,) = send(app, 5, topic="default")
+    app.drain(linger=0)
+    ops = app.ops
+    acts: list[Any] = [ops.find, ops.messages]
+    acts += [partial(ops.rerun, reason="r"), partial(ops.rerun, dry_run=True)]
+    acts += [partial(ops.discard, reason="r"), partial(ops.cancel, reason="r")]
+    acts += [ops.failures] if role == "topic" else []
+    for act in acts:
+        with pytest.raises(ConfigError, match=rf"no {role} column.*MessageTable\({role}=\.\.\.\)"):
+            act(**given)
+    for find in (ops.find, ops.messages):
+        assert [one.msg_id for one in find(topic="default", status="dead")] == [msg_id]
+    (group,) = ops.failures(topic="default")
+    assert group.dead == 1
+    assert ops.rerun(topic="default", reason="r") == 1
 
 
 def test_two_workers_on_the_seed_s_table(database, make_app):
