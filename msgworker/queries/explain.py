@@ -76,7 +76,8 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
         holder, told = send.key_text(conn, t, msg_id, info.unique_key)
         found = replace(found, text=found.text + told, key_holder=holder)
     if info.scheduled_for is not None:
-        sender = schedules.sender_of(conn, t, topic_of(info.topic), info.object_id)
+        of = topic_of(info.topic), info.object_id
+        sender = schedules.sender_of(conn, t, *of, key=info.unique_key)
         sent = f"; sent by {sender} for {info.scheduled_for:%Y-%m-%d %H:%M:%S} UTC"
         found = replace(found, text=found.text + sent)
     if info.status is State.DONE:

@@ -381,11 +381,15 @@ def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:
     return None if tick is None else tick.astimezone(UTC)
 
 
-def sender_of(conn: Connection, t: Tables, topic: str, object_id: Any) -> str:
-    """In words, which schedule has sent a message of this topic and object."""
+def sender_of(
+    conn: Connection, t: Tables, topic: str, object_id: Any, key: str | None = None
+) -> str:
+    """In words, which schedule has sent a message: the one whose unique key it has, whatever its
+    topic is by now, else that of this topic and object."""
     rows = look(conn, t, whole=counts_overlap(conn, t))[1] if is_there(conn, t) else []
     held = None if object_id is None else str(object_id)
-    same = [row for row in rows if (row.topic, row.object_id) == (topic, held)]
+    same = [row for row in rows if key is not None and row.key == key]
+    same = same or [row for row in rows if (row.topic, row.object_id) == (topic, held)]
     if len(same) != 1:
         return "a schedule"
     (one,) = same

@@ -615,8 +615,28 @@ def test_a_tick_is_skipped_while_the_message_before_has_not_ended(app, make_app,
     (shown,) = app.ops.schedules()
     assert (shown.overlap, shown.skipped, shown.replaced) == ("skip", 3, 0)
     text = app.ops.explain(ids_of(app)[-1]).text
-    assert "sent by schedule t (overlap skip, 3 ticks skipped) for" in text or held is None
+    assert "sent by schedule t (overlap skip, 3 ticks skipped) for" in text
     assert "it holds the unique key schedule:t until it ends" in text
+    role.ended()
+
+
+def test_a_message_that_was_edited_to_another_topic_skips_ticks_and_says_so(app, make_app):
+    role, told = overlapping(app, make_app, "skip")
+    put_back(app, "t", 50)
+    role.run_once()
+    (sent,) = ids_of(app)
+    assert app.ops.edit(sent, topic="of nobody", reason="r") == 1
+    for number in (1, 2):
+        tick = put_back(app, "t", 40 - number)
+        role.run_once()
+        assert (told[-1].msg_id, list(told[-1].ticks)) == (sent, [tick])
+        assert rows(app)["t"].skipped == number
+    assert "sent by schedule t (overlap skip, 2 ticks skipped) for" in app.ops.explain(sent).text
+    assert app.ops.cancel(sent, reason="r") == 1
+    put_back(app, "t", 5)
+    role.run_once()
+    assert [topic for (topic,) in Table(app).rows("topic")] == ["of nobody", "t"]
+    assert rows(app)["t"].skipped == 2
     role.ended()
 
 
