@@ -27,13 +27,11 @@ from msgworker.schema.difference import (
     Fault,
     difference,
     is_generated,
-    lacks_where,
     ordered_indexes,
-    other_guards,
     read,
     suffix,
 )
-from msgworker.schema.requirements import only_anew
+from msgworker.schema.requirements import lacks_where, only_anew, other_guards
 from msgworker.schema.rule import Rule
 from msgworker.table import (
     ADDED,

@@ -76,8 +76,7 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
         holder, told = send.key_text(conn, t, msg_id, info.unique_key)
         found = replace(found, text=found.text + told, key_holder=holder)
     if info.scheduled_for is not None:
-        of = topic_of(info.topic), info.object_id
-        sender = schedules.sender_of(conn, t, *of, key=info.unique_key)
+        sender = schedules.sender_of(conn, t, topic_of(info.topic), info.object_id, info.unique_key)
         sent = f"; sent by {sender} for {info.scheduled_for:%Y-%m-%d %H:%M:%S} UTC"
         found = replace(found, text=found.text + sent)
     if info.status is State.DONE:
@@ -370,8 +369,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """who: the instances. paused: topics, and by whom. limits: of topics; read when they are asked
-    for.
+    """who: the instances. paused: topics, and by whom. limits: of topics, read when asked for.
     names_owners: whether the table says whose a running row is. asked: an instance that asks for
     itself, and is none of `who`."""
 
@@ -416,12 +414,11 @@ _ENDED = {State.DONE: Verdict.DONE, State.DEAD: Verdict.DEAD, State.UNKNOWN: Ver
 
 def verdict(row: Facts, world: World) -> Verdict:
     """Why a message does not run: the first of these that holds. What lasts until an operator or
-    an instance acts comes before what ends by itself. Of one that is not of the job that a drain
-    handles it is what holds it back from others, too."""
+    an instance acts comes before what ends by itself. Of one that is not of the job of a drain:
+    what holds it back from others, too."""
     if row.unseen and world.asked is not None and world.asked.job is not None:
         found = verdict(replace(row, unseen=""), world)
-        free = found.left_as in (Waits.DUE, Waits.ELSEWHERE)
-        return Verdict.OTHER_JOBS if free else found
+        return Verdict.OTHER_JOBS if found.left_as in (Waits.DUE, Waits.ELSEWHERE) else found
     if row.status is State.PROCESSING:
         return _verdict_of_held(row.owner, world)
     if row.status in _ENDED:
@@ -492,8 +489,7 @@ def sentence(found: Verdict, row: Facts, world: World) -> str:
     if found is Verdict.OTHER_SLICES:
         return row.unseen
     if found is Verdict.OTHER_JOBS:
-        row = replace(row, unseen="")
-        return sentence(verdict(row, world), row, world)
+        return sentence(verdict(alone := replace(row, unseen=""), world), alone, world)
     if found is Verdict.HELD:
         return row.held
     if found is Verdict.LIMITED:

@@ -42,7 +42,6 @@ from msgworker.schema import rule as rules
 from msgworker.schema.difference import (
     difference,
     is_generated,
-    lacks_where,
     ordered_indexes,
     suffix,
 )
@@ -137,7 +136,7 @@ def create(
         inspector = sa.inspect(conn)
         if live := describe.find(inspector, spec):
             there = database.indexes_of(conn, describe.bare(live), inspector)
-            if why := lacks_where(live, there):
+            if why := requirements.lacks_where(live, there):
                 raise SchemaError(f"nothing was created in table {live.name}: {why}")
             before = set(there)
             fitting = describe.for_table(inspector, live, database)
@@ -387,7 +386,7 @@ def _wanted(
     database = describe.for_table(inspector, live, database)
     if refuse:
         indexes = database.indexes_of(describe.on(inspector), describe.bare(live), inspector)
-        if why := lacks_where(live, indexes):
+        if why := requirements.lacks_where(live, indexes):
             raise SchemaError(f"nothing is changed in table {live.name}: {why}")
         requirements.refuse_unfit(inspector, live, database)
     kinds = describe.kinds_of(inspector.get_columns(live.bare_name, schema=live.schema))

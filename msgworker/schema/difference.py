@@ -107,31 +107,6 @@ def of_guard(t: Tables, indexes: Mapping[str, LiveIndex]) -> str:
     return _other(t.database, next(i for i in t.message.indexes if i.name == t.guard_name), live)
 
 
-def other_guards(spec: MessageTable, indexes: Iterable[str]) -> list[str]:
-    """Of the names of indexes those of guards for another `where`."""
-    blank = "_w000000"
-    head, _, tail = spec.index_name("guard", blank).lower().rpartition(blank)
-    like = re.compile(f"{re.escape(head)}_w[0-9a-f]{{6}}{re.escape(tail)}")
-    own = spec.index_name("guard").lower()
-    return sorted(name for name in indexes if name != own and like.fullmatch(name))
-
-
-def lacks_where(spec: MessageTable, indexes: Mapping[str, LiveIndex]) -> str:
-    """Why a table with these indexes is not used without a `where`; "" if it may be: it has the
-    guard of an App with one, and none of its own."""
-    if spec.where or spec.index_name("guard").lower() in indexes:
-        return ""
-    for name in other_guards(spec, indexes):
-        there = indexes[name].where
-        which = "" if there is None else f" ({there.strip()})"
-        return (
-            f"its index {name} is the guard of an App with a where=, to which not all rows are "
-            f"messages{which}. Name that App, or give its where (the setting of this name); if "
-            "no App has one any more, drop that index"
-        )
-    return ""
-
-
 def _odd(database: Database, column: sa.Column[Any], live: Mapping[str, Any]) -> str:
     """Why a column of one of our tables does not take what we write; "" if it does."""
     kind, ours = db.exact(live["type"]), column.type

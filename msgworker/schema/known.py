@@ -24,7 +24,6 @@ from msgworker.schema.describe import LiveTable
 from msgworker.schema.difference import (
     difference,
     faults_text,
-    lacks_where,
     mistyped,
     of_guard,
     read,
@@ -267,7 +266,7 @@ def resolve(
         there = _columns_there(inspector, live, ideal)
         columns = there[live.bare_name]
         indexes = database.indexes_of(conn, describe.bare(live), inspector)
-        if why := lacks_where(live, indexes):
+        if why := requirements.lacks_where(live, indexes):
             raise SchemaError(f"table {live.name} cannot be used so: {why}")
         weak = describe.weak_storage(inspector, live)
         own, odd, without = _own_problems(inspector, ideal, there)

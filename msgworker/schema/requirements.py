@@ -4,9 +4,10 @@ what the catalogue does not say. A start and `create` refuse what is needed of i
 
 from __future__ import annotations
 
+import re
 import secrets
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -18,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
 
 from msgworker import db
 from msgworker.counted import plural
-from msgworker.db import Database, Trouble, reason_of, trouble
+from msgworker.db import Database, LiveIndex, Trouble, reason_of, trouble
 from msgworker.errors import SchemaError
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.schema import describe
@@ -27,6 +28,31 @@ from msgworker.schema.difference import REMAKE, Fault, faults_text, of_columns, 
 from msgworker.store.claim import refuse_at_once
 from msgworker.store.send import inserted_values, row_values
 from msgworker.table import REQUIRED, MessageTable, Tables, live_names, tables_for
+
+
+def other_guards(spec: MessageTable, indexes: Iterable[str]) -> list[str]:
+    """Of the names of indexes those of guards for another `where`."""
+    blank = "_w000000"
+    head, _, tail = spec.index_name("guard", blank).lower().rpartition(blank)
+    like = re.compile(f"{re.escape(head)}_w[0-9a-f]{{6}}{re.escape(tail)}")
+    own = spec.index_name("guard").lower()
+    return sorted(name for name in indexes if name != own and like.fullmatch(name))
+
+
+def lacks_where(spec: MessageTable, indexes: Mapping[str, LiveIndex]) -> str:
+    """Why a table with these indexes is not used without a `where`; "" if it may be: it has the
+    guard of an App with one, and none of its own."""
+    if spec.where or spec.index_name("guard").lower() in indexes:
+        return ""
+    for name in other_guards(spec, indexes):
+        there = indexes[name].where
+        which = "" if there is None else f" ({there.strip()})"
+        return (
+            f"its index {name} is the guard of an App with a where=, to which not all rows are "
+            f"messages{which}. Name that App, or give its where (the setting of this name); if "
+            "no App has one any more, drop that index"
+        )
+    return ""
 
 
 def faults(live: Live) -> list[Fault]:

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -256,13 +257,11 @@ class Context:
 
         In an item of a fan-out it is sent with the item's record, also if the message fails
         afterwards: at once with transactional_items=True, else when the record is written. An item
-        that fails sends nothing, and one that is done does not run again. Threads that it starts
-        run in a copy of its context (`contextvars.copy_context().run`), and so do those of the
-        handler once a fan-out has begun.
+        that fails sends nothing, and one that is done does not run again. Threads that it starts,
+        or the handler once a fan-out has begun, need a copy of its context.
 
         Raises what App.send raises for bad arguments; HandlerMisuse after the handler, or the item,
-        has returned, in a thread of which it is not known whose it is, and for on_duplicate="raise"
-        in a plain one.
+        has returned, in a thread without such a copy, and for on_duplicate="raise" in a plain one.
         """
         message = self._outgoing(
             topic,
@@ -301,25 +300,15 @@ class Context:
         assert self._setup is not None
         from msgworker.store import jobs  # each instance has it
 
-        if msg_id not in (known := self._jobs):
-            item = self._item
-            conn = self._connection if item is None else item.connection
-            if conn is not None:
-                self._refuse_late()
-                known[msg_id] = jobs.job_of(conn, self._setup.tables, msg_id)
-            else:
-                with connecting(self._setup.engine) as conn:
-                    known[msg_id] = jobs.job_of(conn, self._setup.tables, msg_id)
-        return known[msg_id]
-
-    @property
-    def _jobs(self) -> dict[Any, int | None]:
-        """The jobs of messages, as far as they were asked for."""
-        try:
-            return self._known_jobs
-        except AttributeError:  # set when it is first asked for: most handlers never do
+        if not hasattr(self, "_known_jobs"):  # most handlers never ask for one
             self._known_jobs: dict[Any, int | None] = {}
-        return self._known_jobs
+        if msg_id not in (known := self._known_jobs):
+            item = self._item
+            given = self._connection if item is None else item.connection
+            self._refuse_late()
+            with connecting(self._setup.engine) if given is None else nullcontext(given) as conn:
+                known[msg_id] = jobs.job_of(conn, self._setup.tables, msg_id)
+        return known[msg_id]
 
     @property
     def _item(self) -> RunningItem | None:
@@ -352,9 +341,8 @@ class Context:
             return item.send(message, self._setup.tables)
         if self._fans is not None and self._fans.may_own_thread:
             raise HandlerMisuse(
-                "ctx.send in a thread that an item of a fan-out may have started: what an item "
-                "sends goes with its record, the rest with the outcome. Start the thread in a copy "
-                "of the context of its item, or of the handler: "
+                "ctx.send in a thread that an item of a fan-out may have started: start it in a "
+                "copy of the context of that item, or of the handler, "
                 "Thread(target=contextvars.copy_context().run, args=(fn,))"
             )
         with SENDING:
@@ -367,8 +355,8 @@ class Context:
     def _refuse_late(self) -> None:
         if self._sends is _RETURNED:
             raise HandlerMisuse(
-                "ctx.send after the handler has returned: the outcome is being written; call "
-                "it before that, or use App.send"
+                "ctx.send after the handler has returned: the outcome is being written; call it "
+                "before that, or use App.send"
             )
 
     def _sent(self) -> list[tuple[Any, Outgoing]] | None:
