@@ -406,7 +406,8 @@ def test_without_its_where_a_table_is_left_alone(make_app, name):
     (missing,) = [one for one in other.ops.doctor() if "_guard is missing" in one.text]
     assert f"that of another where= is there: {guard}" in missing.text
     drop_guard(app)
-    assert plain.tables.guard_name in plain.create_schema()
+    made = plain.create_schema()
+    assert plain.tables.guard_name in made
 
 
 def test_doctor_advises_to_drop_a_guard_over_all_rows(make_app):
