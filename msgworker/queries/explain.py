@@ -1,4 +1,7 @@
-"""Why a message is not running, or how it has ended."""
+"""Why a message is not running, or how it has ended.
+
+One file, because for `explain`, drains and `doctor` it is decided and said in one place.
+"""
 
 from __future__ import annotations
 
