@@ -72,10 +72,10 @@ BLOCKED = (
     Reason.DEAD,
     Reason.UNKNOWN_STATUS,
     Reason.RUNNING_FOREIGN,
-    Reason.RUNNING_DEAD,
     Reason.REFUSED,
     Reason.PAUSED,
     Reason.JOB_PAUSED,
+    Reason.RUNNING_DEAD,
     Reason.LIMITED,
 )
 """Why a head is blocked, what ends by itself last. That no instance lives is said of all, and

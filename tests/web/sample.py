@@ -172,10 +172,12 @@ def _waiting(app: App, now: datetime) -> None:
         put(app, (f"C-{1000 + n % 24}", NEW), topic="statement.send", created_at=at)
     put(app, *[(None, NEW)] * 12, topic="report.print", created_at=now - timedelta(minutes=2))
     put(app, *[(f"B-{n}", NEW) for n in range(5)], topic="bank.post", created_at=now)
+    at = now - timedelta(minutes=17)
+    put(app, ("C-2031", NEW), ("C-2032", NEW), ("C-2032", NEW), topic="letter.send", created_at=at)
 
 
 def _instances(app: App, table: Table, now: datetime) -> None:
-    topics = ["bank.post", "customer.merge", "report.print", "statement.send"]
+    topics = ["bank.post", "contract.settle", "customer.merge", "report.print", "statement.send"]
     for number, name in enumerate((ONE, TWO), 1):
         process = {"host": f"app{number}", "pid": 4410 + number, "threads": 8, "version": "0.1.0"}
         registered(app, name, topics=topics, process=process)

@@ -132,6 +132,21 @@ def test_a_list_follows_what_changes_and_keeps_what_is_ticked(
         assert errors == []
 
 
+@pytest.mark.long
+def test_a_page_whose_session_has_ended_asks_to_log_in(sqlite_app: App) -> None:
+    tokens = Tokens((entry("a-token-of-this-test", "this test"),))
+    with opened() as browser, served(sqlite_app, auth=tokens) as url:
+        page = browser.new_page()
+        page.goto(url)
+        page.get_by_label("Token").fill("a-token-of-this-test")
+        page.get_by_role("button", name="Log in").click()
+        page.goto(f"{url}/messages")
+        page.get_by_text("No messages.").wait_for()
+        page.context.clear_cookies()
+        page.evaluate("htmx.trigger(document.querySelector('section.live'), 'changed')")
+        page.get_by_label("Token").wait_for()
+
+
 def _serious(page: Any, program: str, name: str) -> list[str]:
     page.evaluate(program)
     return [

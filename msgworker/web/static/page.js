@@ -189,6 +189,9 @@
     if (target.closest("dialog button")) target.closest("dialog").close();
   });
 
+  document.addEventListener("htmx:responseError", function ({ detail }) {
+    if (detail.xhr.status === 401) location.reload(); // the session has ended: to the form
+  });
   document.addEventListener("visibilitychange", load);
   document.addEventListener("DOMContentLoaded", function () {
     local(document.body);
