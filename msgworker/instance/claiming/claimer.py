@@ -166,10 +166,10 @@ _TOPIC = itemgetter(Row._fields.index("topic"))
 class Claimer:
     """Flags candidates, makes lanes of them, and releases rows flagged by us that have no lane.
 
-    The fetcher's thread calls `claim`, `claim_alone` and `release_unanswered`; any thread may call
-    the other methods, on its own link. unanswered: the answer to the last claim was lost, so rows
-    may be flagged without a lane; written by the fetcher's thread. unreleased: messages that the
-    database did not let us release, each logged once; any thread adds.
+    The fetcher's thread calls `claim`, `may_claim_alone` and `release_unanswered`; any thread may
+    call the other methods, on its own link. unanswered: the answer to the last claim was lost, so
+    rows may be flagged without a lane; written by the fetcher's thread. unreleased: messages that
+    the database did not let us release, each logged once; any thread adds.
     """
 
     def __init__(
@@ -277,19 +277,9 @@ class Claimer:
             queue(lanes)
         return lost
 
-    def claim_alone(
-        self,
-        candidates: list[Candidate],
-        me: str,
-        *,
-        places: Mapping[int, Any] | None = None,
-        within: Slice | None = None,
-        queue: Queue = lambda lanes: None,
-    ) -> tuple[list[Lane], list[Candidate]]:
-        """`claim` of one message in quarantine, if nothing else is flagged by us."""
-        if self._shared.in_flight.lanes or not self.holds_nothing(self._link):
-            return [], []
-        return self.claim(candidates, me, places=places, within=within, queue=queue)
+    def may_claim_alone(self) -> bool:
+        """Whether a message in quarantine may be claimed: nothing else is flagged by us."""
+        return not self._shared.in_flight.lanes and self.holds_nothing(self._link)
 
     def release_unanswered(self) -> None:
         """Release rows that the last claim may have flagged although its answer was lost."""

@@ -308,7 +308,7 @@ class Fetcher(Role):
                 if held > 0:
                     return self._nothing(look)
                 self._last_try = None
-                if self.claim([last_try], me, alone=True):
+                if self._claimer.may_claim_alone() and self.claim([last_try], me):
                     return 1
                 # Another instance has it: continue with the others.
                 self._finder.skip(last_try)
@@ -452,12 +452,9 @@ class Fetcher(Role):
             at += size
         return won
 
-    def claim(
-        self, candidates: list[Candidate], me: str, *, alone: bool = False, limited: bool = False
-    ) -> int:
+    def claim(self, candidates: list[Candidate], me: str, *, limited: bool = False) -> int:
         """Claim; returns how many lanes were won. limited: they hold permits, and run before
         others."""
-        claim = self._claimer.claim_alone if alone else self._claimer.claim
 
         def queue(some: Sequence[Lane]) -> None:
             self.drain_end.saw_work()
@@ -465,8 +462,8 @@ class Fetcher(Role):
                 self._limit_poller.claimed(some)
             self._lanes.put(some, first=limited)
 
-        where = self._finder.where
-        lanes, lost = claim(candidates, me, places=self._finder.places, within=where, queue=queue)
+        places, where = self._finder.places, self._finder.where
+        lanes, lost = self._claimer.claim(candidates, me, places=places, within=where, queue=queue)
         if lost:
             self._finder.refused(lost)
         if lanes:
