@@ -30,7 +30,7 @@ from msgworker.store.rows import (
     row_columns,
     rows_of,
 )
-from msgworker.store.settle import back_to
+from msgworker.store.settle import one_more_try, released_values
 from msgworker.table import Cols, Tables, lit
 from msgworker.table.tables import ZERO
 
@@ -201,8 +201,7 @@ def _locked(
 def _recovered_values(t: Tables) -> dict[str, Any]:
     c = t.cols()
     most: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries))
-    # No more than that: a row may be at 1 with any number, the highest its column holds, too.
-    failed = sa.case((t.tries_left(c), t.tries(c) + 1), else_=most)
+    failed = one_more_try(t, most)
     crashes = or_zero(c.crash_times)
     dead = failed >= most
     return t.values(
@@ -293,11 +292,7 @@ def release(
 
     def build() -> sa.Update:
         c = t.cols()
-        return (
-            sa.update(t.message)
-            .where(t.among(c.msg_id), *whose(c))
-            .values(t.values(status=back_to(t), available_at=sa.null(), claimed_by=sa.null()))
-        )
+        return sa.update(t.message).where(t.among(c.msg_id), *whose(c)).values(released_values(t))
 
     params: dict[str, Any] = {"mw_me": me} | ({"mw_tries": tries} if counted else {})
     free = _locked(conn, t, f"release{counted:d}", ids, whose, params)

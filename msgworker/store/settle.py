@@ -283,10 +283,8 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
     most: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries))
     error = bindparam("mw_error", type_=sa.String())
     later = now_plus(bindparam("mw_delay", type_=sa.Float()))
-    back = back_to(t)
     if outcome is Outcome.FAILED:
-        # No more than all: a new row may hold any number, the highest its column takes, too.
-        failed = sa.case((t.tries_left(c), t.tries(c) + 1), else_=most)
+        failed = one_more_try(t, most)
         dead = failed >= most
         return t.values(
             status=lit(Status.FAILED),
@@ -311,7 +309,7 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
     if outcome is Outcome.LATER:
         times = sa.null() if c.later_times is None else sa.func.coalesce(c.later_times, ZERO) + 1
         return t.values(
-            status=back,
+            status=back_to(t),
             available_at=later,
             later_times=times,
             last_error=error,
@@ -319,7 +317,19 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
         )
     if outcome is not Outcome.RELEASED:
         raise AssertionError(f"{outcome} is written by no statement of its own")
-    return t.values(status=back, available_at=sa.null(), claimed_by=sa.null())
+    return released_values(t)
+
+
+def one_more_try(t: Tables, most: ColumnElement[int]) -> ColumnElement[int]:
+    """The tries after one more has failed. No more than all: a row may hold any number, the highest
+    its column takes, too."""
+    c = t.cols()
+    return sa.case((t.tries_left(c), t.tries(c) + 1), else_=most)
+
+
+def released_values(t: Tables) -> dict[str, Any]:
+    """What a row gets that is released without a try."""
+    return t.values(status=back_to(t), available_at=sa.null(), claimed_by=sa.null())
 
 
 def back_to(t: Tables) -> ColumnElement[int]:
