@@ -270,6 +270,7 @@ CREATE TABLE msgworker_job (
   completed_at DATETIME(6),
   paused_at DATETIME(6),
   paused_by VARCHAR(200),
+  paused_reason VARCHAR(1000),
   report_id BIGINT,
   done BIGINT,
   dead BIGINT,

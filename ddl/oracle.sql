@@ -267,6 +267,7 @@ CREATE TABLE msgworker_job (
   completed_at TIMESTAMP,
   paused_at TIMESTAMP,
   paused_by VARCHAR2(200 CHAR),
+  paused_reason VARCHAR2(1000 CHAR),
   report_id NUMBER(19),
   done NUMBER(19),
   dead NUMBER(19),

@@ -268,6 +268,7 @@ CREATE TABLE msgworker_job (
   completed_at TIMESTAMP WITH TIME ZONE,
   paused_at TIMESTAMP WITH TIME ZONE,
   paused_by VARCHAR(200),
+  paused_reason VARCHAR(1000),
   report_id BIGINT,
   done BIGINT,
   dead BIGINT,

@@ -269,6 +269,7 @@ CREATE TABLE msgworker_job (
   completed_at TEXT,
   paused_at TEXT,
   paused_by TEXT,
+  paused_reason TEXT,
   report_id BIGINT,
   done BIGINT,
   dead BIGINT,

@@ -814,12 +814,13 @@ UPDATE msgworker_job SET sealed_at=coalesce(msgworker_job.sealed_at, utc_timesta
     msgworker_job.completed_at IS NULL AND msgworker_job.cancelled_at IS NULL;
 
 -- pause: Let no message of a job start; False if that is so, or it has completed
-UPDATE msgworker_job SET paused_at=utc_timestamp(6), paused_by=%s WHERE msgworker_job.job_id = %s AND
-    msgworker_job.table_name = %s AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at IS NULL;
+UPDATE msgworker_job SET paused_at=utc_timestamp(6), paused_by=%s, paused_reason=%s WHERE msgworker_job.job_id
+    = %s AND msgworker_job.table_name = %s AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at
+    IS NULL;
 
 -- resume: Let them start again; False if it was not paused
-UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL WHERE msgworker_job.job_id = %s AND
-    msgworker_job.table_name = %s AND msgworker_job.paused_at IS NOT NULL;
+UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL, paused_reason=NULL WHERE msgworker_job.job_id = %s
+    AND msgworker_job.table_name = %s AND msgworker_job.paused_at IS NOT NULL;
 
 -- forget: Delete the jobs that have completed before this instant and have no message left, among the next
 --     LOOKED_AT behind `after`; returns where to go on, None at the end
@@ -835,6 +836,51 @@ SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, m
 FROM msgworker_job
 WHERE msgworker_job.job_id = %s AND msgworker_job.table_name = %s AND msgworker_job.sealed_at IS NOT NULL AND
     msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
+
+-- counts: How many messages of a job wait, run, are done and dead, up to `most` of each; "again": how many of
+--     those that wait have failed
+SELECT g.n, g.a, (SELECT count(*) AS count_1
+FROM (SELECT 1 AS one
+FROM msgworker_message AS msgworker_message_1 FORCE INDEX (msgworker_message_job)
+WHERE msgworker_message_1.job_id = %s AND msgworker_message_1.mw_job_status = 0
+ LIMIT 5) AS anon_2) AS anon_1, (SELECT count(*) AS count_2
+FROM (SELECT 1 AS one
+FROM msgworker_message AS msgworker_message_2 FORCE INDEX (msgworker_message_job)
+WHERE msgworker_message_2.job_id = %s AND msgworker_message_2.mw_job_status = 1
+ LIMIT 5) AS anon_4) AS anon_3, (SELECT count(*) AS count_3
+FROM (SELECT 1 AS one
+FROM msgworker_message AS msgworker_message_3 FORCE INDEX (msgworker_message_job)
+WHERE msgworker_message_3.job_id = %s AND msgworker_message_3.mw_job_status = 2
+ LIMIT 5) AS anon_6) AS anon_5
+FROM (SELECT count(*) AS n, sum(f.a) AS a
+FROM (SELECT CASE WHEN (coalesce(msgworker_message_4.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a
+FROM msgworker_message AS msgworker_message_4 FORCE INDEX (msgworker_message_job)
+WHERE msgworker_message_4.job_id = %s AND msgworker_message_4.mw_job_status = -1
+ LIMIT 100000) AS f) AS g;
+SELECT g.n, g.a, (SELECT count(*) AS count_1
+FROM (SELECT 1 AS one
+FROM msgworker_message AS msgworker_message_1 FORCE INDEX (msgworker_message_job)
+WHERE msgworker_message_1.job_id = %s AND msgworker_message_1.mw_job_status = 0
+ LIMIT 5) AS anon_2) AS anon_1, (SELECT count(*) AS count_2
+FROM (SELECT 1 AS one
+FROM msgworker_message AS msgworker_message_2 FORCE INDEX (msgworker_message_job)
+WHERE msgworker_message_2.job_id = %s AND msgworker_message_2.mw_job_status = 1
+ LIMIT 5) AS anon_4) AS anon_3
+FROM (SELECT count(*) AS n, sum(f.a) AS a
+FROM (SELECT CASE WHEN (coalesce(msgworker_message_3.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a
+FROM msgworker_message AS msgworker_message_3 FORCE INDEX (msgworker_message_job)
+WHERE msgworker_message_3.job_id = %s AND msgworker_message_3.mw_job_status = -1
+ LIMIT 100000) AS f) AS g;
+
+-- given_up: How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT
+SELECT count(*) AS count_1, sum(d.d) AS sum_1
+FROM (SELECT CASE WHEN (msgworker_message_1.status = -1 AND msgworker_message_1.last_error IS NOT NULL AND
+    ((msgworker_message_1.last_error LIKE concat(%s, '%%') ESCAPE '/') OR (msgworker_message_1.last_error LIKE
+    concat(%s, '%%') ESCAPE '/'))) THEN 1 ELSE 0 END AS d
+FROM msgworker_message AS msgworker_message_1 FORCE INDEX (msgworker_message_job)
+WHERE coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND msgworker_message_1.job_id = %s AND
+    msgworker_message_1.mw_job_status = -1
+ LIMIT 10000) AS d;
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
@@ -1025,7 +1071,8 @@ WHERE msgworker_job.table_name = %s AND msgworker_job.completed_at IS NULL AND m
 
 -- read_jobs: The jobs that are paused, the newest first, MOST_JOBS at most; or this one, if it is
 SELECT msgworker_job.job_id, msgworker_job.name, CASE WHEN msgworker_job.paused_at BETWEEN '0001-01-02' AND
-    '9999-12-30' THEN msgworker_job.paused_at END AS paused_at, msgworker_job.paused_by
+    '9999-12-30' THEN msgworker_job.paused_at END AS paused_at, msgworker_job.paused_by,
+    msgworker_job.paused_reason
 FROM msgworker_job
 WHERE msgworker_job.table_name = %s AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at IS NOT
     NULL ORDER BY msgworker_job.job_id DESC

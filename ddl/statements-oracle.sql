@@ -1146,13 +1146,13 @@ UPDATE msgworker_job SET sealed_at=coalesce(msgworker_job.sealed_at, CAST(SYSTIM
     msgworker_job.cancelled_at IS NULL;
 
 -- pause: Let no message of a job start; False if that is so, or it has completed
-UPDATE msgworker_job SET paused_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP), paused_by=:mw_by WHERE
-    msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.completed_at IS
-    NULL AND msgworker_job.paused_at IS NULL;
+UPDATE msgworker_job SET paused_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP), paused_by=:mw_by,
+    paused_reason=:mw_why WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table AND
+    msgworker_job.completed_at IS NULL AND msgworker_job.paused_at IS NULL;
 
 -- resume: Let them start again; False if it was not paused
-UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL WHERE msgworker_job.job_id = :mw_job AND
-    msgworker_job.table_name = :mw_table AND msgworker_job.paused_at IS NOT NULL;
+UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL, paused_reason=NULL WHERE msgworker_job.job_id =
+    :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.paused_at IS NOT NULL;
 
 -- forget: Delete the jobs that have completed before this instant and have no message left, among the next
 --     LOOKED_AT behind `after`; returns where to go on, None at the end
@@ -1168,6 +1168,61 @@ SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, m
 FROM msgworker_job
 WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.sealed_at IS
     NOT NULL AND msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
+
+-- counts: How many messages of a job wait, run, are done and dead, up to `most` of each; "again": how many of
+--     those that wait have failed
+SELECT g.n, g.a, (SELECT count(*) AS count_1
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_1 msgworker_message_job) */ 1 AS one
+FROM msgworker_message msgworker_message_1
+WHERE msgworker_message_1.job_id = :mw_job AND CASE WHEN (msgworker_message_1.job_id IS NOT NULL) THEN
+    msgworker_message_1.status END = 0
+ FETCH FIRST 5 ROWS ONLY) anon_2) AS anon_1, (SELECT count(*) AS count_2
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_2 msgworker_message_job) */ 1 AS one
+FROM msgworker_message msgworker_message_2
+WHERE msgworker_message_2.job_id = :mw_job AND CASE WHEN (msgworker_message_2.job_id IS NOT NULL) THEN
+    msgworker_message_2.status END = 1
+ FETCH FIRST 5 ROWS ONLY) anon_4) AS anon_3, (SELECT count(*) AS count_3
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_3 msgworker_message_job) */ 1 AS one
+FROM msgworker_message msgworker_message_3
+WHERE msgworker_message_3.job_id = :mw_job AND CASE WHEN (msgworker_message_3.job_id IS NOT NULL) THEN
+    msgworker_message_3.status END = 2
+ FETCH FIRST 5 ROWS ONLY) anon_6) AS anon_5
+FROM (SELECT count(*) AS n, sum(f.a) AS a
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_4 msgworker_message_job) */ CASE WHEN
+    (coalesce(msgworker_message_4.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a
+FROM msgworker_message msgworker_message_4
+WHERE msgworker_message_4.job_id = :mw_job AND CASE WHEN (msgworker_message_4.job_id IS NOT NULL) THEN
+    msgworker_message_4.status END = -1
+ FETCH FIRST 100000 ROWS ONLY) f) g;
+SELECT g.n, g.a, (SELECT count(*) AS count_1
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_1 msgworker_message_job) */ 1 AS one
+FROM msgworker_message msgworker_message_1
+WHERE msgworker_message_1.job_id = :mw_job AND CASE WHEN (msgworker_message_1.job_id IS NOT NULL) THEN
+    msgworker_message_1.status END = 0
+ FETCH FIRST 5 ROWS ONLY) anon_2) AS anon_1, (SELECT count(*) AS count_2
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_2 msgworker_message_job) */ 1 AS one
+FROM msgworker_message msgworker_message_2
+WHERE msgworker_message_2.job_id = :mw_job AND CASE WHEN (msgworker_message_2.job_id IS NOT NULL) THEN
+    msgworker_message_2.status END = 1
+ FETCH FIRST 5 ROWS ONLY) anon_4) AS anon_3
+FROM (SELECT count(*) AS n, sum(f.a) AS a
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_3 msgworker_message_job) */ CASE WHEN
+    (coalesce(msgworker_message_3.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a
+FROM msgworker_message msgworker_message_3
+WHERE msgworker_message_3.job_id = :mw_job AND CASE WHEN (msgworker_message_3.job_id IS NOT NULL) THEN
+    msgworker_message_3.status END = -1
+ FETCH FIRST 100000 ROWS ONLY) f) g;
+
+-- given_up: How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT
+SELECT count(*) AS count_1, sum(d.d) AS sum_1
+FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_1 msgworker_message_job) */ CASE WHEN
+    (msgworker_message_1.status = -1 AND msgworker_message_1.last_error IS NOT NULL AND
+    ((msgworker_message_1.last_error LIKE :last_error_1 || '%' ESCAPE '/') OR (msgworker_message_1.last_error
+    LIKE :last_error_2 || '%' ESCAPE '/'))) THEN 1 ELSE 0 END AS d
+FROM msgworker_message msgworker_message_1
+WHERE coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND msgworker_message_1.job_id = :mw_job AND CASE
+    WHEN (msgworker_message_1.job_id IS NOT NULL) THEN msgworker_message_1.status END = -1
+ FETCH FIRST 10000 ROWS ONLY) d;
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
@@ -1470,7 +1525,8 @@ WHERE msgworker_job.table_name = :param_1 AND msgworker_job.completed_at IS NULL
     IS NOT NULL;
 
 -- read_jobs: The jobs that are paused, the newest first, MOST_JOBS at most; or this one, if it is
-SELECT msgworker_job.job_id, msgworker_job.name, msgworker_job.paused_at AS paused_at, msgworker_job.paused_by
+SELECT msgworker_job.job_id, msgworker_job.name, msgworker_job.paused_at AS paused_at,
+    msgworker_job.paused_by, msgworker_job.paused_reason
 FROM msgworker_job
 WHERE msgworker_job.table_name = :param_1 AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at
     IS NOT NULL ORDER BY msgworker_job.job_id DESC

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from time import monotonic, sleep
 from typing import Any
 
 import click
@@ -29,7 +31,8 @@ from msgworker.cli.rerun import as_json_of, print_result, writes, written
 from msgworker.config import nearest
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
-from msgworker.queries.jobs import JobInfo, JobState
+from msgworker.queries.explain import Waits
+from msgworker.queries.jobs import Hold, JobInfo, JobState
 
 ACTIONS = ("show", "seal", "pause", "resume", "cancel")
 COLUMNS = (
@@ -71,11 +74,12 @@ def jobs(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """List jobs, the newest first; show how far one is; seal one; let none of its messages start,
-    and let them start again; or cancel one with its messages.
+    """List jobs, the newest first; show how far one is, what holds it and what can be done; seal
+    one; let none of its messages start, and let them start again; or cancel one with its messages.
 
-    Its messages: `list --job ID`; its dead ones run again by `rerun --job ID`. With --watch the
-    exit code is 1 if messages of it are dead.
+    Its messages: `list --job ID`; its dead ones run again by `rerun --job ID`. --watch ends when it
+    has completed and nothing of it is unfinished; its exit code is 1 if messages of it are dead
+    then.
     """
     how = written(given)
     if action is not None and action not in ACTIONS:
@@ -129,6 +133,10 @@ def as_dict(one: JobInfo) -> dict[str, Any]:
     counts = {name: getattr(one, name) for name in ("waiting", "running", "done", "dead", "total")}
     more = [name for name, found in counts.items() if found.more]
     fields |= {name: found.count for name, found in counts.items()}
+    fields["holds"] = [
+        asdict(hold) | {"count": hold.count.count, "at_least": hold.count.more}
+        for hold in one.holds
+    ]
     percent = None if one.share is None else round(100 * one.share, 1)
     return fields | {"at_least": more, "percent": percent}
 
@@ -150,13 +158,18 @@ def _show(app: App, job_id: int, *, as_json: bool, watch: bool) -> int:
     return int(watch and found.dead.count > 0)
 
 
+def _is_over(one: JobInfo) -> bool:
+    """It has completed, and nothing that was rerun or sent since is unfinished."""
+    return one.completed_at is not None and not one.unfinished.count
+
+
 def _watched(app: App, job_id: int) -> JobInfo:
     """The job once it is over; until then its progress, with the rate of the last seconds."""
     line, noted_at, before = screen(), -NOTE_SECONDS, None
     try:
         while True:
-            found, now = _known(app, job_id), time.monotonic()
-            if found.completed_at is not None:
+            found, now = _known(app, job_id), monotonic()
+            if _is_over(found):
                 return found
             before = before or (now, found.ended.count)
             seconds, rate = now - before[0], found.rate
@@ -170,7 +183,7 @@ def _watched(app: App, job_id: int) -> JobInfo:
             elif now - noted_at >= NOTE_SECONDS:
                 noted_at = now
                 note(text)
-            time.sleep(WATCH_SECONDS)
+            sleep(WATCH_SECONDS)
     finally:
         line.status("")
 
@@ -182,39 +195,98 @@ def progress(one: JobInfo, rate: float | None) -> str:
     parts = [f"[{bar}] {one.percent} %", f"{one.ended} of {one.total}"]
     if one.dead.count:
         parts.append(f"{one.dead} dead")
-    if rate and one.state in (JobState.OPEN, JobState.RUNNING):
-        left = one.waiting + one.running
+    if rate and one.rate and one.state in (JobState.OPEN, JobState.RUNNING):
+        left = one.unfinished
         parts.append(f"{rate:,.3g}/s")
-        parts += (
-            [f"{age(max(1.0, left.count / rate))} left"] if left.count and not left.more else []
-        )
+        if left.count and not left.more and not one.acts:
+            parts.append(f"{age(max(1.0, left.count / rate))} left")
     if one.state is not JobState.RUNNING:
         parts.append(one.state.value)
-    return ", ".join(parts)
+    return ", ".join([*parts, *(safe(hold.text) for hold in one.acts[:1])])
 
 
 def _lines(one: JobInfo) -> list[str]:
     over = one.completed_at is not None
-    lines = [f"job {one.job_id}: {safe(one.name)}", f"state: {one.state}"]
-    lines.append(f"progress: {progress(one, one.rate)}")
+    lines = [f"job {one.job_id}: {safe(one.name)}", f"state: {_state(one)}"]
+    lines.append(f"progress: {progress(replace(one, holds=()), one.rate)}")
     counts = f"{one.waiting} waiting, {one.running} running, {one.done} done, {one.dead} dead"
     if over:
-        again = one.waiting.count + one.running.count
-        counts = f"when it completed: {one.done} done, {one.dead} dead"
-        counts += f"; since then {again:,} of it are unfinished again" if again else ""
+        then = f"when it completed: {one.completed_done:,} done, {one.completed_dead:,} dead"
+        same = (one.done.count, one.dead.count) == (one.completed_done, one.completed_dead)
+        counts = then if same and not one.unfinished.count else f"{then}; now: {counts}"
     lines.append(f"messages: {counts}")
     who = {"opened_at": one.opened_by, "paused_at": one.paused_by}
+    why = {"paused_at": one.paused_reason}
     for name in ("opened_at", "sealed_at", "paused_at", "cancelled_at", "completed_at"):
         if (instant := getattr(one, name)) is not None and not (over and name == "paused_at"):
             by = f" by {safe(who[name])}" if who.get(name) else ""
+            by += f": {safe(why[name])}" if why.get(name) else ""
             lines.append(f"{name.removesuffix('_at')}: {when(instant)}{by}")
     if one.on_complete is not None and one.cancelled_at is None:
         sent = "" if one.report_id is None else f": message {one.report_id}"
         of = "" if one.object_id is None else f" of object {safe(one.object_id)}"
         lines.append(f"when it complete{'d' if over else 's'}: {safe(one.on_complete)}{of}{sent}")
-    if one.on_dead == "wait" and one.state is JobState.WAITS:
-        lines.append("dead messages: it waits until they are rerun or discarded")
-    return lines
+    ways = ways_of(one)
+    width = max((len(command) for command, _ in ways), default=0)
+    lines += ["what can be done:"] if ways else []
+    return lines + [f"  msgworker {command:{width}}  # {then}" for command, then in ways]
+
+
+def _state(one: JobInfo) -> str:
+    """With what holds it: "held: 5 wait behind 1 dead message, such as message 3"."""
+    told = "; ".join(safe(hold.text) for hold in one.holds)
+    if one.state is JobState.PAUSED:
+        why = f": {safe(one.paused_reason)}" if one.paused_reason else ""
+        told = f"by {safe(one.paused_by or 'plain SQL')}{why}"
+    between = " " if one.state is JobState.PAUSED else ": "
+    return f"{one.state}{between if told else ''}{told}"
+
+
+def ways_of(one: JobInfo) -> list[tuple[str, str]]:
+    """What an operator can do with a job as it is: commands, and what each does."""
+    job, over, state = one.job_id, one.completed_at is not None, one.state
+    by_dead = any(hold.why is Waits.DEAD and hold.ours for hold in one.holds)
+    dead = f"its {plural(one.dead.count, 'dead message')}"
+    ways = [way for hold in one.holds for way in _ways_out(hold)]
+    if one.dead.count:
+        stays = "; it stays completed" if over else ""
+        ways.append((f"rerun --job {job}", f"try {dead} again{stays}"))
+    if one.dead.count and not over and (by_dead or one.on_dead == "wait"):
+        then = "what is behind goes on" if by_dead else "it does not wait for them"
+        then = "it completes, and counts them as dead" if state is JobState.WAITS else then
+        discard = f"discard --job {job} --status dead --reason TEXT"
+        ways.append((discard, f"give up {dead}: {then}"))
+    if over:
+        if one.unfinished.count:
+            ways.append((f"cancel --job {job} --reason TEXT", "cancel what is unfinished again"))
+        return ways
+    if state is JobState.PAUSED:
+        ways.append((f"jobs resume {job}", "let its messages start again"))
+    elif one.waiting.count:
+        ways.append((f"jobs pause {job}", "let none of its messages start"))
+    if one.sealed_at is None:
+        ways.append((f"jobs seal {job}", "all of it was sent"))
+    if one.waiting.count:
+        ways.append((f"discard --job {job} --reason TEXT", "give up what waits"))
+    if one.cancelled_at is None:
+        ways.append((f"jobs cancel {job} --reason TEXT", "cancel all of it; it sends no message"))
+    elif one.unfinished.count:  # sent by handlers since
+        ways.append((f"jobs cancel {job} --reason TEXT", "cancel what is unfinished"))
+    return ways
+
+
+def _ways_out(hold: Hold) -> Iterator[tuple[str, str]]:
+    """Of what is no message of the job."""
+    if hold.why is Waits.NO_HANDLER:
+        topic = "" if hold.topic is None else f" that handles {safe(hold.topic)}"
+        yield "run pkg.module:app", f"start an instance{topic}, or drain with it"
+    elif hold.why is Waits.PAUSED and hold.topic is not None:
+        yield f"resume {shlex.quote(safe(hold.topic))}", "let the handlers of its topic start again"
+    elif hold.why in (Waits.PAUSED, Waits.NOBODY):
+        yield f"explain {hold.msg_id}", "what message they wait for"
+    elif hold.why is Waits.DEAD and not hold.ours:
+        yield f"rerun {hold.msg_id}", "try the dead message again that they wait for"
+        yield f"discard {hold.msg_id} --reason TEXT", "give it up: what is behind it goes on"
 
 
 DONE = {"seal": "sealed", "pause": "paused", "resume": "resumed"}

@@ -177,8 +177,7 @@ def _print_status(
     for one in limits:
         print_text(_limit_text(one, counts), rest="    ")
     for job in paused[:PAUSED_SHOWN]:
-        by = safe(job.paused_by or "plain SQL")
-        print_text(f"job {job.job_id}, {safe(job.name)}: paused by {by}", rest="    ")
+        print_text(f"job {job.job_id}, {safe(job.name)}: {safe(job.told)}", rest="    ")
     if len(paused) > PAUSED_SHOWN:
         click.echo(f"and {len(paused) - PAUSED_SHOWN:,} more paused jobs")
     if any(c.exact is not Exact.EXACT for c in counts):

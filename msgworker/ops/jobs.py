@@ -110,7 +110,7 @@ class Jobs(Repairs):
         """
         by = self._who(actor, reason)
         self._refuse_completed(job_id, "pause the topics of what was rerun of it")
-        act = partial(store.pause, by=by.actor)
+        act = partial(store.pause, by=by.actor, why=by.reason)
         return self._on_job("pause-job", job_id, by, dry_run, act, lambda job: not job.paused_at)
 
     def resume_job(
@@ -191,7 +191,7 @@ class Jobs(Repairs):
 
         whole("job_id", job_id, 1, MOST_ID)
         refuse_jobs(self._job_tables())
-        found = self._read(jobs.show, job_id, most=1)
+        found = self._read(jobs.show, job_id, most=1, looks=0)
         if found is None:
             raise ConfigError(f"there is no job {job_id} of table {self._tables.spec.name}")
         return found

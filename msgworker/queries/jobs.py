@@ -1,19 +1,24 @@
-"""Jobs as operators see them: how far each is, and when it may be over."""
+"""Jobs as operators see them: how far each is, what holds it, and when it may be over."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache, partial
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
+from msgworker.counted import plural, span
 from msgworker.db import now, real_instant, seconds_since
-from msgworker.message import Status
 from msgworker.payload import shown
-from msgworker.store import jobs
+from msgworker.queries import remaining
+from msgworker.queries.explain import Waits, World
+from msgworker.queries.remaining import OfJob
+from msgworker.store import jobs, pauses
 from msgworker.store.bounded import Capped, Found
 from msgworker.table import JOB_TABLE, Tables
 
@@ -21,21 +26,53 @@ COUNTED = 1_000_000
 """The most messages of each state that are counted of one job."""
 OF_A_LIST = 10_000
 """The same of each job of a list."""
+LOOKED_AT = 1_000
+"""The oldest and newest waiting messages of one job of which is asked what they wait for."""
+LOOKED_AT_OF_A_LIST = 20
+"""The same of each job of a list of which none runs."""
 _INSTANTS = ("opened_at", "sealed_at", "cancelled_at", "completed_at", "paused_at")
-_TEXTS = ("name", "opened_by", "on_complete", "object_id", "on_dead", "payload", "paused_by")
+_PAUSED = ("paused_by", "paused_reason")
+_TEXTS = ("name", "opened_by", "on_complete", "object_id", "on_dead", "payload", *_PAUSED)
 _COLUMNS = ("job_id", *_TEXTS, *_INSTANTS, "report_id", "done", "dead")
 
 
 class JobState(enum.StrEnum):
-    """OPEN: it is not sealed. PAUSED: none of its messages starts. WAITS: only dead messages are
-    left, and it waits for an operator. CANCELLED: it was, and messages of it may still run."""
+    """OPEN: it is not sealed. PAUSED: none of its messages starts. RUNNING: it goes on, or will.
+    HELD: nothing of it runs, and what was looked at can go on only if an operator acts. WAITS: only
+    dead messages are left, and it waits for an operator. CANCELLED: it was, and messages of it may
+    still run."""
 
     OPEN = "open"
     PAUSED = "paused"
     RUNNING = "running"
+    HELD = "held"
     WAITS = "waits"
     CANCELLED = "cancelled"
     COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What messages of a job wait for.
+
+    why: "dead", behind dead messages, or the job itself waits for what becomes of them; "paused",
+    their topic or another job; "no handler", also no instance at all; "nobody", a message without
+    an owner; "later" and "retry", their instants, which come by themselves. count: how many.
+    msg_id: the first message that they wait for, or that waits itself; ours: that one is of the
+    job; topic: of that one. text: all of it as a sentence.
+    """
+
+    why: Waits
+    count: Capped
+    text: str
+    msg_id: int | None = None
+    ours: bool = True
+    topic: str | None = None
+
+    @property
+    def needs_act(self) -> bool:
+        """Whether that ends only when an operator acts, or an instance is started."""
+        return self.why not in (Waits.LATER, Waits.RETRY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +80,13 @@ class JobInfo:
     """A job; instants are aware UTC.
 
     waiting: messages that are new, or failed and to be tried again; running, done, dead: the
-    others. Of a completed job done and dead are as it ended, and the first two are what was rerun
-    or sent since. rate: how many have ended a second, on average since it was opened.
-    seconds_left: until the others have at that rate. Both are None where that is unknown, as where
-    not all of those were counted. on_complete, object_id, payload (JSON): of the message that is
-    sent; report_id: that message. on_dead: what a dead message means to it.
+    others, all as they are now. completed_done, completed_dead: how they were when it completed;
+    what was rerun since has changed, and then what was purged is missing. holds: what
+    those that wait wait for, as far as that was looked at. rate: how many have ended a second, on
+    average since it was opened; None where nothing of it goes on. seconds_left: until the others
+    have at that rate; None where an operator must act first. Both are None where it is unknown, as
+    where not all of those were counted. on_complete, object_id, payload (JSON): of the message that
+    is sent; report_id: that message. on_dead: what a dead message means to it.
     """
 
     job_id: int
@@ -64,19 +103,34 @@ class JobInfo:
     completed_at: datetime | None
     paused_at: datetime | None
     paused_by: str | None
+    paused_reason: str | None
     on_complete: str | None
     object_id: str | None
     payload: str | None
     on_dead: str
     report_id: int | None
+    completed_done: int | None = None
+    completed_dead: int | None = None
     rate: float | None = None
     seconds_left: float | None = None
+    holds: tuple[Hold, ...] = ()
 
     @property
     def total(self) -> Capped:
-        """All its messages; of a completed one those that had ended then."""
-        ended = self.done + self.dead
-        return ended if self.completed_at is not None else self.waiting + self.running + ended
+        """All its messages; of a completed one with those that were purged since."""
+        now = self.unfinished + self.ended
+        then = (self.completed_done or 0) + (self.completed_dead or 0)
+        return Capped(then) if then > now.count else now
+
+    @property
+    def unfinished(self) -> Capped:
+        """Those that wait or run."""
+        return self.waiting + self.running
+
+    @property
+    def acts(self) -> tuple[Hold, ...]:
+        """Those of `holds` that end only when an operator acts."""
+        return tuple(one for one in self.holds if one.needs_act)
 
     @property
     def ended(self) -> Capped:
@@ -87,13 +141,16 @@ class JobInfo:
     def share(self) -> float | None:
         """How much of it has ended, 0 to 1; of a job without messages 1 as soon as it is over. None
         where not all of them were counted."""
+        if self.completed_at is not None:
+            return None if self.unfinished.more else self._share
         return None if self.total.more and self.ended.count else self._share
 
     @property
     def percent(self) -> str:
         """The same as a text: "62.3". Where not all were counted: "at least 62.3" if it is more of
         those that have ended, "at most 62.3" if of the others, "?" if of both."""
-        ended, others = self.ended.more, (self.waiting + self.running).more
+        others = self.unfinished.more
+        ended = self.ended.more and self.completed_at is None
         if ended and others:
             return "?"
         text = f"{100 * self._share:.1f}"
@@ -104,8 +161,10 @@ class JobInfo:
 
     @property
     def _share(self) -> float:
-        total = self.total.count
-        return self.ended.count / total if total else float(self.completed_at is not None)
+        total, over = self.total.count, self.completed_at is not None
+        if over:
+            return 1.0 - (self.unfinished.count / total if total else 0.0)
+        return self.ended.count / total if total else 0.0
 
 
 def find(
@@ -120,18 +179,24 @@ def find(
     if after is not None:
         where.append(c.job_id < sa.literal(after, sa.BigInteger()))
     query = _query(t).where(*where).order_by(c.job_id.desc()).limit(limit)
-    rows = [_info(conn, t, row, OF_A_LIST) for row in conn.execute(query).all()]
+    world = cache(lambda: World.read(conn, t))
+    how: dict[str, Any] = {"most": OF_A_LIST, "looks": LOOKED_AT_OF_A_LIST, "listed": True}
+    rows = [_info(conn, t, row, world, **how) for row in conn.execute(query).all()]
     return Found(rows, next_after=rows[-1].job_id if len(rows) == limit else None)
 
 
-def show(conn: Connection, t: Tables, job_id: int, *, most: int = COUNTED) -> JobInfo | None:
-    """One job; None if there is no such one."""
+def show(
+    conn: Connection, t: Tables, job_id: int, *, most: int = COUNTED, looks: int = LOOKED_AT
+) -> JobInfo | None:
+    """One job; None if there is no such one. looks: LOOKED_AT, or 0 = what it waits for is not
+    asked."""
     c = JOB_TABLE.of(t).c
     query = _query(t).where(
         c.job_id == sa.literal(job_id, sa.BigInteger()), c.table_name == t.label
     )
     row = conn.execute(query).first()
-    return None if row is None else _info(conn, t, row, most)
+    world = partial(World.read, conn, t)
+    return None if row is None else _info(conn, t, row, world, most=most, looks=looks)
 
 
 def _query(t: Tables) -> sa.Select[Any]:
@@ -143,34 +208,132 @@ def _query(t: Tables) -> sa.Select[Any]:
     return sa.select(*columns, age, now().label("mw_now"))
 
 
-def _info(conn: Connection, t: Tables, row: Any, most: int) -> JobInfo:
+def _info(
+    conn: Connection,
+    t: Tables,
+    row: Any,
+    world: Callable[[], World],
+    *,
+    most: int,
+    looks: int,
+    listed: bool = False,
+) -> JobInfo:
+    """listed: what messages wait for is asked only where none runs."""
     over = row.completed_at is not None
     given = {name: getattr(row, name) for name in (*_INSTANTS, "report_id")}
     given |= {name: shown(getattr(row, name)) for name in _TEXTS if getattr(row, name) is not None}
-    known = {Status.DONE: row.done, Status.FAILED: row.dead} if over else {}
-    counts = jobs.counts(conn, t, row.job_id, most=most, but=frozenset(known))
-    found = {name: Capped(count, count >= most) for name, count in counts.items()}
+    found = _counts(conn, t, row, most)
+    again = found.pop("again").count > 0
+    left, ended = found["waiting"] + found["running"], found["done"] + found["dead"]
+    age, share = row.mw_age, ended
     if over:
-        found["done"], found["dead"] = Capped(row.done or 0), Capped(row.dead or 0)
-    ended, left = found["done"] + found["dead"], found["waiting"] + found["running"]
-    age = row.mw_age
-    if over and row.opened_at is not None:
-        age = (row.completed_at - row.opened_at).total_seconds()
-    known_rate = ended.count and not ended.more and age and age > 0
-    rate = ended.count / float(age) if known_rate else None
-    held = over or row.cancelled_at is not None or row.paused_at is not None
-    runs = rate and left.count and not left.more and not held
+        given |= {"completed_done": row.done or 0, "completed_dead": row.dead or 0}
+        share = Capped(given["completed_done"] + given["completed_dead"])
+        age = None if row.opened_at is None else (row.completed_at - row.opened_at).total_seconds()
+    known_rate = share.count and not share.more and age and age > 0
+    rate = share.count / float(age) if known_rate else None
+    looks = 0 if listed and found["running"].count else looks
+    holds, goes_on = _holds(conn, t, row, found, world, looks=looks, again=again)
+    acts = [one for one in holds if one.needs_act]
+    if not over and left.count and not goes_on:
+        rate = None
+    ends = rate and left.count and not left.more and not acts and not over
+    ends = ends and row.cancelled_at is None and row.paused_at is None
     values: dict[str, Any] = {**dict.fromkeys(_TEXTS), **given, **found}
     return JobInfo(
         job_id=int(row.job_id),
-        state=_state(row, left=left.count, dead=found["dead"].count),
+        state=_state(row, holds=acts, left=left.count, goes_on=goes_on),
         rate=rate,
-        seconds_left=left.count / rate if rate and runs else None,
+        seconds_left=left.count / rate if rate and ends else None,
+        holds=tuple(holds),
         **values,
     )
 
 
-def _state(row: Any, *, left: int, dead: int) -> JobState:
+def _counts(conn: Connection, t: Tables, row: Any, most: int) -> dict[str, Capped]:
+    """How many of each. Of a completed job done ones are counted only if it is not as it was."""
+    over = row.completed_at is not None
+    found = jobs.counts(conn, t, row.job_id, most=most, done=not over)
+    if not over:
+        return found
+    dead = Capped(row.dead or 0)
+    if found["dead"].more and found["dead"].count <= dead.count:
+        found["dead"] = dead
+    found["done"] = Capped(row.done or 0)
+    if found["waiting"].count or found["running"].count or found["dead"] != dead:
+        found["done"] = jobs.counts(conn, t, row.job_id, most=most)["done"]
+    return found
+
+
+# --- What holds a job.
+
+_HOLDS = (Waits.DEAD, Waits.PAUSED, Waits.NO_HANDLER, Waits.NOBODY, Waits.LATER, Waits.RETRY)
+
+
+def _holds(
+    conn: Connection,
+    t: Tables,
+    row: Any,
+    found: dict[str, Capped],
+    world: Callable[[], World],
+    *,
+    looks: int,
+    again: bool,
+) -> tuple[list[Hold], bool]:
+    """What messages of a job wait for; and whether any of them goes on, as far as is known."""
+    waiting, running = found["waiting"], found["running"].count
+    if row.paused_at is not None and row.completed_at is None:
+        return [], running > 0
+    if not looks:
+        return [], True
+    if not waiting.count:
+        return _at_the_end(conn, t, row, found, world), True
+    holding = pauses.holding(t) if pauses.jobs(conn, t) else t
+    how: dict[str, Any] = {"most": looks, "retries": again}
+    groups = remaining.of_job(conn, holding, int(row.job_id), world(), **how)
+    more = waiting.more or sum(one.number for one in groups) < waiting.count
+    holds = [_hold(one, more) for one in groups if one.waits in _HOLDS]
+    return holds, running > 0 or any(one.waits not in _HOLDS for one in groups)
+
+
+def _at_the_end(
+    conn: Connection, t: Tables, row: Any, found: dict[str, Capped], world: Callable[[], World]
+) -> list[Hold]:
+    """What holds a sealed job of which nothing is unfinished and that has not completed."""
+    if found["running"].count or row.sealed_at is None or row.completed_at is not None:
+        return []
+    if row.on_dead == jobs.WAIT and row.cancelled_at is None and found["dead"].count:
+        dead = jobs.given_up(conn, t, row.job_id)
+        if dead.count:
+            it = "it is" if dead.count == 1 and not dead.more else "they are"
+            text = f"it waits for {_many(dead, 'dead message')}, until {it} rerun or discarded"
+            return [Hold(Waits.DEAD, dead, text)]
+    if world().works:
+        return []
+    text = "all of it has ended, and no instance lives to complete it; start one"
+    return [Hold(Waits.NO_HANDLER, Capped(0), text)]
+
+
+def _hold(one: OfJob, more: bool) -> Hold:
+    count, rows = Capped(one.number, more), Capped(one.rows, more)
+    wait = f"{count} wait{'s' if one.number == 1 and not more else ''}"
+    after = "" if one.seconds is None else f", the first for {span(one.seconds)}"
+    first = f"such as message {one.msg_id}"
+    text = {
+        Waits.DEAD: f"{wait} behind {_many(rows, 'dead message')}, {first}",
+        Waits.NOBODY: f"{wait} for {_many(rows, 'message')} without an owner, {first}: {one.text}",
+        Waits.LATER: f"{wait} until due{after}",
+        Waits.RETRY: f"{wait} for the next try of a failed one{after}",
+    }.get(one.waits, f"{wait}: {one.text}")
+    topic = None if one.topic == pauses.HELD else one.topic
+    return Hold(one.waits, count, text, one.msg_id, one.here, topic)
+
+
+def _many(count: Capped, thing: str) -> str:
+    return f"{count} {thing}s" if count.more else plural(count.count, thing)
+
+
+def _state(row: Any, *, holds: Sequence[Hold], left: int, goes_on: bool) -> JobState:
     if row.cancelled_at is not None:
         return JobState.CANCELLED
     if row.completed_at is not None:
@@ -179,4 +342,7 @@ def _state(row: Any, *, left: int, dead: int) -> JobState:
         return JobState.PAUSED
     if row.sealed_at is None:
         return JobState.OPEN
-    return JobState.WAITS if dead and not left else JobState.RUNNING
+    if not left:
+        by_dead = any(one.why == Waits.DEAD for one in holds)
+        return JobState.WAITS if by_dead else JobState.HELD if holds else JobState.RUNNING
+    return JobState.HELD if holds and not goes_on else JobState.RUNNING

@@ -23,9 +23,10 @@ from msgworker.queries.explain import (
     verdict,
 )
 from msgworker.queries.instances import InstanceInfo, Life
-from msgworker.store import pauses
+from msgworker.store import jobs, pauses
 from msgworker.store.recover import undated
 from msgworker.table import JOB, Cols, Tables
+from msgworker.table.indexes import job_msg_id
 from msgworker.table.tables import ONE, ZERO
 
 # A message waits for what holds its object: the running message if there is one, else the head.
@@ -86,7 +87,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     instants: dict[Waits, float] = {}
     due_heads = 0
     for one in groups:
-        found = verdict(_facts_of(one, asked), world)
+        found = verdict(_facts_of(one, _unseen(asked)), world)
         waits = found.left_as
         assert waits is not None  # it is unfinished, and the head of its object
         by[waits] += int(one.number)
@@ -119,7 +120,7 @@ def _example(
 ) -> Example:
     asked, head, owner = world.asked, int(one.head or 0), _name(one.owner)
     assert asked is not None
-    facts = replace(_facts_of(one, asked), owner=owner, dated=dated)
+    facts = replace(_facts_of(one, _unseen(asked)), owner=owner, dated=dated)
     info = messages.show(conn, t, head) if found is Verdict.HELD else None
     if info is not None and info.job_id is not None:
         paused = pauses.read_jobs(conn, t, job_id=info.job_id)
@@ -154,12 +155,16 @@ def _better(one: _Group, known: _Group) -> bool:
     return (one.owner is not None, one.head or 0) < (known.owner is not None, known.head or 0)
 
 
-def _facts_of(one: _Group, asked: Asked) -> Facts:
+def _unseen(asked: Asked) -> str:
+    """Why the instance that asks does not look at what is not in its slice."""
+    if asked.job is None:
+        return "its scope does not look where it stands"
+    return f"it is not of job {asked.job}: a worker, or a drain without --job, handles it"
+
+
+def _facts_of(one: _Group, unseen: str) -> Facts:
     state = State.NEW if one.status == Status.NEW else State.FAILED
     state = state if one.tries_left else State.DEAD
-    unseen = "its scope does not look where it stands"
-    if asked.job is not None:
-        unseen = f"it is not of job {asked.job}: a worker, or a drain without --job, handles it"
     return Facts(
         status=State.PROCESSING if one.status == Status.PROCESSING else state,
         topic=topic_of(one.topic),
@@ -180,6 +185,91 @@ def _of_job(conn: Connection, t: Tables, job: int) -> int:
         return query.where(*_of_the_job(m, "job_id"), t.unfinished(m))
 
     return int(conn.execute(t.built("left_of_job", build), {"mw_slice": [job]}).scalar_one())
+
+
+# ---------------------------------------------------------------- of a job
+
+
+class OfJob(NamedTuple):
+    """Messages of a job that wait for the same. number: how many; rows: for how many messages, of
+    which msg_id is the first; here: those are of the job. topic: of those. text: why they do not
+    run. seconds: until the first of them is due."""
+
+    waits: Waits
+    here: bool
+    topic: str
+    text: str
+    number: int
+    rows: int
+    msg_id: int
+    seconds: float | None
+
+
+def of_job(
+    conn: Connection, t: Tables, job_id: int, world: World, *, most: int, retries: bool
+) -> list[OfJob]:
+    """What those of a job wait for that do not run: of the `most` oldest and newest at least, the
+    most first. retries: some of them have failed. t: see `pauses.holding`."""
+    statement = t.built(("left_of_a_job", most, retries), partial(_sampled, t, most, retries))
+    found: dict[tuple[Any, ...], OfJob] = {}
+    for row in fetch(conn, statement, {"mw_job": job_id, "mw_slice": [job_id]}):
+        one = _Group._make(row)
+        facts = replace(_facts_of(one, ""), owner=_name(one.owner))
+        why = verdict(facts, world)
+        assert why.left_as is not None  # it is unfinished, and the head of its object
+        mine = OfJob(
+            why.left_as,
+            bool(one.here),
+            shown(facts.topic),
+            sentence(why, facts, world),
+            int(one.number),
+            int(one.heads),
+            int(one.head or 0),
+            None if one.past is None or one.due else max(0.0, -float(one.past)),
+        )
+        key = (mine.waits, mine.here, mine.topic if mine.waits in BY_TOPIC else "")
+        found[key] = _both(found[key], mine) if key in found else mine
+    return sorted(found.values(), key=lambda one: (-one.number, one.msg_id))
+
+
+BY_TOPIC = (Waits.PAUSED, Waits.NO_HANDLER)
+"""Of these each topic is counted for itself."""
+
+
+def _both(one: OfJob, two: OfJob) -> OfJob:
+    first = min(one, two, key=lambda each: each.msg_id)
+    soon = [each.seconds for each in (one, two) if each.seconds is not None]
+    number, rows = one.number + two.number, one.rows + two.rows
+    return first._replace(number=number, rows=rows, seconds=min(soon, default=None))
+
+
+def _sampled(t: Tables, most: int, retries: bool) -> Any:
+    """As `_statement`, of the oldest and the newest that wait of a job."""
+    ends = [_end(t, status, newest, most // 2) for status in _WAITING for newest in (False, True)]
+    s = sa.union(*ends[: None if retries else 2]).subquery("s").c
+    each = sa.case((s.o.is_(None), s.i))  # without an object it waits for itself
+    grouped = sa.select(s.o, sa.func.min(s.i).label("i"), sa.func.count().label("n"))
+    g = grouped.group_by(s.o, each).subquery("g")
+    one = sa.func.coalesce(_running(t, g.c.o), _lowest(t, g.c.o), g.c.i)
+    f = sa.select(one.label("i"), g.c.n).subquery("f")
+    h = t.cols(t.message.alias("h"))
+    rows = _facts(t, h, f.c.n, "job_id")
+    return _grouped(t, rows.select_from(f.join(h.msg_id.table, h.msg_id == f.c.i)))
+
+
+_WAITING = (Status.NEW, Status.FAILED)
+
+
+def _end(t: Tables, status: Status, newest: bool, most: int) -> sa.Select[Any]:
+    source = t.message.alias("m")
+    m = t.cols(source)
+    job = bindparam("mw_job", type_=sa.BigInteger())
+    is_dead = False if status is Status.FAILED else None
+    query = jobs.of_status(t, job, status, is_dead=is_dead, source=source)
+    query = query.with_only_columns(t.object_key(m).label("o"), m.msg_id.label("i"))
+    key = job_msg_id(t, m)
+    some = query.order_by(key.desc() if newest else key).limit(sa.literal_column(str(most)))
+    return sa.select(*some.subquery().c)
 
 
 # ---------------------------------------------------------------- the statement
@@ -207,19 +297,28 @@ def _of_objects(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
         grouped = entries.with_only_columns(key.label("o"), least, sa.func.count().label("n"))
         grouped = grouped.group_by(key)
     g = grouped.subquery("g")
-    source = t.message.alias("r")
-    r = t.cols(source)
-    running = t.hinted(sa.select(r.msg_id), source, "guard").where(t.runs(r, g.c.o))
-    first: ColumnElement[Any] = g.c.i
-    if role == "job_id":  # the first one of the object may be of another job
-        source = t.message.alias("x")
-        x = t.cols(source)
-        lowest: Any = t.hinted(sa.select(sa.func.min(t.open_msg_id(x))), source, "object")
-        first = lowest.where(t.open_object(x) == g.c.o, t.open_rows(x)).scalar_subquery()
-    one = sa.func.coalesce(running.limit(1).scalar_subquery(), first)
+    # Of a job the first one of the object may be of another job.
+    first = _lowest(t, g.c.o) if role == "job_id" else g.c.i
+    one = sa.func.coalesce(_running(t, g.c.o), first)
     f = sa.select(one.label("i"), g.c.n).subquery("f")
     h = t.cols(t.message.alias("h"))
     return _facts(t, h, f.c.n, role).select_from(f.join(h.msg_id.table, h.msg_id == f.c.i))
+
+
+def _running(t: Tables, key: ColumnElement[Any]) -> Any:
+    """The running message of an object."""
+    source = t.message.alias("r")
+    r = t.cols(source)
+    running = t.hinted(sa.select(r.msg_id), source, "guard").where(t.runs(r, key))
+    return running.limit(1).scalar_subquery()
+
+
+def _lowest(t: Tables, key: ColumnElement[Any]) -> Any:
+    """The lowest unfinished message of an object."""
+    source = t.message.alias("x")
+    x = t.cols(source)
+    lowest: Any = t.hinted(sa.select(sa.func.min(t.open_msg_id(x))), source, "object")
+    return lowest.where(t.open_object(x) == key, t.open_rows(x)).scalar_subquery()
 
 
 def _without_object(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:

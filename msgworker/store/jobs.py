@@ -25,7 +25,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from msgworker.db import UtcDateTime, now
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.payload import encode
-from msgworker.store.bounded import discarded
+from msgworker.store.bounded import SCAN, Capped, discarded
 from msgworker.store.rows import MIN_ID
 from msgworker.store.schedules import object_of
 from msgworker.store.send import insert_one, row_values
@@ -38,6 +38,8 @@ PART = 1_000_000
 """The most messages that one statement counts when a job completes."""
 LOOKED_AT = 200
 """The most jobs of one look for those that have ended."""
+DEAD_LOOKED_AT = 10_000
+"""The most dead messages of a job of which is asked whether they were discarded."""
 _BIG = sa.BigInteger()
 
 
@@ -142,16 +144,18 @@ def cancel(conn: Connection, t: Tables, job_id: int) -> bool:
     return bool(done.rowcount)
 
 
-def pause(conn: Connection, t: Tables, job_id: int, by: str) -> bool:
+def pause(conn: Connection, t: Tables, job_id: int, by: str, why: str | None) -> bool:
     """Let no message of a job start; False if that is so, or it has completed."""
 
     def build() -> sa.Update:
         job = JOB_TABLE.of(t)
         where = (*_this(t), job.c.completed_at.is_(None), job.c.paused_at.is_(None))
-        values = {"paused_at": now(), "paused_by": bindparam("mw_by", type_=sa.String())}
-        return sa.update(job).where(*where).values(values)
+        text = sa.String()
+        who = {"paused_by": bindparam("mw_by", type_=text)}
+        who["paused_reason"] = bindparam("mw_why", type_=text)
+        return sa.update(job).where(*where).values({"paused_at": now(), **who})
 
-    this = {"mw_job": job_id, "mw_by": by} | _of(t)
+    this = {"mw_job": job_id, "mw_by": by, "mw_why": why} | _of(t)
     return bool(conn.execute(t.built("job_pause", build), this).rowcount)
 
 
@@ -161,7 +165,7 @@ def resume(conn: Connection, t: Tables, job_id: int) -> bool:
     def build() -> sa.Update:
         job = JOB_TABLE.of(t)
         nothing: ColumnElement[Any] = sa.null()
-        values = {"paused_at": nothing, "paused_by": nothing}
+        values = dict.fromkeys(("paused_at", "paused_by", "paused_reason"), nothing)
         return sa.update(job).where(*_this(t), job.c.paused_at.is_not(None)).values(values)
 
     done = conn.execute(t.built("job_resume", build), {"mw_job": job_id} | _of(t))
@@ -308,7 +312,7 @@ def ended_of(
     def build(status: Status) -> Any:
         source = t.message.alias()
         c = t.cols(source)
-        query = _of_status(t, bindparam("mw_job", type_=_BIG), status, source=source)
+        query = of_status(t, bindparam("mw_job", type_=_BIG), status, source=source)
         query = query.with_only_columns(c.msg_id.label("i"))
         if status is Status.FAILED:
             query = query.where(sa.not_(t.tries_left(c)))
@@ -329,36 +333,67 @@ def ended_of(
 
 
 def counts(
-    conn: Connection, t: Tables, job_id: int, *, most: int, but: frozenset[Status] = frozenset()
-) -> dict[str, int]:
-    """How many messages of a job wait, run, are done and dead, up to `most` of each; those at the
-    statuses of `but` are not counted, failed ones that are to be tried again excepted."""
+    conn: Connection, t: Tables, job_id: int, *, most: int, done: bool = True
+) -> dict[str, Capped]:
+    """How many messages of a job wait, run, are done and dead, up to `most` of each; "again": how
+    many of those that wait have failed. done: False = done ones are not counted. It reads as many
+    entries of the index, and of failed and dead ones SCAN at least."""
+    scan = max(most, SCAN)
 
     def build() -> sa.Select[Any]:
         job = bindparam("mw_job", type_=_BIG)
-        parts = [
-            _counted(_of_status(t, job, status), most)
-            for status in (Status.NEW, Status.PROCESSING, Status.DONE)
-            if status not in but
-        ]
-        parts.append(_counted(_of_status(t, job, Status.FAILED, is_dead=False), most))
-        if Status.FAILED not in but:
-            parts.append(_counted(_of_status(t, job, Status.FAILED, is_dead=True), most))
-        return sa.select(*parts)
+        statuses = (Status.NEW, Status.PROCESSING, *([Status.DONE] if done else []))
+        parts = [_count_of(of_status(t, job, status), most) for status in statuses]
+        source = t.message.alias()
+        again = sa.case((t.tries_left(t.cols(source)), ONE), else_=ZERO)
+        failed = of_status(t, job, Status.FAILED, source=source)
+        failed = failed.with_only_columns(again.label("a")).limit(sa.literal_column(str(scan)))
+        f = failed.subquery("f").c
+        both = sa.select(sa.func.count().label("n"), sa.func.sum(f.a).label("a")).subquery("g").c
+        return sa.select(both.n, both.a, *parts)
 
-    row = conn.execute(t.built(("job_counts", most, but), build), {"mw_job": job_id}).one()
-    found = [int(count) for count in row]
-    done = 0 if Status.DONE in but else found[2]
-    again, dead = (found[-1], 0) if Status.FAILED in but else found[-2:]
-    return {"waiting": min(most, found[0] + again), "running": found[1], "done": done, "dead": dead}
+    row = conn.execute(t.built(("job_counts", most, done), build), {"mw_job": job_id}).one()
+    at = _Counted(*(int(count or 0) for count in row))
+    cut, waiting, dead = at.failed == scan, at.new + at.again, at.failed - at.again
+    return {
+        "waiting": Capped(min(most, waiting), waiting >= most or cut),
+        "running": Capped(at.running, at.running >= most),
+        "done": Capped(at.done, at.done >= most),
+        "dead": Capped(min(most, dead), dead >= most or cut),
+        "again": Capped(at.again, cut),
+    }
 
 
-def _counted(query: sa.Select[Any], most: int) -> Any:
+class _Counted(NamedTuple):
+    failed: int
+    again: int
+    new: int = 0
+    running: int = 0
+    done: int = 0
+
+
+def given_up(conn: Connection, t: Tables, job_id: int) -> Capped:
+    """How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT."""
+
+    def build() -> Any:
+        source = t.message.alias()
+        c = t.cols(source)
+        by_hand = sa.case((discarded(t, c), ONE), else_=ZERO).label("d")
+        job = bindparam("mw_job", type_=_BIG)
+        dead = of_status(t, job, Status.FAILED, is_dead=True, source=source)
+        first = dead.with_only_columns(by_hand).limit(sa.literal_column(str(DEAD_LOOKED_AT)))
+        return sa.select(sa.func.count(), sa.func.sum(first.subquery("d").c.d))
+
+    looked, by_hand = conn.execute(t.built("job_given_up", build), {"mw_job": job_id}).one()
+    return Capped(int(looked or 0) - int(by_hand or 0), looked == DEAD_LOOKED_AT)
+
+
+def _count_of(query: sa.Select[Any], most: int) -> Any:
     inner = query.limit(sa.literal_column(str(most))).subquery()
     return sa.select(sa.func.count()).select_from(inner).scalar_subquery()
 
 
-def _of_status(
+def of_status(
     t: Tables,
     job: ColumnElement[int],
     status: Status,

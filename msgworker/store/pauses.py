@@ -82,17 +82,24 @@ MOST_JOBS = 1000
 
 @dataclass(frozen=True, slots=True)
 class PausedJob:
-    """A job that is paused, and has not completed. paused_by: None where plain SQL has paused
-    it."""
+    """A job that is paused, and has not completed. paused_by: None where plain SQL has paused it;
+    paused_reason: None where none was given."""
 
     job_id: int
     name: str
     paused_at: datetime
     paused_by: str | None
+    paused_reason: str | None
+
+    @property
+    def told(self) -> str:
+        """By whom and why: "paused by ann: the bank is closed"."""
+        why = f": {self.paused_reason}" if self.paused_reason else ""
+        return f"paused by {self.paused_by or 'plain SQL'}{why}"
 
     @property
     def text(self) -> str:
-        return f"job {self.job_id} is paused by {self.paused_by or 'plain SQL'}"
+        return f"job {self.job_id} is {self.told}"
 
 
 def holding(t: Tables, paused: Container[str] = (HELD,)) -> Tables:
@@ -119,8 +126,8 @@ def read_jobs(conn: Connection, t: Tables, *, job_id: int | None = None) -> list
         return []
     c = JOB_TABLE.of(t).c
     at = real_instant(c.paused_at).label("paused_at")
-    query = _paused_jobs(t).add_columns(c.name, at, c.paused_by).order_by(c.job_id.desc())
-    query = query.limit(MOST_JOBS)
+    query = _paused_jobs(t).add_columns(c.name, at, c.paused_by, c.paused_reason)
+    query = query.order_by(c.job_id.desc()).limit(MOST_JOBS)
     if job_id is not None:
         query = query.where(c.job_id == sa.literal(job_id, sa.BigInteger()))
     try:

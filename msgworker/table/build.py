@@ -385,6 +385,7 @@ def _job(database: Database) -> Iterable[sa.Column[Any]]:
     instants = ("sealed_at", "cancelled_at", "completed_at", "paused_at")
     yield from (sa.Column(name, UtcDateTime()) for name in instants)
     yield sa.Column("paused_by", plain_text(MAX_ACTOR))
+    yield sa.Column("paused_reason", plain_text(MAX_REASON))
     yield from (sa.Column(name, sa.BigInteger()) for name in ("report_id", "done", "dead"))
 
 

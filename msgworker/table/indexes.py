@@ -283,6 +283,13 @@ def job_status(t: Tables, c: Cols) -> ColumnElement[int]:
     return _if_of_a_job(t, c, c.status)
 
 
+def job_msg_id(t: Tables, c: Cols) -> ColumnElement[int]:
+    """The msg_id of a message that belongs to a job, by which the index has those of a status."""
+    if t.database.partial_indexes or t.database.case_index == "column":
+        return c.msg_id
+    return _if_of_a_job(t, c, c.msg_id)
+
+
 def add_job_index(t: Tables) -> None:
     """Attach the index, and the generated column that it is on, to the message table."""
     c = t.cols()

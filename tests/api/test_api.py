@@ -338,10 +338,15 @@ def test_jobs_are_listed_read_sealed_and_cancelled(app, client):
     assert client.post("/messages", json={"topic": "t", "job": jobs[1].job_id}).status_code == 200
     found = client.get(f"/messages?job={jobs[1].job_id}").json()["items"]
     assert [one["job_id"] for one in found] == [jobs[1].job_id]
-    for verb, state in (("pause", "paused"), ("resume", "running")):
+    for verb, state in (("pause", "paused"), ("resume", "held")):
         assert client.post(f"{path}/{verb}", json={"dry_run": True}).json()["changed"] == 1
         assert client.post(f"{path}/{verb}", json={"reason": "month end"}).json()["changed"] == 1
-        assert client.get(path).json()["state"] == state
+        one = client.get(path).json()
+        why = "month end" if verb == "pause" else None
+        assert (one["state"], one["paused_reason"]) == (state, why)
+    (hold,) = one["holds"]
+    assert (hold["why"], hold["count"]["count"]) == ("no handler", 2)
+    assert "no instance lives" in hold["text"]
     assert client.post("/jobs/99/pause", json={}).status_code == 404
     assert client.post(f"{path}/cancel", json={"dry_run": True}).json()["changed"] == 2
     assert client.post(f"{path}/cancel", json={"reason": "wrong"}).json()["changed"] == 2

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from msgworker import App
+import pytest
+
+from msgworker import App, MessageTable
+from msgworker.cli import jobs
+from tests.support.leases import registered
 from tests.support.programs import AT, Cli, sql
 
 
@@ -38,7 +42,7 @@ def test_there_is_no_job(crm: Cli) -> None:
 def test_jobs_are_listed_and_shown(crm: Cli, folder: Path) -> None:
     job_id = opened(folder)
     listed = crm("jobs", *AT)
-    assert "month end  running        3        0     0     0  0.0" in listed.stdout
+    assert "month end  held         3        0     0     0  0.0" in listed.stdout
     shown = crm("jobs", "show", str(job_id), *AT)
     assert "progress: [....................] 0.0 %, 0 of 3" in shown.stdout
     assert "by anna" in shown.stdout
@@ -51,6 +55,20 @@ def test_jobs_are_listed_and_shown(crm: Cli, folder: Path) -> None:
     assert crm("list", "--job", "99", *AT).exit_code == 5
 
 
+def alive(folder: Path) -> None:
+    app = App(f"sqlite:///{folder / 'crm.db'}")
+    registered(app, "alive-1")
+    app.engine.dispose()
+
+
+def lines_of(crm: Cli, job: int | str) -> tuple[dict[str, str], list[str]]:
+    """Of `jobs show`: what it says by name, and the commands that it offers."""
+    shown, _, ways = crm("jobs", "show", str(job), *AT).stdout.partition("what can be done:\n")
+    lines = (line.partition(": ") for line in shown.splitlines())
+    commands = [line.strip().partition("#")[0].strip() for line in ways.splitlines()]
+    return {name: text for name, _, text in lines}, commands
+
+
 def test_a_watch_ends_with_the_job(crm: Cli, folder: Path) -> None:
     job_id = opened(folder)
     ended(folder, -1)
@@ -58,6 +76,119 @@ def test_a_watch_ends_with_the_job(crm: Cli, folder: Path) -> None:
     done = crm("jobs", "show", str(job_id), "--watch", *AT)
     assert done.exit_code == 1
     assert "3 of 3, 3 dead, completed" in done.stdout
+
+
+def test_a_watch_goes_by_what_was_rerun_since(crm: Cli, folder: Path) -> None:
+    job_id = str(opened(folder))
+    sql(folder, "UPDATE msgworker_message SET status = 2 WHERE msg_id > 1")
+    sql(folder, "UPDATE msgworker_message SET status = -1, error_try_times = 3 WHERE msg_id = 1")
+    sql(folder, "UPDATE msgworker_job SET completed_at = opened_at, done = 2, dead = 1")
+    watch = ("jobs", "show", job_id, "--watch", *AT)
+    shown = crm(*watch)
+    assert shown.exit_code == 1
+    assert "messages: when it completed: 2 done, 1 dead\n" in shown.stdout
+    said, ways = lines_of(crm, job_id)
+    assert said["state"] == "completed"
+    assert ways == [f"msgworker rerun --job {job_id}"]
+    assert crm("rerun", "--job", job_id, *AT).exit_code == 0
+    said, ways = lines_of(crm, job_id)
+    now = "when it completed: 2 done, 1 dead; now: 1 waiting, 0 running, 2 done, 0 dead"
+    assert said["messages"] == now
+    assert said["progress"].startswith("[#############.......] 66.7 %, 2 of 3, completed")
+    assert ways[-1] == f"msgworker cancel --job {job_id} --reason TEXT"
+    sql(folder, "UPDATE msgworker_message SET status = 2")
+    shown = crm(*watch)
+    assert shown.exit_code == 0
+    assert "; now: 0 waiting, 0 running, 3 done, 0 dead\n" in shown.stdout
+    (one,) = json.loads(crm("jobs", "--json", *AT).stdout)["jobs"]
+    counts = [one[name] for name in ("done", "dead", "completed_done", "completed_dead", "total")]
+    assert counts == [3, 0, 2, 1, 3]
+
+
+def test_a_watch_waits_for_what_was_rerun(
+    crm: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = str(opened(folder))
+    ended(folder, 0)
+    sql(folder, "UPDATE msgworker_job SET completed_at = opened_at, done = 3, dead = 0")
+    monkeypatch.setattr(jobs, "sleep", lambda seconds: ended(folder, 2))
+    shown = crm("jobs", "show", job_id, "--watch", *AT)
+    assert (shown.exit_code, "3 of 3, completed" in shown.stdout) == (0, True)
+    assert "0 of 3, completed, no instance lives" not in shown.stderr
+    assert "0 of 3, completed" in shown.stderr
+
+
+def test_each_state_of_a_job_says_what_can_be_done(crm: Cli, folder: Path) -> None:
+    job = str(opened(folder))
+    pause, cancel = f"msgworker jobs pause {job}", f"msgworker jobs cancel {job} --reason TEXT"
+    discard = f"msgworker discard --job {job} --reason TEXT"
+    said, ways = lines_of(crm, job)
+    assert said["state"].startswith("held: 3 wait: no instance lives that works on this table;")
+    assert ways == ["msgworker run pkg.module:app", pause, discard, cancel]
+    alive(folder)
+    said, ways = lines_of(crm, job)
+    assert (said["state"], ways) == ("running", [pause, discard, cancel])
+    crm("pause", "settle", "--actor", "anna", *AT)
+    said, ways = lines_of(crm, job)
+    assert said["state"] == "held: 3 wait: topic settle is paused by anna"
+    assert ways == ["msgworker resume settle", pause, discard, cancel]
+    sql(folder, "UPDATE msgworker_job SET sealed_at = NULL")
+    said, ways = lines_of(crm, job)
+    assert said["state"] == "open: 3 wait: topic settle is paused by anna"
+    assert ways[2] == f"msgworker jobs seal {job}"
+    crm("resume", "settle", *AT)
+    crm("jobs", "seal", job, *AT)
+    crm("jobs", "pause", job, "--reason", "the bank\x1b is closed", "--actor", "anna", *AT)
+    said, ways = lines_of(crm, job)
+    assert said["state"] == "paused by anna: the bank\\x1b is closed"
+    assert said["paused"].endswith(" by anna: the bank\\x1b is closed")
+    assert ways == [f"msgworker jobs resume {job}", discard, cancel]
+    (one,) = json.loads(crm("jobs", "--json", *AT).stdout)["jobs"]
+    assert (one["paused_by"], one["paused_reason"]) == ("anna", "the bank\\x1b is closed")
+    crm("jobs", "resume", job, *AT)
+    sql(folder, "UPDATE msgworker_job SET on_dead = 'wait'")
+    ended(folder, -1)
+    said, ways = lines_of(crm, job)
+    waits = "waits: it waits for 3 dead messages, until they are rerun or discarded"
+    assert said["state"] == waits
+    assert said["progress"].endswith("3 of 3, 3 dead, waits")
+    dead = f"msgworker discard --job {job} --status dead --reason TEXT"
+    assert ways == [f"msgworker rerun --job {job}", dead, cancel]
+    assert crm(*dead.split()[1:-1], "paid by hand", "--yes", *AT).exit_code == 0
+    assert crm("drain", "crm:app", "--linger", "0", "--quiet").exit_code == 0
+    said, ways = lines_of(crm, job)
+    assert said["messages"] == "when it completed: 0 done, 3 dead"
+    crm("jobs", "cancel", str(opened(folder, 1)), "--reason", "wrong", "--yes", *AT)
+    assert lines_of(crm, int(job) + 1)[1] == [f"msgworker rerun --job {int(job) + 1}"]
+
+
+def test_a_job_behind_a_dead_message_of_another(crm: Cli, folder: Path) -> None:
+    app = App(f"sqlite:///{folder / 'crm.db'}", table=MessageTable(on_dead="block"))
+    app.create_schema()
+    with app.engine.begin() as conn, app.job("a", conn=conn) as job:
+        first = app.send(conn, "settle", {}, object_id="C-1")
+        app.send(conn, "settle", {}, object_id="C-1", job=job)
+    change = "UPDATE msgworker_message SET status = -1, error_try_times = 3"
+    sql(folder, f"{change}, last_error = 'ValueError: no' WHERE msg_id = {first}")
+    registered(app, "alive-1")
+    app.engine.dispose()
+    at = ("--url", f"sqlite:///{folder / 'crm.db'}", "--on-dead", "block")
+    shown = crm("jobs", "show", str(job.job_id), *at).stdout
+    assert f"state: held: 1 waits behind 1 dead message, such as message {first}\n" in shown
+    assert f"msgworker rerun {first} " in shown
+    assert f"msgworker discard {first} --reason TEXT " in shown
+    (one,) = json.loads(crm("jobs", "--json", *at).stdout)["jobs"]
+    assert one["holds"] == [
+        {
+            "why": "dead",
+            "count": 1,
+            "at_least": False,
+            "text": f"1 waits behind 1 dead message, such as message {first}",
+            "msg_id": first,
+            "ours": False,
+            "topic": "settle",
+        }
+    ]
 
 
 def test_a_job_is_cancelled_with_its_messages(crm: Cli, folder: Path) -> None:
@@ -69,7 +200,9 @@ def test_a_job_is_cancelled_with_its_messages(crm: Cli, folder: Path) -> None:
     done = crm("jobs", "cancel", job_id, "--reason", "wrong month", "--yes", *AT)
     assert done.stdout == f"cancelled job {job_id}: 3 messages\n"
     assert sql(folder, "SELECT status FROM msgworker_message") == [(-1,)] * 3
-    assert "state: cancelled" in crm("jobs", "show", job_id, *AT).stdout
+    said, ways = lines_of(crm, job_id)
+    assert said["state"].startswith("cancelled: all of it has ended, and no instance lives to")
+    assert ways == ["msgworker run pkg.module:app", f"msgworker rerun --job {job_id}"]
 
 
 def test_a_job_without_messages_may_be_cancelled(crm: Cli, folder: Path) -> None:
@@ -96,16 +229,14 @@ def test_only_a_job_that_moves_has_a_rate(crm: Cli, folder: Path) -> None:
     job_id = str(opened(folder))
     sql(folder, "UPDATE msgworker_message SET status = 2 WHERE msg_id = 1")
     sql(folder, "UPDATE msgworker_job SET opened_at = '2026-01-01 00:00:00', on_dead = 'wait'")
-    show = ("jobs", "show", job_id, *AT)
-    assert " left" in crm(*show).stdout
-    assert "it waits until" not in crm(*show).stdout
+    assert lines_of(crm, job_id)[0]["progress"].endswith("1 of 3, held")
+    alive(folder)
+    assert lines_of(crm, job_id)[0]["progress"].endswith(" left")
     crm("jobs", "pause", job_id, *AT)
-    assert "1 of 3, paused\n" in crm(*show).stdout
+    assert lines_of(crm, job_id)[0]["progress"].endswith("1 of 3, paused")
     crm("jobs", "resume", job_id, *AT)
     ended(folder, -1)
-    shown = crm(*show).stdout
-    assert "3 of 3, 3 dead, waits\n" in shown
-    assert "dead messages: it waits until they are rerun or discarded\n" in shown
+    assert lines_of(crm, job_id)[0]["progress"].endswith("3 of 3, 3 dead, waits")
 
 
 def test_a_message_says_to_which_job_it_belongs(crm: Cli, folder: Path) -> None:
@@ -134,10 +265,12 @@ def test_a_job_is_paused_and_resumed(crm: Cli, folder: Path) -> None:
     shown = crm("jobs", "show", job_id, *AT).stdout
     assert "state: paused" in shown
     assert " by anna" in shown.partition("paused: ")[2].splitlines()[0]
-    assert f"job {job_id}, month end: paused by anna" in crm("status", *AT).stdout
+    told = f"job {job_id}, month end: paused by anna: the bank is closed"
+    assert told in crm("status", *AT).stdout
     (one,) = json.loads(crm("status", "--json", *AT).stdout)["paused_jobs"]
-    assert (one["job_id"], one["paused_by"]) == (int(job_id), "anna")
-    assert f"job {job_id} is paused by anna" in crm("explain", "1", *AT).stdout
+    who = (one["job_id"], one["paused_by"], one["paused_reason"])
+    assert who == (int(job_id), "anna", "the bank is closed")
+    assert f"job {job_id} is paused by anna: the bank" in crm("explain", "1", *AT).stdout
     done = crm("jobs", "resume", job_id, "--json", *AT)
     assert json.loads(done.stdout)["resumed"] == 1
     assert crm("jobs", "resume", job_id, *AT).exit_code == 5
@@ -172,6 +305,7 @@ def test_what_is_asked_wrongly(crm: Cli) -> None:
     for args, says in (
         (("stop", "1"), "unknown action"),
         (("show",), "by its id"),
+        (("17",), "msgworker jobs show 17"),
         (("--watch",), "--watch is for one job"),
         (("--reason", "x"), "what is to be done"),
         (("show", "x"), "whole number"),

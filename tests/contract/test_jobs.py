@@ -20,6 +20,7 @@ from msgworker.ops.repairs import Repairs
 from msgworker.queries import jobs as progress
 from msgworker.store import jobs
 from msgworker.table import JOB_TABLE
+from tests.support.leases import registered
 from tests.support.refusing import refuse
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import in_thread, until
@@ -51,6 +52,26 @@ def opened(app: Any, count: int = 2, *, seals: bool = True, **options: Any) -> A
         if seals:
             job.seal()
     return job
+
+
+def alive(app: Any, name: str = "alive-1", **options: Any) -> None:
+    """An instance lives, which handles every topic."""
+    registered(app, name, ttl=3600.0, **options)
+
+
+def dies(app: Any, *ids: int) -> None:
+    for msg_id in ids:
+        edit(app, msg_id, status=-1, error_try_times=DEAD, last_error="ValueError: no")
+
+
+def held(app: Any, job: Any) -> tuple[str, list[tuple[str, int]]]:
+    """Its state, and what holds how many of it."""
+    found = app.ops.job(job.job_id)
+    (listed,) = [one for one in app.ops.jobs() if one.job_id == job.job_id]
+    assert listed.state == found.state
+    if found.acts:
+        assert (found.seconds_left, listed.seconds_left) == (None, None)
+    return str(found.state), [(str(one.why), one.count.count) for one in found.holds]
 
 
 def reports(app: Any) -> list[Any]:
@@ -337,7 +358,8 @@ def test_a_rerun_after_the_end_sends_nothing_again(app):
     first = job_row(app, job.job_id)
     assert app.ops.rerun(job=job.job_id, status="done", force=True, actor="anna") == 1
     found = app.ops.job(job.job_id)
-    assert (found.percent, found.total.count, found.waiting.count) == ("100.0", 1, 1)
+    assert (found.state, found.percent, found.total.count) == ("completed", "0.0", 1)
+    assert (found.waiting.count, found.done.count, found.completed_done) == (1, 0, 1)
     app.drain(linger=0)
     assert job_row(app, job.job_id) == first
     assert reports(app) == ["report"]
@@ -424,6 +446,7 @@ def test_a_job_may_wait_for_dead_messages_only_where_they_can_be_discarded(make_
 
 
 def test_how_far_a_job_is(app):
+    alive(app)
     job = opened(app, 6, opened_by="anna")
     ids = Table(app).column("msg_id")
     edit(app, ids[0], status=1)
@@ -455,6 +478,7 @@ def test_how_far_a_job_is(app):
     ],
 )
 def test_what_was_not_counted_is_said_and_makes_no_wrong_number(app, statuses, says, rate, left):
+    alive(app)
     job = opened(app, 4)
     for msg_id, status in zip(Table(app).column("msg_id"), statuses, strict=True):
         edit(app, msg_id, status=status, error_try_times=DEAD if status < 0 else 0)
@@ -477,6 +501,7 @@ def test_a_large_job_is_counted_in_parts(app, monkeypatch):
 
 
 def test_the_states_of_a_job(app):
+    alive(app)
     job = opened(app, 1, seals=False, on_dead="wait")
 
     def state() -> str:
@@ -495,8 +520,188 @@ def test_the_states_of_a_job(app):
     assert state() == "completed"
     app.ops.rerun([msg_id], force=True, actor="anna")
     found = app.ops.job(job.job_id)
-    assert (found.waiting.count, found.done.count) == (1, 1)
+    assert (found.waiting.count, found.done.count) == (1, 0)
     assert found.completed_at is not None
+
+
+# ---------------------------------------------------------------- what holds a job
+
+
+@pytest.fixture
+def blocking(make_app):
+    """A table whose dead messages block their object, and an instance that lives."""
+    app = make_app(table=MessageTable(on_dead="block"))
+    app.create_schema()
+    alive(app)
+    return app
+
+
+def test_a_job_behind_dead_messages_says_so_and_has_no_time_left(blocking):
+    app = blocking
+    with app.engine.begin() as conn, app.job("a", conn=conn) as job:
+        app.send_many(conn, "t", [(None, f"o{n % 2}") for n in range(6)], job=job)
+        app.send_many(conn, "t", [(None, "free")] * 2, job=job)
+    one, two, *_, free, last = Table(app).column("msg_id")
+    edit(app, free, status=2)
+    assert app.ops.job(job.job_id).seconds_left > 0
+    dies(app, one, two)
+    found = app.ops.job(job.job_id)  # one that is free goes on, and yet it has no end
+    assert (found.state, found.rate is None, found.seconds_left) == ("running", False, None)
+    edit(app, last, status=2)
+    assert held(app, job) == ("held", [("dead", 4)])
+    found = app.ops.job(job.job_id)
+    (hold,) = found.holds
+    assert (hold.msg_id, hold.ours, hold.needs_act, found.rate) == (one, True, True, None)
+    assert hold.text == f"4 wait behind 2 dead messages, such as message {one}"
+    app.ops.discard(two, reason="paid by hand", actor="anna")
+    assert held(app, job) == ("running", [("dead", 2)])
+    assert app.ops.rerun(job=job.job_id, actor="anna") == 1
+    assert held(app, job) == ("running", [])
+
+
+def test_a_job_behind_dead_messages_that_are_not_of_it(blocking):
+    app = blocking
+    before, gone = send(app, "a", "b")
+    job = opened(app, 0, seals=False)
+    with app.engine.begin() as conn:
+        app.send(conn, "t", object_id="a", job=job)
+        job.seal(conn)
+    dies(app, before, gone)
+    assert held(app, job) == ("held", [("dead", 1)])
+    (hold,) = app.ops.job(job.job_id).holds
+    assert (hold.msg_id, hold.ours) == (before, False)
+
+
+def test_what_a_job_waits_for(app):
+    """Each that needs an act, and what comes by itself."""
+    job = opened(app, 2)
+    first, second = Table(app).column("msg_id")
+    assert held(app, job) == ("held", [("no handler", 2)])
+    assert "no instance lives" in app.ops.job(job.job_id).holds[0].text
+    alive(app, topics=["other"])
+    assert held(app, job) == ("held", [("no handler", 2)])
+    assert app.ops.job(job.job_id).holds[0].topic == "t"
+    alive(app, "alive-2", topics=["t"])
+    assert held(app, job) == ("running", [])
+    app.ops.pause("t", actor="anna")
+    assert held(app, job) == ("held", [("paused", 2)])
+    assert app.ops.job(job.job_id).holds[0].text == "2 wait: topic t is paused by anna"
+    app.ops.resume("t", actor="anna")
+    edit(app, first, status=-1, error_try_times=1)
+    edit(app, second, available_at=datetime(2999, 1, 1, tzinfo=UTC))
+    assert held(app, job) == ("running", [("later", 1)])
+    edit(app, first, available_at=datetime(2999, 1, 1, tzinfo=UTC))
+    assert held(app, job) == ("running", [("retry", 1), ("later", 1)])
+    found = app.ops.job(job.job_id)
+    assert (found.rate, found.seconds_left, found.acts) == (None, None, ())
+    edit(app, first, status=1, claimed_by="gone-1")  # its instance is dead: another gives it back
+    assert held(app, job) == ("running", [("later", 1)])
+
+
+def test_a_job_behind_one_that_is_paused(app):
+    alive(app)
+    first = opened(app, 1)
+    second = opened(app, 1)  # of the same object
+    app.ops.pause_job(first.job_id, actor="anna")
+    assert held(app, first) == ("paused", [])
+    assert held(app, second) == ("held", [("paused", 1)])
+    (hold,) = app.ops.job(second.job_id).holds
+    assert (hold.ours, hold.topic) == (False, None)
+
+
+def test_messages_without_an_object_wait_for_themselves(app):
+    alive(app)
+    with app.engine.begin() as conn, app.job("a", conn=conn) as job:
+        ids = [app.send(conn, "t", job=job) for _ in range(3)]
+    assert held(app, job) == ("running", [])
+    edit(app, ids[0], status=1)
+    app.ops.pause("t", actor="anna")
+    assert held(app, job) == ("running", [("paused", 2)])
+
+
+def test_what_holds_a_large_job_is_said_of_its_oldest_and_newest(blocking, monkeypatch):
+    monkeypatch.setattr(progress, "LOOKED_AT_OF_A_LIST", 2)
+    app = blocking
+    with app.engine.begin() as conn, app.job("a", conn=conn) as job:
+        app.send_many(conn, "t", [(None, "o")] * 5, job=job)
+    first, *_ = Table(app).column("msg_id")
+    dies(app, first)
+    assert held(app, job) == ("held", [("dead", 4)])
+    (listed,) = app.ops.jobs()
+    assert listed.holds[0].text.startswith("2+ wait behind 1+ dead messages, such as")
+    with app.engine.begin() as conn:
+        app.send(conn, "t", object_id="free")
+    edit(app, max(Table(app).column("msg_id")), job_id=job.job_id)
+    (listed,) = app.ops.jobs()
+    assert (listed.state, listed.seconds_left) == ("running", None)
+
+
+def test_a_job_that_waits_for_its_operator_counts_what_it_waits_for(app):
+    job, other = opened(app, 3, on_dead="wait"), opened(app, 1)
+    ids = Table(app).column("msg_id")
+    dies(app, *ids)
+    # No instance lives to complete the other one, whose dead message has ended.
+    assert held(app, other) == ("held", [("no handler", 0)])
+    assert held(app, job) == ("waits", [("dead", 3)])
+    app.ops.discard(ids[0], reason="paid by hand", actor="anna")
+    assert held(app, job) == ("waits", [("dead", 2)])
+    (hold,) = app.ops.job(job.job_id).holds
+    assert hold.text == "it waits for 2 dead messages, until they are rerun or discarded"
+    app.ops.discard(job=job.job_id, status="dead", reason="paid by hand", actor="anna")
+    alive(app)
+    assert held(app, job) == ("running", [])  # it is about to complete
+    assert complete(app, job) is not None
+    found = app.ops.job(job.job_id)
+    assert (found.state, found.completed_done, found.completed_dead) == ("completed", 0, 3)
+
+
+def test_a_completed_job_shows_what_was_rerun_since(app, monkeypatch):
+    job = opened(app, 4)
+    ids = Table(app).column("msg_id")
+    for msg_id in ids[:2]:
+        edit(app, msg_id, status=2)
+    dies(app, *ids[2:])
+    complete(app, job)
+
+    def now() -> tuple[int, ...]:
+        shown = [app.ops.job(job.job_id), *app.ops.jobs()]
+        found = [
+            (*(n.count for n in (one.waiting, one.done, one.dead, one.total)), one.percent)
+            for one in shown
+        ]
+        assert found[0] == found[1]
+        assert {(one.completed_done, one.completed_dead) for one in shown} == {(2, 2)}
+        assert {one.state for one in shown} == {"completed"}
+        return found[0]
+
+    assert now() == (0, 2, 2, 4, "100.0")
+    assert app.ops.rerun(job=job.job_id, actor="anna") == 2
+    assert now() == (2, 2, 0, 4, "50.0")
+    edit(app, ids[2], status=2)
+    dies(app, ids[3])
+    assert now() == (0, 3, 1, 4, "100.0")
+    edit(app, ids[3], status=2)
+    assert now() == (0, 4, 0, 4, "100.0")
+    with app.engine.begin() as conn:  # a purge has taken some: what they were is not known any more
+        conn.execute(sa.delete(app.tables.message).where(Table(app).where(msg_id=ids[0])))
+    assert now() == (0, 3, 0, 4, "100.0")
+
+
+def test_failed_messages_behind_many_dead_ones_are_counted_up_to_a_bound(app, monkeypatch):
+    monkeypatch.setattr(jobs, "SCAN", 4)
+    job = opened(app, 6)
+    *dead, again = Table(app).column("msg_id")
+    dies(app, *dead)
+    edit(app, again, status=-1, error_try_times=1)
+    t = replace(app.tables, _built={})  # SCAN is a literal of the statement
+    with app.engine.connect() as conn:
+        found = jobs.counts(conn, t, job.job_id, most=2)
+        assert [(found[name].count, found[name].more) for name in ("waiting", "dead")] == [
+            (0, True),
+            (2, True),
+        ]
+        found = jobs.counts(conn, t, job.job_id, most=9)
+        assert [str(found[name]) for name in ("waiting", "again", "dead")] == ["1", "1", "5"]
 
 
 def test_pages_of_jobs(app):
@@ -603,7 +808,8 @@ def test_jobs_that_are_not_there(app, make_app):
     without.create_schema()
     assert without.ops.jobs() == []
     assert without.ops.job(1) is None
-    assert without.ops.find(job=1) == []
+    with pytest.raises(ConfigError, match="no job_id column"):
+        without.ops.find(job=1)
     with pytest.raises(SchemaError, match="job_id"):
         without.ops.seal_job(1, actor="anna")
 

@@ -113,16 +113,19 @@ def test_a_paused_job_waits_and_keeps_its_objects_waiting(app, table):
     assert app.ops.pause_job(job, dry_run=True) == 1
     assert app.ops.pause_job(job, reason="the bank is closed", actor="alice") == 1
     assert app.ops.pause_job(job) == 0
-    assert [(p.job_id, p.name, p.paused_by) for p in app.ops.paused_jobs()] == [
-        (job, "month end", "alice")
+    assert [(p.job_id, p.name, p.told) for p in app.ops.paused_jobs()] == [
+        (job, "month end", "paused by alice: the bank is closed")
     ]
-    assert (app.ops.job(job).state, app.ops.job(job).paused_by) == ("paused", "alice")
+    shown = app.ops.job(job)
+    who = (shown.state, shown.paused_by, shown.paused_reason)
+    assert who == ("paused", "alice", "the bank is closed")
     report = app.drain(linger=0)
     assert (report.done, report.left, report.left_by) == (2, 3, {"paused": 3})
     assert report.exit_code == 0
     assert set(watch.ids) == {before, free}
     assert app.ops.resume_job(job) == 1
     assert app.ops.resume_job(job) == 0
+    assert app.ops.job(job).paused_reason is None
     assert app.drain(linger=0).done == 4
     assert watch.of("a") == [before, one, behind]
     assert set(watch.ids) >= {other}
@@ -137,12 +140,12 @@ def test_why_a_message_of_a_paused_job_waits(app):
     app.add_handler("t", lambda msg: None)
     job, (one, _) = job_of(app, "a", "b")
     (behind,) = send(app, "a")
-    app.ops.pause_job(job, actor="alice")
+    app.ops.pause_job(job, actor="alice", reason="audit")
     found = app.ops.explain(one)
-    assert (found.reason, found.text) == (Reason.JOB_PAUSED, f"job {job} is paused by alice")
+    assert (found.reason, found.text) == (Reason.JOB_PAUSED, f"job {job} is paused by alice: audit")
     assert app.ops.explain(behind).behind.reason is Reason.JOB_PAUSED
     with app.engine.begin() as conn:
-        conn.execute(sa.text("UPDATE msgworker_job SET paused_by = NULL"))
+        conn.execute(sa.text("UPDATE msgworker_job SET paused_by = NULL, paused_reason = NULL"))
     assert app.ops.explain(one).text == f"job {job} is paused by plain SQL"
     assert [p.job_id for p in app.ops.overview().paused_jobs] == [job]
 

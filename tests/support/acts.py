@@ -219,7 +219,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         yield jobs.job_of, {"msg_id": 1}
         yield jobs.ended, {"after": 0}
         yield jobs.cancel, {"job_id": 1}
-        yield jobs.pause, {"job_id": 1, "by": "me"}
+        yield jobs.pause, {"job_id": 1, "by": "me", "why": "so"}
         yield jobs.resume, {"job_id": 1}
         yield jobs.forget, {"before": datetime.now(UTC), "after": 0}
         yield pauses.jobs, {}
@@ -232,6 +232,14 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         yield shown_jobs.find, {"is_open": True, "limit": 5, "after": 9}
         yield shown_jobs.find, {"is_open": False, "limit": 5, "after": None}
         yield shown_jobs.show, {"job_id": 1}
+        yield jobs.counts, {"job_id": 1, "most": 5}
+        yield jobs.counts, {"job_id": 1, "most": 5, "done": False}
+        log.rows = {"count(*)": [(1, 1)]}
+        yield jobs.given_up, {"job_id": 1}
+        log.rows = {}
+        part = {"job_id": 1, "world": explain.World(), "most": 4}
+        yield remaining.of_job, part | {"retries": True}
+        yield remaining.of_job, part | {"retries": False}
         log.rows = some
     yield recover.flagged_by, {"instance_id": "x"}
     yield recover.owners, {}

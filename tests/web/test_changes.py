@@ -20,7 +20,7 @@ from msgworker.ops import selection as counting
 from msgworker.store import bounded, change, history
 from msgworker.store.audit import Kind
 from msgworker.store.history import Counts, Minute
-from msgworker.table import RAN_COUNTS
+from msgworker.table import JOB_TABLE, RAN_COUNTS
 from msgworker.web.pages import changing
 from msgworker.web.site import MOST_COUNTS
 from msgworker.web.threads import RunningWrites, TooMany, Watch
@@ -28,7 +28,7 @@ from msgworker.web.writes import CHANGES, ON_THINGS
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, audited, many_dead, put
-from tests.support.rows import Table, send
+from tests.support.rows import Table, edit, send
 from tests.support.timers import edit_row
 from tests.support.waiting import until
 
@@ -299,7 +299,9 @@ def test_a_job_is_paused_resumed_sealed_and_cancelled(sqlite_app: App, ann: Brow
     (found,) = send(sqlite_app, "o", job=job)
     page = f"/jobs/{job.job_id}"
     ann.send(ann.get(ann.get(page).link("Pause…")), "/act/pause-job", reason="the bank is closed")
-    assert "paused by ann" in ann.get(page).main
+    paused = ann.get(page).main
+    assert "paused by ann" in paused
+    assert "the bank is closed" in paused
     until(lambda: "month <end>" in ann.get("/").main, "the overview names it")
     ann.send(ann.get(ann.get(page).link("Resume…")), "/act/resume-job", reason="over")
     assert sqlite_app.ops.paused_jobs() == []
@@ -313,6 +315,41 @@ def test_a_job_is_paused_resumed_sealed_and_cancelled(sqlite_app: App, ann: Brow
     assert f"/jobs/{job.job_id}" in ann.get(f"/messages/{found}").links
     refused = ann.get("/act/pause-job?name=x")
     assert "the id of a job" in refused.main
+
+
+def test_the_page_of_a_job_says_what_holds_it_and_offers_the_way_out(
+    sqlite_app: App, ann: Browser
+) -> None:
+    with sqlite_app.job("month end", on_dead="wait") as job:
+        one, two = send(sqlite_app, "o", "p", topic="<i>t", job=job)
+    page = f"/jobs/{job.job_id}"
+
+    def shows(*texts: str, but: str = "…?") -> Any:
+        found = ann.get(page)
+        assert all(text in found.main for text in texts), found.main
+        assert but not in found.main
+        return found
+
+    shows("held", "2 wait: no instance lives", but=" left.")
+    registered(sqlite_app, "alive-1")
+    sqlite_app.ops.pause("<i>t", actor="ann")
+    act = ann.get(shows("held", "2 wait: topic <i>t is paused by ann").link("Resume the topic…"))
+    ann.send(act, "/act/resume-topic", reason="over")
+    shows("running", "Pause…", but="Held")
+    for msg_id in (one, two):
+        edit(sqlite_app, msg_id, status=-1, error_try_times=3, last_error="ValueError: no")
+    found = shows("waits", "it waits for 2 dead messages", "Cancel…", but="Pause…")
+    assert "it waits for 2 dead" in ann.get("/jobs").main
+    for way in ("Rerun its dead messages…", "Discard its dead messages…"):
+        assert "2 messages" in ann.get(found.link(way)).main
+    edit(sqlite_app, two, status=2)
+    with sqlite_app.engine.begin() as conn:
+        table = JOB_TABLE.of(sqlite_app.tables)
+        conn.execute(sa.update(table).values(completed_at=table.c.opened_at, done=1, dead=1))
+    shows("1 done, 1 dead", "Rerun its dead messages…", but="Cancel what")
+    sqlite_app.ops.rerun(job=job.job_id, actor="ann")
+    found = shows("It stays completed", "50.0 %", "1 unfinished again", but="Rerun its dead")
+    assert "1 message" in ann.get(found.link("Cancel what is unfinished…")).main
 
 
 def test_a_dead_instance_is_released_and_a_live_one_only_when_forced(
