@@ -8,19 +8,19 @@ import math
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, number, seconds, whole
+from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, nearest, number, seconds, whole
 from msgworker.db import connecting, deadline, is_overtime
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName
@@ -248,6 +248,31 @@ def ids_of(ids: Any) -> list[int] | None:
             raise ConfigError(f"an id has at most 64 bits, got {one!r:.60}")
         found.add(one)
     return sorted(found)
+
+
+class Filters(TypedDict, total=False):
+    """Filters of messages, of which all hold: `status`, `topic` and `object_id` exactly; `error`, a
+    part of the last error; `since`, created at or after this instant; `job`, of this job;
+    `acknowledged`, of dead ones those that an operator has acknowledged, discarded or cancelled, or
+    the others. None, and what is left out, = all."""
+
+    status: StateName | State | None
+    topic: str | None
+    object_id: Any
+    error: str | None
+    since: datetime | None
+    job: int | None
+    acknowledged: bool | None
+
+
+def options_of(name: str, given: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """The keywords of a call; raises TypeError for one that the TypedDict `kind` has not."""
+    if unknown := sorted(given.keys() - kind.__annotations__.keys()):
+        raise TypeError(
+            f"{name}() got an unexpected keyword argument {unknown[0]!r}; "
+            f"{nearest(unknown[0], kind.__annotations__)}"
+        )
+    return dict(given)
 
 
 def filter_of(words: tuple[State, ...], **given: Any) -> Filter:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Unpack
 
 from sqlalchemy import Connection
 
@@ -18,13 +18,12 @@ from msgworker import producing
 from msgworker.config import whole
 from msgworker.db import kind_of, read_instant, whole_number
 from msgworker.errors import ConfigError
-from msgworker.message import State, StateName, Status
-from msgworker.ops import call
+from msgworker.message import State, Status
 from msgworker.ops.call import Who
 from msgworker.ops.operation import Step
-from msgworker.ops.repairs import How, Repairs, recorded
-from msgworker.ops.results import OnProgress, Repaired, Skip, Why
-from msgworker.ops.selection import Act, Selection
+from msgworker.ops.repairs import Repairs, WriteOptions, read_options, recorded
+from msgworker.ops.results import Repaired, Skip, Why
+from msgworker.ops.selection import Act
 from msgworker.payload import shown
 from msgworker.queries import messages
 from msgworker.store import audit, bounded, change, edits, send
@@ -194,22 +193,7 @@ class Edits(Repairs):
         ids: Iterable[int] | int | None = None,
         *,
         reason: str | None = None,
-        status: StateName | State | None = None,
-        topic: str | None = None,
-        object_id: Any = None,
-        error: str | None = None,
-        since: datetime | None = None,
-        fingerprint: str | None = None,
-        job: int | None = None,
-        up_to: int | None = None,
-        acknowledged: bool | None = None,
-        dry_run: bool = False,
-        count_limit: int | None = None,
-        expected_count: int | None = None,
-        actor: str | None = None,
-        rate: float | None = None,
-        operation: int | None = None,
-        progress: OnProgress | None = None,
+        **options: Unpack[WriteOptions],
     ) -> Repaired:
         """Say that dead messages are known: they stay dead, and leave the numbers that call for
         help, `failures` and alerts, as discarded and cancelled ones do.
@@ -221,11 +205,7 @@ class Edits(Repairs):
         operation, progress: as in `rerun`. Raises ConfigError, also if the table has no
         last_error column.
         """
-        filters: dict[str, Any] = {"status": status, "topic": topic, "object_id": object_id}
-        filters |= {"error": error, "since": since, "fingerprint": fingerprint, "job": job}
-        filters |= {"up_to": up_to, "acknowledged": acknowledged}
-        how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
-        asked = Selection(call.ids_of(ids), **filters)
+        asked, how = read_options("acknowledge", ids, reason, options)
         return self._write("acknowledge", lambda _: _acknowledge(self._tables), asked, how)
 
 

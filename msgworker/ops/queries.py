@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import sqlalchemy as sa
 
 from msgworker import db
 from msgworker.config import whole
 from msgworker.errors import ConfigError
-from msgworker.message import State, StateName
+from msgworker.message import State
 from msgworker.ops import call
-from msgworker.ops.call import Call
+from msgworker.ops.call import Call, Filters
 from msgworker.queries import messages
 from msgworker.store.bounded import LEAST, MOST, Found
 
@@ -73,15 +73,9 @@ class Looks(Call):
     def find(
         self,
         *,
-        status: StateName | State | None = None,
-        topic: str | None = None,
-        object_id: Any = None,
-        error: str | None = None,
-        since: datetime | None = None,
-        job: int | None = None,
-        acknowledged: bool | None = None,
         limit: int = 50,
         after: int | None = None,
+        **filters: Unpack[Filters],
     ) -> Found[MessageInfo]:
         """Messages by filter, lowest msg_id first; `after` = `next_after` of the page before.
 
@@ -93,10 +87,9 @@ class Looks(Call):
         whole("limit", limit, 1, MAX_LIMIT)
         if after is not None:
             whole("after", after, LEAST, MOST)
-        word = call.word(status)
-        chosen: dict[str, Any] = {"topic": topic, "object_id": object_id, "error": error}
-        chosen |= {"job": job, "acknowledged": acknowledged}
-        wanted = call.filter_of(tuple(State) if word is None else (word,), **chosen, since=since)
+        chosen = call.options_of("find", filters, Filters)
+        word = call.word(chosen.pop("status", None))
+        wanted = call.filter_of(tuple(State) if word is None else (word,), **chosen)
         with self._reading() as (conn, t):
             found = messages.find(conn, t, wanted, limit=limit, after=after)
             found[:] = messages.with_endings(conn, t, found)
@@ -105,17 +98,11 @@ class Looks(Call):
     def messages(
         self,
         *,
-        status: StateName | State | None = None,
-        topic: str | None = None,
-        object_id: Any = None,
-        error: str | None = None,
-        since: datetime | None = None,
         fingerprint: str | None = None,
-        job: int | None = None,
-        acknowledged: bool | None = None,
         newest: bool = True,
         limit: int = 50,
         after: str | None = None,
+        **filters: Unpack[Filters],
     ) -> Found[MessageInfo]:
         """A page of at most 200 messages by filter, newest or oldest first, without payloads.
 
@@ -128,11 +115,10 @@ class Looks(Call):
         """
         whole("limit", limit, 1, MAX_PAGE)
         allowed = tuple(State) if fingerprint is None else (State.FAILED, State.DEAD)
-        word = call.word(status, allowed, "are in no group of failures")
-        chosen: dict[str, Any] = {"topic": topic, "object_id": object_id, "error": error}
-        chosen |= {"job": job, "acknowledged": acknowledged}
-        chosen |= {"since": since, "fingerprint": fingerprint}
-        wanted = call.filter_of(allowed if word is None else (word,), **chosen)
+        chosen = call.options_of("messages", filters, Filters)
+        word = call.word(chosen.pop("status", None), allowed, "are in no group of failures")
+        words = allowed if word is None else (word,)
+        wanted = call.filter_of(words, **chosen, fingerprint=fingerprint)
         from msgworker.queries import pages
 
         return self._read(pages.page, wanted, newest=newest, limit=limit, after=after)

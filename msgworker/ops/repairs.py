@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
 from sqlalchemy import Connection
 
 from msgworker.config.values import renamed
 from msgworker.errors import ConfigError, TookTooLong
-from msgworker.message import State, StateName, Status
+from msgworker.message import State, Status
 from msgworker.ops import call
-from msgworker.ops.call import Who
+from msgworker.ops.call import Filters, Who
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
 from msgworker.ops.results import OnProgress, Repaired, Skip, Why
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection
@@ -128,18 +127,33 @@ _CANCEL = Act(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class How:
-    """How a write is done; see `Repairs.rerun`."""
+class WriteOptions(Filters, total=False):
+    """How messages are chosen, and how they are changed: the options of `Repairs.rerun` that every
+    write on messages has. fingerprint: of a group of `failures`."""
 
+    fingerprint: str | None
+    up_to: int | None
     dry_run: bool
     count_limit: int | None
     expected_count: int | None
     actor: str | None
-    reason: str | None
     rate: float | None
     operation: int | None
     progress: OnProgress | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a write is done; see `Repairs.rerun`."""
+
+    reason: str | None
+    dry_run: bool = False
+    count_limit: int | None = None
+    expected_count: int | None = None
+    actor: str | None = None
+    rate: float | None = None
+    operation: int | None = None
+    progress: OnProgress | None = None
 
 
 class Repairs(Writing):
@@ -155,26 +169,11 @@ class Repairs(Writing):
         self,
         ids: Iterable[int] | int | None = None,
         *,
-        status: StateName | State | None = None,
-        topic: str | None = None,
-        object_id: Any = None,
-        error: str | None = None,
-        since: datetime | None = None,
-        fingerprint: str | None = None,
-        job: int | None = None,
-        up_to: int | None = None,
-        acknowledged: bool | None = None,
+        reason: str | None = None,
         force: bool = False,
         with_successors: bool = False,
         also_done: bool = False,
-        dry_run: bool = False,
-        count_limit: int | None = None,
-        expected_count: int | None = None,
-        actor: str | None = None,
-        reason: str | None = None,
-        rate: float | None = None,
-        operation: int | None = None,
-        progress: OnProgress | None = None,
+        **options: Unpack[WriteOptions],
     ) -> Repaired:
         """Try failed or dead messages again, with their tries set to 0.
 
@@ -203,16 +202,8 @@ class Repairs(Writing):
         nothing is changed or counted twice. More than 10,000 ids are not stored: give them again
         with it. progress: called after each transaction.
         """
-        filters: dict[str, Any] = {"status": status, "topic": topic, "object_id": object_id}
-        filters |= {"error": error, "since": since, "fingerprint": fingerprint, "job": job}
-        filters |= {"up_to": up_to, "acknowledged": acknowledged}
-        order: dict[str, Any] = {
-            "force": force,
-            "with_successors": with_successors,
-            "also_done": also_done,
-        }
-        asked = Selection(call.ids_of(ids), **filters, **order)
-        how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
+        asked, how = read_options("rerun", ids, reason, options)
+        asked = replace(asked, force=force, with_successors=with_successors, also_done=also_done)
         return self._write("rerun", _rerun, asked, how)
 
     @renamed(resume="operation")
@@ -221,22 +212,7 @@ class Repairs(Writing):
         ids: Iterable[int] | int | None = None,
         *,
         reason: str | None = None,
-        status: StateName | State | None = None,
-        topic: str | None = None,
-        object_id: Any = None,
-        error: str | None = None,
-        since: datetime | None = None,
-        fingerprint: str | None = None,
-        job: int | None = None,
-        up_to: int | None = None,
-        acknowledged: bool | None = None,
-        dry_run: bool = False,
-        count_limit: int | None = None,
-        expected_count: int | None = None,
-        actor: str | None = None,
-        rate: float | None = None,
-        operation: int | None = None,
-        progress: OnProgress | None = None,
+        **options: Unpack[WriteOptions],
     ) -> Repaired:
         """Make messages dead, with the reason as their last error; their object continues.
 
@@ -245,11 +221,7 @@ class Repairs(Writing):
         A reason is required. up_to, count_limit, expected_count, rate, operation, progress: as in
         `rerun`.
         """
-        filters: dict[str, Any] = {"status": status, "topic": topic, "object_id": object_id}
-        filters |= {"error": error, "since": since, "fingerprint": fingerprint, "job": job}
-        filters |= {"up_to": up_to, "acknowledged": acknowledged}
-        how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
-        asked = Selection(call.ids_of(ids), **filters)
+        asked, how = read_options("discard", ids, reason, options)
         return self._write("discard", lambda _: _discard(self._tables), asked, how)
 
     @renamed(resume="operation")
@@ -258,22 +230,7 @@ class Repairs(Writing):
         ids: Iterable[int] | int | None = None,
         *,
         reason: str | None = None,
-        status: StateName | State | None = None,
-        topic: str | None = None,
-        object_id: Any = None,
-        error: str | None = None,
-        since: datetime | None = None,
-        fingerprint: str | None = None,
-        job: int | None = None,
-        up_to: int | None = None,
-        acknowledged: bool | None = None,
-        dry_run: bool = False,
-        count_limit: int | None = None,
-        expected_count: int | None = None,
-        actor: str | None = None,
-        rate: float | None = None,
-        operation: int | None = None,
-        progress: OnProgress | None = None,
+        **options: Unpack[WriteOptions],
     ) -> Repaired:
         """Cancel messages: dead, with the reason as their last error; their object continues.
 
@@ -287,11 +244,7 @@ class Repairs(Writing):
         Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
         up_to, count_limit, expected_count, rate, operation, progress: as in `rerun`.
         """
-        filters: dict[str, Any] = {"status": status, "topic": topic, "object_id": object_id}
-        filters |= {"error": error, "since": since, "fingerprint": fingerprint, "job": job}
-        filters |= {"up_to": up_to, "acknowledged": acknowledged}
-        how = How(dry_run, count_limit, expected_count, actor, reason, rate, operation, progress)
-        asked = Selection(call.ids_of(ids), **filters)
+        asked, how = read_options("cancel", ids, reason, options)
         if not CANCEL.is_there(self._tables):  # it may have been created since
             from msgworker.schema import known
 
@@ -300,7 +253,7 @@ class Repairs(Writing):
         return self._write("cancel", lambda _: _CANCEL, asked, how)
 
     def _write(
-        self, kind: audit.Kind, act_of: Callable[[Selection], Act], asked: Selection, how: How
+        self, kind: audit.Kind, act_of: Callable[[Selection], Act], asked: Selection, how: Manner
     ) -> Repaired:
         """Do it, or count what it would change."""
         op = None
@@ -347,6 +300,16 @@ class Repairs(Writing):
         if done.op_id is None or State.PROCESSING not in act.may:
             return done
         return replace(done, requested=self._read(audit.running_before, done.op_id))
+
+
+def read_options(
+    name: str, ids: Iterable[int] | int | None, reason: str | None, options: WriteOptions
+) -> tuple[Selection, Manner]:
+    """What the write of this name is asked to change, and how; raises TypeError for an unknown
+    option, ConfigError for an impossible id."""
+    given = call.options_of(name, options, WriteOptions)
+    how = {one.name: given.pop(one.name) for one in fields(Manner) if one.name in given}
+    return Selection(ids=call.ids_of(ids), **given), Manner(reason=reason, **how)
 
 
 # --- What a transaction does with the messages of a chunk.

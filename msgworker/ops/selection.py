@@ -44,7 +44,11 @@ WHY: Mapping[State, Why] = {
 _WENT_ON = {State.PROCESSING: Why.RUNS_LATER, State.DONE: Why.RAN_LATER, State.UNKNOWN: Why.CHANGED}
 
 
-@dataclass(frozen=True, slots=True)
+FILTERS = {"status", *(one.name for one in fields(Filter))} - {"words", "given_up"}
+"""The filters of a selection, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Messages as a caller names them: by ids, or by filters that all hold; and, of a rerun, what
     happens to the order of their objects. As arguments of the writes of ops."""
@@ -79,7 +83,7 @@ class Selection:
     def filter(self, act: Act) -> Filter | None:
         """Its filter; None with ids. Raises ConfigError if an act does not take that."""
         one = call.word(self.status, act.statuses, act.refused)
-        given = {name: value for name, value in self.given.items() if name in _FILTERS}
+        given = {name: value for name, value in self.given.items() if name in FILTERS}
         if self.ids is not None:
             if given:
                 raise ConfigError(f"give ids or a filter, not both: {', '.join(given)}")
@@ -93,12 +97,6 @@ class Selection:
         if given.get("acknowledged") is not None and one is None and State.DEAD in act.statuses:
             words = (State.DEAD,)
         return call.filter_of(words, **given, given_up=act.chooses_given_up)
-
-
-_FILTERS = (
-    *("status", "topic", "object_id", "error", "since", "fingerprint", "job", "up_to"),
-    "acknowledged",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

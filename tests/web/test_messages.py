@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -10,13 +11,20 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable
+from msgworker.cli import rerun, show
 from msgworker.errors import ConfigError
 from msgworker.message import State
+from msgworker.ops import selection
+from msgworker.ops.call import Filters
+from msgworker.ops.repairs import WriteOptions
 from msgworker.queries.messages import MessageInfo
+from msgworker.store import bounded
 from msgworker.store.audit import AuditEntry
 from msgworker.store.items import label
 from msgworker.store.tries import Kind, Try
-from msgworker.web.forms import Selection, id_of
+from msgworker.web.api import calling
+from msgworker.web.api import messages as of_api
+from msgworker.web.forms import LABELS, SAID, Selection, id_of
 from msgworker.web.pages.messages import timeline
 from tests.support.browsing import Browser, Page
 from tests.support.leases import registered
@@ -346,6 +354,27 @@ def test_the_timeline_is_in_order_and_ends_with_what_is_to_come() -> None:
     told = [(one.word, one.coming) for one in timeline(info, [entry])]
     past = [(word, False) for word in ("inserted", "claimed", "rerun", "failed")]
     assert told == [*past, ("retry", True)]
+
+
+def test_every_place_that_takes_filters_takes_all_of_them(sqlite_app: App, ann: Browser) -> None:
+    """A filter that is new, and is not everywhere: ops, command line, API, forms, the page."""
+    every = {"status", *(one.name for one in fields(bounded.Filter))} - {"words", "given_up"}
+    order = {"ids", "force", "with_successors", "also_done"}
+    assert {one.name for one in fields(selection.Selection)} - order == every
+    assert {*Filters.__annotations__, "fingerprint", "up_to"} == every
+    assert every <= set(WriteOptions.__annotations__)
+    assert {*rerun.FILTERS, "up_to"} == every  # up_to: from a dry run of a program
+    options = {one.name for one in show.list_.params} | {"acknowledged", "fingerprint"}
+    assert every - options == {"up_to"}
+    assert set(calling.Selection.model_fields) - {"ids"} == every
+    assert set(of_api.Filter.model_fields) - {"limit", "after", "order"} == every - {"up_to"}
+    forms = {{"object_id": "object", "fingerprint": "group"}.get(name, name) for name in every}
+    forms.remove("up_to")
+    assert {one.name for one in fields(Selection)} - {"ids"} == forms == set(LABELS)
+    assert {"status", *SAID} == forms
+    given = {"status": "dead", "since": "1h", "job": "1", "acknowledged": "no", "group": "a1"}
+    page = ann.get(f"/messages?{urlencode(dict.fromkeys(forms, 'a') | given)}").body
+    assert {name for name in forms if f'name="{name}"' not in page} == set()
 
 
 @pytest.mark.parametrize("text", ["", " ", "1.0", "--1", "²", "1_0", "0x1", "9" * 20, "१"])
