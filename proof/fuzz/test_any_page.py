@@ -82,6 +82,7 @@ def _any_values(app: App, count: int) -> None:
     """count: how many values, in all."""
     browser, rows = Browser(app), min(ROWS, count)
     usual: list[tuple[str, str, Any]] = [(PLAIN, "1", {"a": 1}), ("x" * 190, "dead", "x")]
+    usual.append(("a//b", "1", "no path has this topic"))
     usual += [(f"{PLAIN} {n}", "-", n) for n in range(rows)]
     known = {one for page in _look(app, browser, usual).values() for one in page.shape}
 
