@@ -1,4 +1,4 @@
-"""`python -m bench [SCENARIO ...] [--database KIND] [--messages N] [--quick] [--json FILE]`.
+"""`python -m bench [SCENARIO ...] [--database KIND] [--messages N] [--rounds N] [--json FILE]`.
 
 `--record` measures statements per message for the guard in CI instead.
 Exit code 1 if a message was handled out of order, beside another of its object, twice or never.
@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench import counts, databases, served
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return record(kinds)
     scale = QUICK_SCALE if asked.quick else FULL_SCALE
     if asked.messages:
-        scale = Scale(asked.messages, scale.rounds, scale.seconds)
+        scale = replace(scale, messages=asked.messages)
+    if asked.rounds:
+        scale = replace(scale, rounds=asked.rounds)
     facts = [databases.machine_line()]
     lines: list[Line] = []
     for kind in kinds:
@@ -119,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
     parser.add_argument("--database", action="append", choices=KINDS)
     parser.add_argument("--messages", type=int, help="messages of a drain (100,000)")
+    parser.add_argument("--rounds", type=int, help="rounds of each drain (3)")
     parser.add_argument("--quick", action="store_true", help="20,000 messages, one round")
     parser.add_argument("--json", metavar="FILE", help="write everything measured as JSON too")
     parser.add_argument("--record", action="store_true", help="write bench/counts.json anew")

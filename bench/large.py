@@ -18,7 +18,7 @@ from bench.seeding import CHUNK, TABLE, TOPIC, Rows, insert, kind_of, tidy
 from msgworker import App
 from msgworker.store import lease
 from msgworker.store.tries import fingerprint
-from msgworker.table import AUDIT, HISTORY, LIMIT, LOCK, OPERATION, PAUSE, SCHEDULE
+from msgworker.table import AUDIT, HISTORY, JOB_TABLE, LIMIT, LOCK, OPERATION, PAUSE, SCHEDULE
 
 OBJECTS = 100_000
 TOPICS = 200
@@ -42,7 +42,8 @@ KEPT_DAYS = 30
 HOLDER = "large-0"
 DEEP_OBJECT = "deep00000000"
 JOB = 1_000
-"""The messages of its one job, the oldest."""
+"""The messages of its one job, the oldest; of `fill_jobs`, of each."""
+WAITING = 10_000
 RATE = 5_000
 """Rows of a statement."""
 
@@ -64,6 +65,15 @@ def fill(app: App, done: int, waiting: int) -> None:
         Rows(waiting - waiting // 2, OBJECTS, topics=TOPICS),
         Rows(RUNNING, RUNNING, prefix="run", topics=TOPICS, values=running),
     ]
+    _insert_all(app, kinds)
+    with app.engine.begin() as conn:
+        _tries(conn, now)
+        _beside(app, conn)
+    tidy(app.engine)
+    _analyse(app)
+
+
+def _insert_all(app: App, kinds: Iterable[Rows]) -> None:
     for rows in kinds:
         for start in range(0, rows.count, CHUNK):
             begun = time.monotonic()
@@ -71,9 +81,37 @@ def fill(app: App, done: int, waiting: int) -> None:
                 insert(conn, rows, start, min(CHUNK, rows.count - start))
             seconds = time.monotonic() - begun
             print(f"{start:,} of {rows.count:,} in {seconds:.0f} s", file=sys.stderr)
+
+
+def fill_jobs(app: App, messages: int) -> None:
+    """So many messages in jobs of JOB each, half of which have completed, the others at every
+    state; one job of as many messages; one of which WAITING wait; and an instance that lives."""
+    app.create_schema()
+    t, now = app.tables, datetime.now(UTC)
+    count = max(2, messages // JOB)
+    of = f"1 + FLOOR((i - 1) / {JOB})"
+    mixed = "CASE WHEN (i & 7) < 3 THEN 0 WHEN (i & 7) = 7 THEN -1 ELSE 2 END"
+    tries = "CASE WHEN (i & 7) = 7 THEN 3 ELSE 0 END"
+    half = count // 2
+    states = (("status", mixed), ("error_try_times", tries), ("last_error", f"'{_error(0)}'"))
+    kinds = [
+        Rows(half * JOB, OBJECTS, values=(("status", "2"), ("job_id", of))),
+        Rows((count - half) * JOB, OBJECTS, values=(*states, ("job_id", f"{half} + {of}"))),
+        Rows(messages, OBJECTS, values=(*states, ("job_id", str(count + 1)))),
+        Rows(WAITING, JOB, values=(("job_id", str(count + 2)),)),
+    ]
     with app.engine.begin() as conn:
-        _tries(conn, now)
-        _beside(app, conn)
+        lease.register(conn, t, HOLDER, ttl=86_400.0)
+        over = {"completed_at": now, "done": JOB, "dead": 0}
+        row = {"table_name": t.spec.bare_name, "opened_at": now - timedelta(minutes=5)}
+        rows = (
+            row
+            | {"job_id": n, "name": f"month end {n}", "sealed_at": now}
+            | (over if n <= half else dict.fromkeys(over))
+            for n in range(1, count + 3)
+        )
+        _insert(conn, JOB_TABLE.of(t), rows)
+    _insert_all(app, kinds)
     tidy(app.engine)
     _analyse(app)
 

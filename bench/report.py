@@ -31,9 +31,10 @@ class Line:
     """One scenario on one database.
 
     rates: messages per second of each round. limit, prototype: the same for what it is compared
-    with, measured beside it; ours: msgworker's rates, beside a peer's. missing: messages not
-    handled, or handled twice. wasted: share of the candidates offered that were not won. not_run:
-    why there are no figures.
+    with, measured beside it; ours: msgworker's rates, beside a peer's. cpus, cpus_beside: client
+    CPU for each message of each round, and of what `ours` has the rates of, where both matter.
+    missing: messages not handled, or handled twice. wasted: share of the candidates offered that
+    were not won. not_run: why there are no figures.
     """
 
     database: str
@@ -44,6 +45,8 @@ class Line:
     limit: list[float] = field(default_factory=list)
     prototype: list[float] = field(default_factory=list)
     ours: list[float] = field(default_factory=list)
+    cpus: list[float] = field(default_factory=list)
+    cpus_beside: list[float] = field(default_factory=list)
     order_faults: int = 0
     overlaps: int = 0
     missing: int = 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import sqlalchemy as sa
@@ -41,7 +42,8 @@ class Drain:
     limit: what it is compared with: "batched" (by pgbench), "transaction" (by pgbench, elsewhere by
     the driver), or a number.
     prototype: the number of objects the prototype is run with, None = not compared. plain: the
-    number of objects of a small table that is drained for comparison. handler, group, batch: see
+    number of objects of a small table that is drained for comparison. job: all are of one job, and
+    each round is one without it besides, before or after it in turn. handler, group, batch: see
     `Job`. analyzed: how many of `rows` were there when statistics were taken, None = all.
     """
 
@@ -60,6 +62,7 @@ class Drain:
     prototype: int | None = None
     plain: int | None = None
     analyzed: int | None = None
+    job: bool = False
 
 
 @dataclass(slots=True)
@@ -188,9 +191,12 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
         for name, priority in (("none", "0"), ("one in eight", EIGHTH), ("0 to 7", RANDOM)):
             rows = (Rows(n, 1000, values=(("priority", priority),)),)
             yield Drain("B15", f"1000 objects, priorities: {name}", rows, n)
+    elif scenario == "B18":
+        label = "1000 objects, each message of a job"
+        yield Drain("B18", label, (Rows(n, 1000),), n, limit=None, job=True)
 
 
-DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B11", "B13", "B15", "B16", "B17")
+DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B11", "B13", "B15", "B16", "B17", "B18")
 
 
 def run_drain(place: Place, drain: Drain) -> Line:
@@ -212,6 +218,9 @@ def run_round(app: App, place: Place, drain: Drain, line: Line) -> None:
 
     The table is filled first: what is compared is measured with nothing in between.
     """
+    if drain.job:
+        run_pair(app, place, drain, line)
+        return
     fill(app, drain.rows, drain.analyzed)
     if drain.handler.startswith("effect"):
         create_effects(app.engine)
@@ -220,6 +229,35 @@ def run_round(app: App, place: Place, drain: Drain, line: Line) -> None:
     app.engine.dispose()
     verdict, seen = drained(place, drain)
     note_round(line, drain, verdict, seen)
+
+
+def run_pair(app: App, place: Place, drain: Drain, line: Line) -> None:
+    """The same drain with every message in a job and without, in turns: the first one is another in
+    each round."""
+    for with_job in (True, False) if len(line.rates) % 2 == 0 else (False, True):
+        of_it = tuple(replace(one, values=(*one.values, ("job_id", "1"))) for one in drain.rows)
+        fill(app, of_it if with_job else drain.rows)
+        if with_job:
+            job = app.job("month end")
+            assert job.job_id == 1
+            job.seal()
+        write_back(app.engine)
+        app.engine.dispose()
+        verdict, seen = drained(place, drain)
+        if with_job:
+            note_round(line, drain, verdict, seen)
+            line.cpus.append(line.cpu_us or 0.0)
+            continue
+        line.ours.append(verdict.rate)
+        handled = max(1, verdict.handled)
+        line.cpus_beside.append(sum(one.cpu_seconds for one in seen) / handled * 1e6)
+    rate, cpu = (
+        statistics.median(one / other for one, other in zip(here, beside, strict=True))
+        for here, beside in ((line.rates, line.ours), (line.cpus, line.cpus_beside))
+    )
+    line.notes.append(
+        f"of one without a job, median of {len(line.rates)} pairs: rate {rate:.3f}, CPU {cpu:.3f}"
+    )
 
 
 def drained(place: Place, drain: Drain) -> tuple[Verdict, list[Seen]]:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from msgworker import App
 
 TABLE = "msgworker_message"
-TABLES = ("msgworker_item", "msgworker_lease", "msgworker_try", TABLE)
+TABLES = ("msgworker_item", "msgworker_lease", "msgworker_try", "msgworker_job", TABLE)
 CHUNK = 1_000_000
 TOPIC = "bench"
 RANDOM, EIGHTH = "i & 7", "CASE WHEN (i & 7) = 0 THEN 5 ELSE 0 END"

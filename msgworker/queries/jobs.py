@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
@@ -179,7 +179,7 @@ def find(
     if after is not None:
         where.append(c.job_id < sa.literal(after, sa.BigInteger()))
     query = _query(t).where(*where).order_by(c.job_id.desc()).limit(limit)
-    world = cache(lambda: World.read(conn, t))
+    world = cache(partial(_look, conn, t))
     how: dict[str, Any] = {"most": OF_A_LIST, "looks": LOOKED_AT_OF_A_LIST, "listed": True}
     rows = [_info(conn, t, row, world, **how) for row in conn.execute(query).all()]
     return Found(rows, next_after=rows[-1].job_id if len(rows) == limit else None)
@@ -195,7 +195,7 @@ def show(
         c.job_id == sa.literal(job_id, sa.BigInteger()), c.table_name == t.label
     )
     row = conn.execute(query).first()
-    world = partial(World.read, conn, t)
+    world = partial(_look, conn, t)
     return None if row is None else _info(conn, t, row, world, most=most, looks=looks)
 
 
@@ -212,7 +212,7 @@ def _info(
     conn: Connection,
     t: Tables,
     row: Any,
-    world: Callable[[], World],
+    world: Callable[[], _Look],
     *,
     most: int,
     looks: int,
@@ -267,6 +267,18 @@ def _counts(conn: Connection, t: Tables, row: Any, most: int) -> dict[str, Cappe
 
 # --- What holds a job.
 
+
+class _Look(NamedTuple):
+    """What messages wait for beside their jobs, read once for a list. t: see `pauses.holding`."""
+
+    beside: World
+    t: Tables
+
+
+def _look(conn: Connection, t: Tables) -> _Look:
+    return _Look(World.read(conn, t), pauses.holding(t) if pauses.jobs(conn, t) else t)
+
+
 _HOLDS = (Waits.DEAD, Waits.PAUSED, Waits.NO_HANDLER, Waits.NOBODY, Waits.LATER, Waits.RETRY)
 
 
@@ -275,7 +287,7 @@ def _holds(
     t: Tables,
     row: Any,
     found: dict[str, Capped],
-    world: Callable[[], World],
+    world: Callable[[], _Look],
     *,
     looks: int,
     again: bool,
@@ -288,16 +300,16 @@ def _holds(
         return [], True
     if not waiting.count:
         return _at_the_end(conn, t, row, found, world), True
-    holding = pauses.holding(t) if pauses.jobs(conn, t) else t
+    beside, holding = world()
     how: dict[str, Any] = {"most": looks, "retries": again}
-    groups = remaining.of_job(conn, holding, int(row.job_id), world(), **how)
+    groups = remaining.of_job(conn, holding, int(row.job_id), beside, **how)
     more = waiting.more or sum(one.number for one in groups) < waiting.count
     holds = [_hold(one, more) for one in groups if one.waits in _HOLDS]
     return holds, running > 0 or any(one.waits not in _HOLDS for one in groups)
 
 
 def _at_the_end(
-    conn: Connection, t: Tables, row: Any, found: dict[str, Capped], world: Callable[[], World]
+    conn: Connection, t: Tables, row: Any, found: dict[str, Capped], world: Callable[[], _Look]
 ) -> list[Hold]:
     """What holds a sealed job of which nothing is unfinished and that has not completed."""
     if found["running"].count or row.sealed_at is None or row.completed_at is not None:
@@ -308,7 +320,7 @@ def _at_the_end(
             it = "it is" if dead.count == 1 and not dead.more else "they are"
             text = f"it waits for {_many(dead, 'dead message')}, until {it} rerun or discarded"
             return [Hold(Waits.DEAD, dead, text)]
-    if world().works:
+    if world().beside.works:
         return []
     text = "all of it has ended, and no instance lives to complete it; start one"
     return [Hold(Waits.NO_HANDLER, Capped(0), text)]

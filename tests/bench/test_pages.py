@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from starlette.routing import Match, Mount, Route
 
 from bench import large
+from bench.pages import of_jobs
 from bench.requests import paths, requests
 from msgworker import App
 from msgworker.web.application import routes
@@ -84,3 +85,21 @@ def test_each_request_reads_the_database_anew(filled):
     for name, found in counts.items():
         assert len(set(found)) == 1, (name, found)
         assert found[0] > 0, name
+
+
+def test_jobs_are_measured_in_their_states(tmp_path, monkeypatch):
+    monkeypatch.setattr(large, "WAITING", 50)
+    monkeypatch.setattr(large, "JOB", 80)
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+    large.fill_jobs(app, 320)
+    found = {name: read() for name, read in of_jobs(app)}
+    assert len(found["list of jobs, completed"]) == 2
+    one = found["job of 1,000"]
+    assert (str(one.state), one.waiting.count, one.dead.count, one.total.count) == (
+        *("running", 30, 10),
+        80,
+    )
+    assert found["job of 1,000, completed"].state == "completed"
+    assert found["job, 10,000 waiting"].waiting.count == 50
+    assert found["job of all"].total.count == 320
+    app.engine.dispose()
