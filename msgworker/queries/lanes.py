@@ -138,7 +138,7 @@ def _stuck(conn: Connection, t: Tables, world: World) -> Iterable[Any]:
     held = {*world.paused, *world.full()}
     topics: set[str] = {topic for one in world.works for topic in one.topics or ()}
     but = bool(world.works) and all(one.topics is not None for one in world.works)
-    if pauses.jobs(conn, t):
+    if pauses.read_jobs(conn, t):
         held, t = {*held, pauses.HELD}, pauses.holding(t)
     mark: int | None = MIN_ID
     if not t.database.oldest_index:

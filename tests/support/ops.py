@@ -21,11 +21,12 @@ def looks(ops: Ops, msg_id: int) -> dict[str, Callable[[], Any]]:
     """Every look of ops; those at one message at this one."""
     of_one = ("show", "explain", "place", "items", "job")
     plain = (
-        *("counts", "overview", "probe", "unfinished", "find", "messages", "failures", "lanes"),
+        *("counts", "overview", "probe", "unfinished", "find", "messages", "failures"),
         *("instances", "limits", "history", "timings", "sizes", "doctor", "pauses", "audit"),
         *("schedules", "can_schedule", "locks", "jobs", "paused_jobs"),
     )
     found = {name: getattr(ops, name) for name in plain}
+    found["lanes"] = lambda: ops.lanes(by="blocked")
     return found | {name: lambda name=name: getattr(ops, name)(msg_id) for name in of_one}
 
 

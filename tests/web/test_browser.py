@@ -109,7 +109,8 @@ def test_a_list_follows_what_changes_and_keeps_what_is_ticked(
         assert page.evaluate("document.activeElement.textContent") == str(second)
         assert page.get_by_role("button", name="Rerun…").is_disabled()
         page.get_by_label(f"Tick message {second}").check()
-        page.get_by_label(f"Tick message {third}").check()
+        page.keyboard.press("k")  # from the row of the second one to that of the third
+        page.keyboard.press("x")
         page.evaluate("window.scrollTo(0, 120)")
         sqlite_app.ops.rerun([second], reason="by bob")
         put(sqlite_app, ("e", FAILED))
@@ -229,7 +230,7 @@ def test_keys_find_a_message_and_move_over_rows_until_they_are_switched_off(
         assert page.input_value("#search") == "?j/"
         page.evaluate("document.activeElement.blur()")
         page.keyboard.press("?")
-        page.get_by_label("The first four work").uncheck()
+        page.get_by_label("The first five work").uncheck()
         page.keyboard.press("Escape")
         page.reload()
         for key in ("/", "j", "?"):
@@ -237,7 +238,7 @@ def test_keys_find_a_message_and_move_over_rows_until_they_are_switched_off(
         assert page.evaluate("document.activeElement.localName") == "body"
         assert not page.locator("dialog").is_visible()
         page.get_by_role("button", name="Keys").click()
-        page.get_by_label("The first four work").check()
+        page.get_by_label("The first five work").check()
         page.get_by_role("button", name="Close").click()
         page.evaluate("document.activeElement.blur()")
         assert pressed("/") == "search"

@@ -180,6 +180,7 @@
     else if (key === "/") search.focus();
     else if (key === "j") step(1);
     else if (key === "k") step(-1);
+    else if (key === "x") for (const one of document.querySelectorAll("tr:focus-within .box input")) one.click();
     else if (key === "?") help();
     else return;
     e.preventDefault();
