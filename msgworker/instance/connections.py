@@ -415,7 +415,7 @@ class Connections:
 
     def open(self) -> None:
         """Open the connection of `transaction()` and `single()`, if it is not open."""
-        with self._opened():
+        with _InUse(self):
             pass
 
     @property
@@ -437,7 +437,7 @@ class Connections:
     def check_server(self) -> None:
         """Raise DatabaseUnavailable if the server is an old primary. The server is asked only where
         the answer can have changed since the connection was opened."""
-        with self._opened() as conn:
+        with _InUse(self) as conn:
             self._succession.check_again(conn)
 
     def _begin(self) -> None:
@@ -473,7 +473,7 @@ class Connections:
     def transaction(self) -> Iterator[Connection]:
         """A connection in a transaction of its own."""
         turn = self._turn_of_ours() if self._turns is not None else nullcontext()
-        with self._opened() as conn, turn, conn.begin():
+        with _InUse(self) as conn, turn, conn.begin():
             yield conn
 
     @contextmanager
@@ -491,22 +491,6 @@ class Connections:
             self._turns.__exit__(None, None, None)
 
     @contextmanager
-    def _opened(self) -> Iterator[Connection]:
-        self._begin()
-        try:
-            if self.together is None:
-                self.together = self.connect()
-            yield self.together
-            if is_spoilt(self.together):
-                self.close(lost=True)
-        except BaseException as error:
-            spoilt = self.together is not None and is_spoilt(self.together)
-            self.close(lost=spoilt or is_of_the_session(error))
-            raise
-        finally:
-            self.busy_since = None
-
-    @contextmanager
     def single(self) -> Iterator[Connection]:
         """One statement in autocommit mode, so that a suspended process holds no lock; a
         transaction if there are `turns`."""
@@ -514,7 +498,7 @@ class Connections:
             with self.transaction() as conn:
                 yield conn
             return
-        with self._opened() as conn, committing_each(conn), conn.begin():
+        with _InUse(self) as conn, committing_each(conn), conn.begin():
             yield conn
 
     def close(self, *, lost: bool = False) -> None:
@@ -534,6 +518,38 @@ class Connections:
                         conn.invalidate()
                     conn.close()
         self._alone = self.together = None
+
+
+class _InUse:
+    """The connection of `transaction()` and `single()`, while it is used. No generator, which would
+    cost each message more."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: Connections) -> None:
+        self._link = link
+
+    def __enter__(self) -> Connection:
+        link = self._link
+        link._begin()
+        try:
+            if link.together is None:
+                link.together = link.connect()
+        except BaseException as error:
+            self.__exit__(None, error)
+            raise
+        return link.together
+
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        link = self._link
+        try:
+            spoilt = link.together is not None and is_spoilt(link.together)
+            if error is not None:
+                link.close(lost=spoilt or is_of_the_session(error))
+            elif spoilt:
+                link.close(lost=True)
+        finally:
+            link.busy_since = None
 
 
 class SpareConnections:
