@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
 from sqlalchemy import Result
 
@@ -60,6 +60,45 @@ class HandlerOptions(TypedDict, total=False):
     on_dead: str | None
 
 
+# The options that say which function it takes. Either: a type checker knows no more than bool.
+
+
+class Alone(HandlerOptions, total=False):
+    transactional: Literal[False]
+    batch: None
+    group: None
+
+
+class AloneInTransaction(HandlerOptions, total=False):
+    transactional: Required[Literal[True]]
+    batch: None
+    group: int | None
+
+
+class AloneEither(HandlerOptions, total=False):
+    transactional: Required[bool]
+    batch: None
+    group: None
+
+
+class Batched(HandlerOptions, total=False):
+    transactional: Literal[False]
+    batch: Required[int]
+    group: None
+
+
+class BatchedInTransaction(HandlerOptions, total=False):
+    transactional: Required[Literal[True]]
+    batch: Required[int]
+    group: None
+
+
+class BatchedEither(HandlerOptions, total=False):
+    transactional: Required[bool]
+    batch: Required[int]
+    group: None
+
+
 class Declaring(ABC):
     """What handlers are declared with."""
 
@@ -71,63 +110,27 @@ class Declaring(ABC):
     def handler(self, topic: PlainHandler) -> PlainHandler: ...
     @overload
     def handler(
-        self,
-        topic: str | None = None,
-        *,
-        transactional: Literal[False] = False,
-        batch: None = None,
-        group: None = None,
-        **options: Unpack[HandlerOptions],
+        self, topic: str | None = None, **options: Unpack[Alone]
     ) -> Callable[[PlainHandler], PlainHandler]: ...
     @overload
     def handler(
-        self,
-        topic: str | None = None,
-        *,
-        transactional: Literal[True],
-        batch: None = None,
-        group: int | None = None,
-        **options: Unpack[HandlerOptions],
+        self, topic: str | None = None, **options: Unpack[AloneInTransaction]
     ) -> Callable[[TransactionalHandler], TransactionalHandler]: ...
     @overload
     def handler(
-        self,
-        topic: str | None = None,
-        *,
-        transactional: bool,
-        batch: None = None,
-        group: None = None,
-        **options: Unpack[HandlerOptions],
+        self, topic: str | None = None, **options: Unpack[AloneEither]
     ) -> Callable[[SyncHandler], SyncHandler]: ...
     @overload
     def handler(
-        self,
-        topic: str | None = None,
-        *,
-        batch: int,
-        transactional: Literal[False] = False,
-        group: None = None,
-        **options: Unpack[HandlerOptions],
+        self, topic: str | None = None, **options: Unpack[Batched]
     ) -> Callable[[BatchHandler], BatchHandler]: ...
     @overload
     def handler(
-        self,
-        topic: str | None = None,
-        *,
-        batch: int,
-        transactional: Literal[True],
-        group: None = None,
-        **options: Unpack[HandlerOptions],
+        self, topic: str | None = None, **options: Unpack[BatchedInTransaction]
     ) -> Callable[[TransactionalBatch], TransactionalBatch]: ...
     @overload
     def handler(
-        self,
-        topic: str | None = None,
-        *,
-        batch: int,
-        transactional: bool,
-        group: None = None,
-        **options: Unpack[HandlerOptions],
+        self, topic: str | None = None, **options: Unpack[BatchedEither]
     ) -> Callable[[SyncBatchHandler], SyncBatchHandler]: ...
     def handler(
         self,
@@ -202,70 +205,22 @@ class Declaring(ABC):
         return register
 
     @overload
+    def add_handler(self, topic: str | None, fn: Plain, **options: Unpack[Alone]) -> None: ...
+    @overload
     def add_handler(
-        self,
-        topic: str | None,
-        fn: Plain,
-        *,
-        transactional: Literal[False] = False,
-        batch: None = None,
-        group: None = None,
-        **options: Unpack[HandlerOptions],
+        self, topic: str | None, fn: InTransaction, **options: Unpack[AloneInTransaction]
+    ) -> None: ...
+    @overload
+    def add_handler(self, topic: str | None, fn: Sync, **options: Unpack[AloneEither]) -> None: ...
+    @overload
+    def add_handler(self, topic: str | None, fn: Batch, **options: Unpack[Batched]) -> None: ...
+    @overload
+    def add_handler(
+        self, topic: str | None, fn: BatchInTransaction, **options: Unpack[BatchedInTransaction]
     ) -> None: ...
     @overload
     def add_handler(
-        self,
-        topic: str | None,
-        fn: InTransaction,
-        *,
-        transactional: Literal[True],
-        batch: None = None,
-        group: int | None = None,
-        **options: Unpack[HandlerOptions],
-    ) -> None: ...
-    @overload
-    def add_handler(
-        self,
-        topic: str | None,
-        fn: Sync,
-        *,
-        transactional: bool,
-        batch: None = None,
-        group: None = None,
-        **options: Unpack[HandlerOptions],
-    ) -> None: ...
-    @overload
-    def add_handler(
-        self,
-        topic: str | None,
-        fn: Batch,
-        *,
-        batch: int,
-        transactional: Literal[False] = False,
-        group: None = None,
-        **options: Unpack[HandlerOptions],
-    ) -> None: ...
-    @overload
-    def add_handler(
-        self,
-        topic: str | None,
-        fn: BatchInTransaction,
-        *,
-        batch: int,
-        transactional: Literal[True],
-        group: None = None,
-        **options: Unpack[HandlerOptions],
-    ) -> None: ...
-    @overload
-    def add_handler(
-        self,
-        topic: str | None,
-        fn: SyncBatch,
-        *,
-        batch: int,
-        transactional: bool,
-        group: None = None,
-        **options: Unpack[HandlerOptions],
+        self, topic: str | None, fn: SyncBatch, **options: Unpack[BatchedEither]
     ) -> None: ...
     def add_handler(self, topic: str | None, fn: Callable[..., Any], **options: Any) -> None:
         """`handler` as a plain function call."""
