@@ -277,7 +277,7 @@ def ways_of(one: JobInfo) -> list[tuple[str, str]]:
 
 def _ways_out(hold: Hold) -> Iterator[tuple[str, str]]:
     """Of what is no message of the job."""
-    if hold.why is Waits.NO_HANDLER:
+    if hold.why in (Waits.NO_HANDLER, Waits.OTHER_SLICES):
         topic = "" if hold.topic is None else f" that handles {safe(hold.topic)}"
         yield "run pkg.module:app", f"start an instance{topic}, or drain with it"
     elif hold.why is Waits.PAUSED and hold.topic is not None:

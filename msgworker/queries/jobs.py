@@ -26,7 +26,7 @@ COUNTED = 1_000_000
 """The most messages of each state that are counted of one job."""
 OF_A_LIST = 10_000
 """The same of each job of a list."""
-LOOKED_AT = 1_000
+LOOKED_AT = 400
 """The oldest and newest waiting messages of one job of which is asked what they wait for."""
 LOOKED_AT_OF_A_LIST = 20
 """The same of each job of a list of which none runs."""
@@ -56,10 +56,11 @@ class Hold:
     """What messages of a job wait for.
 
     why: "dead", behind dead messages, or the job itself waits for what becomes of them; "paused",
-    their topic or another job; "no handler", also no instance at all; "nobody", a message without
-    an owner; "later" and "retry", their instants, which come by themselves. count: how many.
-    msg_id: the first message that they wait for, or that waits itself; ours: that one is of the
-    job; topic: of that one. text: all of it as a sentence.
+    their topic or another job; "no handler", also no instance at all; "other slices", what lives
+    handles other jobs alone; "nobody", a message without an owner; "later" and "retry", their
+    instants, which come by themselves. count: how many. msg_id: the first message that they wait
+    for, or that waits itself; ours: that one is of the job; topic: of that one. text: all of it as
+    a sentence.
     """
 
     why: Waits
@@ -279,7 +280,15 @@ def _look(conn: Connection, t: Tables) -> _Look:
     return _Look(World.read(conn, t), pauses.holding(t) if pauses.jobs(conn, t) else t)
 
 
-_HOLDS = (Waits.DEAD, Waits.PAUSED, Waits.NO_HANDLER, Waits.NOBODY, Waits.LATER, Waits.RETRY)
+_HOLDS = (
+    Waits.DEAD,
+    Waits.PAUSED,
+    Waits.NO_HANDLER,
+    Waits.OTHER_SLICES,
+    Waits.NOBODY,
+    Waits.LATER,
+    Waits.RETRY,
+)
 
 
 def _holds(

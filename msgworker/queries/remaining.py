@@ -22,7 +22,7 @@ from msgworker.queries.explain import (
     sentence,
     verdict,
 )
-from msgworker.queries.instances import InstanceInfo, Life
+from msgworker.queries.instances import InstanceInfo, Life, why_not
 from msgworker.store import jobs, pauses
 from msgworker.store.recover import undated
 from msgworker.table import JOB, Cols, Tables
@@ -215,6 +215,9 @@ def of_job(
     for row in fetch(conn, statement, {"mw_job": job_id, "mw_slice": [job_id]}):
         one = _Group._make(row)
         facts = replace(_facts_of(one, ""), owner=_name(one.owner))
+        able = world.handling(facts.topic)
+        if one.here and able and all(who.scope.get("kind") == "job" for who in able):
+            facts = replace(facts, unseen=why_not(able, None, None, job_id))
         why = verdict(facts, world)
         assert why.left_as is not None  # it is unfinished, and the head of its object
         mine = OfJob(

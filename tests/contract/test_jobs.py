@@ -598,6 +598,16 @@ def test_what_a_job_waits_for(app):
     assert held(app, job) == ("running", [("later", 1)])
 
 
+def test_a_job_beside_a_drain_of_another_job(app):
+    job = opened(app, 1)
+    alive(app, scope={"kind": "job", "job": job.job_id + 1})
+    assert held(app, job) == ("held", [("other slices", 1)])
+    (hold,) = app.ops.job(job.job_id).holds
+    assert hold.text == "1 waits: what lives handles other jobs alone"
+    alive(app, "alive-2", scope={"kind": "job", "job": job.job_id})
+    assert held(app, job) == ("running", [])
+
+
 def test_a_job_behind_one_that_is_paused(app):
     alive(app)
     first = opened(app, 1)
