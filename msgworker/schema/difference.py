@@ -157,8 +157,9 @@ def _other(database: Database, index: sa.Index, live: LiveIndex) -> str:
         return "has all rows"
     words = [one.name for one in visitors.iterate(where) if isinstance(one, sa.ColumnClause)]
     numbers = re.findall(r"(?<![\w.])-?\d+", live.where)
-    there = live.where.lower()
-    if all(w in numbers if w.lstrip("-").isdigit() else w.lower() in there for w in words):
+    # Without quotes: one within a name is written twice.
+    there, *words = (text.lower().replace('"', "") for text in (live.where, *words))
+    if all(w in numbers if w.lstrip("-").isdigit() else w in there for w in words):
         return ""
     return f"has only rows where {live.where.strip()}"
 
