@@ -29,3 +29,10 @@ def span(seconds: float | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size:,.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def that_hold_up(count: object, what: str) -> str:
+    """ "1 dead message holds up its job until it is rerun or discarded"; count: also "20+"."""
+    if str(count) == "1":
+        return f"1 dead message holds up its {what} until it is rerun or discarded"
+    return f"{count} dead messages hold up their {what}s until they are rerun or discarded"

@@ -104,6 +104,80 @@ def decode(raw: Any, oversize: int | None = None) -> Any:
         raise PayloadError(f"the payload is not JSON: {str(error)[:300]}") from None
 
 
+# ---------------------------------------------------------------- for people: digit for digit
+
+
+class Digits(float):
+    """A number of a JSON text that keeps how it was written: a float may have fewer digits."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Digits:
+        found = super().__new__(cls, _finite(text))
+        found.text = text
+        return found
+
+
+class KeepsDigits(Exception):
+    """A value has such numbers: `written` writes it."""
+
+
+def _exact_whole(text: str) -> int | Digits:
+    return Digits(text) if text == "-0" else _whole(text)
+
+
+_exact = json.JSONDecoder(
+    parse_constant=_no_constant,
+    parse_float=Digits,
+    parse_int=_exact_whole,
+    object_pairs_hook=_no_twins,
+)
+
+
+def decode_exactly(raw: Any) -> Any:
+    """As `decode`, with `Digits` in the place of floats: `encode` and `written` write them as they
+    were."""
+    value = decode(raw)
+    if value is None or not isinstance(raw, str | bytes):
+        return value
+    return _exact.decode(raw if isinstance(raw, str) else raw.decode("utf-8"))
+
+
+Default = Callable[[Any], Any] | None
+
+
+def written(value: Any, *, indent: bool = False, default: Default = None) -> str:
+    """A value as JSON, compact or in lines, its `Digits` as they were. default: of json.dumps."""
+    return _written(value, "\n" if indent else None, default)
+
+
+def _written(value: Any, line: str | None, default: Default) -> str:
+    if isinstance(value, Digits):
+        return value.text
+    inner = None if line is None else f"{line}  "
+    colon = ":" if line is None else ": "
+    if isinstance(value, dict):
+        keys = (json.dumps(str(key), ensure_ascii=False) for key in value)
+        values = (_written(one, inner, default) for one in value.values())
+        parts, ends = [f"{k}{colon}{v}" for k, v in zip(keys, values, strict=True)], "{}"
+    elif isinstance(value, list | tuple):
+        parts, ends = [_written(one, inner, default) for one in value], "[]"
+    else:
+        return json.dumps(value, ensure_ascii=False, default=default)
+    if not parts:
+        return ends
+    begin, end = (inner or "", line or "")
+    return f"{ends[0]}{begin}{f',{begin}'.join(parts)}{end}{ends[1]}"
+
+
+def pretty(payload: str) -> str:
+    """A payload in lines, its numbers digit for digit; what is no JSON stays as it is."""
+    try:
+        return written(decode_exactly(payload), indent=True) if payload else payload
+    except (PayloadError, RecursionError):
+        return payload
+
+
 # ---------------------------------------------------------------- from Python to text
 
 # `_is_json` and `_jsonable` detect circular references before.
@@ -122,8 +196,12 @@ def encode(payload: Any) -> str | None:
     if payload is None:
         return None
     try:
-        value = payload if _is_json(payload) else _jsonable(payload, "payload")
-        text = _text(value)
+        try:
+            value = payload if _is_json(payload) else _jsonable(payload, "payload")
+            text = _text(value)
+        except KeepsDigits:
+            text = written(payload)
+            _text(text)
     except RecursionError:
         raise PayloadError("the payload is nested too deeply, or holds itself") from None
     if "\\u0000" in text and _NUL.search(text):
@@ -173,6 +251,8 @@ def _jsonable(value: Any, place: str) -> Any:
     if value is None or isinstance(value, str | int):
         return _plain(value)
     if isinstance(value, float | Decimal):
+        if isinstance(value, Digits):
+            raise KeepsDigits
         if not (value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)):
             raise PayloadError(f"{_cut_place(place)} is {value}, which JSON does not have")
         return str(value) if isinstance(value, Decimal) else float(value)

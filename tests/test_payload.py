@@ -26,7 +26,7 @@ from msgworker import PayloadError
 from msgworker.instance.running.handler import make_handler
 from msgworker.instance.running.outcome import payload_of
 from msgworker.message import Message
-from msgworker.payload import MAX_DIGITS, decode, encode
+from msgworker.payload import MAX_DIGITS, decode, decode_exactly, encode, pretty, written
 
 NAIVE = datetime(2026, 1, 31, 8, 30)  # noqa: DTZ001 - it has to come back so
 
@@ -365,3 +365,36 @@ def test_any_short_text_is_judged_like_a_long_one(text: str) -> None:
 def test_any_short_payload_comes_back_as_by_the_standard_library(value: Any) -> None:
     text = json.dumps(value)
     assert repr(decode(text)) == repr(json.loads(text))
+
+
+# ---------------------------------------------------------------- digit for digit
+
+EXACT = '{"amount":12345678901234567.89,"zero":1.50,"big":1E5,"no":-0,"list":[0.1,{}],"x":"ü"}'
+
+
+def test_numbers_are_written_with_the_digits_that_they_had() -> None:
+    value = decode_exactly(EXACT)
+    assert value == json.loads(EXACT)
+    assert (encode(value), written(value)) == (EXACT, EXACT)
+    assert json.loads(written(value, indent=True)) == json.loads(EXACT)
+    assert '\n  "amount": 12345678901234567.89,\n' in pretty(EXACT)
+    assert encode(decode_exactly("[1.10]")) == "[1.10]"
+    assert decode_exactly("") is None
+
+
+@pytest.mark.parametrize("value", [{}, [], {"a": []}, [[], {}], "a", 1, None, True, [{"a": 1}, 2]])
+def test_what_is_written_is_what_json_writes(value: Any) -> None:
+    assert written(value) == json.dumps(value, separators=(",", ":"))
+    assert written(value, indent=True) == json.dumps(value, indent=2)
+
+
+@pytest.mark.parametrize("text", ["", "no json", '{"a": NaN}', '{"a": 1, "a": 2}', "1e999"])
+def test_what_is_no_json_is_shown_as_it_is(text: str) -> None:
+    assert pretty(text) == text
+
+
+def test_the_numbers_of_a_payload_that_cannot_be_kept_are_refused_digit_for_digit() -> None:
+    with pytest.raises(PayloadError, match="out of range"):
+        decode_exactly('{"a": 1e999}')
+    with pytest.raises(PayloadError, match="NUL"):
+        encode(decode_exactly('{"a": 1.10, "b": "\\u0000"}'))

@@ -1,19 +1,22 @@
-"""`explain`, `failures`, `lanes`, `instances` and `limits`: why messages do not run."""
+"""`status`, `explain`, `failures`, `lanes`, `instances` and `limits`: how many messages there are,
+and why they do not run."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from msgworker import App
+from msgworker import App, db
 from msgworker.cli.options import audited, message_id, on_table, open_app, said
 from msgworker.cli.output import (
     Column,
     NothingMatched,
     Usage,
     age,
+    ago,
     note,
     print_json,
     print_table,
@@ -23,24 +26,18 @@ from msgworker.cli.output import (
     safe,
     since,
     styled,
+    to_terminal,
     when,
 )
-from msgworker.cli.show import (
-    age_of,
-    as_dict,
-    counted,
-    items_dict,
-    limit_dict,
-    new_of,
-    tries_of,
-    what,
-)
-from msgworker.counted import plural
-from msgworker.message import State
+from msgworker.cli.show import age_of, as_dict, counted, items_dict, tries_of, what
+from msgworker.counted import plural, that_hold_up
+from msgworker.message import State, topic_of
+from msgworker.queries.counts import Count, Exact
 from msgworker.queries.explain import Explanation
 from msgworker.queries.failures import Failures
-from msgworker.queries.instances import InstanceInfo, Life
+from msgworker.queries.instances import InstanceInfo, Life, TopicLimit
 from msgworker.queries.lanes import BLOCKED, LaneInfo
+from msgworker.store.pauses import PausedJob
 
 # ---------------------------------------------------------------- limits
 
@@ -148,8 +145,11 @@ def _sentences(one: Explanation) -> list[str]:
         lines.append(f"  its fan-out: {counted(one.items, running=running)}")
     if one.limit is not None:
         lines.append(f"  limits of its topic: {safe(one.limit.use)}")
+    if info.changed is not None:
+        lines.append(f"  {safe(str(info.changed))} {ago(info.changed.at)}")
     if info.last_error is not None and info.status in (State.FAILED, State.DEAD):
-        lines.append(f"  last error: {safe(info.last_error)}")
+        before = "" if info.changed is None else f", of before it was {safe(str(info.changed))}"
+        lines.append(f"  last error{before}: {safe(info.last_error)}")
     return lines
 
 
@@ -215,7 +215,7 @@ def _failure_row(one: Failures) -> list[Any]:
     numbers = [f"{n:,}" if n else "-" for n in (one.dead, one.failing, one.waiting_objects)]
     seen = age(since(one.last_seen))
     topics = ", ".join(one.topics) or None
-    error = one.error if one.example is None else f"{one.error}; the newest: {one.example}"
+    error = f"{one.error}; for example: {one.example}" if one.varies else one.error
     return [one.fingerprint, *numbers, seen, one.sample_id, topics, error]
 
 
@@ -356,3 +356,133 @@ def _running(one: InstanceInfo) -> str:
     if not one.running or one.handlers is None:
         return f"{one.running:,}" if one.running else "-"
     return f"{min(one.handlers, one.running):,} of {one.running:,}"
+
+
+# --- `status`: how many messages are in each state.
+
+OPEN = (State.NEW, State.PROCESSING, State.FAILED)
+PAUSED_SHOWN = 20
+
+
+@click.command("status")
+@click.option(
+    "--dead-unacknowledged", is_flag=True, help="End with 1 if there are any, as a check."
+)
+@on_table
+def status(ctx: click.Context, /, dead_unacknowledged: bool, as_json: bool, **given: Any) -> int:
+    """Count messages by state and topic, with the age of the oldest."""
+    app = open_app(ctx, given)
+    counts, limits, paused = app.ops.counts(), app.ops.limits(), app.ops.paused_jobs()
+    dead = sum(count.count for count in counts if count.status is State.DEAD)
+    known = sum(count.acknowledged for count in counts)
+    _print_status(app, counts, limits, paused, as_json=as_json)
+    if known and not as_json:
+        note(f"{known:,} of the dead messages are acknowledged, discarded or cancelled")
+    if not as_json:
+        _note_holding(counts)
+    if not dead_unacknowledged and dead > known and to_terminal() and not as_json:
+        note("dead messages wait for an operator: msgworker failures, then msgworker rerun")
+    if dead_unacknowledged and dead > known and not as_json:
+        note(f"{plural(dead - known, 'dead message')} not acknowledged: msgworker failures")
+    return int(dead_unacknowledged and dead > known)
+
+
+def _note_holding(counts: list[Count]) -> None:
+    for name, held, command in (("hold_objects", "object", "lanes"), ("hold_jobs", "job", "jobs")):
+        if number := sum(getattr(count, name) for count in counts):
+            note(f"{that_hold_up(f'{number:,}', held)}: msgworker {command}")
+
+
+def _print_status(
+    app: App,
+    counts: list[Count],
+    limits: list[TopicLimit],
+    paused: list[PausedJob],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        print_json(
+            {
+                "database": db.masked(app.engine.url),
+                "table": app.table.name,
+                "counts": [_count_dict(count) for count in counts],
+                "limits": [limit_dict(one, counts) for one in limits],
+                "paused_jobs": [asdict(one) for one in paused],
+            }
+        )
+        return
+    if not counts:
+        click.echo(f"{safe(app.table.name)} holds no messages")
+        return
+    words = [w for w in State if w is not State.UNKNOWN or any(c.status is w for c in counts)]
+    titles = [Column(word.value.upper(), "right") for word in words]
+    columns = [Column("TOPIC", share=1), *titles, Column("OLDEST OPEN", "right")]
+    print_table(columns, status_rows(counts, words))
+    for one in limits:
+        print_text(_limit_text(one, counts), rest="    ")
+    for job in paused[:PAUSED_SHOWN]:
+        print_text(f"job {job.job_id}, {safe(job.name)}: {safe(job.told)}", rest="    ")
+    if len(paused) > PAUSED_SHOWN:
+        click.echo(f"and {len(paused) - PAUSED_SHOWN:,} more paused jobs")
+    if any(c.exact is not Exact.EXACT for c in counts):
+        note("a large table: + means at least, ~ is from the database's statistics")
+
+
+def _count_dict(count: Count) -> dict[str, Any]:
+    oldest = count.oldest_seconds
+    return asdict(count) | {"oldest_seconds": None if oldest is None else round(oldest, 3)}
+
+
+def _waiting(one: TopicLimit, counts: list[Count]) -> list[Count]:
+    return [c for c in counts if c.status is State.NEW and topic_of(c.topic) == one.topic]
+
+
+def limit_dict(one: TopicLimit, counts: list[Count]) -> dict[str, Any]:
+    waiting = sum(count.count for count in _waiting(one, counts))
+    return asdict(one) | {"new": waiting, "waits_for": one.why}
+
+
+def _limit_text(one: TopicLimit, counts: list[Count]) -> str:
+    """Such as "limits of bank.post: 4 of 4 running, rate 20/s (3 of 20 starts), 96 wait for a
+    permit"."""
+    does = "new" if one.lacks is None else f"wait for {one.lacks}"
+    return f"limits of {safe(one.topic)}: {one.use}, {new_of(one, counts)} {does}"
+
+
+def new_of(one: TopicLimit, counts: list[Count]) -> str:
+    """How many new messages of a limited topic there are; more than so many: "20,000+"."""
+    return _number(_waiting(one, counts)).replace("-", "0")
+
+
+def status_rows(counts: list[Count], words: list[State]) -> list[list[str]]:
+    """A row for each topic, and one for all of them if there are several."""
+    by_topic: dict[str | None, list[Count]] = defaultdict(list)
+    for count in counts:
+        if count.exact is not Exact.ABOUT:  # an estimate is for all topics together
+            by_topic[count.topic].append(count)
+    topics = sorted(by_topic, key=lambda topic: topic or "")
+    rows = [_status_row(topic, by_topic[topic], words) for topic in topics]
+    if len(rows) != 1 or any(count.exact is Exact.ABOUT for count in counts):
+        rows.append(_status_row("all topics", counts, words))
+    return rows
+
+
+def _status_row(topic: str | None, counts: list[Count], words: list[State]) -> list[str]:
+    cells = [_number([c for c in counts if c.status is word]) for word in words]
+    ages = [c.oldest_seconds for c in counts if c.status in OPEN and c.oldest_seconds is not None]
+    return [safe(topic), *cells, age(max(ages)) if ages else "-"]
+
+
+def _number(counts: list[Count]) -> str:
+    number = sum(count.count for count in counts)
+    if any(count.exact is Exact.ABOUT for count in counts):
+        return f"~{rounded(number):,}"
+    more = "+" if any(count.exact is Exact.AT_LEAST for count in counts) else ""
+    return f"{number:,}{more}" if number else "-"
+
+
+def rounded(number: int) -> int:
+    """An estimate from statistics, rounded to three digits."""
+    step = int(f"1{'0' * max(0, len(str(number)) - 3)}")
+    return round(number / step) * step

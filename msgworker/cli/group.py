@@ -279,7 +279,7 @@ COMMANDS = {
     "drain": ("work", "Handle messages until none is due now or soon."),
     "web": ("web", "Serve the dashboard and the JSON API."),
     "send": ("send", "Send one message; print its id."),
-    "status": ("show", "Count messages by state and topic."),
+    "status": ("explain", "Count messages by state and topic."),
     "list": ("show", "List messages by filter, the oldest first."),
     "show": ("show", "Show a message: payload, errors, tries, and its audit."),
     "explain": ("explain", "Say why a message is not running, and what is before it."),

@@ -179,7 +179,7 @@ def carry_out(
 
 
 def _aside(would: Repaired) -> str:
-    """Details of a rerun or cancel beside its number."""
+    """Details of a rerun, cancel or acknowledge beside its number."""
     said = []
     if would.done_again:
         said.append(f"{would.done_again:,} of them done: handled again")
@@ -189,6 +189,9 @@ def _aside(would: Repaired) -> str:
         said.append("those behind that are done stay done; not counted, as it takes too long")
     if would.requested:
         said.append(f"{would.requested:,} of them running: a request to end them")
+    if would.holding:
+        many = f"{would.holding:,} of them {'holds' if would.holding == 1 else 'hold'}"
+        said.append(f"{many} up an object or a job, until rerun or discarded")
     return f" ({'; '.join(said)})" if said else ""
 
 
@@ -295,6 +298,8 @@ def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
         found["requested"] = done.requested
     if done.dry_run and done.kind == "rerun":
         found |= {"done_again": done.done_again, "stay_done": done.stay_done}
+    if done.dry_run and done.kind == "acknowledge":
+        found["holding"] = done.holding
     if done.dry_run:
         found["sample"] = [as_dict(info) for info in done.sample]
         found |= {"complete": done.complete, "up_to": done.up_to}
@@ -386,7 +391,8 @@ def acknowledge(ctx: click.Context, /, dead: bool, as_json: bool, **given: Any) 
     """Say that dead messages are known, with a --reason: they stay dead, and call for help no more.
 
     By id, or by filter. They leave failures, the alerts and the numbers of the dashboard, as
-    discarded and cancelled ones do. One that is rerun and dies again is not acknowledged.
+    discarded and cancelled ones do. One that is rerun and dies again is not acknowledged. What they
+    hold up, an object or a job, stays so until they are rerun or discarded.
     """
     asks_for_dead(given, dead=dead)
     question = "Acknowledge {}?"

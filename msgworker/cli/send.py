@@ -88,7 +88,7 @@ def _decoded(given: str) -> Any:
     if not text.strip():
         raise Usage(f"{place} is empty; leave --payload out for a message without one")
     try:
-        return payloads.decode(text)
+        return payloads.decode_exactly(text)
     except PayloadError as error:
         hint = " (quote the JSON for the shell, or write @file)" if place == "--payload" else ""
         raise PayloadError(f"{place}: {error}{hint}") from None

@@ -1,9 +1,7 @@
-"""`status`, `list`, `show` and `audit`: reading only."""
+"""`list`, `show` and `audit`: reading only."""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -11,7 +9,7 @@ from typing import Any
 
 import click
 
-from msgworker import App, db
+from msgworker import App
 from msgworker.cli.options import id_in_range, message_id, on_table, open_app
 from msgworker.cli.output import (
     NOTHING_MATCHED,
@@ -23,27 +21,23 @@ from msgworker.cli.output import (
     note,
     print_block,
     print_json,
-    print_table,
     print_text,
     print_with_text,
     safe,
     since,
     styled,
-    to_terminal,
     when,
 )
 from msgworker.config import YEAR_SECONDS, as_instant, seconds
 from msgworker.counted import plural
 from msgworker.errors import SchemaError
-from msgworker.message import State, topic_of
+from msgworker.message import State
 from msgworker.ops.edits import diff
-from msgworker.queries.counts import Count, Exact
-from msgworker.queries.instances import TopicLimit
-from msgworker.queries.messages import How, MessageInfo
+from msgworker.payload import pretty
+from msgworker.queries.messages import How, MessageInfo, acts
 from msgworker.store.audit import AuditEntry, Edited
 from msgworker.store.bounded import Found
 from msgworker.store.items import ItemInfo, Items
-from msgworker.store.pauses import PausedJob
 from msgworker.store.tries import Try
 
 # --- Parts of a message for `show`: tracebacks of its tries, items of its fan-outs.
@@ -121,126 +115,7 @@ def items_dict(items: Items | None) -> dict[str, Any] | None:
     return None if items is None else asdict(items) | {"not_started": items.not_started}
 
 
-# --- `status` and `list`.
-
-OPEN = (State.NEW, State.PROCESSING, State.FAILED)
-PAUSED_SHOWN = 20
-
-
-@click.command("status")
-@click.option(
-    "--dead-unacknowledged", is_flag=True, help="End with 1 if there are any, as a check."
-)
-@on_table
-def status(ctx: click.Context, /, dead_unacknowledged: bool, as_json: bool, **given: Any) -> int:
-    """Count messages by state and topic, with the age of the oldest."""
-    app = open_app(ctx, given)
-    counts, limits, paused = app.ops.counts(), app.ops.limits(), app.ops.paused_jobs()
-    dead = sum(count.count for count in counts if count.status is State.DEAD)
-    known = sum(count.acknowledged for count in counts)
-    _print_status(app, counts, limits, paused, as_json=as_json)
-    if known and not as_json:
-        note(f"{known:,} of the dead messages are acknowledged, discarded or cancelled")
-    if not dead_unacknowledged and dead > known and to_terminal() and not as_json:
-        note("dead messages wait for an operator: msgworker failures, then msgworker rerun")
-    if dead_unacknowledged and dead > known and not as_json:
-        note(f"{plural(dead - known, 'dead message')} not acknowledged: msgworker failures")
-    return int(dead_unacknowledged and dead > known)
-
-
-def _print_status(
-    app: App,
-    counts: list[Count],
-    limits: list[TopicLimit],
-    paused: list[PausedJob],
-    *,
-    as_json: bool,
-) -> None:
-    if as_json:
-        print_json(
-            {
-                "database": db.masked(app.engine.url),
-                "table": app.table.name,
-                "counts": [_count_dict(count) for count in counts],
-                "limits": [limit_dict(one, counts) for one in limits],
-                "paused_jobs": [asdict(one) for one in paused],
-            }
-        )
-        return
-    if not counts:
-        click.echo(f"{safe(app.table.name)} holds no messages")
-        return
-    words = [w for w in State if w is not State.UNKNOWN or any(c.status is w for c in counts)]
-    titles = [Column(word.value.upper(), "right") for word in words]
-    columns = [Column("TOPIC", share=1), *titles, Column("OLDEST OPEN", "right")]
-    print_table(columns, status_rows(counts, words))
-    for one in limits:
-        print_text(_limit_text(one, counts), rest="    ")
-    for job in paused[:PAUSED_SHOWN]:
-        print_text(f"job {job.job_id}, {safe(job.name)}: {safe(job.told)}", rest="    ")
-    if len(paused) > PAUSED_SHOWN:
-        click.echo(f"and {len(paused) - PAUSED_SHOWN:,} more paused jobs")
-    if any(c.exact is not Exact.EXACT for c in counts):
-        note("a large table: + means at least, ~ is from the database's statistics")
-
-
-def _count_dict(count: Count) -> dict[str, Any]:
-    oldest = count.oldest_seconds
-    return asdict(count) | {"oldest_seconds": None if oldest is None else round(oldest, 3)}
-
-
-def _waiting(one: TopicLimit, counts: list[Count]) -> list[Count]:
-    return [c for c in counts if c.status is State.NEW and topic_of(c.topic) == one.topic]
-
-
-def limit_dict(one: TopicLimit, counts: list[Count]) -> dict[str, Any]:
-    waiting = sum(count.count for count in _waiting(one, counts))
-    return asdict(one) | {"new": waiting, "waits_for": one.why}
-
-
-def _limit_text(one: TopicLimit, counts: list[Count]) -> str:
-    """Such as "limits of bank.post: 4 of 4 running, rate 20/s (3 of 20 starts), 96 wait for a
-    permit"."""
-    does = "new" if one.lacks is None else f"wait for {one.lacks}"
-    return f"limits of {safe(one.topic)}: {one.use}, {new_of(one, counts)} {does}"
-
-
-def new_of(one: TopicLimit, counts: list[Count]) -> str:
-    """How many new messages of a limited topic there are; more than so many: "20,000+"."""
-    return _number(_waiting(one, counts)).replace("-", "0")
-
-
-def status_rows(counts: list[Count], words: list[State]) -> list[list[str]]:
-    """A row for each topic, and one for all of them if there are several."""
-    by_topic: dict[str | None, list[Count]] = defaultdict(list)
-    for count in counts:
-        if count.exact is not Exact.ABOUT:  # an estimate is for all topics together
-            by_topic[count.topic].append(count)
-    topics = sorted(by_topic, key=lambda topic: topic or "")
-    rows = [_status_row(topic, by_topic[topic], words) for topic in topics]
-    if len(rows) != 1 or any(count.exact is Exact.ABOUT for count in counts):
-        rows.append(_status_row("all topics", counts, words))
-    return rows
-
-
-def _status_row(topic: str | None, counts: list[Count], words: list[State]) -> list[str]:
-    cells = [_number([c for c in counts if c.status is word]) for word in words]
-    ages = [c.oldest_seconds for c in counts if c.status in OPEN and c.oldest_seconds is not None]
-    return [safe(topic), *cells, age(max(ages)) if ages else "-"]
-
-
-def _number(counts: list[Count]) -> str:
-    number = sum(count.count for count in counts)
-    if any(count.exact is Exact.ABOUT for count in counts):
-        return f"~{rounded(number):,}"
-    more = "+" if any(count.exact is Exact.AT_LEAST for count in counts) else ""
-    return f"{number:,}{more}" if number else "-"
-
-
-def rounded(number: int) -> int:
-    """An estimate from statistics, rounded to three digits."""
-    step = int(f"1{'0' * max(0, len(str(number)) - 3)}")
-    return round(number / step) * step
+# --- `list`: messages, a line each.
 
 
 @click.command("list")
@@ -338,7 +213,9 @@ def what(info: MessageInfo) -> str:
     waiting = info.status in (State.NEW, State.FAILED)
     priority = f"priority {info.priority}" if info.priority and waiting else ""
     known = f"acknowledged by {info.acknowledged}" if info.acknowledged is not None else ""
-    return "; ".join(part for part in (waits, priority, ended, known, info.last_error) if part)
+    changed = f"{info.changed} {ago(info.changed.at)}" if info.changed is not None else ""
+    error = f"before: {info.last_error}" if changed and info.last_error else info.last_error
+    return "; ".join(part for part in (waits, priority, ended, known, changed, error) if part)
 
 
 def as_dict(info: MessageInfo) -> dict[str, Any]:
@@ -392,7 +269,8 @@ def show(
     for name, value in _lines(info, app):
         print_text(value, first=f"{name:<11} ", rest=f"{'':<11} ")
     if info.last_error is not None:
-        click.echo("last error")
+        before = "" if info.changed is None else f", of before it was {safe(str(info.changed))}"
+        click.echo(f"last error{before}")
         print_block(info.last_error)
     if info.tries:
         click.echo("failed tries")
@@ -407,7 +285,7 @@ def show(
             print_changes(one.changes, indent="    ")
     if info.payload is not None:
         click.echo(f"payload (its first {PAYLOAD_SHOWN:,} characters)" if cut else "payload")
-        print_block(_pretty(info.payload))
+        print_block(pretty(info.payload))
 
 
 TRY_COLUMNS = (
@@ -446,6 +324,9 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     ]
     if info.acknowledged is not None:
         lines.append(("known", f"acknowledged by {safe(info.acknowledged)}"))
+    if info.changed is not None:
+        why = f": {safe(info.changed.reason)}" if info.changed.reason else ""
+        lines.append(("changed", f"{safe(str(info.changed))} {ago(info.changed.at)}{why}"))
     if info.priority:
         lines.append(("priority", f"{info.priority}"))
     if info.scheduled_for is not None:
@@ -476,6 +357,10 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
         by, at = safe(info.cancel.actor), ago(info.cancel.requested_at)
         lines.append(("cancel", f"requested by {by} {at}: {safe(info.cancel.reason)}"))
     lines += [("odd", f"{role} holds {safe(held)}") for role, held in info.odd.items()]
+    if may := acts(info, app.tables.spec):
+        force = " --force" if info.status is State.DONE else ""
+        others = f", or {', '.join(may[1:])}" if may[1:] else ""
+        lines.append(("commands", f"msgworker {may[0]} {info.msg_id}{force}{others}"))
     return lines
 
 
@@ -486,13 +371,6 @@ def _later(info: MessageInfo) -> str:
     back = f"due again at {when(at)}, " if at is not None and waits else ""
     reason = "" if why is None else f": {safe(why)}"
     return f"{back}postponed {plural(info.later_times or 0, 'time')}{reason}"
-
-
-def _pretty(payload: str) -> str:
-    try:
-        return json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return payload
 
 
 # --- `audit`: what operators did, and the state before it.

@@ -99,6 +99,12 @@ UNKNOWN_DEAD = Metric(
     "Dead messages in the table that no operator has acknowledged, discarded or cancelled",
     ("topic",),
 )
+HOLDING = Metric(
+    "msgworker_table_dead_holding",
+    "gauge",
+    "Dead messages in the table that hold up their object, or a job, acknowledged or not",
+    ("topic", "holds"),
+)
 LIVING = Metric("msgworker_table_instances", "gauge", "Instances that work on the table", ("life",))
 
 METRICS: dict[str, Metric] = {
@@ -107,7 +113,7 @@ METRICS: dict[str, Metric] = {
         *(MESSAGES, HANDLER, WAIT, LOOKS, WASTED, OFFERED, WON, SETTLES, IN_FLIGHT, RUNNING),
         *(INSTANCES, THREADS, MARGIN, LOST, RECOVERIES, RECOVERED, OUTAGES, AWAY, ALONE),
         *(TICKS, TICKS_SKIPPED, TICKS_REPLACED, TICKS_FAILED, JOBS, UP, OLDEST, TABLE),
-        *(UNKNOWN_DEAD, LIVING),
+        *(UNKNOWN_DEAD, HOLDING, LIVING),
     )
 }
 """By name, in the order of the documentation."""

@@ -263,12 +263,17 @@ def metrics_of(seen: Overview, known: Collection[str] = ()) -> Snapshot:
             found[counted] = _number(found, counted) + topic.count(status).count
         dead = (counting.UNKNOWN_DEAD.name, (name,))
         found[dead] = _number(found, dead) + topic.unacknowledged.count
+        for holds, count in (("object", topic.hold_objects), ("job", topic.hold_jobs)):
+            held = (counting.HOLDING.name, (name, holds))
+            found[held] = _number(found, held) + count.count
     there = {topic.topic for topic in seen.topics}
     empty = sorted(name for name in known if name not in there)
     for name in empty[: max(0, MOST_TOPICS - len(there))]:
         for status in STATUSES:
             found.setdefault((counting.TABLE.name, (countable(name), str(status))), 0.0)
         found.setdefault((counting.UNKNOWN_DEAD.name, (countable(name),)), 0.0)
+        for holds in ("object", "job"):
+            found.setdefault((counting.HOLDING.name, (countable(name), holds)), 0.0)
     return found
 
 

@@ -24,7 +24,7 @@ from msgworker.ops.operation import Step
 from msgworker.ops.repairs import Repairs, WriteOptions, read_options, recorded
 from msgworker.ops.results import Repaired, Skip, Why
 from msgworker.ops.selection import Act
-from msgworker.payload import shown
+from msgworker.payload import pretty, shown
 from msgworker.queries import messages
 from msgworker.store import audit, bounded, change, edits, send
 from msgworker.store.audit import Edited
@@ -111,6 +111,7 @@ def _acknowledge(t: Tables) -> Act:
         change=_note,
         why={state: Why.NOT_DEAD for state in State if state is not State.DEAD},
         unfit=_known,
+        leaves_held=True,
     )
 
 
@@ -196,7 +197,9 @@ class Edits(Repairs):
         **options: Unpack[WriteOptions],
     ) -> Repaired:
         """Say that dead messages are known: they stay dead, and leave the numbers that call for
-        help, `failures` and alerts, as discarded and cancelled ones do.
+        help, `failures` and alerts, as discarded and cancelled ones do. What they hold up, an
+        object (on_dead="block") or a job, stays so until they are rerun or discarded: a dry run
+        counts those (`Repaired.holding`), and `counts` and `overview` go on to do so.
 
         By ids, or by at least one filter. Who and why stand before the last error, in
         `MessageInfo.acknowledged`, and in the audit; nothing else changes. One that is rerun and
@@ -248,12 +251,6 @@ def _planned(
         return Plan(held, why=Why.AHEAD)
     kept = {name: value for name, value in params.items() if _COLUMNS[name] in changed}
     at_once = "available_at" in changed and wanted.available_at is None
-    if "topic" in changed and t.has("available_at") and not _is_dead(t, held):
-        due = wanted.available_at
-        at = _instant(t, held.available_at) if due is KEEP else due
-        if waits := edits.waits_until(held, datetime.now(UTC), at):
-            kept.pop("b_at", None)
-            kept, at_once = kept | waits, False
     return Plan(held, changes, kept, at_once)
 
 
@@ -352,14 +349,6 @@ def _same_json(held: Held, new: str | None) -> bool:
         return False
 
 
-def rounds(payload: str) -> bool:
-    """Whether a number of this JSON is another one if it is read and written again."""
-    try:
-        return _canonical(payload) != _canonical(json.dumps(json.loads(payload)))
-    except ArithmeticError:  # an exponent that no Decimal has
-        return True
-
-
 def _canonical(text: str) -> str:
     """JSON as one text, however it is written; its numbers keep all their digits."""
     return json.dumps(json.loads(text, parse_float=_digits), sort_keys=True)
@@ -375,14 +364,6 @@ def _digits(text: str) -> dict[str, list[Any]]:
 
 
 # --- The differences, as text.
-
-
-def pretty(payload: str) -> str:
-    """A payload in lines, for a diff; what is no JSON stays as it is."""
-    try:
-        return json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return payload
 
 
 def diff(

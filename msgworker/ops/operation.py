@@ -484,7 +484,7 @@ class Writing(Call):
         """The result of a dry run, with the first of the messages."""
         with self._reading() as (conn, t):
             shown = [messages.show(conn, t, i) for i in would.first[:SAMPLE]]
-            infos = messages.with_endings(conn, t, [info for info in shown if info is not None])
+            infos = messages.with_past(conn, t, [info for info in shown if info is not None])
         return Repaired(
             kind=kind,
             matched=would.matched,
@@ -497,4 +497,5 @@ class Writing(Call):
             requested=would.running,
             complete=would.complete,
             up_to=would.up_to,
+            holding=would.holding,
         )

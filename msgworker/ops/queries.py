@@ -92,7 +92,7 @@ class Looks(Call):
         wanted = call.filter_of(tuple(State) if word is None else (word,), **chosen)
         with self._reading() as (conn, t):
             found = messages.find(conn, t, wanted, limit=limit, after=after)
-            found[:] = messages.with_endings(conn, t, found)
+            found[:] = messages.with_past(conn, t, found)
         return found
 
     def messages(
@@ -157,7 +157,7 @@ class Looks(Call):
                 return None
             found = replace(found, items=fan_outs.shown(conn, t, msg_id, limit=items))
             found = replace(found, cancel=cancels.of(conn, t, msg_id))
-            return messages.with_endings(conn, t, [found])[0]
+            return messages.with_past(conn, t, [found])[0]
 
     def items(
         self,

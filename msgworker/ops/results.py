@@ -126,8 +126,9 @@ class Repaired(int):
     are done and would stay so. requested: of a cancel, how many of the changed ones run, so that a
     request to their instances was recorded. complete: False for a dry run that did not count all,
     because of `count_limit` or the time of `within`; there may be more behind `up_to`, the highest
-    msg_id that it counted (None = it counted none). changes: of an edit, what it changes; seen:
-    what the message was then, see `edit`.
+    msg_id that it counted (None = it counted none). holding: of an acknowledge, how many of them
+    hold up their object or a job, and go on to do so until they are rerun or discarded. changes: of
+    an edit, what it changes; seen: what the message was then, see `edit`.
     """
 
     kind: str
@@ -144,6 +145,7 @@ class Repaired(int):
     requested: int = 0
     complete: bool = True
     up_to: int | None = None
+    holding: int = 0
     changes: tuple[Edited, ...] = ()
     seen: str | None = None
 

@@ -18,7 +18,7 @@ from msgworker.ops import call
 from msgworker.ops.call import ENDLESS, Clock, Who
 from msgworker.ops.results import OnProgress, Progress, Skip, Skips, Why
 from msgworker.schema.rule import Rule
-from msgworker.store import bounded, change
+from msgworker.store import bounded, change, jobs
 from msgworker.store.audit import Kind, Operation
 from msgworker.store.bounded import MOST, SCAN, Filter
 from msgworker.store.change import Behind, SeenRow
@@ -110,7 +110,8 @@ class Act:
     in_order: skips messages whose later ones have run. given_up: it changes discarded ones.
     why: why messages in another state are skipped. unfit: says which ones may not be changed for
     another reason. key_taken: what happens to a message whose unique key another one holds: "skip"
-    it, or change it "without" the key; None = it needs no key.
+    it, or change it "without" the key; None = it needs no key. leaves_held: what its messages hold
+    up stays so, and is counted before.
     """
 
     kind: Kind
@@ -127,6 +128,7 @@ class Act:
     why: Mapping[State, Why] = field(default_factory=lambda: WHY)
     unfit: Callable[[Connection, Tables, list[int]], dict[int, Skip]] | None = None
     key_taken: Literal["skip", "without"] | None = None
+    leaves_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +325,11 @@ class Choice:
             seen = change.states(conn, self.tables, ids)
         return sum(row.status == status for row in seen.values())
 
+    def count_holding(self, ids: list[int]) -> int:
+        """How many of the messages hold up their object, or a job."""
+        with self.clock.reading(self.engine) as conn:
+            return len(jobs.holding(conn, self.tables, ids))
+
     def _why(self, msg_id: int, seen: Mapping[int, SeenRow]) -> Why | None:
         if msg_id not in seen:
             return Why.NOT_THERE
@@ -414,7 +421,8 @@ class Pace:
 @dataclass(slots=True)
 class Counted:
     """What would be changed. first: ids of the first ones. matched: all that were read. done,
-    running: how many of those to change are so, where such messages may be changed. complete:
+    running: how many of those to change are so, where such messages may be changed. holding: how
+    many hold up an object or a job, where that stays so. complete:
     whether nothing is left behind up_to, and stay_done, the done ones behind them, was counted."""
 
     first: list[int] = field(default_factory=list)
@@ -425,6 +433,7 @@ class Counted:
     complete: bool = True
     up_to: int | None = None
     stay_done: int = 0
+    holding: int = 0
 
     @property
     def changed(self) -> int:
@@ -470,10 +479,12 @@ class Counted:
             done = choice.count_among(chosen, Status.DONE)
         if State.PROCESSING in choice.act.may:
             running = choice.count_among(chosen, Status.PROCESSING)
+        holding = choice.count_holding(chosen) if choice.act.leaves_held else 0
         self.matched += len(chunk.ids)
         self.up_to = chunk.ids[-1]
         self.done += done
         self.running += running
+        self.holding += holding
         self.skips.add(chunk.skips.values())
         if len(self.first) < SAMPLE:
             self.first += chosen[: SAMPLE - len(self.first)]

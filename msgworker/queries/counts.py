@@ -17,7 +17,7 @@ from msgworker.db import beginning, bytewise, real_instant, seconds_since
 from msgworker.message import State, Status, topic_of, word_of
 from msgworker.payload import shortened, shown
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
-from msgworker.store import bounded, pauses, purge
+from msgworker.store import bounded, jobs, pauses, purge
 from msgworker.store.bounded import Capped, Filter
 from msgworker.store.pauses import Pause, PausedJob
 from msgworker.table import Cols, Tables, lit, own_tables
@@ -46,6 +46,8 @@ class Count:
 
     exact: "at least": only so many were looked at; "about": from statistics, over all topics.
     acknowledged: how many of the dead ones are acknowledged, discarded or cancelled.
+    hold_objects, hold_jobs: how many of the dead ones hold up their object (on_dead="block"), or a
+    job that waits for them, acknowledged or not.
     """
 
     status: State
@@ -54,6 +56,8 @@ class Count:
     oldest_seconds: float | None
     exact: Exact = Exact.EXACT
     acknowledged: int = 0
+    hold_objects: int = 0
+    hold_jobs: int = 0
 
 
 def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
@@ -61,6 +65,7 @@ def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
 
     The DONE of a large table has no topic: it is an estimate from statistics for all topics.
     """
+    t = jobs.readable(conn, t)
     c = t.cols()
     if bounded.last_of(conn, t, after=bounded.LEAST, rows=most + 1) is None:
         # With an end, though there is none: else SQLite would sort the topics whole, however long.
@@ -87,6 +92,9 @@ def _sorted(rows: Iterable[Count]) -> list[Count]:
     return sorted(rows, key=lambda row: (order.index(row.status), row.topic or ""))
 
 
+_OF_DEAD = ("acknowledged", "hold_objects", "hold_jobs")
+
+
 def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
     sums: dict[tuple[State, str | None], Count] = {}
     for row in rows:
@@ -98,7 +106,7 @@ def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
             before.count + row.count,
             max(ages, default=None),
             exact,
-            before.acknowledged + row.acknowledged,
+            *(getattr(before, name) + getattr(row, name) for name in _OF_DEAD),
         )
     yield from sums.values()
 
@@ -108,8 +116,11 @@ def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     topic = sa.null() if c.topic is None else bytewise(beginning(c.topic))
     created: Any = sa.null() if c.created_at is None else real_instant(c.created_at)
     failed = sa.case((c.status == lit(Status.FAILED), left), else_=ZERO)
-    known = sa.case((bounded.acknowledged(t, c), ONE), else_=ZERO)
-    labelled = zip((c.status, failed, topic, created, known), "sltca", strict=True)
+    of_dead = (
+        ZERO if one is None else sa.case((one, ONE), else_=ZERO)
+        for one in (bounded.acknowledged(t, c), *jobs.holds(t, c))
+    )
+    labelled = zip((c.status, failed, topic, created, *of_dead), "sltcaoj", strict=True)
     return [column.label(name) for column, name in labelled]
 
 
@@ -119,13 +130,13 @@ def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
     age: Any = seconds_since(sa.func.min(w.c)) if has_age else sa.null()
     keys = [w.s, w.l, *([w.t] if t.has("topic") else [])]
     query = sa.select(w.s, w.l, w.t if t.has("topic") else sa.null(), sa.func.count(), age)
-    query = query.add_columns(sa.func.sum(w.a))
+    query = query.add_columns(*(sa.func.sum(one) for one in (w.a, w.o, w.j)))
     found: list[Count] = []
-    for status, left, topic, count, oldest, known in conn.execute(query.group_by(*keys)).all():
+    for status, left, topic, count, oldest, *sums in conn.execute(query.group_by(*keys)).all():
         word = word_of(status, 0 if left else t.spec.max_tries, t.spec.max_tries)
         oldest = None if oldest is None else float(oldest)
-        told = int(known or 0) if word is State.DEAD else 0
-        found.append(Count(word, topic_text(topic), int(count), oldest, acknowledged=told))
+        of_dead = [int(one or 0) if word is State.DEAD else 0 for one in sums]
+        found.append(Count(word, topic_text(topic), int(count), oldest, Exact.EXACT, *of_dead))
     return _merged(found, Exact.EXACT)
 
 
@@ -233,7 +244,8 @@ class TopicInfo:
     """A topic: how many of its messages are in each state, and what holds it back.
 
     counts: of the states in which messages of it were found. unacknowledged: of the dead ones,
-    those that no operator has acknowledged, discarded or cancelled. oldest_seconds: the age of the
+    those that no operator has acknowledged, discarded or cancelled. hold_objects, hold_jobs: those
+    that hold up their object, or a job, acknowledged or not. oldest_seconds: the age of the
     oldest one that is new; None if there is none, or its age is not known. handlers: live instances
     that have a handler for it. paused, limit: None if it is not.
     """
@@ -245,6 +257,8 @@ class TopicInfo:
     paused: Pause | None = None
     limit: TopicLimit | None = None
     unacknowledged: Capped = NONE
+    hold_objects: Capped = NONE
+    hold_jobs: Capped = NONE
 
     def count(self, status: State | str) -> Capped:
         """How many of its messages are in a state."""
@@ -259,7 +273,7 @@ class Overview:
     of. topics: by name, all that were seen: in messages, in handlers of live instances, in pauses
     and limits. oldest_seconds: the age of the oldest new message. live, silent, dead: how many
     instances; a silent one is live, but misses its heartbeat or has stopped. paused_jobs: the
-    newest first.
+    newest first. unacknowledged, hold_objects, hold_jobs: of all topics.
     """
 
     read_at: datetime
@@ -271,10 +285,15 @@ class Overview:
     dead: int
     paused_jobs: tuple[PausedJob, ...] = ()
     unacknowledged: Capped = NONE
+    hold_objects: Capped = NONE
+    hold_jobs: Capped = NONE
 
     def count(self, status: State | str) -> Capped:
         """How many messages are in a state."""
         return self.counts.get(State(status), Capped(0))
+
+
+_HELP = ("unacknowledged", "hold_objects", "hold_jobs")
 
 
 def overview(conn: Connection, t: Tables) -> Overview:
@@ -283,7 +302,7 @@ def overview(conn: Connection, t: Tables) -> Overview:
     totals: dict[State, Capped] = {}
     of_topic: defaultdict[str, dict[State, Capped]] = defaultdict(dict)
     ages: dict[str, float] = {}
-    open_ones: defaultdict[str, Capped] = defaultdict(lambda: Capped(0))
+    of_dead: defaultdict[str, dict[str, Capped]] = defaultdict(dict)
     for one in counts(conn, t, most=MOST):
         number = Capped(one.count, one.exact is Exact.AT_LEAST, one.exact is Exact.ABOUT)
         totals[one.status] = totals.get(one.status, Capped(0)) + number
@@ -292,19 +311,23 @@ def overview(conn: Connection, t: Tables) -> Overview:
         name = topic_of(one.topic)
         of_topic[name][one.status] = of_topic[name].get(one.status, Capped(0)) + number
         if one.status is State.DEAD:
-            open_ones[name] += replace(number, count=one.count - one.acknowledged)
+            open_ones = one.count - one.acknowledged
+            for word, count in zip(
+                _HELP, (open_ones, one.hold_objects, one.hold_jobs), strict=True
+            ):
+                of_dead[name][word] = of_dead[name].get(word, NONE) + replace(number, count=count)
         if one.status is State.NEW and one.oldest_seconds is not None:
             ages[name] = max(ages.get(name, 0.0), one.oldest_seconds)
     return Overview(
         read_at=purge.cutoff(conn, 0.0),
         counts=totals,
-        topics=_topics(conn, t, who, of_topic, ages, open_ones),
+        topics=_topics(conn, t, who, of_topic, ages, of_dead),
         oldest_seconds=max(ages.values(), default=None),
         live=sum(one.life is Life.LIVE for one in who),
         silent=sum(one.silent for one in who),
         dead=sum(one.life in (Life.DEAD, Life.TAKEN_OVER, Life.NO_LEASE) for one in who),
         paused_jobs=tuple(pauses.read_jobs(conn, t)),
-        unacknowledged=sum(open_ones.values(), Capped(0)),
+        **{w: sum((one[w] for one in of_dead.values()), NONE) for w in _HELP},
     )
 
 
@@ -314,7 +337,7 @@ def _topics(
     who: list[InstanceInfo],
     of_topic: Mapping[str, Mapping[State, Capped]],
     ages: Mapping[str, float],
-    open_ones: Mapping[str, Capped],
+    of_dead: Mapping[str, Mapping[str, Capped]],
 ) -> tuple[TopicInfo, ...]:
     paused = {one.topic: one for one in pauses.read_all(conn, t)}
     limit = {one.topic: one for one in topics(conn, t)}
@@ -328,7 +351,7 @@ def _topics(
             handlers=sum(one.handles(name) for one in who),
             paused=paused.get(name),
             limit=limit.get(name),
-            unacknowledged=open_ones.get(name, Capped(0)),
+            **of_dead.get(name, {}),
         )
         for name in sorted(names)
     )

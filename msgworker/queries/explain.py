@@ -31,8 +31,7 @@ from msgworker.queries.instances import (
     why_not,
 )
 from msgworker.queries.messages import MessageInfo
-from msgworker.schema.rule import Rule
-from msgworker.store import cancels, items, pauses, purge, ranked, schedules, send
+from msgworker.store import cancels, items, jobs, pauses, purge, ranked, schedules, send
 from msgworker.store.bounded import WAITING
 from msgworker.store.cancels import Request
 from msgworker.store.items import Items
@@ -101,6 +100,7 @@ def _explain(conn: Connection, t: Tables, info: MessageInfo, world: World) -> Ex
     """Of a message behind another one with the explanation of that one."""
     if info.status in WAITING and (other := _in_front(conn, t, info)) is not None:
         behind = _explain(conn, t, other, world)
+        info = messages.with_past(conn, t, [info])[0]
         text, limit = _behind_text(info, other), world.limits().get(topic_of(info.topic))
         return Explanation(info, Reason.BEHIND, text, behind=behind, limit=limit)
     (found,) = of_heads(conn, t, [info], world)
@@ -114,18 +114,19 @@ def of_heads(
 ) -> list[Explanation]:
     """Why these do not run, or how they have ended, as if none of their objects stood before them;
     in as many statements for all of them as for one. `conn` commits each statement."""
-    infos = messages.with_endings(conn, t, infos)
+    infos = messages.with_past(conn, t, infos)
     open_ones = [info for info in infos if info.status in WAITING]
     stands = stands_of(conn, t, [info.msg_id for info in open_ones])
-    jobs = {info.job_id for info in open_ones if info.job_id is not None}
-    only = next(iter(jobs)) if len(jobs) == 1 else None
-    paused = {one.job_id: one for one in pauses.read_jobs(conn, t, job_id=only)} if jobs else {}
+    of_jobs = {info.job_id for info in open_ones if info.job_id is not None}
+    only = next(iter(of_jobs)) if len(of_jobs) == 1 else None
+    paused = {one.job_id: one for one in pauses.read_jobs(conn, t, job_id=only)} if of_jobs else {}
+    holds = jobs.holding(conn, t, [one.msg_id for one in infos if one.status is State.DEAD])
 
     def row(info: MessageInfo) -> Facts:
         if info.status is State.PROCESSING:
             return _held(info, world)
         if info.status not in WAITING:
-            return Facts(status=info.status)
+            return Facts(status=info.status, holds=holds.get(info.msg_id, ()))
         stand = stands.get(info.msg_id, Stand())
         return _waiting(t, info, stand, paused.get(info.job_id or 0), world)
 
@@ -140,7 +141,7 @@ def _told(t: Tables, info: MessageInfo, row: Facts, world: World) -> Explanation
     return Explanation(
         info,
         found.reason,
-        _dead_text(t, info) if found is Verdict.DEAD else sentence(found, row, world),
+        _dead_text(info, row.holds) if found is Verdict.DEAD else sentence(found, row, world),
         since=info.finished_at if ended else None if info.status in WAITING else info.claimed_at,
         instance=world.holder(row.owner) if row.refused is None else row.refused[0],
         started=row.started.started,
@@ -178,11 +179,11 @@ def _waiting(
     )
 
 
-def _dead_text(t: Tables, info: MessageInfo) -> str:
+def _dead_text(info: MessageInfo, holds: Sequence[str]) -> str:
     how = info.ending.text if info.ending else "no tries left"
     text = f"it is {how}" if how.startswith("dead ") else f"it is dead: {how}"
-    if Rule.of(t.spec).holds_dead(info.error_try_times):
-        text += "; its object waits until it is rerun or discarded"
+    if holds:
+        text += f"; {' and '.join(holds)} waits until it is rerun or discarded"
     if info.acknowledged is not None:
         text += f"; acknowledged by {info.acknowledged}"
     return f"{text}; a rerun tries it again"
@@ -350,8 +351,9 @@ class Asked:
 class Facts:
     """What is known of a row. owner: its `claimed_by`. due: its instant has come. unseen: why
     no instance that handles it looks where it stands, or the one that asks does not; "" = one does.
-    held: that its job is paused, "" = it is not. alone: it is to run alone.
-    refused: the instance that the database does not let flag it, and why.
+    held: that its job is paused, "" = it is not. alone: it is to run alone. refused:
+    the instance that the database does not let flag it, and why. holds: of a dead one, what waits
+    for it.
 
     Of a running one, as far as it is known: started, whether its handler has; claimed_seconds,
     since it was claimed; dated, whether it is known since when it runs."""
@@ -365,6 +367,7 @@ class Facts:
     behind: bool = False
     alone: bool = False
     refused: tuple[InstanceInfo, str] | None = None
+    holds: Sequence[str] = ()
     started: Started = UNKNOWN
     claimed_seconds: float | None = None
     dated: bool = True

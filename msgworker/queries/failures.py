@@ -19,24 +19,24 @@ from msgworker.message import State
 from msgworker.payload import shortened, shown
 from msgworker.store import bounded, tries
 from msgworker.store.bounded import Found, cursor_place, cursor_text, in_state
-from msgworker.store.tries import fingerprint, masked, unmasked
+from msgworker.store.tries import fingerprint, in_common, masked, unplaced
 from msgworker.table import Cols, Tables
 from msgworker.table.tables import ONE, ZERO
 
 READ = 5_000
 TEXTS = 2_000
 """The most different error texts of rows without a try."""
+NOTHING = "(no error was recorded)"
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
     """Messages that failed for the same reason: type, place and words of their last error.
 
-    error: of the newest one, with ids, numbers and quoted values masked; quoted words that may name
-    the cause are kept, and differ within a group. example: what the newest one says, where some of
-    it is masked in `error`; else None. sample_error: its text with its place. waiting_objects:
-    those that continue only when a message of this group has ended. first_seen, last_seen: of the
-    last tries, None if not known.
+    error: what all of them say; or, if `varies`, their pattern, with ids, numbers and quoted values
+    masked. example: what the newest one says, without its place; sample_error: with it. Both are
+    None only where no error was recorded. waiting_objects: those that continue only when a message
+    of this group has ended. first_seen, last_seen: of the last tries, None if not known.
     """
 
     fingerprint: str
@@ -50,6 +50,7 @@ class Failures:
     sample_id: int
     sample_error: str | None
     example: str | None = None
+    varies: bool = False
 
     @property
     def count(self) -> int:
@@ -66,6 +67,8 @@ class _Group:
     sample: int = bounded.LEAST
     waiting: int = 0
     text: str | None = None
+    least: str | None = None
+    most: str | None = None
 
     @property
     def count(self) -> int:
@@ -80,6 +83,8 @@ class _Group:
         last: Any,
         i: int | None,
         waiting: int,
+        least: str | None,
+        most: str | None,
     ) -> None:
         self.failing += count if left else 0
         self.dead += 0 if left else count
@@ -87,8 +92,11 @@ class _Group:
             self.topics.add(shortened(topic) if isinstance(topic, str) else shown(topic))  # a BLOB
         self.first = min((x for x in (self.first, first) if x is not None), default=None)
         self.last = max((x for x in (self.last, last) if x is not None), default=None)
-        self.sample = max(self.sample, self.sample if i is None else i)
+        if i is not None and i >= self.sample:
+            self.sample, self.text = i, most
         self.waiting += waiting
+        self.least = min((x for x in (self.least, least) if x is not None), default=None)
+        self.most = max((x for x in (self.most, most) if x is not None), default=None)
 
 
 def failures(
@@ -118,10 +126,10 @@ def failures(
             groups.setdefault(key, _Group()).add(*facts)
     if bare:
         statement = t.built(("failures_bare", asked), lambda: _grouped(t, *asked, bare=True))
-        for text, *facts in conn.execute(statement, params).all():
-            group = groups.setdefault(fingerprint(text or ""), _Group())
-            group.add(*facts)
-            group.text = shown(shortened(text)) if isinstance(text, bytes) else shortened(text)
+        for raw, *facts in conn.execute(statement, params).all():
+            text = shown(shortened(raw)) if isinstance(raw, bytes) else shortened(raw)
+            facts += [text, text]
+            groups.setdefault(fingerprint(raw or ""), _Group()).add(*facts)
     ranked = sorted(groups.items(), key=lambda g: (-g[1].count, g[0]))
     if after is not None:
         count, last = cursor_place(after, int, str)
@@ -140,10 +148,11 @@ def failures(
 
 def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Failures:
     last = samples.get(group.sample)
-    text = last[-1].error if last else group.text
+    text = (last[-1].error if last else None) or group.text or group.most
+    same = in_common(group.least or text, group.most or text) if text else NOTHING
     return Failures(
         fingerprint=key,
-        error=masked(text, names=True) if text else "(no error was recorded)",
+        error=same or masked(text or ""),
         dead=group.dead,
         failing=group.failing,
         topics=tuple(sorted(group.topics)),
@@ -152,14 +161,15 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
         last_seen=group.last,
         sample_id=group.sample,
         sample_error=text,
-        example=unmasked(text) if text else None,
+        example=unplaced(text) if text else None,
+        varies=same is None,
     )
 
 
 def _failed(t: Tables) -> sa.Subquery:
-    """The newest failed rows: i, t (topic), l (tries left), p (fingerprint), at, w (if a message
-    waits behind the row: the first one of their object), e (error), n (failed tries), a
-    (acknowledged)."""
+    """The newest failed rows: i, t (topic), l (tries left), of the last try p (fingerprint), x
+    (error) and at, w (if a message waits behind the row: the first one of their object), e (error),
+    f (finished), n (failed tries), a (acknowledged)."""
     c = t.cols()
     null: Any = sa.null()
     x = t.failed_try.alias("x").c
@@ -169,10 +179,11 @@ def _failed(t: Tables) -> sa.Subquery:
         c.msg_id.label("i"),
         (null if c.topic is None else bytewise(beginning(c.topic))).label("t"),
         sa.case((in_state(t, c, State.FAILED), 1), else_=0).label("l"),
-        tries.last_fingerprint(t, c.msg_id).label("p"),
+        tries.last_of(t, c.msg_id, "fingerprint").label("p"),
+        bytewise(tries.last_of(t, c.msg_id, "error")).label("x"),
         last_at.scalar_subquery().label("at"),
         _waited_for(t, c).label("w"),
-        (null if c.last_error is None else beginning(c.last_error)).label("e"),
+        (null if c.last_error is None else bytewise(beginning(c.last_error))).label("e"),
         (null if c.finished_at is None else real_instant(c.finished_at)).label("f"),
         t.tries(c).label("n"),
         sa.case((bounded.acknowledged(t, c), 1), else_=0).label("a"),
@@ -217,7 +228,8 @@ def _grouped(t: Tables, by_topic: bool, since: bool, bare: bool) -> sa.Select[An
     key: list[Any] = [f.p] if not bare else [f.e] if t.has("last_error") else []
     at = f.f if bare else f.at
     seen = (sa.func.min(at), sa.func.max(at), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
-    columns = (*(key or [sa.null()]), *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
+    texts = () if bare else (sa.func.min(f.x), sa.func.max(f.x))
+    columns = (*(key or [sa.null()]), *(topic or [sa.null()]), f.l, sa.func.count(), *seen, *texts)
     query = sa.select(*columns).where(*_asked(t, f, by_topic, since))
     query = query.group_by(f.l, *topic, *key)
     if not bare:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
@@ -25,12 +25,23 @@ from msgworker.db import (
 )
 from msgworker.message import LATER, State, word_of
 from msgworker.payload import is_text, quoted, shortened, shown
+from msgworker.schema.rule import Rule
 from msgworker.store import bounded, tries
 from msgworker.store.bounded import ACKNOWLEDGED, DISCARDED, Filter, Found
 from msgworker.store.cancels import CANCELLED, Request
 from msgworker.store.items import Items
 from msgworker.store.tries import Kind, Try
-from msgworker.table import AUDIT, INSTANTS, MAX_HEADERS, NUMBERS, OPERATION, ROLES, Cols, Tables
+from msgworker.table import (
+    AUDIT,
+    INSTANTS,
+    MAX_HEADERS,
+    NUMBERS,
+    OPERATION,
+    ROLES,
+    Cols,
+    MessageTable,
+    Tables,
+)
 from msgworker.tracing import trace_id_of
 
 # --- A message for operators.
@@ -57,6 +68,20 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class ByOperator:
+    """A rerun, discard, cancel or edit of a message. was_error: its last error before, cut."""
+
+    kind: str
+    actor: str
+    reason: str | None
+    at: datetime
+    was_error: str | None = None
+
+    def __str__(self) -> str:
+        return f"{'edited' if self.kind == 'edit' else self.kind} by {self.actor}"
+
+
+@dataclass(frozen=True, slots=True)
 class MessageInfo:
     """A message as ops see it: `status` is a word, times are aware UTC, absent columns None.
 
@@ -66,9 +91,10 @@ class MessageInfo:
     acknowledged: of a dead one that an operator has acknowledged, who and why.
     scheduled_for: the tick of the schedule that sent it. job_id: the job that it belongs to.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
-    reads both, lists do not. ending: of a dead one. cancel: a request to cancel it that is not
-    settled; `show` reads it. trace_id: of the trace in which it was sent, 32 hexadecimal digits;
-    None if its headers have none; `show` reads it.
+    reads both, lists do not. ending: of a dead one. changed: the edit or rerun that an operator has
+    done since it last failed, so its last error is of before. cancel: a request to cancel it that
+    is not settled; `show` reads it. trace_id: of the trace in which it was sent, 32 hexadecimal
+    digits; None if its headers have none; `show` reads it.
     odd: by column (as in this class) a value in the row that is no valid one, as text; it
     reads as None, a counter as 0, and a text that is not UTF-8 with escapes. Names and errors of
     more than 2,000 characters are cut there, and end with "…".
@@ -101,6 +127,7 @@ class MessageInfo:
     cancel: Request | None = None
     trace_id: str | None = None
     acknowledged: str | None = None
+    changed: ByOperator | None = None
 
 
 _ROLES = (*(one.name for one in fields(MessageInfo) if one.name in ROLES), "headers")
@@ -177,40 +204,51 @@ def _instant(t: Tables, role: str, value: Any) -> datetime | None:
         return None
 
 
-# --- How dead messages have ended: from their stored tries and from the audit.
+# --- What has become of messages: from their stored tries and from the audit.
 #
-# The number of tries in a row only shows that none is left: it is the same for a message that was
-# rejected at its first try, or discarded, and for one that has failed each time.
+# How dead ones have ended: the number of tries in a row only shows that none is left; it is the
+# same for a message that was rejected at its first try, or discarded, and for one that has failed
+# each time. And whether the last error of one is older than what an operator has changed.
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
-class _Act(NamedTuple):
-    """An operation on a message: a rerun or a discard."""
-
-    kind: str
-    actor: str
-    reason: str | None
-    at: datetime
-
-
-def with_endings(conn: Connection, t: Tables, infos: Iterable[MessageInfo]) -> list[MessageInfo]:
-    """The same messages, the dead ones with how they have ended. `conn` commits each statement."""
+def with_past(conn: Connection, t: Tables, infos: Iterable[MessageInfo]) -> list[MessageInfo]:
+    """The same messages, dead ones with how they have ended, and with what an operator has changed
+    since they failed. `conn` commits each statement."""
     infos = list(infos)
-    dead = [info.msg_id for info in infos if info.status is State.DEAD]
-    if not dead:
+    dead = {info.msg_id for info in infos if info.status is State.DEAD}
+    told = [info.msg_id for info in infos if info.msg_id in dead or _may_have_changed(info)]
+    if not told:
         return infos
-    failed = tries.of(conn, t, dead)
-    acts = _acts(conn, t, dead)
+    acts = _acts(conn, t, told)
+    failed = tries.of(conn, t, sorted(dead | acts.keys()))
     return [
-        replace(info, ending=_ending(info, failed.get(info.msg_id, []), acts.get(info.msg_id, [])))
-        if info.status is State.DEAD
-        else info
-        for info in infos
+        _with_past(info, failed.get(info.msg_id, []), acts.get(info.msg_id, [])) for info in infos
     ]
 
 
-def _ending(info: MessageInfo, failed: Sequence[Try], acts: Sequence[_Act]) -> Ending:
+def _may_have_changed(info: MessageInfo) -> bool:
+    waits = info.status in (State.NEW, State.PROCESSING) and info.last_error is not None
+    return info.status is State.FAILED or waits
+
+
+def _with_past(info: MessageInfo, failed: Sequence[Try], acts: Sequence[ByOperator]) -> MessageInfo:
+    ending = _ending(info, failed, acts) if info.status is State.DEAD else None
+    last = acts[-1] if acts else None
+    if last is None or last.kind not in ("edit", "rerun") or _failed_since(info, failed, last):
+        last = None
+    return replace(info, ending=ending, changed=last)
+
+
+def _failed_since(info: MessageInfo, failed: Sequence[Try], act: ByOperator) -> bool:
+    if failed:
+        return failed[-1].ended_at > act.at
+    was, now = str(bounded.plain_error(act.was_error) or ""), info.last_error or ""
+    return now[: len(was)] != was if was else bool(now)  # of a foreign consumer
+
+
+def _ending(info: MessageInfo, failed: Sequence[Try], acts: Sequence[ByOperator]) -> Ending:
     last = max((i for i, act in enumerate(acts) if act.kind == "rerun"), default=-1)
     since = [one for one in failed if last < 0 or one.ended_at >= acts[last].at]
     number = since[-1].number - since[0].number + 1 if since else 0
@@ -239,27 +277,48 @@ def _ordinal(number: int) -> str:
     return ORDINALS[number - 1] if number <= len(ORDINALS) else f"{number}th"
 
 
-def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[_Act]]:
+def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[ByOperator]]:
     """The operations on messages, the oldest first; empty if the audit cannot be read."""
-    found: defaultdict[int, list[_Act]] = defaultdict(list)
+    found: defaultdict[int, list[ByOperator]] = defaultdict(list)
     if {OPERATION.of(t).name, AUDIT.of(t).name} & t.missing:
         return found
 
     def build() -> sa.Select[Any]:
         o, a = OPERATION.of(t), AUDIT.of(t)
         columns: list[Any] = [a.c.msg_id, o.c.kind, o.c.actor, o.c.reason, a.c.changed_at]
+        columns.append(a.c.was_error)
         query = sa.select(*columns).join_from(a, o, a.c.op_id == o.c.op_id)
-        of_ours = (o.c.table_name == t.label, o.c.kind.in_(("rerun", "discard")))
+        of_ours = (o.c.table_name == t.label, o.c.kind.in_(("rerun", "discard", "cancel", "edit")))
         return query.where(t.among(a.c.msg_id), *of_ours).order_by(a.c.changed_at, a.c.op_id)
 
     try:
         for part in t.parts(ids):
             for msg_id, *act in conn.execute(t.built("acts_of", build), {"mw_ids": part}):
-                found[msg_id].append(_Act(*act))
+                found[msg_id].append(ByOperator(*act))
     except DBAPIError as error:
         if trouble(error) is not Trouble.REFUSED:
             raise
     return found
+
+
+def acts(info: MessageInfo, spec: MessageTable) -> tuple[str, ...]:
+    """What an operator may do with a message, as `show` has read it: the names of commands."""
+    state, found = info.status, []
+    waits = state in (State.NEW, State.FAILED)
+    away = info.ending is not None and info.ending.how in (How.DISCARDED, How.CANCELLED)
+    if Rule.of(spec).holds_dead(info.error_try_times):  # given up under another rule
+        away = False
+    if state in (State.FAILED, State.DEAD, State.DONE):
+        found.append("rerun")
+    if waits or (state is State.DEAD and not away):
+        found.append("discard")
+    if waits or state is State.PROCESSING:
+        found.append("cancel")
+    if state is State.DEAD and info.acknowledged is None and not away:
+        found.append("acknowledge")
+    if waits or state is State.DEAD:
+        found.append("edit")
+    return tuple(found)
 
 
 # --- Read-only: lists and single messages for ops.

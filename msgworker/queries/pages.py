@@ -30,7 +30,7 @@ from msgworker.store.bounded import (
     cursor_place,
     cursor_text,
 )
-from msgworker.store.tries import fingerprint, last_fingerprint
+from msgworker.store.tries import fingerprint, last_of
 from msgworker.table import Cols, Tables
 
 GROUP_WALK = 5_000
@@ -59,7 +59,7 @@ def page(
         found = _done(conn, t, wanted, limit, after)
     else:
         found = _chain(conn, t, wanted, newest, limit, after)
-    found[:] = messages.with_endings(conn, t, found)
+    found[:] = messages.with_past(conn, t, found)
     return found
 
 
@@ -199,7 +199,10 @@ def _group(
     """The failed messages of a group: by the last try, without one by the last error."""
     at = None if after is None else cursor_place(after, int)[0]
     c = t.cols()
-    walk, last_try = bounded.failed(t, c).behind(at, newest=newest), last_fingerprint(t, c.msg_id)
+    walk, last_try = (
+        bounded.failed(t, c).behind(at, newest=newest),
+        last_of(t, c.msg_id, "fingerprint"),
+    )
     last = walk.end(conn, t, rows=GROUP_WALK, newest=newest)
     error: Any = sa.null() if c.last_error is None else beginning(c.last_error)
     columns = (c.msg_id.label("i"), last_try.label("p"), error.label("e"))

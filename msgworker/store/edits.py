@@ -3,7 +3,8 @@
 A waiting message may be in a run that an instance has read ahead with its payload (store/claim.py),
 and a candidate with its topic. Neither may start with what it was. So an edit of a new message
 leaves it at -1 with no failed try: it holds its place and its object as before, but no run has it,
-and a claim that has seen it at 0 loses; it is claimed again, and read under its flag.
+and a claim that has seen it at 0 loses; it is claimed again, and read under its flag. A failed one
+is in no run, and a claim reads its topic under its flag, too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ from msgworker.message import Status
 from msgworker.store.bounded import DISCARDED
 from msgworker.store.cancels import CANCELLED
 from msgworker.store.rows import Wanted, as_text, by_key, check_written, or_zero
-from msgworker.store.send import LATER_SECONDS, sent_values
+from msgworker.store.send import sent_values
 from msgworker.table import AUDIT, OPERATION, Tables, lit
 from msgworker.table.tables import ONE
 
@@ -158,11 +158,3 @@ def write(
     after = Status.FAILED if parked else Status(held.status)
     check_written(conn, t, {msg_id: Wanted(after, whole_number(held.tries))}, "the edit")
     return done
-
-
-def waits_until(held: Held, now: datetime, at: datetime | None) -> dict[str, Any]:
-    """The parameter that lets a message of a new topic wait for a claim under way, if it has to.
-    at: when it is due."""
-    claimable = held.status == Status.FAILED
-    soon = at is None or (at - now).total_seconds() < LATER_SECONDS
-    return {"b_delay": LATER_SECONDS} if claimable and soon else {}

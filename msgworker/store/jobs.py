@@ -12,7 +12,7 @@ which are unfinished until the transaction that inserts what they send.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import UtcDateTime, now
-from msgworker.message import DEFAULT_TOPIC, Status
+from msgworker.db import Trouble, UtcDateTime, now, trouble
+from msgworker.message import DEFAULT_TOPIC, State, Status
 from msgworker.payload import encode
-from msgworker.store.bounded import SCAN, Capped, discarded
+from msgworker.store.bounded import SCAN, Capped, discarded, in_state
 from msgworker.store.rows import MIN_ID
 from msgworker.store.schedules import object_of
 from msgworker.store.send import insert_one, row_values
@@ -436,6 +437,60 @@ def _kinds_of_unfinished(t: Tables, job: Any) -> Iterator[ColumnElement[bool]]:
             given_up = sa.and_(waits, sa.not_(discarded(t, c)))
             query = query.where(sa.or_(t.tries_left(c), given_up))
         yield sa.exists(t.row_by_row(query))
+
+
+def readable(conn: Connection, t: Tables) -> Tables:
+    """The same tables; without that of jobs if this login may not read it. `conn` commits each
+    statement."""
+    if not is_there(t):
+        return t
+    try:
+        conn.execute(sa.select(JOB_TABLE.of(t).c.job_id).limit(ONE)).all()
+    except DBAPIError as error:
+        if trouble(error) is not Trouble.REFUSED:
+            raise
+        return replace(t, missing=t.missing | {JOB_TABLE.name})
+    return t
+
+
+def holds(t: Tables, c: Cols) -> list[ColumnElement[bool] | None]:
+    """Whether a dead message holds up its object, which waits for it, and whether an open job does;
+    None where no message can."""
+    dead = in_state(t, c, State.DEAD)
+    by_object: ColumnElement[bool] | None = None
+    by_job: ColumnElement[bool] | None = None
+    if t.spec.on_dead == "block":
+        by_object = sa.and_(dead, t.unfinished(c), c.object_id.is_not(None))
+    if is_there(t):
+        assert c.job_id is not None
+        job = JOB_TABLE.of(t).alias("hj").c
+        is_open = (job.completed_at.is_(None), job.cancelled_at.is_(None))
+        its = sa.select(ONE).where(job.job_id == c.job_id, job.table_name == t.label)
+        its = its.where(job.on_dead == text_lit(WAIT), *is_open)
+        by_job = sa.and_(dead, c.job_id.is_not(None), sa.not_(discarded(t, c)), sa.exists(its))
+    return [by_object, by_job]
+
+
+def holding(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[str]]:
+    """Those of the messages that are dead and hold something up: msg_id -> "its object" and "its
+    job 5"."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        flags = [ZERO if one is None else sa.case((one, ONE), else_=ZERO) for one in holds(t, c)]
+        job = sa.null() if c.job_id is None else c.job_id
+        return sa.select(c.msg_id, job, *flags).where(t.among(c.msg_id))
+
+    t = readable(conn, t) if ids else t
+    if not ids or (t.spec.on_dead != "block" and not is_there(t)):
+        return {}
+    key, found = ("jobs_holding", is_there(t)), dict[int, list[str]]()
+    for part in t.parts(ids):
+        for msg_id, job, *flags in conn.execute(t.built(key, build), {"mw_ids": part}):
+            named = zip(("its object", f"its job {job}"), flags, strict=True)
+            if any(flags):
+                found[int(msg_id)] = [what for what, does in named if does]
+    return found
 
 
 def _is_to_complete(c: Any) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

@@ -32,7 +32,6 @@ MASK = "#"
 _PLACE = re.compile(r" \[([^\[\]\s]+):\d+((?: in [^\[\]\s]+)?)\]\s*$")
 _SPENT = re.compile(re.escape(SPENT).replace(r"\{\}", r"\d+") + "$")
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?=: |$)")
-_NAME = re.compile(r"""(['"])(?:[^\W\d_]|[ _.-]){1,40}\1""")
 _HELD = re.compile(r" \(\d+ held back behind them\)")
 
 
@@ -43,10 +42,6 @@ def _quoted(match: re.Match[str]) -> str:
     each of them would make the time quadratic.
     """
     return f"{match[0][0]}{MASK}{match[1]}" if match[1] else match[0]
-
-
-def _quoted_but_names(match: re.Match[str]) -> str:
-    return match[0] if _NAME.fullmatch(match[0]) else _quoted(match)
 
 
 _RULES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
@@ -62,38 +57,41 @@ _RULES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
 ]
 
 
-def masked(error_text: str, *, names: bool = False) -> str:
-    """The text of an error as all errors of its kind have it: at most 300 characters of it, and its
-    place. names: keep the quoted words of this one that are no ids, such as a key or a currency:
-    for people, not for a fingerprint."""
+def masked(error_text: str) -> str:
+    """The text of an error as all errors of its kind have it, in one line: at most 300 characters
+    of it, and its place."""
     rest, place = _apart(error_text)
     kind = _TYPE.match(rest)
     head, rest = (kind[0], rest[kind.end() :]) if kind else ("", rest)
     if head == "ItemsFailed":  # how many failed behind the first one makes no difference
         rest = _HELD.sub("", rest.split("; ", 1)[0])
     for pattern, mask in _RULES:
-        if names and mask is _quoted:
-            mask = _quoted_but_names
         rest = pattern.sub(mask, rest)
-    tail = f" [{place[1]}{place[2]}]" if place else ""
-    return (head + rest).strip()[:MASKED_LENGTH] + tail
+    return (head + rest).strip()[:MASKED_LENGTH] + place
 
 
-def _apart(error_text: str) -> tuple[str, re.Match[str] | None]:
-    """An error without its place, and that."""
+def in_common(first: str, last: str) -> str | None:
+    """What all errors of one kind say, in one line, with their place as in `masked`; None if their
+    texts differ. first, last: of their texts, sorted: what two of them begin with, all between
+    them do."""
+    (one, place), (two, _) = _apart(first), _apart(last)
+    if one.strip() != two.strip():
+        return None
+    return " ".join(one.split())[:MASKED_LENGTH] + place
+
+
+def unplaced(error_text: str) -> str:
+    """An error without its place; the beginning of a very long one."""
+    return _apart(error_text)[0].strip()[:BEGINNING]
+
+
+def _apart(error_text: str) -> tuple[str, str]:
+    """An error without its place, and that without its line."""
     error_text = _SPENT.sub("", error_text)  # the same failure as that of the tries before it
     place = _PLACE.search(error_text)
-    return (error_text[: place.start()] if place else error_text), place
-
-
-def unmasked(error_text: str) -> str | None:
-    """What the text of an error says beyond `masked`, with the names in it: the text, without its
-    place; None if nothing is masked."""
-    rest, place = _apart(error_text)
-    pattern = masked(error_text, names=True)
-    if place:
-        pattern = pattern.removesuffix(f" [{place[1]}{place[2]}]")
-    return None if " ".join(rest.split()) == pattern else rest.strip()[:BEGINNING]
+    if place is None:
+        return error_text, ""
+    return error_text[: place.start()], f" [{place[1]}{place[2]}]"
 
 
 def fingerprint(error: str | bytes) -> str:
@@ -229,10 +227,10 @@ def last_try(t: Tables, msg_id: ColumnElement[Any]) -> ColumnElement[Any]:
     return last.scalar_subquery()
 
 
-def last_fingerprint(t: Tables, msg_id: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The fingerprint of a message's last try, NULL if none is kept."""
+def last_of(t: Tables, msg_id: ColumnElement[Any], name: str) -> ColumnElement[Any]:
+    """A column of a message's last try, NULL if none is kept."""
     c = t.failed_try.alias("x").c
-    last = sa.select(c.fingerprint).where(c.table_name == t.message.name, c.msg_id == msg_id)
+    last = sa.select(c[name]).where(c.table_name == t.message.name, c.msg_id == msg_id)
     return last.order_by(c.try_no.desc()).limit(ONE).scalar_subquery()
 
 

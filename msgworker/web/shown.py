@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,9 +12,9 @@ from markupsafe import Markup
 
 from msgworker.config import setting_text
 from msgworker.counted import plural
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, PayloadError
 from msgworker.ops.edits import diff
-from msgworker.payload import is_text
+from msgworker.payload import decode_exactly, is_text, written
 from msgworker.store.audit import Edited
 
 HIDDEN = "***"
@@ -79,11 +78,11 @@ def _hidden_in_text(text: str, paths: Iterable[tuple[str, ...]]) -> str:
     if bare[:1] not in ("{", "[", '"'):
         return text
     try:
-        value = json.loads(bare)
-    except (ValueError, RecursionError):
+        value = decode_exactly(bare)
+    except (PayloadError, RecursionError):
         return text if bare[:1] == '"' else HIDDEN
     found = _hidden(value, paths)
-    return text if found == value else json.dumps(found, ensure_ascii=False)
+    return text if found == value else written(found)
 
 
 def _below(key: str, value: Any, paths: Iterable[tuple[str, ...]]) -> Any:
@@ -103,10 +102,12 @@ def _after(key: str, path: tuple[str, ...]) -> list[tuple[str, ...]]:
 def payload(value: Any, redaction: Redaction, *, most: int = MOST_PAYLOAD) -> str:
     """A payload as text: redacted, indented and cut. What cannot be read as JSON is shown as the
     text that it is, or not at all if parts of payloads are to be hidden."""
+    if value == "":
+        return ""
     try:
-        read = json.loads(value) if isinstance(value, str | bytes) else value
-        text = json.dumps(redaction(read), indent=2, ensure_ascii=False, default=str)
-    except (ValueError, RecursionError):  # no JSON, or nested too deeply
+        read = decode_exactly(value) if isinstance(value, str | bytes) else value
+        text = written(redaction(read), indent=True, default=str)
+    except (PayloadError, ValueError, RecursionError):  # no JSON, or nested too deeply
         if redaction.paths or redaction.fn is not None:
             size = f", {len(value):,} characters" if isinstance(value, str | bytes) else ""
             return f"(it cannot be read as JSON{size}; not shown, because of redact)"

@@ -204,8 +204,13 @@ OLD_SECONDS = 120.0
 PENDING: ContextVar[asyncio.Future[Any] | None] = ContextVar("msgworker_badges", default=None)
 """The read of the badges for this request: it runs beside the reads of the page, and is awaited
 before the page is rendered."""
-BADGED = ("failures", "instances")
-"""The routes of pages with a number."""
+BADGED = {
+    "failures": "dead messages",
+    "lanes": "dead messages that hold up their object",
+    "jobs": "dead messages that hold up their job",
+    "instances": "dead instances",
+}
+"""The routes of pages with a number, and what it counts."""
 
 
 class Badges:
@@ -218,15 +223,9 @@ class Badges:
 
     def note(self, found: Overview) -> None:
         """An overview was read."""
-        dead = found.unacknowledged
-        self._found = {
-            name: (text, word)
-            for name, count, text, word in (
-                ("failures", dead.count, str(dead), "dead messages"),
-                ("instances", found.dead, str(found.dead), "dead instances"),
-            )
-            if count
-        }
+        counts = (found.unacknowledged, found.hold_objects, found.hold_jobs, found.dead)
+        told = zip(BADGED.items(), map(str, counts), strict=True)
+        self._found = {name: (count, word) for (name, word), count in told if count != "0"}
         self._read_at = time.monotonic()
 
     def forget(self) -> None:

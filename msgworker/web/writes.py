@@ -97,7 +97,8 @@ CHANGES = {
             ops="acknowledge",
             verb="Acknowledge",
             text="Dead messages stay dead, and are known: they leave the numbers that call for "
-            "help, and the failures. One that is rerun and dies again is not acknowledged.",
+            "help, and the failures. What they hold up, an object or a job, stays so until they "
+            "are rerun or discarded. One that is rerun and dies again is not acknowledged.",
             word="acknowledge",
             says=(
                 "Say that a dead message is known.",

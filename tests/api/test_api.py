@@ -357,6 +357,19 @@ def test_jobs_are_listed_read_sealed_and_cancelled(app, client):
     assert client.post(f"{path}/cancel", json={"reason": "again"}).status_code == 409
 
 
+def test_numbers_are_sent_and_edited_digit_for_digit(app, client):
+    old, new = '{"a": 12345678901234567.89}', '{"a": 12345678901234567.88}'
+    kind = {"content-type": "application/json"}
+    body = f'{{"topic": "t", "payload": {old}, "delay": 1.5, "reason": "r"}}'
+    msg_id = client.post("/messages", content=body, headers=kind).json()["msg_id"]
+    assert app.ops.show(msg_id).payload == old.replace(" ", "")
+    body = f'{{"payload": {new}, "reason": "r"}}'
+    done = client.post(f"/messages/{msg_id}/edit?payload=1", content=body, headers=kind).json()
+    assert "12345678901234567.89" in done["changes"][0]["old"]
+    assert "12345678901234567.88" in done["changes"][0]["new"]
+    assert app.ops.show(msg_id).payload == new.replace(" ", "")
+
+
 def test_a_message_is_edited_as_it_was_seen(app, client):
     (msg_id,) = send(app, "a", topic="t", payload={"n": 1})
     path = f"/messages/{msg_id}/edit"

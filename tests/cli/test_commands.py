@@ -232,7 +232,7 @@ def test_list_has_stable_keys_and_pages(crm: Cli, folder: Path) -> None:
     keys = ["msg_id", "object_id", "topic", "status", "error_try_times", "available_at"]
     keys += ["claimed_by", "claimed_at", "crash_times", "last_error", "created_at", "finished_at"]
     keys += ["later_times", "later_reason", "priority", "unique_key", "unique_kept"]
-    keys += ["scheduled_for", "job_id", "odd", "trace_id", "acknowledged"]
+    keys += ["scheduled_for", "job_id", "odd", "trace_id", "acknowledged", "changed"]
     assert [list(m) for m in page["messages"]] == [keys, keys]
     first = page["messages"][0]
     assert (first["status"], first["error_try_times"]) == ("dead", 3)
@@ -340,6 +340,7 @@ def test_show_tells_all_about_one(crm: Cli, folder: Path) -> None:
     for part in ("dead, no tries left", "topic       settle", "object      C-0", '"n": 1'):
         assert part in text
     assert "last error\n  ValueError: x" in text
+    assert f"commands    msgworker rerun {ids[0]}, or discard, acknowledge, edit" in text
     found = json.loads(crm("show", ids[0], *AT, "--json").stdout)
     assert (found["payload"], found["payload_cut"], found["status"]) == ('{"n":1}', False, "dead")
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from msgworker import App
 from msgworker.ops.operation import Bulk
 from tests.support.programs import AT, Cli, dead, sql
+from tests.support.rows import Table
 
 STATES = "SELECT status FROM msgworker_message ORDER BY msg_id"
 
@@ -514,3 +516,54 @@ def test_what_is_acknowledged_is_counted_apart(crm: Cli, folder: Path) -> None:
     )
     assert crm("list", "--dead-unacknowledged", "--status", "new", *AT).exit_code == 2
     assert crm("rerun", "--dead", "--yes", *AT).stdout == "rerun 2\n"
+
+
+def test_acknowledge_says_what_stays_held_up_and_status_goes_on_to_say_it(
+    crm: Cli, folder: Path
+) -> None:
+    app = App(f"sqlite:///{folder}/crm.db")
+    with app.engine.begin() as conn, app.job("a", on_dead="wait", conn=conn) as job:
+        app.send(conn, "t", job=job)
+    Table(app).edit(status=-1, error_try_times=3)
+    (held,) = map(str, Table(app).column("msg_id"))
+    would = crm("acknowledge", held, "--reason", "r", "--dry-run", *AT)
+    assert "1 of them holds up an object or a job, until rerun or discarded" in would.stdout
+    found = json.loads(crm("acknowledge", held, "--reason", "r", "--dry-run", "--json", *AT).stdout)
+    assert found["holding"] == 1
+    done = crm("acknowledge", held, "--reason", "INC-4711", "--actor", "ana", *AT)
+    assert (done.stdout, "1 of them holds up" in done.stderr) == ("acknowledged 1\n", True)
+    told = "1 dead message holds up its job until it is rerun or discarded: msgworker jobs"
+    assert told in crm("status", *AT).stderr
+    (count,) = json.loads(crm("status", "--json", *AT).stdout)["counts"]
+    assert (count["acknowledged"], count["hold_objects"], count["hold_jobs"]) == (1, 0, 1)
+    assert crm("discard", held, "--reason", "r", *AT).exit_code == 0
+    assert "holds up" not in crm("status", *AT).stderr
+
+
+def test_an_error_of_before_an_edit_is_marked(crm: Cli, folder: Path) -> None:
+    (msg_id,) = dead(crm, folder, 1)
+    text = crm("show", msg_id, *AT).stdout
+    assert "last error\n" in text
+    args = ("--payload", '{"n": 2}', "--reason", "INC-1", "--actor", "ana")
+    assert crm("edit", msg_id, *args, *AT).exit_code == 0
+    text = crm("show", msg_id, *AT).stdout
+    assert "changed     edited by ana just now: INC-1" in text
+    assert "last error, of before it was edited by ana\n  ValueError: x" in text
+    assert "edited by ana just now; before: ValueError: x" in crm("list", *AT).stdout
+    assert "last error, of before it was edited by ana: Val" in crm("explain", msg_id, *AT).stdout
+    assert crm("rerun", msg_id, "--actor", "bob", *AT).exit_code == 0
+    assert "rerun by bob just now; before: ValueError: x" in crm("list", *AT).stdout
+
+
+def test_numbers_are_sent_shown_and_edited_digit_for_digit(crm: Cli) -> None:
+    old, new = "12345678901234567.89", "12345678901234567.88"
+    sent = crm("send", "t", "--payload", f'{{"amount": {old}, "b": 1.10}}', *AT)
+    msg_id = sent.stdout.strip()
+    assert f'"amount": {old},' in crm("show", msg_id, *AT).stdout
+    args = ("--payload", f'{{"amount": {new}, "b": 1.10}}', "--reason", "INC-1")
+    done = crm("edit", msg_id, *args, *AT)
+    assert f'-   "amount": {old},' in done.stdout
+    assert f'+   "amount": {new},' in done.stdout
+    found = json.loads(crm("show", msg_id, "--json", *AT).stdout)
+    assert found["payload"] == f'{{"amount":{new},"b":1.10}}'
+    assert found["audit"][0]["changes"][0]["old"] == f'{{"amount":{old},"b":1.10}}'

@@ -6,6 +6,7 @@ import pytest
 
 from msgworker import App, ConfigError, MessageTable, Reject
 from msgworker.message import State
+from msgworker.metrics.exposition import metrics_of
 from msgworker.ops.results import Why
 from msgworker.queries.messages import How
 from tests.engines import plain_engine
@@ -119,6 +120,56 @@ def test_an_acknowledged_message_that_blocks_goes_on_blocking(blocking_app):
     assert app.drain(linger=0).done == 1
     assert app.ops.show(dead).acknowledged is None
     assert app.ops.show(behind).status is State.DONE
+
+
+def _held(app: App) -> tuple[int, int]:
+    """How many dead messages hold up their object, and a job."""
+    found = app.ops.overview()
+    counts = [one for one in app.ops.counts() if one.status is State.DEAD]
+    sums = [sum(getattr(one, name) for one in counts) for name in ("hold_objects", "hold_jobs")]
+    assert [found.hold_objects.count, found.hold_jobs.count] == sums
+    for name, total in zip(("hold_objects", "hold_jobs"), sums, strict=True):
+        assert sum(getattr(topic, name).count for topic in found.topics) == total
+        key = ("msgworker_table_dead_holding", ("t", name.removeprefix("hold_").rstrip("s")))
+        assert metrics_of(found)[key] == total
+    return sums[0], sums[1]
+
+
+def test_what_an_acknowledged_message_holds_up_is_counted_before_and_after(blocking_app):
+    app = blocking_app
+    blocks, _, free = put(app, ("o", FAILED), ("o", NEW), (None, FAILED))
+    away, alive = put(app, ("p", NEW), ("q", NEW))
+    app.ops.discard(away, reason="r")
+    assert _held(app) == (1, 0)
+    would = app.ops.acknowledge([blocks, free, away, alive], dry_run=True)
+    assert (would, would.holding) == (2, 1)
+    assert app.ops.acknowledge([blocks, free], reason="r") == 2
+    assert (_dead(app)[1], _held(app)) == (0, (1, 0))
+    assert "its object waits until it is rerun or discarded" in app.ops.explain(blocks).text
+    assert "waits until" not in app.ops.explain(free).text
+    (lane,) = [one for one in app.ops.lanes() if one.object_id == "o"]
+    assert (lane.head.msg_id, lane.head.acknowledged is None) == (blocks, False)
+    assert app.ops.discard(blocks, reason="r") == 1
+    assert _held(app) == (0, 0)
+
+
+def test_a_dead_message_that_a_job_waits_for_is_told_though_it_is_acknowledged(app):
+    jobs = []
+    for on_dead in ("wait", "complete"):
+        with app.engine.begin() as conn, app.job("a", on_dead=on_dead, conn=conn) as job:
+            app.send(conn, "t", object_id=on_dead, job=job)
+        jobs.append(job.job_id)
+    table = Table(app)
+    waited, other = table.column("msg_id")
+    table.edit(status=-1, error_try_times=3)
+    assert app.ops.acknowledge([waited, other], dry_run=True).holding == 1
+    assert app.ops.acknowledge([waited, other], reason="r") == 2
+    assert (_dead(app)[1], _held(app)) == (0, (0, 1))
+    text = app.ops.explain(waited).text
+    assert f"its job {jobs[0]} waits until it is rerun or discarded" in text
+    assert "waits until" not in app.ops.explain(other).text
+    assert app.ops.cancel_job(jobs[0], reason="r") is not None
+    assert _held(app) == (0, 0)
 
 
 def test_acknowledge_skips_what_is_not_dead(app):

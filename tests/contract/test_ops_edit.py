@@ -5,14 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from tenacity import wait_fixed, wait_none
 
 from msgworker import App, ConfigError, MessageTable, PayloadError, Reject
-from msgworker.message import State
+from msgworker.message import Outcome, State
 from msgworker.ops.edits import diff
 from msgworker.ops.results import Why
+from msgworker.payload import decode_exactly
 from msgworker.store.audit import Edited
 from tests.engines import plain_engine
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
+from tests.support.rounds import by_hand
 from tests.support.rows import edit, send
 
 SOON = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -98,14 +101,61 @@ def test_a_message_whose_topic_was_edited_runs_by_its_new_handler(app):
     assert ran == ["u", "u"]
 
 
-def test_a_failed_message_waits_for_claims_that_have_seen_its_old_topic(app, table):
+def test_a_claim_under_way_of_a_failed_message_reads_its_new_topic(app, table):
+    app.add_handler("t", lambda msg: None)
     (msg_id,) = put(app, ("a", FAILED), tries=1)
-    assert app.ops.edit(msg_id, topic="u", reason="r") == 1
-    assert table.one("status", "error_try_times", "topic") == (-1, 1, "u")
-    waits = app.ops.show(msg_id).available_at
-    assert timedelta(0) < waits - datetime.now(UTC) < timedelta(seconds=30)
-    assert app.ops.edit(msg_id, topic="v", available_at=SOON, reason="r") == 1
-    assert app.ops.show(msg_id).available_at == SOON
+    with by_hand(app, 1) as one:
+        look = one.finder.look(5, 0)
+        assert [found.msg_id for found in look.candidates] == [msg_id]
+        assert app.ops.edit(msg_id, topic="u", reason="r") == 1
+        assert table.one("status", "error_try_times", "topic") == (-1, 1, "u")
+        (lane,), _ = one.claimer.claim(look.candidates, one.shared.identity.id)
+        assert lane.row.topic == "u"
+        one.caller.handle(lane)
+        assert lane.result.outcome is Outcome.RELEASED  # no handler here
+
+
+@pytest.mark.parametrize("act", ["edit", "rerun"])
+def test_an_error_of_before_an_edit_or_a_rerun_is_told_apart(app, act):
+    """Until it fails again, or is done."""
+    wait = wait_fixed(3600) if act == "edit" else wait_none()
+    app.add_handler("t", lambda msg: {}[msg.payload], wait=wait)
+    (msg_id,) = send(app, "a", payload="CHF")
+    app.drain(linger=1)
+    info = app.ops.show(msg_id)
+    assert (info.changed, info.last_error.startswith("KeyError: 'CHF'")) == (None, True)
+    change = {"payload": "EUR", "available_at": None} if act == "edit" else {}
+    assert getattr(app.ops, act)(msg_id, **change, actor="anna", reason="INC-1") == 1
+    for info in (app.ops.show(msg_id), *app.ops.find(), *app.ops.messages()):
+        told = info.changed
+        assert (told.kind, told.actor, told.reason) == (act, "anna", "INC-1")
+        assert info.last_error.startswith("KeyError: 'CHF'")
+        assert abs(datetime.now(UTC) - told.at) < timedelta(minutes=5)
+    by = {"edit": "edited by anna", "rerun": "rerun by anna"}[act]
+    (lane,) = app.ops.lanes()
+    assert str(lane.head.changed) == by
+    assert str(app.ops.explain(msg_id).message.changed) == by
+    app.drain(linger=1)
+    assert [app.ops.show(msg_id).changed, app.ops.find()[0].changed] == [None, None]
+    app.ops.rerun(msg_id)
+    app.ops.discard(msg_id, reason="r")
+    assert app.ops.show(msg_id).changed is None  # what it says is of after the rerun
+
+
+def test_a_message_that_was_edited_before_it_has_failed_says_so_too(app):
+    (new, sent) = send(app, "a", "b")
+    assert app.ops.edit(new, payload="x", actor="anna", reason="r") == 1
+    assert [str(one.changed) for one in app.ops.find()] == ["edited by anna", "None"]
+    assert app.ops.edit(sent, priority=1, actor="bob", reason="r") == 1
+    assert app.ops.show(sent).changed is None  # it is new, and says nothing of a failure
+
+
+def test_what_a_foreign_consumer_fails_after_an_edit_is_of_after_it(app, table):
+    (msg_id,) = put(app, ("a", FAILED), tries=1)
+    assert app.ops.edit(msg_id, topic="u", actor="anna", reason="r") == 1
+    assert str(app.ops.show(msg_id).changed) == "edited by anna"
+    edit(app, msg_id, error_try_times=2, last_error="ValueError: other")
+    assert app.ops.show(msg_id).changed is None
 
 
 def test_an_instant_is_edited_and_taken_away(app):
@@ -260,6 +310,20 @@ def test_a_diff_has_the_lines_that_differ():
     assert lines == [(" ", "      1,"), ("-", "      2"), ("+", "      3"), (" ", "    ]")]
     assert diff(Edited("payload", None, "1")) == [("+", "1")]
     assert diff(Edited("priority", None, 2)) == [("-", "none"), ("+", "2")]
+
+
+def test_an_edit_keeps_the_digits_that_it_is_given_and_shows_those_that_were(app, table):
+    was, new = '{"amount": 12345678901234567.89, "n": 1.10}', "12345678901234567.88"
+    (msg_id,) = put(app, ("a", NEW), payload=was)
+    same = app.ops.edit(msg_id, payload=decode_exactly(was), reason="r")
+    assert (same, same.skips[0].why) == (0, Why.SAME)
+    wanted = decode_exactly(was.replace("12345678901234567.89", new))
+    done = app.ops.edit(msg_id, payload=wanted, reason="r")
+    assert table.one("payload") == f'{{"amount":{new},"n":1.10}}'
+    (kept,) = app.ops.audit(msg_id)[0].changes
+    assert ((kept,), kept.old) == (done.changes, was)
+    signs = {sign: line for sign, line in diff(kept) if sign in "+-"}
+    assert signs == {"-": '  "amount": 12345678901234567.89,', "+": f'  "amount": {new},'}
 
 
 def test_two_edits_of_what_both_have_seen_do_one(app):

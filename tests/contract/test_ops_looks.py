@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from tenacity import wait_none
 
 import msgworker
 from msgworker import App, MessageTable
@@ -19,10 +20,11 @@ from msgworker.queries import counts, failures, lanes
 from msgworker.queries.counts import Exact
 from msgworker.queries.explain import Reason
 from msgworker.queries.instances import Life
+from msgworker.queries.messages import acts
 from msgworker.store import bounded, settle
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered
-from tests.support.ops import failing, looks, why
+from tests.support.ops import failing, looks, put, why
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 
@@ -258,9 +260,37 @@ def test_failures_are_grouped_by_what_they_have_in_common(app):
     assert str(ids[-1]) in found[0].sample_error
     assert found[0].sample_error.startswith(found[0].example)
     assert f"no account {ids[-1]} of" in found[0].example
-    assert (found[1].error.split(" [")[0], found[1].example) == ("ValueError: another thing", None)
+    assert found[1].error.startswith("ValueError: another thing [")
+    assert (found[1].example, found[1].varies) == ("ValueError: another thing", False)
     assert found[1].sample_id == other
     assert found[0].first_seen <= found[0].last_seen
+
+
+@pytest.mark.parametrize("tried", [True, False], ids=["with tries", "without"])
+@pytest.mark.parametrize(
+    ("names", "error", "example"),
+    [
+        (("CHF", "CHF", "CHF"), "KeyError: 'CHF'", "KeyError: 'CHF'"),
+        (("CHF", "XXX", "CHF"), "KeyError: '#'", "KeyError: 'CHF'"),
+        (("XXX", "CHF", "XXX"), "KeyError: '#'", "KeyError: 'XXX'"),
+        (("CHF", "chf"), "KeyError: '#'", "KeyError: 'chf'"),
+        (("CHF", "C-17"), "KeyError: '#'", "KeyError: 'C-17'"),
+    ],
+)
+def test_a_group_says_what_holds_for_all_of_it(app, tried, names, error, example):
+    """Its text where all say the same, else the pattern, with an example: the newest."""
+    if tried:
+        app.add_handler("t", lambda msg: {}[msg.payload], wait=wait_none())
+        for name in names:
+            send(app, None, payload=name)
+        app.drain(linger=5)
+    else:
+        for name in names:
+            put(app, (None, -1), last_error=f"KeyError: '{name}' [crm.py:9 in post]")
+    (group,) = app.ops.failures()
+    place = " [test_ops_looks.py in <lambda>]" if tried else " [crm.py in post]"
+    assert (group.error, group.example, group.dead) == (error + place, example, len(names))
+    assert group.varies == ("#" in error)
 
 
 def test_failures_tell_how_many_objects_wait_behind(app, table):
@@ -284,8 +314,8 @@ def test_dead_messages_that_block_hold_their_objects_up(blocking_app):
 def test_failures_without_a_try_are_grouped_by_their_error(app, table):
     mixed(app, table)
     found = {one.error: one for one in app.ops.failures()}
-    assert set(found) == {"KeyError: '#'", "Odd"}
-    assert found["KeyError: '#'"].dead == 4
+    assert set(found) == {"KeyError: 'x17'", "Odd"}
+    assert found["KeyError: 'x17'"].dead == 4
     assert found["Odd"].failing == 3
     table.edit(table.where(last_error="Odd"), last_error=None)
     assert "(no error was recorded)" in {one.error for one in app.ops.failures()}
@@ -515,3 +545,36 @@ def test_looks_work_on_the_four_columns_of_a_foreign_table(database, make_app):
 def test_since_beyond_the_calendar_is_refused(sqlite_app):
     with pytest.raises(ConfigError, match="9999"):
         sqlite_app.ops.find(since=datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-14))))
+
+
+# ---------------------------------------------------------------- what may be done with a message
+
+
+@pytest.mark.parametrize("on_dead", ["continue", "block"])
+def test_what_may_be_done_with_a_message_is_what_ops_accept(make_app, on_dead):
+    """`acts` offers each write that would change the message, and no other."""
+    app = make_app(table=MessageTable(on_dead=on_dead))
+    app.create_schema()
+    waits, runs, done, dead, known, away, cancelled = put(
+        app, *((f"o{n}", status) for n, status in enumerate((0, 1, 2, -1, -1, -1, 0)))
+    )
+    (failed,) = put(app, ("f", -1), tries=1)
+    (given_up,) = put(app, ("g", -1), last_error="discarded by anna: gone")  # by another rule
+    app.ops.acknowledge(known, reason="r")
+    app.ops.discard(away, reason="r")
+    app.ops.cancel(cancelled, reason="r")
+    for msg_id in (waits, runs, done, dead, known, away, cancelled, failed, given_up):
+        info = app.ops.show(msg_id)
+        would = {
+            kind
+            for kind in ("rerun", "discard", "cancel", "acknowledge")
+            if getattr(app.ops, kind)(
+                [msg_id],
+                dry_run=True,
+                reason="r",
+                **({"force": True} if kind == "rerun" else {}),
+            )
+        }
+        if app.ops.edit(msg_id, payload="new", dry_run=True):
+            would.add("edit")
+        assert set(acts(info, app.tables.spec)) == would, (msg_id, info.status)

@@ -428,6 +428,21 @@ def test_a_dashboard_needs_no_more_rights_than_a_looker_and_says_what_a_write_la
         dashboard.site.close()
 
 
+def test_a_login_that_may_not_read_jobs_sees_what_dead_messages_do_to_objects(site):
+    table = MessageTable(on_dead="block")
+    site.grant(table)
+    admin = site.app("owner", table=table)
+    (dead,) = send(admin, "a")
+    Table(admin).edit(status=-1, error_try_times=3)
+    site.run(f"REVOKE SELECT ON {'' if site.postgresql else 'crm.'}msgworker_job FROM crm_looker")
+    looker = site.app("looker", table=table).ops
+    assert [one.hold_objects for one in looker.counts()] == [1]
+    assert looker.overview().hold_objects.count == 1
+    assert "its object waits until" in looker.explain(dead).text
+    assert looker.acknowledge(dead, dry_run=True).holding == 1
+    assert [one.head.msg_id for one in looker.lanes()] == [dead]
+
+
 def test_the_rights_of_a_table_of_theirs_are_those_of_ours(site):
     """An adopted table whose id is a serial."""
     table = MessageTable("tb_cus_msg")

@@ -242,7 +242,7 @@ def test_the_grafana_dashboard_uses_metrics_that_exist_and_shows_all():
 
 def test_alert_rules_use_metrics_that_exist():
     found = re.findall(r"expr:(.*?)(?:for|labels):", (GRAFANA / "alerts.yml").read_text(), re.S)
-    assert len(found) == 7
+    assert len(found) == 8
     assert used(found) <= set(METRICS)
 
 
@@ -257,6 +257,7 @@ def test_what_is_known_is_there_at_0_before_anything_happens(sqlite_app):
     assert value(found, "msgworker_wait_seconds_count", topic="t") == 0
     assert value(found, "msgworker_schedule_ticks_total", schedule="hourly") == 0
     assert value(found, "msgworker_table_messages", topic="t", status="dead") == 0
+    assert value(found, "msgworker_table_dead_holding", topic="t", holds="job") == 0
 
 
 def test_what_runs_is_that_of_the_moment(sqlite_app):

@@ -314,7 +314,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield instances.leases_ending, {"within": 9.0, "but": "x"}
     yield instances.served, {}
     yield messages.by_ids, {"ids": many}
-    yield messages.with_endings, {"infos": []}
+    yield messages.with_past, {"infos": []}
     yield charts.timings, {"window": "1h"}
     some = log.rows
     log.rows = {

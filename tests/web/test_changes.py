@@ -613,6 +613,17 @@ def test_an_edit_shows_what_would_change_and_then_does_it(sqlite_app: App, ann: 
     assert "EUR" in ann.get("/audit/1?payload=1").main
 
 
+def test_an_edited_message_says_that_its_error_is_of_before(sqlite_app: App, ann: Browser) -> None:
+    (msg_id,) = put(sqlite_app, ("a", FAILED), tries=1)
+    assert "It is of before" not in ann.get(f"/messages/{msg_id}").main
+    assert sqlite_app.ops.edit(msg_id, priority=3, actor="bob", reason="INC-4711") == 1
+    page = ann.get(f"/messages/{msg_id}").main
+    assert "It is of before the message was edited by bob" in page
+    assert "INC-4711" in page
+    assert "edited by bob; before: ValueError: no" in ann.get("/messages").main
+    assert "; edited by bob" in ann.get("/lanes").main
+
+
 def test_an_edit_of_what_has_changed_since_its_form_does_nothing(
     sqlite_app: App, ann: Browser
 ) -> None:
@@ -628,20 +639,43 @@ def test_an_edit_of_what_has_changed_since_its_form_does_nothing(
 
 
 @pytest.mark.parametrize(
-    ("payload", "filled"),
+    "values",
     [
-        ('{"amount": 12345678901234567.89, "note": "x"}', False),
-        ('{"amount": 12.50, "rate": 0.1, "n": 12345678901234567890}', True),
+        {"payload": '{"amount": 12345678901234567.89, "note": "x"}'},
+        {"payload": '{"amount": 12.50, "rate": 0.1, "n": 12345678901234567890, "z": -0}'},
+        {"payload": None},
+        {"payload": "no json"},
+        {"payload": '{"a": 1, "a": 2}'},
+        {"available_at": datetime(2030, 1, 2, 3, 4, 5, 678901, UTC), "priority": 3},
     ],
+    ids=str,
 )
-def test_a_number_that_would_be_rounded_is_not_put_into_the_form(
-    sqlite_app: App, ann: Browser, payload: str, filled: bool
+def test_a_form_that_is_submitted_unchanged_changes_nothing(
+    sqlite_app: App, ann: Browser, values: dict[str, Any]
 ) -> None:
-    (msg_id,) = put(sqlite_app, ("a", NEW), payload=payload)
-    path = f"/edit/{msg_id}"
+    (msg_id,) = put(sqlite_app, ("a", NEW), **values)
+    path, before = f"/edit/{msg_id}", Table(sqlite_app).rows("topic", "payload", "priority")
     page = ann.get(path)
-    assert (page.form(path)["payload"] != "") is filled
-    assert ("numbers that would be rounded" in page.main) is not filled
+    given = {name: text.replace("\n", "\r\n") for name, text in page.form(path).items()}
+    assert "there is nothing to change" in ann.send(page, path, **given).main
+    told = ann.send(page, path, **given | {"topic": "u"})
+    assert "changed1" in ann.send(told, path, reason="r").main
+    ((topic, *rest),) = Table(sqlite_app).rows("topic", "payload", "priority")
+    assert (topic, tuple(rest)) == ("u", tuple(before[0][1:]))
+
+
+def test_a_number_is_shown_and_edited_digit_for_digit(sqlite_app: App, ann: Browser) -> None:
+    (msg_id,) = put(sqlite_app, ("a", NEW), payload='{"amount": 12345678901234567.89, "b": 1.10}')
+    path = f"/edit/{msg_id}"
+    assert '"amount": 12345678901234567.89,' in ann.get(f"/messages/{msg_id}").main
+    page = ann.get(path)
+    text = page.form(path)["payload"]
+    assert '"amount": 12345678901234567.89,' in text
+    told = ann.send(page, path, payload=text.replace("1.10", "1.20"))
+    assert all(line in told.main for line in ('"amount": 12345678901234567.89,', '"b": 1.20'))
+    assert "changed1" in ann.send(told, path, reason="r").main
+    assert Table(sqlite_app).column("payload") == ['{"amount":12345678901234567.89,"b":1.20}']
+    assert "12345678901234567.89" in ann.get("/audit/1?payload=1").main
 
 
 def test_what_is_hidden_of_a_payload_is_not_written_over(sqlite_app: App, visit: Any) -> None:

@@ -191,8 +191,15 @@ def test_a_message_tells_its_tries_with_tracebacks_folded(sqlite_app: App, ann: 
     assert "open" not in page.tree.all("details")[0].attrs
     assert f"ValueError: no account for <b>{found}</b>" in page.tree.all("pre")[1].text
     assert page.tree.all("pre")[1].text.startswith('  File "')
-    (group,) = ann.get("/failures").tree.all("small")
-    assert group.text == f"{found}: ValueError: no account for <b>{found}</b>"
+    groups = ann.get("/failures")
+    assert f"ValueError: no account for <b>{found}</b> [ops.py in handler]" in groups.main
+    assert groups.tree.all("small") == []
+    (other,) = send(sqlite_app, "C-2")
+    sqlite_app.drain(linger=0)
+    groups = ann.get("/failures")
+    assert "ValueError: no account for <b>#</b> [ops.py in handler]" in groups.main
+    (example,) = groups.tree.all("small")
+    assert example.text == f"for example {other}: ValueError: no account for <b>{other}</b>"
     words = [one.text for one in page.tree.all("ol", **{"class": "timeline"})[0].all("span")]
     assert words == ["inserted", *["claimed", "failed"] * 3, "dead"]
 
@@ -256,6 +263,25 @@ def test_lanes_show_what_is_blocked_first_and_what_to_do_about_it(
     assert page.link("resume the topic") == "/topics/p"
     states = [one.text for one in page.tree.all("span", **{"class": "word dead"})]
     assert states == ["blocked", "blocked"]
+
+
+@pytest.mark.parametrize(
+    ("status", "offered"),
+    [
+        (NEW, ["Discard…", "Cancel…", "Edit…"]),
+        (RUNNING, ["Cancel…"]),
+        (DONE, ["Rerun…"]),
+        (FAILED, ["Rerun…", "Discard…", "Acknowledge…", "Edit…"]),
+    ],
+)
+def test_the_page_of_a_message_offers_all_that_may_be_done_with_it(
+    sqlite_app: App, ann: Browser, status: int, offered: list[str]
+) -> None:
+    (found,) = put(sqlite_app, ("a", status))
+    (buttons,) = ann.get(f"/messages/{found}").tree.all("p", **{"class": "acts"})
+    assert [one.text for one in buttons.all("a")] == offered
+    for one in buttons.all("a"):
+        assert ann.get(one.attrs["href"]).status == 200
 
 
 def test_the_payload_is_shown_on_request_only_and_without_what_is_hidden(

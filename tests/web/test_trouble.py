@@ -42,6 +42,8 @@ def topic(name: str, *, handlers: int = 1, new: int = 1, **more: Any) -> TopicIn
         (seen(topic("t", handlers=0, new=0)), []),
         (seen(failed=Capped(3)), []),  # all acknowledged
         (seen(unacknowledged=Capped(10_000, more=True)), [("dead", "failures", {})]),
+        (seen(failed=Capped(3), hold_objects=Capped(1)), [("held up", "lanes", {})]),
+        (seen(failed=Capped(3), hold_jobs=Capped(2)), [("held up", "jobs", {})]),
         (seen(silent=1, dead=2), [("dead", "instances", {}), ("silent", "instances", {})]),
         (
             seen(topic("t", handlers=0)),
@@ -57,19 +59,19 @@ def topic(name: str, *, handlers: int = 1, new: int = 1, **more: Any) -> TopicIn
 def test_each_trouble_is_a_line_with_its_page(
     found: Overview, told: list[tuple[str, str, dict[str, str]]]
 ) -> None:
-    got = [(one.word, one.route, dict(one.query)) for one in lines(found, {}, blocks=False)]
+    got = [(one.word, one.route, dict(one.query)) for one in lines(found, {})]
     assert got == told
 
 
 def test_a_topic_whose_tries_all_fail_is_told_until_one_ends_well() -> None:
     found = seen(topic("t"))
     times = {"t": TopicTimes("t", retried=3)}
-    assert [one.word for one in lines(found, times, blocks=False)] == ["every try fails"]
-    assert lines(found, {"t": TopicTimes("t", retried=3, done=1)}, blocks=False) == []
+    assert [one.word for one in lines(found, times)] == ["every try fails"]
+    assert lines(found, {"t": TopicTimes("t", retried=3, done=1)}) == []
 
 
 def test_many_topics_are_one_line_that_names_some() -> None:
-    (line,) = lines(seen(*(topic(f"t{n}", handlers=0) for n in range(9))), {}, blocks=False)
+    (line,) = lines(seen(*(topic(f"t{n}", handlers=0) for n in range(9))), {})
     assert line.text.endswith("t0, t1, t2 and 6 more")
 
 
@@ -94,13 +96,34 @@ def test_the_overview_begins_with_what_needs_help(sqlite_app: App, ann: Browser)
         assert ann.get(path).status == 200
 
 
-def test_where_dead_messages_block_lanes_are_told(tmp_path: Any, visit: Any) -> None:
+def test_what_dead_messages_hold_up_is_told_until_they_do_no_more(
+    tmp_path: Any, visit: Any
+) -> None:
     app = App(f"sqlite:///{tmp_path}/blocks.db", table=MessageTable(on_dead="block"))
     app.create_schema()
-    put(app, ("a", FAILED), topic="t")
-    page = visit(app).get("/")
-    assert any("hold up their objects" in text for text in _told(page))
-    assert "/lanes" in page.links
+    with app.engine.begin() as conn, app.job("import", on_dead="wait", conn=conn) as job:
+        app.send(conn, "t", object_id="a", job=job)
+    Table(app).edit(status=-1, error_try_times=3)
+    (dead,) = Table(app).column("msg_id")
+    ann = visit(app)
+    object_, job_ = "1 dead message holds up its object", "1 dead message holds up its job"
+    for acknowledged in (False, True):
+        told = _told(ann.get("/"))
+        assert [any(text in line for line in told) for text in (object_, job_)] == [True, True]
+        assert any("will not be tried again" in line for line in told) != acknowledged
+        page = ann.get("/topics")
+        badges = [one.text for one in page.tree.all("span", **{"class": "badge"}) if one.text]
+        for what in ("object", "job"):
+            assert f"1 dead messages that hold up their {what}" in badges
+        if not acknowledged:
+            page = ann.get(ann.get(f"/messages/{dead}").link("Acknowledge"))
+            assert "hold up an object or a job, until rerun or discarded1" in page.main
+            assert "changed1" in ann.send(page, "/change/acknowledge", reason="INC-4711").main
+    assert "acknowledged by ann: INC-4711" in ann.get("/lanes").main
+    assert {"/lanes", "/jobs"} <= set(ann.get("/").links)
+    page = ann.get(ann.get(f"/messages/{dead}").link("Discard"))
+    ann.send(page, "/change/discard", reason="gone")
+    assert _told(ann.get("/")) == []
 
 
 def test_reads_that_the_database_did_not_answer_are_told(

@@ -32,7 +32,7 @@ from msgworker.errors import (
 from msgworker.message import State
 from msgworker.ops import Ops
 from msgworker.ops.results import Progress, Repaired
-from msgworker.payload import decode, shown
+from msgworker.payload import decode, decode_exactly, shown
 from msgworker.store.audit import Operation
 from msgworker.store.bounded import Found, cursor_place, cursor_text
 from msgworker.web.access import client_of
@@ -436,6 +436,8 @@ def _body(endpoint: Endpoint, request: Request) -> BaseModel | None:
         raise HTTPException(415, "a body is JSON: Content-Type: application/json")
     try:
         values = decode(raw) if raw else {}
+        if isinstance(values, dict) and "payload" in values:
+            values["payload"] = decode_exactly(raw)["payload"]
     except PayloadError as error:
         fault = str(error).replace("the payload", "the body")
         raise Wrong([{"field": "", "in": "body", "problem": fault}]) from None

@@ -80,6 +80,7 @@ class Changed(TypedDict, total=False):
     requested: int
     complete: bool
     up_to: int | None
+    holding: int
     changes: list[Edited]
     seen: str | None
 

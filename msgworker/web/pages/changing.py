@@ -18,9 +18,8 @@ from starlette.routing import Route
 from msgworker.config import as_instant
 from msgworker.errors import ConfigError, PayloadError
 from msgworker.message import State
-from msgworker.ops.edits import pretty, rounds
 from msgworker.ops.results import OnProgress, Repaired
-from msgworker.payload import decode
+from msgworker.payload import decode_exactly, pretty
 from msgworker.queries.messages import MessageInfo
 from msgworker.web import forms, shown
 from msgworker.web.forms import Selection, id_of, whole
@@ -265,8 +264,11 @@ async def edit(request: Request) -> Response:
     """What would change; or, with `save`, the change."""
     site, form = site_of(request), forms.form_of(request)
     info, fields = await edited(request)
-    given = {name: form.get(name, "") for name in fields}
-    wanted = wanted_of(given, info)
+    given = {name: form.get(name, "").replace("\r\n", "\n") for name in fields}
+    before = values_of(request, info)
+    if not (differ := {name: text for name, text in given.items() if text != before[name]}):
+        return edit_page(request, info, fields, given, Refused("there is nothing to change"))
+    wanted = wanted_of(differ, info)
     if form.get("save") != "1":
         call = partial(site.ops.edit, info.msg_id, **wanted, dry_run=True)
         would: Repaired | Refused = await site.ask(or_refused, call)
@@ -303,7 +305,7 @@ def values_of(request: Request, info: MessageInfo) -> dict[str, str]:
     at = info.available_at
     return {
         "topic": info.topic or "",
-        "priority": str(info.priority or 0),
+        "priority": "" if info.priority is None else str(info.priority),
         "available_at": "" if at is None else at.isoformat(),
         "payload": "" if why_empty(request, info) else pretty(info.payload or ""),
     }
@@ -317,17 +319,18 @@ def why_empty(request: Request, info: MessageInfo) -> str:
     if len(text) >= CUT:
         return "as it is too long"
     try:
-        value = decode(text)
+        value = decode_exactly(text)
     except PayloadError:
         return "as it is no JSON"
-    if redact(value) != value:
-        return "as parts of it are hidden"
-    return "as it has numbers that would be rounded" if rounds(text) else ""
+    return "as parts of it are hidden" if redact(value) != value else ""
 
 
 def wanted_of(given: Mapping[str, str], info: MessageInfo) -> dict[str, Any]:
-    """The arguments of ops; raises ConfigError or PayloadError."""
-    found: dict[str, Any] = {"topic": given.get("topic") or None}
+    """The arguments of ops, of fields that differ from the message; raises ConfigError or
+    PayloadError."""
+    found: dict[str, Any] = {}
+    if given.get("topic"):
+        found["topic"] = given["topic"]
     if given.get("priority", "").strip():
         found["priority"] = whole(given, "priority", 0, 0, 2**31 - 1)
     if "available_at" in given:
@@ -341,7 +344,7 @@ def wanted_of(given: Mapping[str, str], info: MessageInfo) -> dict[str, Any]:
                 f"the payload has {shown.HIDDEN} where a part was hidden: write it out"
             )
         try:
-            found["payload"] = decode(text)
+            found["payload"] = decode_exactly(text)
         except PayloadError as error:
             raise ConfigError(str(error)) from None
     return found

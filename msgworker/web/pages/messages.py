@@ -23,7 +23,7 @@ from msgworker.queries.counts import Overview
 from msgworker.queries.explain import Explanation, Reason
 from msgworker.queries.failures import Failures
 from msgworker.queries.lanes import BLOCKED, LaneInfo
-from msgworker.queries.messages import How, MessageInfo
+from msgworker.queries.messages import MessageInfo, acts
 from msgworker.store.audit import AuditEntry
 from msgworker.store.bounded import Capped, Found
 from msgworker.store.items import ItemState
@@ -182,21 +182,6 @@ def reasons(found: Explanation | None) -> list[Explanation]:
     return steps
 
 
-def acts(info: MessageInfo, on_dead: str) -> list[tuple[str, str]]:
-    """What an operator may do with it: the kind of change, and its name."""
-    state, found = info.status, []
-    if state in (State.FAILED, State.DEAD, State.DONE):
-        found.append(("rerun", "Rerun…"))
-    if state in (State.NEW, State.FAILED) or (state is State.DEAD and on_dead == "block"):
-        found.append(("discard", "Discard…"))
-    if state in (State.NEW, State.FAILED, State.PROCESSING):
-        found.append(("cancel", "Cancel…"))
-    given_up = info.ending is not None and info.ending.how in (How.DISCARDED, How.CANCELLED)
-    if state is State.DEAD and info.acknowledged is None and not given_up:
-        found.append(("acknowledge", "Acknowledge…"))
-    return found
-
-
 async def message(request: Request) -> Response:
     site, ops = site_of(request), site_of(request).ops
     msg_id = id_of(request.path_params["msg_id"])
@@ -221,7 +206,7 @@ async def message(request: Request) -> Response:
         audit=audit,
         max_tries=spec.max_tries,
         most_tries=MOST_TRIES,
-        acts=acts(info, spec.on_dead),
+        acts=acts(info, spec),
         payload=shown.payload(info.payload, site.settings.redact) if wanted else None,
         most_trace=MOST_TRACE,
     )
@@ -260,6 +245,7 @@ COLUMNS = (
     "first_seen",
     "last_seen",
     "sample_id",
+    "varies",
     "example",
 )
 FORMULA = "=+-@"

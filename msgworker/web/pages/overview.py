@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from msgworker.counted import plural
+from msgworker.counted import plural, that_hold_up
 from msgworker.message import State, topic_of
 from msgworker.queries.charts import WINDOWS, HistoryPoint, TopicTimes, Window
 from msgworker.queries.counts import Overview, TopicInfo
@@ -57,6 +57,8 @@ def state_of(one: TopicInfo, times: TopicTimes) -> list[tuple[str, str]]:
         found.append(("every try fails", "dead"))
     if one.unacknowledged.count:
         found.append(("dead messages", "dead"))
+    elif one.hold_objects.count or one.hold_jobs.count:
+        found.append(("held up", "dead"))
     return found
 
 
@@ -72,7 +74,8 @@ def by_trouble(topics: Sequence[TopicInfo]) -> list[TopicInfo]:
     weights = (State.FAILED, State.NEW)
 
     def key(one: TopicInfo) -> tuple[list[int], str]:
-        counts = [one.unacknowledged, *map(one.count, weights)]
+        held = max(one.hold_objects, one.hold_jobs, key=lambda count: count.count)
+        counts = [one.unacknowledged, held, *map(one.count, weights)]
         return [-count.count for count in counts], one.topic
 
     return sorted(topics, key=key)
@@ -145,7 +148,6 @@ async def overview(request: Request) -> Response:
             "trouble": lines(
                 found,
                 times,
-                blocks=site.app.table.on_dead == "block",
                 database=site.hardships.summary,
             ),
             "states": [
@@ -188,26 +190,25 @@ class Line:
     path: Mapping[str, str] = field(default_factory=dict)
 
 
-def lines(
-    found: Overview, times: Mapping[str, TopicTimes], *, blocks: bool, database: str = ""
-) -> list[Line]:
-    """What is wrong now, the worst first. times: of a window, by topic. blocks: whether dead
-    messages hold up their objects. database: why reads of this dashboard failed, "" = none did."""
+def lines(found: Overview, times: Mapping[str, TopicTimes], *, database: str = "") -> list[Line]:
+    """What is wrong now, the worst first. times: of a window, by topic. database: why reads of this
+    dashboard failed, "" = none did."""
     trouble = []
     if database:
         trouble.append(Line("database", "dead", database, "system"))
-    trouble += [*_dead(found, blocks), *_instances(found), *_topics(found.topics, times)]
+    trouble += [*_dead(found), *_instances(found), *_topics(found.topics, times)]
     trouble += _jobs(found.paused_jobs)
     return trouble
 
 
-def _dead(found: Overview, blocks: bool) -> Iterator[Line]:
+def _dead(found: Overview) -> Iterator[Line]:
     dead = found.unacknowledged
     if dead.count:
         yield Line("dead", "dead", f"{_messages(dead)} will not be tried again", "failures")
-        if blocks:
-            text = "dead messages hold up their objects until they are rerun or discarded"
-            yield Line("held up", "dead", text, "lanes")
+    holding = ((found.hold_objects, "object", "lanes"), (found.hold_jobs, "job", "jobs"))
+    for count, what, route in holding:
+        if count.count:
+            yield Line("held up", "dead", that_hold_up(count, what), route)
     unknown = found.count(State.UNKNOWN)
     if unknown.count:
         text = f"{_messages(unknown)} of a status that msgworker does not know"
