@@ -390,8 +390,7 @@ class World:
         mine = () if asked is None else asked.me
         who = [one for one in instances(conn, t) if one.instance_id not in mine]
         limits = cache(lambda: {one.topic: one for one in topics(conn, t)})
-        paused = {one.topic: one.actor for one in pauses.read_all(conn, t)}
-        return cls(who, paused, limits, t.has("claimed_by"), asked)
+        return cls(who, pauses.actors(conn, t), limits, t.has("claimed_by"), asked)
 
     def full(self) -> dict[str, str]:
         """The topics of which no message can start now because of their limits, and why."""

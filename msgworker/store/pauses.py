@@ -39,6 +39,18 @@ def topics(conn: Connection, t: Tables) -> frozenset[str]:
     return frozenset(conn.scalars(t.built("paused", build)))
 
 
+def actors(conn: Connection, t: Tables) -> dict[str, str]:
+    """The topics that are paused, and by whom."""
+    if not PAUSE.is_there(t):
+        return {}
+
+    def build() -> sa.Select[Any]:
+        c = PAUSE.of(t).c
+        return sa.select(c.topic, c.actor).where(c.table_name == t.label)
+
+    return {row[0]: row[1] for row in conn.execute(t.built("paused_by", build))}
+
+
 def read_all(conn: Connection, t: Tables) -> list[Pause]:
     """The topics that are paused, by name."""
     if not PAUSE.is_there(t):

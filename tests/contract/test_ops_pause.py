@@ -284,3 +284,11 @@ def test_an_instance_that_may_not_see_jobs_works_on(app, monkeypatch, caplog):
     assert instance.shared.controls.paused == frozenset()
     assert caplog.text.count("which jobs are paused") == 1
     instance.housekeeper.close()
+
+
+def test_who_has_paused_a_topic_is_said_whatever_else_stands_in_its_row(sqlite_app):
+    (waits,) = send(sqlite_app, "a")
+    sqlite_app.ops.pause("t", actor="anna")
+    with sqlite_app.engine.begin() as conn:
+        conn.exec_driver_sql("UPDATE msgworker_pause SET paused_at = 'garbage'")
+    assert sqlite_app.ops.explain(waits).text == "topic t is paused by anna"
