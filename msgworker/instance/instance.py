@@ -19,11 +19,12 @@ from msgworker import events
 from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, RunLength
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drain import Drain
+from msgworker.instance.claiming.drain import Drain, DrainCheck
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.loop import Fetcher, Listener
 from msgworker.instance.liveness.housekeeper import Housekeeper
 from msgworker.instance.liveness.identity import Identity, new_instance_id
+from msgworker.instance.liveness.jobs import JobCloser
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.liveness.watchdog import Watchdog
@@ -161,13 +162,21 @@ class Instance:
             wake=self._house,
             look_now=look_now,
         )
+        drain_check = DrainCheck(
+            *(setup, shared, drain),
+            finder=self.finder,
+            claimer=self.claimer,
+            limit_poller=self.limit_poller,
+            recovery=self.housekeeper.recovery,
+            jobs=JobCloser(*(setup, shared, link), log=shared.log, look_now=look_now, ends=True),
+            housekeep_now=housekeep_now,
+        )
         self.fetcher = Fetcher(
             *(setup, shared),
             finder=self.finder,
             claimer=self.claimer,
             limit_poller=self.limit_poller,
-            recovery=self.housekeeper.recovery,
-            drain=drain,
+            drain_check=drain_check,
             lane_limit=self.lane_limit,
             threads=threads,
             wake=self._look,

@@ -197,7 +197,8 @@ class DrainEnd:
 
 
 class DrainCheck:
-    """Called by the fetcher's thread alone, after each look of which nothing was claimed.
+    """Called by the fetcher's thread alone, after each look of which nothing was claimed. drain:
+    None = it never ends, and `drains` is False.
 
     undone: how many due messages that it may handle the table had at the last count.
     """
@@ -207,7 +208,6 @@ class DrainCheck:
         setup: Setup,
         shared: Shared,
         drain: Drain | None,
-        end: DrainEnd,
         *,
         finder: Finder,
         claimer: Claimer,
@@ -217,7 +217,9 @@ class DrainCheck:
         housekeep_now: Callable[[], None],
     ) -> None:
         self._setup, self._shared, self._link = setup, shared, claimer.link
-        self._drain, self._end = drain, end
+        self._drain, self.drains = drain, drain is not None
+        heartbeat = setup.settings.heartbeat_seconds
+        self.end = DrainEnd(drain, heartbeat_seconds=heartbeat, clock=setup.clock)
         self._finder, self._claimer = finder, claimer
         self._limit_poller, self._recovery = limit_poller, recovery
         self._jobs = jobs
@@ -235,7 +237,7 @@ class DrainCheck:
             unanswered=self._claimer.unanswered,
             recovering=self._recovery.under_way,
         )
-        then = self._end.saw_nothing(look, seen)
+        then = self.end.saw_nothing(look, seen)
         if then is Next.ASK:
             then = self._ask_what_is_coming()
         if then is Next.COUNT:
@@ -256,17 +258,17 @@ class DrainCheck:
             return Next.AGAIN
         due_in = self.due_in(self._drain)
         if due_in is not None or self._drain.linger <= 0:
-            return self._end.after_ask(due_in)
+            return self.end.after_ask(due_in)
         with self._link.statement() as conn:
             ending = leases_ending(
                 *(conn, self._setup.tables),
                 within=self._drain.linger,
                 but=self._shared.identity.id,
             )
-        lease_ends_in = self._end.lease_ends_in(ending)
+        lease_ends_in = self.end.lease_ends_in(ending)
         if lease_ends_in == 0.0:
             self._housekeep_now()  # which takes the lease over
-        return self._end.after_ask(None, lease_ends_in)
+        return self.end.after_ask(None, lease_ends_in)
 
     def due_in(self, drain: Drain) -> float | None:
         """Seconds until the first message where we look becomes due, if a drain waits for it."""
@@ -284,7 +286,7 @@ class DrainCheck:
 
     def _count(self) -> Next:
         if self._drain is not None and self._complete_jobs():  # what they have sent is there now
-            self._end.saw_work()
+            self.end.saw_work()
             return Next.LOOK_AFRESH
         setup, shared = self._setup, self._shared
         asked = replace(setup.asked(shared.identity.ids), within=self._finder.reach)
@@ -302,7 +304,7 @@ class DrainCheck:
                     "`msgworker doctor`, and start it again"
                 )
             )
-        return self._end.after_count(due=due, refused=refused)
+        return self.end.after_count(due=due, refused=refused)
 
     def _complete_jobs(self) -> int:
         try:

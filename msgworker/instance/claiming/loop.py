@@ -17,12 +17,10 @@ from msgworker.db import of, shares_sessions
 from msgworker.events import Looked
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drain import Drain, DrainCheck, DrainEnd
+from msgworker.instance.claiming.drain import DrainCheck
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.heads import LONGEST_REST_SECONDS, Look
 from msgworker.instance.connections import Connections
-from msgworker.instance.liveness.jobs import JobCloser
-from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane, Reason, Step
 from msgworker.instance.running.pool import LaneQueue
@@ -212,8 +210,7 @@ LEAST_PART = 50
 
 
 class Fetcher(Role):
-    """The claim loop. drain: None = it never ends. housekeep_now: wakes the housekeeper. wake: ends
-    its pause early.
+    """The claim loop. housekeep_now: wakes the housekeeper. wake: ends its pause early.
 
     exhausted: the drain is over. undone: how many due messages that it may handle the table had
     then. The fetcher's thread writes both, the thread that waits for it reads them.
@@ -229,8 +226,7 @@ class Fetcher(Role):
         finder: Finder,
         claimer: Claimer,
         limit_poller: LimitPoller,
-        recovery: Recovery,
-        drain: Drain | None,
+        drain_check: DrainCheck,
         lane_limit: LaneLimit,
         lanes: LaneQueue,
         settler: Settler,
@@ -248,28 +244,17 @@ class Fetcher(Role):
         self._claimer = claimer
         self._limit_poller = limit_poller
         self._last_try: Candidate | None = None  # a message in quarantine, of a limited topic
-        self._drain = drain
-        settings, clock = setup.settings, setup.clock
-        self.drain_end = DrainEnd(drain, heartbeat_seconds=settings.heartbeat_seconds, clock=clock)
+        self._drain_check, self.drain_end = drain_check, drain_check.end
         self.undone = 0
-        self.pace = PollPace(settings.poll_seconds, drains=drain is not None, clock=clock)
+        seconds, clock = setup.settings.poll_seconds, setup.clock
+        self.pace = PollPace(seconds, drains=drain_check.drains, clock=clock)
         self._threads = threads
-        self.kept_look = LookAhead(threads=threads, clock=setup.clock)
+        self.kept_look = LookAhead(threads=threads, clock=clock)
         self._lane_limit = lane_limit
         self._housekeep_now = housekeep_now
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
-        jobs = JobCloser(*(setup, shared, self.link), log=shared.log, look_now=wake.set, ends=True)
-        self._drain_check = DrainCheck(
-            *(setup, shared, drain, self.drain_end),
-            finder=finder,
-            claimer=claimer,
-            limit_poller=limit_poller,
-            recovery=recovery,
-            jobs=jobs,
-            housekeep_now=housekeep_now,
-        )
         self.exhausted = False
         self._more = True
         self._full = False  # the last claim took all free lanes
@@ -484,7 +469,7 @@ class Fetcher(Role):
         wanted, holding = self._lane_limit.lanes, bool(self._in_flight.lanes)
         due_in = self.drain_end.due_in
         wait = self._limit_poller.wait() if self._shared.controls.limits else None
-        if wait is not None and self._drain is not None:
+        if wait is not None and self._drain_check.drains:
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more
         pause = self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=more)
