@@ -196,13 +196,15 @@ def assumed(spec: MessageTable, indexes: Iterable[str]) -> Rule:
 
 
 def recorded(engine: Engine, spec: MessageTable, database: Database) -> Rule:
-    """The recorded rule of a table; where none is, that of `spec` is recorded."""
+    """The recorded rule of a table; where none is, that of `spec` is recorded. Raises SchemaError
+    if a column that is needed is not there."""
     kinds = None
     with connecting(engine) as conn:
         inspector = sa.inspect(conn)
         if live := describe.find(inspector, spec):
             found = inspector.get_columns(live.bare_name, schema=live.schema)
             kinds = describe.kinds_of(found)
+            describe.require_columns(live, kinds)
     return recorded_of(engine, tables_for(live or spec, database, kinds))
 
 

@@ -60,11 +60,13 @@ def test_odd_column_names_are_one_identifier(make_app, name):
     if name not in NAMES:
         spec = MessageTable("odd_columns", **{"status": name, "available_at": "delay"})
     app = make_app(table=spec)
-    app.create_schema()
     if "`" in name and app.engine.dialect.name in ("mysql", "mariadb"):
         with pytest.raises(SchemaError, match="has no column"):  # SQLAlchemy misreads such names
+            app.create_schema()
+        with pytest.raises(SchemaError, match="has no column"):
             _ = app.tables
         return
+    app.create_schema()
     assert app.create_schema() == []
 
     @app.handler("t", wait=wait_none())
