@@ -960,6 +960,7 @@ class App(Declaring):
             declared=lambda: self.schedules if self._registry.handlers or self.schedules else None,
             history_seconds=self.settings.history_seconds,
             tracer=self._tracer,
+            send=self.send,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from msgworker import App, db
-from msgworker.cli.options import audited, message_id, on_table, open_app, said
+from msgworker.cli.options import audited, limited, message_id, on_table, open_app, said
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -101,10 +101,6 @@ def _list(app: App, json: bool) -> None:
     print_table(columns, rows)
 
 
-limited = click.option(
-    "--limit", metavar="N", type=int, default=20, help="At most so many, 20 if not given."
-)
-
 # ---------------------------------------------------------------- explain
 
 
@@ -175,7 +171,7 @@ def _explained(one: Explanation) -> dict[str, Any]:
 
 
 @click.command("failures")
-@limited
+@limited(20)
 @on_table
 def failures(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
     """Group dead and failing messages by error."""
@@ -223,7 +219,7 @@ def _failure_row(one: Failures) -> list[Any]:
 
 
 @click.command("lanes")
-@limited
+@limited(20)
 @on_table
 def lanes(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
     """List objects that wait, blocked ones first: the head of each, and how many are behind it."""

@@ -12,7 +12,7 @@ import click
 
 from msgworker import App
 from msgworker.cli.logs import screen
-from msgworker.cli.options import message_id, on_table, open_app
+from msgworker.cli.options import limited, message_id, on_table, open_app, said, writes
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -27,7 +27,7 @@ from msgworker.cli.output import (
     since,
     when,
 )
-from msgworker.cli.rerun import as_json_of, print_result, writes, written
+from msgworker.cli.rerun import as_json_of, print_result
 from msgworker.config import nearest
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
@@ -55,9 +55,7 @@ NOTE_SECONDS = 10.0
 @click.argument("action", metavar="[show|seal|pause|resume|cancel]", required=False)
 @click.argument("job", metavar="[ID]", required=False)
 @click.option("--open", "is_open", is_flag=True, help="Only those that have not completed.")
-@click.option(
-    "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
-)
+@limited(50)
 @click.option("--after", metavar="ID", help="Older than this one: the next page.")
 @click.option("--watch", is_flag=True, help="With show: print how far it is until it is over.")
 @writes
@@ -81,7 +79,7 @@ def jobs(
     has completed and nothing of it is unfinished; its exit code is 1 if messages of it are dead
     then.
     """
-    how = written(given)
+    how = said(given)
     if action is not None and action not in ACTIONS:
         if action.isascii() and action.isdigit():
             raise Usage(

@@ -19,6 +19,7 @@ from msgworker.cli.group import METAVAR, Invocation, is_reference, set_debug
 from msgworker.cli.output import Usage
 from msgworker.config import SETTINGS, Configuration, flag_of, load
 from msgworker.errors import MsgworkerError
+from msgworker.message import State
 
 # --- The App of a command: imported, or made from the configuration.
 
@@ -198,21 +199,76 @@ def as_json(fn: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(fn)
 
 
+def by_whom(fn: F) -> F:
+    """--actor and --reason."""
+    fn = click.option("--actor", metavar="TEXT", help="Who does it; default: user and host.")(fn)
+    return click.option("--reason", metavar="TEXT", help="Why, for the audit.")(fn)
+
+
 def audited(fn: F) -> F:
-    """The options of every write on one thing, as `said` has them: --actor, --reason, --dry-run."""
-    fn = click.option("--actor", metavar="TEXT", help="Who; default: user and host.")(fn)
-    fn = click.option("--reason", metavar="TEXT", help="Why, for the audit.")(fn)
-    return click.option("--dry-run", is_flag=True, help="Change nothing.")(fn)
+    """The options of every write: those of `by_whom`, --dry-run."""
+    text = "Print what it would change; change nothing."
+    return click.option("--dry-run", is_flag=True, help=text)(by_whom(fn))
+
+
+def writes(fn: F) -> F:
+    """The options of a write on messages: those of `audited`, --yes."""
+    text = "Do not ask before more than one is changed."
+    return click.option("--yes", is_flag=True, help=text)(audited(fn))
 
 
 def said(given: dict[str, Any]) -> dict[str, Any]:
-    """Takes the options of `audited` out of `given`, as ops takes them."""
-    return {name: given.pop(name) for name in ("actor", "reason", "dry_run")}
+    """Takes the options of `by_whom`, `audited` or `writes` out of `given`."""
+    names = ("actor", "reason", "dry_run", "yes")
+    return {name: given.pop(name) for name in names if name in given}
 
 
 def on_table(fn: Callable[..., Any]) -> Any:
     """What every command on a message table takes: its options, --json, and the context."""
     return target(as_json(common(click.pass_context(fn))))
+
+
+def filters(fn: F) -> F:
+    """Filters of messages."""
+    for option in (
+        click.option("--job", type=int, metavar="ID", help="Only this job."),
+        click.option(
+            "--since", metavar="TIME", help="Created in the last 2h, or since 2026-11-21T08:00Z."
+        ),
+        click.option("--error", metavar="TEXT", help="The last error holds this text."),
+        click.option("--object-id", metavar="TEXT", help="Only this object."),
+        click.option("--topic", metavar="TEXT", help="Only this topic."),
+        click.option("--status", metavar="WORD", help=f"One of {', '.join(State)}."),
+    ):
+        fn = option(fn)
+    return fn
+
+
+UNACKNOWLEDGED = "dead_unacknowledged"
+
+
+def unacknowledged(fn: F) -> F:
+    """--dead-unacknowledged, of every command that takes dead messages."""
+    text = "Only dead ones that are not acknowledged, discarded or cancelled."
+    return click.option("--dead-unacknowledged", is_flag=True, help=text)(fn)
+
+
+def asks_for_dead(given: dict[str, Any], *, dead: bool = False) -> None:
+    """Takes --dead-unacknowledged out of `given`, as filters; dead: --dead was given. Raises
+    Usage."""
+    only = given.pop(UNACKNOWLEDGED, False)
+    if (dead or only) and given["status"] not in (None, "dead"):
+        word = "--dead-unacknowledged" if only else "--dead"
+        raise Usage(f"{word} means --status dead; give one of them")
+    if dead or only:
+        given["status"] = "dead"
+    given["acknowledged"] = False if only else None
+
+
+def limited(count: int) -> Callable[[F], F]:
+    """--limit, of lists that show so many if it is not given."""
+    text = f"At most so many, {count} if not given."
+    return click.option("--limit", metavar="N", type=int, default=count, help=text)
 
 
 def configure(

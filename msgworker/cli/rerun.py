@@ -13,7 +13,19 @@ import click
 
 from msgworker import App
 from msgworker.cli.logs import screen
-from msgworker.cli.options import as_json, common, message_id, open_app, target
+from msgworker.cli.options import (
+    UNACKNOWLEDGED,
+    as_json,
+    asks_for_dead,
+    common,
+    filters,
+    message_id,
+    open_app,
+    said,
+    target,
+    unacknowledged,
+    writes,
+)
 from msgworker.cli.output import (
     NOTHING_MATCHED,
     NothingMatched,
@@ -34,26 +46,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 EXAMPLES = 10
 """Skipped messages that are named."""
 FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint", "job", "acknowledged")
-UNACKNOWLEDGED = "dead_unacknowledged"
-
-
-def writes(fn: F) -> F:
-    """The options of every write."""
-    for option in (
-        click.option("--actor", metavar="TEXT", help="Who does it; default: user and host."),
-        click.option("--reason", metavar="TEXT", help="Why, for the audit."),
-        click.option("--yes", is_flag=True, help="Do not ask before more than one is changed."),
-        click.option(
-            "--dry-run", is_flag=True, help="Print how many it would change; change nothing."
-        ),
-    ):
-        fn = option(fn)
-    return fn
-
-
-def written(given: dict[str, Any]) -> dict[str, Any]:
-    """Takes the options of `writes` out of `given`, for `carry_out`."""
-    return {name: given.pop(name) for name in ("dry_run", "yes", "actor", "reason")}
 
 
 def long_work(fn: F) -> F:
@@ -65,36 +57,11 @@ def long_work(fn: F) -> F:
     return click.option("--rate", metavar="N", help="At most so many a second: 50, or 50/s.")(fn)
 
 
-def unacknowledged(fn: F) -> F:
-    """--dead-unacknowledged, of every command that takes dead messages."""
-    text = "Only dead ones that are not acknowledged, discarded or cancelled."
-    return click.option("--dead-unacknowledged", is_flag=True, help=text)(fn)
-
-
-def asks_for_dead(given: dict[str, Any], *, dead: bool = False) -> None:
-    """Takes --dead-unacknowledged out of `given`, as filters; dead: --dead was given. Raises
-    Usage."""
-    only = given.pop(UNACKNOWLEDGED, False)
-    if (dead or only) and given["status"] not in (None, "dead"):
-        word = "--dead-unacknowledged" if only else "--dead"
-        raise Usage(f"{word} means --status dead; give one of them")
-    if dead or only:
-        given["status"] = "dead"
-    given["acknowledged"] = False if only else None
-
-
 def chooses(fn: F) -> F:
-    """Ids, or the filters of `list`."""
+    """Ids, or the filters of `list`, or a group."""
     for option in (
-        click.option("--job", type=int, metavar="ID", help="Only this job."),
         click.option("--group", "fingerprint", metavar="HEX", help="Only this group of failures."),
-        click.option(
-            "--since", metavar="TIME", help="Created in the last 2h, or since an instant."
-        ),
-        click.option("--error", metavar="TEXT", help="The last error holds this text."),
-        click.option("--object-id", metavar="TEXT", help="Only this object."),
-        click.option("--topic", metavar="TEXT", help="Only this topic."),
-        click.option("--status", metavar="WORD", help="Only those in this state."),
+        filters,
         click.argument("ids", nargs=-1, metavar="ID..."),
     ):
         fn = option(fn)
@@ -333,7 +300,7 @@ def change(
 ) -> int:
     """Count, ask for confirmation, change, print. word: "discarded". options: of the ops call."""
     chosen = choice_of(given)
-    how = written(given)
+    how = said(given)
     begins = kind != "rerun" and not how["dry_run"] and chosen["operation"] is None
     if begins and not (how["reason"] or "").strip():
         raise Usage("--reason is required; it is kept in the audit")

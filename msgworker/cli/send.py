@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+from sqlalchemy.exc import DBAPIError
 
 from msgworker import App
 from msgworker import payload as payloads
-from msgworker.cli.options import audited, message_id, on_table, open_app, said
+from msgworker.cli.options import audited, by_whom, message_id, on_table, open_app, said
 from msgworker.cli.output import NOTHING_MATCHED, Usage, note, print_json
 from msgworker.cli.rerun import as_json_of
 from msgworker.cli.show import print_changes
 from msgworker.config import as_instant, seconds
-from msgworker.errors import PayloadError
+from msgworker.db import Trouble, trouble
+from msgworker.errors import PayloadError, SchemaError
 from msgworker.logs import logger
 from msgworker.message import ON_DUPLICATE, UNIQUE, OnDuplicate, State, Uniqueness
+from msgworker.producing import AllSendOptions
 
 MAX_BYTES = 64_000_000
 log = logger("msgworker.cli")
@@ -35,6 +38,7 @@ log = logger("msgworker.cli")
 @click.option("--unique", type=click.Choice(UNIQUE), help="Until it has ended, or is purged.")
 @click.option("--on-duplicate", type=click.Choice(ON_DUPLICATE), help="If the key is taken.")
 @click.option("--job", type=int, metavar="ID", help="The job that it belongs to, which is open.")
+@by_whom
 @on_table
 def send(
     ctx: click.Context,
@@ -53,29 +57,46 @@ def send(
 ) -> None:
     """Send one message; print its id."""
     with_handlers = given["app_ref"] is not None
+    by = said(given)
     app = open_app(ctx, given)
     value = None if payload is None else _decoded(payload)
     wait = None if delay is None else seconds("--delay", delay)
     if with_handlers and app.topics is not None and topic not in app.topics:
         log.warning("no handler here takes topic %s", topic)
     app.tables  # noqa: B018 - raises SchemaError before a transaction is open
-    with app.engine.begin() as conn:
-        msg_id = app.send(
-            conn,
-            topic,
-            value,
-            object_id=object_id,
-            delay=wait,
-            priority=priority,
-            unique_key=unique_key,
-            unique=unique or "open",
-            on_duplicate=on_duplicate or "skip",
-            job=job,
-        )
+    options: AllSendOptions = {
+        "object_id": object_id,
+        "delay": wait,
+        "priority": priority,
+        "unique_key": unique_key,
+        "unique": unique or "open",
+        "on_duplicate": on_duplicate or "skip",
+        "job": job,
+    }
+    msg_id, op_id = sent(app, topic, value, by, options)
     if as_json:
-        print_json({"msg_id": msg_id, "topic": topic, "object_id": object_id})
+        result = {"msg_id": msg_id, "topic": topic, "object_id": object_id}
+        print_json(result | {"operation": op_id})
     else:
         click.echo(msg_id)
+
+
+def sent(
+    app: App, topic: str, value: Any, by: dict[str, Any], options: AllSendOptions
+) -> tuple[Any, int | None]:
+    """The ids of the message and of its operation; None if the audit is not there, or is not this
+    login's, as of a producer that has no rights but to send."""
+    try:
+        found = app.ops.send(topic, value, **by, **options)
+        return found.msg_id, found.op_id
+    except (SchemaError, DBAPIError) as error:
+        refused = isinstance(error, SchemaError) or trouble(error) is Trouble.REFUSED
+        if any(by.values()) or not refused:
+            raise
+    with app.engine.begin() as conn:
+        msg_id = app.send(conn, topic, value, **options)
+    note("sent, but not in the audit: its tables are missing, or this login may not write there")
+    return msg_id, None
 
 
 def _decoded(given: str) -> Any:

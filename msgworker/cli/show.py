@@ -10,7 +10,16 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.options import id_in_range, message_id, on_table, open_app
+from msgworker.cli.options import (
+    asks_for_dead,
+    filters,
+    id_in_range,
+    limited,
+    message_id,
+    on_table,
+    open_app,
+    unacknowledged,
+)
 from msgworker.cli.output import (
     NOTHING_MATCHED,
     Column,
@@ -119,32 +128,20 @@ def items_dict(items: Items | None) -> dict[str, Any] | None:
 
 
 @click.command("list")
-@click.option("--status", metavar="WORD", help=f"One of {', '.join(State)}.")
-@click.option("--topic", metavar="TEXT", help="Only this topic.")
-@click.option("--object-id", metavar="TEXT", help="Only this object.")
-@click.option("--error", metavar="TEXT", help="The last error holds this text.")
-@click.option("--since", metavar="TIME", help="Created in the last 2h, or since 2026-11-21T08:00Z.")
-@click.option("--job", type=int, metavar="ID", help="Only this job.")
-@click.option(
-    "--dead-unacknowledged", is_flag=True, help="Only dead ones that are not acknowledged."
-)
-@click.option(
-    "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
-)
+@filters
+@unacknowledged
+@limited(50)
 @click.option("--after", metavar="ID", type=int, help="After this id: the next page.")
 @on_table
 def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     """List messages by filter, the oldest first."""
-    names = ("status", "topic", "object_id", "error", "job", "limit")
-    only = given.pop("dead_unacknowledged")
-    if only and given["status"] not in (None, "dead"):
-        raise Usage("--dead-unacknowledged means --status dead; give one of them")
-    filters = {name: given.pop(name) for name in names}
-    filters |= {"acknowledged": False} if only else {}
-    filters["after"] = id_in_range(given.pop("after"))
-    filters["since"] = instant_of(given.pop("since"))
+    asks_for_dead(given)
+    names = ("status", "topic", "object_id", "error", "job", "acknowledged", "limit")
+    asked = {name: given.pop(name) for name in names}
+    asked["after"] = id_in_range(given.pop("after"))
+    asked["since"] = instant_of(given.pop("since"))
     app = open_app(ctx, given)
-    found: Found[MessageInfo] = app.ops.find(**filters)
+    found: Found[MessageInfo] = app.ops.find(**asked)
     if as_json:
         page = {"messages": [as_dict(info) for info in found]}
         print_json(page | {"next_after": found.next_after, "complete": found.complete})
@@ -388,9 +385,7 @@ COLUMNS = (
 
 @click.command("audit")
 @click.argument("msg_id", metavar="[ID]", required=False)
-@click.option(
-    "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
-)
+@limited(50)
 @on_table
 def audit(
     ctx: click.Context, /, msg_id: str | None, limit: int, as_json: bool, **given: Any

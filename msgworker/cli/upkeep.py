@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.options import audited, on_table, open_app, said
+from msgworker.cli.options import audited, on_table, open_app, said, writes
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -27,8 +27,6 @@ from msgworker.cli.rerun import (
     operation_of,
     print_result,
     rate_of,
-    writes,
-    written,
 )
 from msgworker.config import as_instant, seconds
 from msgworker.ops.results import Repaired
@@ -74,7 +72,7 @@ def release(
         raise Usage("--force is for an instance; --nobody needs no --force")
     if not nobody and (older_than is not None or any_age):
         raise Usage("--older-than and --any-age go with --nobody")
-    how, app = written(given), open_app(ctx, given)
+    how, app = said(given), open_app(ctx, given)
     if nobody:
         done = carry_out(
             app,
@@ -144,7 +142,7 @@ def purge(
     asked: dict[str, Any] = {"topic": topic, "dead": dead, "archive_to": archive_to}
     if operation is not None and any(asked.values()):
         raise Usage("--operation continues with the original selection; give no other one")
-    how, app = written(given), open_app(ctx, given)
+    how, app = said(given), open_app(ctx, given)
     done = carry_out(
         app,
         app.ops.purge,

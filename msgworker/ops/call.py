@@ -92,7 +92,7 @@ class Call:
 
     names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
     schedules of the App; None if it says nothing of that. history_seconds: how long the history for
-    charts is kept. tracer: makes spans for what is sent, or not.
+    charts is kept. tracer: makes spans for what is sent, or not. send: that of the App.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class Call:
         declared: Callable[[], Sequence[Schedule] | None] | None = None,
         history_seconds: float = HISTORY_SECONDS,
         tracer: NoTracer | None = None,
+        send: Callable[..., Any],
     ) -> None:
         self._engine = engine
         self.read_tables = tables
@@ -113,6 +114,7 @@ class Call:
         self._schedules = declared
         self._history_seconds = history_seconds
         self._tracer = tracer or UNTRACED
+        self._send = send
         self._found: Tables | None = None  # newer than those of the App
         self._seconds: float | None = None
         self._counting: float | None = None

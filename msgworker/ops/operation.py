@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -40,8 +40,9 @@ from msgworker.db import (
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call
 from msgworker.ops.call import Call, Who
-from msgworker.ops.results import OnProgress, Progress, Repaired, Skip, Skips, Why
+from msgworker.ops.results import OnProgress, Progress, Repaired, Sent, Skip, Skips, Why
 from msgworker.ops.selection import SAMPLE, Counted
+from msgworker.producing import AllSendOptions
 from msgworker.queries import messages
 from msgworker.schema import rule
 from msgworker.store import audit
@@ -390,6 +391,27 @@ class Writing(Call):
         whole("op_id", op_id, LEAST, MOST)
         self._ready()
         return self._read(audit.read, op_id)
+
+    def send(
+        self,
+        topic: str,
+        payload: Any = None,
+        *,
+        actor: str | None = None,
+        reason: str | None = None,
+        **options: Unpack[AllSendOptions],
+    ) -> Sent:
+        """Send one message in a transaction of its own, which also records in the audit who did.
+
+        options: as in `App.send` (object_id, delay, at, priority, unique_key, ...). Raises what
+        that raises, and SchemaError if the tables of the audit are missing.
+        """
+        self._who(actor, reason)
+        self._ready()
+        with writing(self._engine) as conn:
+            msg_id = self._send(conn, topic, payload, **options)
+            op_id = self.note_sent(conn, msg_id, topic=topic, actor=actor, reason=reason)
+        return Sent("send", msg_id, op_id)
 
     def note_sent(
         self,

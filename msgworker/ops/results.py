@@ -115,6 +115,15 @@ ADVICE = {
 """The advice for each reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The message that was sent, or whose key was taken. op_id: in the audit."""
+
+    kind: str
+    msg_id: Any
+    op_id: int
+
+
 @dataclass(frozen=True, eq=False)
 class Repaired(int):
     """The result of a write. As a number: how many messages it changed, or would change.

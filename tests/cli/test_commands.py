@@ -119,9 +119,30 @@ def test_send_takes_json_a_file_or_stdin(
 
 def test_send_with_delay_waits(crm: Cli, folder: Path) -> None:
     done = crm("send", "settle", "--delay", "5m", *AT, "--json")
-    assert json.loads(done.stdout) == {"msg_id": 1, "topic": "settle", "object_id": None}
+    said = {"msg_id": 1, "topic": "settle", "object_id": None, "operation": 1}
+    assert json.loads(done.stdout) == said
     ahead = "SELECT (julianday(available_at) - julianday('now')) * 86400 FROM msgworker_message"
     assert 200 < sql(folder, ahead)[0][0] < 301
+
+
+def test_a_send_is_in_the_audit_where_there_is_one(crm: Cli, folder: Path) -> None:
+    done = crm("send", "settle", "--reason", "by hand", "--actor", "ann", *AT, "--json")
+    assert json.loads(done.stdout)["operation"] == 1
+    assert crm("send", "settle", *AT).stdout == "2\n"
+    second, first = json.loads(crm("audit", *AT, "--json").stdout)
+    assert (first["kind"], first["actor"], first["reason"]) == ("send", "ann", "by hand")
+    assert (first["filter"], first["changed"]) == ({"ids": [1], "topic": "settle"}, 1)
+    assert (second["kind"], second["reason"]) == ("send", None)
+    wrong = crm("send", "settle", "--priority", "-1", *AT)
+    assert (wrong.exit_code, len(json.loads(crm("audit", *AT, "--json").stdout))) == (2, 2)
+    sql(folder, "DROP TABLE msgworker_audit")
+    sql(folder, "DROP TABLE msgworker_operation")
+    plain = crm("send", "settle", *AT)
+    assert (plain.exit_code, plain.stdout) == (0, "3\n")
+    assert "sent, but not in the audit" in plain.stderr
+    refused = crm("send", "settle", "--reason", "by hand", *AT)
+    assert (refused.exit_code, "msgworker_operation" in refused.stderr) == (4, True)
+    assert sql(folder, "SELECT count(*) FROM msgworker_message") == [(3,)]
 
 
 def test_send_with_a_priority_is_shown_by_list_and_show(crm: Cli, folder: Path) -> None:

@@ -266,7 +266,7 @@ def test_purge(crm: Cli, folder: Path) -> None:
     assert crm("purge", "--older-than", "30d", "--dry-run", *AT).stdout.startswith("would purge 2")
     done = crm("purge", "--older-than", "30d", "--archive-to", "old_m", "--yes", *AT, "--json")
     found = json.loads(done.stdout)
-    assert (found["purged"], found["skipped"], found["operation"]) == (2, 0, 1)
+    assert (found["purged"], found["skipped"], found["operation"]) == (2, 0, 4)
     assert sql(folder, "SELECT msg_id FROM old_m ORDER BY msg_id") == [(1,), (2,)]
     assert sql(folder, "SELECT msg_id FROM msgworker_message") == [(3,)]
     assert crm("purge", "--older-than", "30d", *AT).exit_code == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -203,6 +204,13 @@ def test_each_role_of_the_page_does_its_work(site):
     assert ops.ops.purge(older_than=0.001, dead=True).changed > 5
     assert ops.ops.find() == []
     assert {"rerun", "purge", "release-lock"} <= {entry.kind for entry in ops.ops.audit()}
+
+    # A producer may not write to the audit, and sends nevertheless; an operator is recorded.
+    done = site.cli("producer", "send", "other", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["operation"]) == (0, None), done.stderr
+    assert "sent, but not in the audit" in done.stderr
+    assert site.cli("producer", "send", "other", "--reason", "r").exit_code != 0
+    assert [one.topic for one in ops.ops.find()] == ["other"]
 
 
 @pytest.mark.requires("unique_keys")

@@ -70,10 +70,10 @@ def sql(folder: Path, statement: str) -> list[Any]:
 
 def dead(crm: Cli, folder: Path, count: int, topic: str = "settle") -> list[int]:
     """Make so many dead messages; their ids."""
-    ids = [
-        int(crm("send", topic, "--object-id", f"C-{n}", *AT, "--payload", '{"n": 1}').stdout)
-        for n in range(count)
-    ]
+    app = App(f"sqlite:///{folder / 'crm.db'}")
+    with app.engine.begin() as conn:
+        ids = [int(app.send(conn, topic, {"n": 1}, object_id=f"C-{n}")) for n in range(count)]
+    app.engine.dispose()
     listed = ", ".join(str(i) for i in ids)
     sql(
         folder,

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from msgworker.db import writing
-from msgworker.ops.results import Progress, Repaired
+from msgworker.ops.results import Progress, Repaired, Sent
 from msgworker.queries.explain import Explanation
 from msgworker.queries.lanes import LanePlace
 from msgworker.queries.messages import MessageInfo
@@ -121,15 +120,6 @@ class Whole:
     place: LanePlace | None
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """The message that was sent, or whose key was taken. op_id: in the audit."""
-
-    kind: str
-    msg_id: Any
-    op_id: int
-
-
 # ---------------------------------------------------------------- reading
 
 
@@ -215,14 +205,10 @@ def _hidden_item(call: Call, one: ItemInfo) -> ItemInfo:
 
 
 def _sent(call: Call) -> Sent:
-    app, body = call.site.app, call.body
-    options = body.model_dump(exclude={"topic", "payload", "reason"})
+    body = call.body
+    options = body.model_dump(exclude={"topic", "payload"})
     options["object_id"] = as_object(call.site, body.object_id)
-    ops = call.acting
-    with writing(app._own) as conn:
-        msg_id = app.send(conn, body.topic, body.payload, **options)
-        op_id = ops.note_sent(conn, msg_id, topic=body.topic, reason=body.reason)
-    return Sent("send", msg_id, op_id)
+    return call.acting.send(body.topic, body.payload, **options)
 
 
 async def send_message(call: Call) -> Sent:
