@@ -90,7 +90,17 @@ def test_the_statements_of_an_instance_are_in_step(name):
 
 BOUNDS_ALONE = {
     *("newest", "counts", "find", "page", "overview", "chunk", "behind"),
-    *("flag", "flag_apart", "heads", "heads_by_age", "lanes", "instances", "served", "archive"),
+    *(
+        "flag",
+        "flag_apart",
+        "heads",
+        "heads_by_age",
+        "lanes",
+        "by_object",
+        "instances",
+        "served",
+        "archive",
+    ),
     *("ran_later", "done_behind", "oldest", "oldest_among", "read_runs"),
 }
 """Functions of which a statement names the message table once without its `where`: for an id up to

@@ -299,7 +299,7 @@ COMMANDS = {
     "audit": ("show", "List what operators did, newest first."),
     "lanes": (
         "explain",
-        "List objects that wait, blocked ones first: the head, and how many behind.",
+        "List objects that wait, blocked ones first, with their heads.",
     ),
     "instances": ("explain", "List live and dead instances with their messages."),
     "locks": ("locks", "List locks: holder, token, since when and for how long."),

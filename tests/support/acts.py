@@ -106,6 +106,12 @@ OPENED = _Opened()
 LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None, None)
 
 
+def filters_of(t: Tables, **filters: Any) -> dict[str, Any]:
+    """Those of the filters for which the table has the column."""
+    roles = {"topic": "topic", "error": "last_error", "since": "created_at"}
+    return {name: one for name, one in filters.items() if t.has(roles.get(name, "msg_id"))}
+
+
 def _shown_row(status: int) -> tuple[Any, ...]:
     return (
         1,
@@ -273,7 +279,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     every = tuple(State)
     for word in State:
         yield messages.find, {"wanted": Filter((word,))}
-    filters = {"topic": "t", "object_id": "o", "error": "e", "since": datetime.now(UTC)}
+    filters = filters_of(t, topic="t", object_id="o", error="e", since=datetime.now(UTC))
     yield messages.find, {"wanted": Filter(every, **filters), "after": 1}
     yield messages.show, {"msg_id": 1}
     late = cursor_text([1, ["2026-11-22 10:00:00.000000", 1]])
@@ -287,7 +293,8 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield pages.page, {"wanted": Filter((State.NEW,)), "after": late}
     yield pages.page, {"wanted": Filter((State.DONE,)), "after": cursor_text([2, 9, 8, 5])}
     for newest in (True, False):
-        group = Filter((State.FAILED, State.DEAD), fingerprint="a" * 16, topic="t")
+        failed = (State.FAILED, State.DEAD)
+        group = Filter(failed, fingerprint="a" * 16, **filters_of(t, topic="t"))
         yield pages.page, {"wanted": group, "newest": newest, "after": cursor_text([1])}
     some = log.rows
     log.rows = {"min(w.i)": [(None, 0)], "min(m.i)": [(None, 0)], "AND (": [("o", "o")]} | some
@@ -297,7 +304,8 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     log.rows = some
     yield failures.failures, {}
     small = cursor_text([1, "a"])
-    yield failures.failures, {"topic": "t", "since": datetime.now(UTC), "after": small}
+    narrower = filters_of(t, topic="t", since=datetime.now(UTC))
+    yield failures.failures, narrower | {"after": small}
     some = log.rows
     log.rows = {"GROUP BY e.o": [(1, "o", 2)], "u.p": []} | some
     yield lanes.by_object, {}
@@ -322,6 +330,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         "last_error": [_shown_row(0)],
     } | some
     yield explain.explain, {"msg_id": 1}
+    yield explain.of_heads, {"infos": [], "world": explain.World()}
     log.rows = some
     yield tries.of, {"ids": many}
     yield tries.of, {"ids": many, "traces": True}
@@ -416,7 +425,7 @@ def scope_acts(t: Tables, log: Log) -> Iterator[Any]:
 
 def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     now, some = datetime.now(UTC), list(range(400))
-    everything = {"topic": "t", "object_id": "o", "error": "e", "since": now, "fingerprint": "f"}
+    everything = filters_of(t, topic="t", object_id="o", error="e", since=now, fingerprint="f")
     plain = Filter((State.DEAD,), given_up=False)
     log.rows = {"LIKE": [(1, "ValueError: e")]}
     for wanted in (plain, Filter(tuple(State), **everything)):
