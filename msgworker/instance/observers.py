@@ -22,12 +22,12 @@ from msgworker.events import Events, Span
 from msgworker.instance.liveness.identity import Identity
 from msgworker.latency import RAN, WAITED, bucket
 from msgworker.logs import Said, logger
-from msgworker.message import DEFAULT_TOPIC, LATER
-from msgworker.payload import is_text, shown
-from msgworker.store.history import Counts, Minute
+from msgworker.message import LATER
+from msgworker.payload import shown
+from msgworker.store.history import MOST_TOPICS, OTHERS, Counts, Minute, countable
 from msgworker.store.rows import Row
 from msgworker.store.tries import fingerprint
-from msgworker.table import MAX_ERROR, MAX_JOB, MAX_TOPIC
+from msgworker.table import MAX_ERROR, MAX_JOB
 
 # --- How long the handler of a message has run, and how long the message waited before.
 #
@@ -89,10 +89,6 @@ def _seconds(instant: Any, zone: str) -> float | None:
 # Minutes are those of the database's clock, as far as it is known: `ahead`. Kept in memory until
 # they are written (liveness/housekeeper.py); the numbers of minutes and topics are bounded.
 
-MOST_TOPICS = 100
-"""Topics counted separately in one minute."""
-OTHERS = "(others)"
-"""The name under which all other topics are counted."""
 MOST_MINUTES = 60
 """Minutes kept while the database is away; beyond that the oldest are dropped."""
 
@@ -215,14 +211,6 @@ class MinuteStats:
             self._topics = {}
             self._ended.append(self._now)
         self._now = None
-
-
-def countable(topic: object) -> str:
-    """The name under which a topic is counted; `OTHERS` for what a column of texts cannot hold."""
-    name = DEFAULT_TOPIC if topic is None else topic
-    if not isinstance(name, str) or len(name) > MAX_TOPIC or "\0" in name or not is_text(name):
-        return OTHERS
-    return name
 
 
 def _measure(counts: Counts, span: events.Span) -> None:

@@ -8,10 +8,10 @@ from itertools import repeat
 from typing import Any, Literal, NamedTuple, Protocol
 
 from msgworker import events
-from msgworker.instance.observers import MOST_TOPICS, OTHERS, countable
 from msgworker.latency import RAN, WAITED, bucket
 from msgworker.processlock import ProcessLock
 from msgworker.schedules import Schedule
+from msgworker.store.history import MOST_TOPICS, OTHERS, countable
 
 Kind = Literal["counter", "gauge", "histogram"]
 BATCHES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)

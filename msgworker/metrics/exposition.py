@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from msgworker.db import reason_of
 from msgworker.errors import ConfigError
-from msgworker.instance.observers import MOST_TOPICS, OTHERS, countable
 from msgworker.logs import logger
 from msgworker.message import State
 from msgworker.metrics import counting, need
@@ -34,6 +33,7 @@ from msgworker.metrics.counting import (
     summed,
 )
 from msgworker.processlock import ProcessLock
+from msgworker.store.history import MOST_TOPICS, OTHERS, countable
 
 if TYPE_CHECKING:
     from msgworker.ops import Ops

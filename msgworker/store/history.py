@@ -14,9 +14,30 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.db import UtcDateTime, now_ms, now_plus
-from msgworker.table import HISTORY, NUMBERS_OF_HISTORY, RAN_COUNTS, WAITED_COUNTS, Tables
+from msgworker.message import DEFAULT_TOPIC
+from msgworker.payload import is_text
+from msgworker.table import (
+    HISTORY,
+    MAX_TOPIC,
+    NUMBERS_OF_HISTORY,
+    RAN_COUNTS,
+    WAITED_COUNTS,
+    Tables,
+)
 
 STEP_OF_FORGETTING = timedelta(hours=1)
+MOST_TOPICS = 100
+"""Topics that are counted separately in one minute, and in metrics."""
+OTHERS = "(others)"
+"""The name under which all other topics are counted."""
+
+
+def countable(topic: object) -> str:
+    """The name under which a topic is counted; `OTHERS` for what a column of texts cannot hold."""
+    name = DEFAULT_TOPIC if topic is None else topic
+    if not isinstance(name, str) or len(name) > MAX_TOPIC or "\0" in name or not is_text(name):
+        return OTHERS
+    return name
 
 
 @dataclass(slots=True)

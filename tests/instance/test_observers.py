@@ -18,14 +18,13 @@ from msgworker.instance.observers import (
     FIRST,
     MOST_GROUPS,
     MOST_MINUTES,
-    MOST_TOPICS,
-    OTHERS,
     EventLog,
     LogThrottle,
     MinuteStats,
     Spans,
 )
 from msgworker.logs import Said, logger
+from msgworker.store.history import MOST_TOPICS, OTHERS
 from msgworker.store.rows import Row
 from tests.support.waiting import until
 
