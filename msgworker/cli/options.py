@@ -17,7 +17,7 @@ from msgworker import App, db
 from msgworker.cli import logs
 from msgworker.cli.group import METAVAR, Invocation, is_reference, set_debug
 from msgworker.cli.output import Usage
-from msgworker.config import SETTINGS, Configuration, flag_of, load
+from msgworker.config import SETTINGS, Configuration, as_id, flag_of, load
 from msgworker.errors import MsgworkerError
 from msgworker.message import State
 
@@ -296,13 +296,8 @@ def configure(
 
 def message_id(text: str) -> int:
     """A message's id from the command line: a whole number of 64 bits; raises Usage."""
-    try:
-        number = int(text) if len(text) <= 20 and text.isascii() else None
-    except ValueError:
-        number = None
-    if number is None:
-        raise Usage(f"an id is a whole number, got {text!r:.60}")
-    id_in_range(number)
+    if (number := as_id(text)) is None:
+        raise Usage(f"an id is a whole number of at most 64 bits, got {text!r:.60}")
     return number
 
 

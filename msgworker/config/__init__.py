@@ -20,6 +20,7 @@ from msgworker.config.settings import (
 )
 from msgworker.config.values import (
     YEAR_SECONDS,
+    as_id,
     as_instant,
     nearest,
     number,
@@ -39,6 +40,7 @@ __all__ = [
     "Configuration",
     "Keywords",
     "Settings",
+    "as_id",
     "as_instant",
     "fill",
     "flag_of",

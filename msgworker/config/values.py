@@ -99,6 +99,15 @@ def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+_ID = re.compile(r"-?[0-9]{1,19}")
+
+
+def as_id(text: str) -> int | None:
+    """A whole number of 64 bits; None for what is none, such as "1.0", "+1" or "1_000"."""
+    found = int(text) if _ID.fullmatch(text) else None
+    return found if found is not None and -(2**63) <= found < 2**63 else None
+
+
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 

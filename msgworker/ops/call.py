@@ -27,7 +27,7 @@ from msgworker.message import State, StateName
 from msgworker.payload import clean, without_url_secrets
 from msgworker.schedules import Schedule
 from msgworker.store import purge
-from msgworker.store.bounded import Filter
+from msgworker.store.bounded import LEAST, MOST, Filter
 from msgworker.store.items import ItemState
 from msgworker.table import MAX_ACTOR, MAX_REASON, MAX_TOPIC, MessageTable, Tables
 from msgworker.tracing import UNTRACED, NoTracer
@@ -246,7 +246,7 @@ def ids_of(ids: Any) -> list[int] | None:
     for one in ids:
         if isinstance(one, bool) or not isinstance(one, int):
             raise ConfigError(f"an id is a whole number, got {one!r:.80}")
-        if not -(2**63) <= one < 2**63:
+        if not LEAST <= one <= MOST:
             raise ConfigError(f"an id has at most 64 bits, got {one!r:.60}")
         found.add(one)
     return sorted(found)
@@ -293,9 +293,9 @@ def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
         text_of(name, given.get(name))
     since_of(given.get("since"))
     if given.get("job") is not None:
-        whole("job", given["job"], 1, 2**63 - 1)
+        whole("job", given["job"], 1, MOST)
     if given.get("up_to") is not None:
-        whole("up_to", given["up_to"], -(2**63), 2**63 - 1)
+        whole("up_to", given["up_to"], LEAST, MOST)
     _check_object(given.get("object_id"))
     return Filter(words, **given)
 
@@ -303,7 +303,7 @@ def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
 def _check_object(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal | UUID | None):
         raise ConfigError(f"object_id must be a text or a whole number, got {value!r:.80}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    if isinstance(value, int) and not LEAST <= value <= MOST:
         raise ConfigError(f"object_id has at most 64 bits, got {value!r:.60}")
 
 

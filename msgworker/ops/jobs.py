@@ -23,14 +23,13 @@ from msgworker.ops.results import OnProgress, Repaired
 from msgworker.producing import refuse_jobs
 from msgworker.store import audit, pauses
 from msgworker.store import jobs as store
-from msgworker.store.bounded import Found
+from msgworker.store.bounded import MOST, Found
 from msgworker.store.pauses import PausedJob
 from msgworker.table import JOB_TABLE, Tables
 
 if TYPE_CHECKING:  # the methods that read import it
     from msgworker.queries.jobs import JobInfo
 
-MOST_ID = 2**63 - 1
 CANCEL_RERUN = "`cancel` cancels what was rerun of it"
 
 
@@ -62,7 +61,7 @@ class Jobs(Repairs):
         """
         whole("limit", limit, 1, MAX_PAGE)
         if after is not None:
-            whole("after", after, 1, MOST_ID)
+            whole("after", after, 1, MOST)
         from msgworker.queries import jobs
 
         if not store.is_there(self._job_tables()):
@@ -71,7 +70,7 @@ class Jobs(Repairs):
 
     def job(self, job_id: int) -> JobInfo | None:
         """One job, counted up to 1,000,000 messages of a state; None if there is no such one."""
-        whole("job_id", job_id, 1, MOST_ID)
+        whole("job_id", job_id, 1, MOST)
         from msgworker.queries import jobs
 
         if not store.is_there(self._job_tables()):
@@ -189,7 +188,7 @@ class Jobs(Repairs):
         """The job, of which only is counted whether there are any messages of a state."""
         from msgworker.queries import jobs
 
-        whole("job_id", job_id, 1, MOST_ID)
+        whole("job_id", job_id, 1, MOST)
         refuse_jobs(self._job_tables())
         found = self._read(jobs.show, job_id, most=1, looks=0)
         if found is None:

@@ -275,17 +275,13 @@ def age_of(t: Tables, older_than: Any, any_age: bool) -> float | datetime | None
 
 def _refuse_living(conn: Connection, t: Tables) -> None:
     """Raise MsgworkerError while an instance is alive, whose own any message at 1 may be."""
-    from msgworker.queries.instances import Life, instances
+    from msgworker.queries.instances import instances, live
 
-    lives = [
-        str(one.instance_id)
-        for one in instances(conn, t)
-        if one.life is Life.LIVE and one.other_table is None
-    ]
+    lives = live(instances(conn, t))
     if lives:
         raise MsgworkerError(
-            f"instance {lives[0]} is alive, and table {t.spec.name} has no column claimed_by, so "
-            "any message at 1 may be its own; stop all instances first"
+            f"instance {lives[0].instance_id} is alive, and table {t.spec.name} has no column "
+            "claimed_by, so any message at 1 may be its own; stop all instances first"
         )
 
 

@@ -381,11 +381,8 @@ def running_slices(conn: Connection, t: Tables, role: str) -> set[Any]:
 
 def served(conn: Connection, t: Tables) -> set[str]:
     """The instance types that a live instance of this table looks at."""
-    return {
-        str(one.scope["flag"])
-        for one in instances(conn, t)
-        if one.life is Life.LIVE and one.other_table is None and "flag" in one.scope
-    }
+    found = live(instances(conn, t))
+    return {str(one.scope["flag"]) for one in found if "flag" in one.scope}
 
 
 # --- The limits of topics, for operators: who holds the permits, when the next may start.

@@ -11,10 +11,11 @@ from urllib.parse import parse_qsl, urlsplit
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from msgworker.config import as_instant
+from msgworker.config import as_id, as_instant
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.message import State
+from msgworker.store.bounded import MOST
 from msgworker.web.access import Viewer
 from msgworker.web.guard import READING, Refuse
 from msgworker.web.sessions import Sessions
@@ -99,7 +100,6 @@ def fields_of(request: Request) -> list[tuple[str, str]]:
 
 MOST_TEXT = 500
 """Characters of a filter."""
-MOST_ID = 2**63 - 1
 MOST_IDS = 1000
 """Ids of a selection; it is part of a URL."""
 SPANS = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
@@ -193,7 +193,7 @@ class Selection:
     @property
     def job_id(self) -> int | None:
         """The id of the job; raises ConfigError."""
-        return whole({"job": self.job}, "job", 0, 1, MOST_ID) or None
+        return whole({"job": self.job}, "job", 0, 1, MOST) or None
 
     def instant(self, now: datetime | None = None) -> datetime | None:
         """`since` as an instant; raises ConfigError."""
@@ -261,12 +261,8 @@ class Selection:
 
 def id_of(text: str) -> int:
     """An id of a message; raises ConfigError."""
-    bare = text.strip().removeprefix("-")
-    if not (bare.isascii() and bare.isdecimal() and len(bare) <= 19):
-        raise ConfigError(f"an id is a whole number, got {text!r:.60}")
-    found = int(text)
-    if not -MOST_ID - 1 <= found <= MOST_ID:
-        raise ConfigError(f"an id has at most 64 bits, got {text!r:.60}")
+    if (found := as_id(text.strip())) is None:
+        raise ConfigError(f"an id is a whole number of at most 64 bits, got {text!r:.60}")
     return found
 
 
@@ -275,9 +271,8 @@ def whole(given: Mapping[str, str], name: str, default: int, least: int, most: i
     text = given.get(name, "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+    if (found := as_id(text)) is None or text.startswith("-"):
         raise ConfigError(f"{name} is a whole number, got {text!r:.60}")
-    found = int(text)
     if not least <= found <= most:
         raise ConfigError(f"{name} is {least:,} to {most:,}, got {found}")
     return found

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgworker.config import as_instant, seconds
+from msgworker.config import as_id, as_instant, seconds
 from msgworker.errors import ConfigError
 
 
@@ -74,3 +74,16 @@ def test_what_is_no_instant_is_none(text: str) -> None:
 def test_an_instant_that_is_none_of_one_moment_is_refused(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         as_instant(text, "since")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "17", str(2**63 - 1), str(-(2**63))])
+def test_an_id_is_read_from_a_text(text: str) -> None:
+    assert as_id(text) == int(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " 1", "1 ", "1\n", "+1", "1.0", "1_0", "0x1", "--1", "-", "\u0661", str(2**63), "9" * 20],
+)
+def test_what_is_no_id_of_64_bits_is_none(text: str) -> None:
+    assert as_id(text) is None

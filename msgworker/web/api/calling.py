@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from msgworker.config import as_id
 from msgworker.errors import (
     DuplicateMessage,
     JobSealed,
@@ -34,7 +35,7 @@ from msgworker.ops import Ops
 from msgworker.ops.results import Progress, Repaired
 from msgworker.payload import decode, decode_exactly, shown
 from msgworker.store.audit import Operation
-from msgworker.store.bounded import Found, cursor_place, cursor_text
+from msgworker.store.bounded import LEAST, MOST, Found, cursor_place, cursor_text
 from msgworker.web.access import client_of
 from msgworker.web.sessions import Role
 from msgworker.web.shown import STATUS
@@ -78,8 +79,6 @@ def dumped(value: Any) -> bytes:
 
 # --- What requests may contain: types for parameters and bodies, each with its bounds.
 
-MOST_ID = 2**63 - 1
-_WHOLE = re.compile(r"-?[0-9]{1,19}")
 _INSTANT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?"
     r"([Zz]|[+-][0-9]{2}:[0-9]{2})"
@@ -94,9 +93,9 @@ class Asked(BaseModel):
 
 def _whole(value: Any) -> Any:
     if isinstance(value, str):
-        if not _WHOLE.fullmatch(value):
-            raise ValueError("must be a whole number")
-        return int(value)
+        if (found := as_id(value)) is None:
+            raise ValueError("must be a whole number of at most 64 bits")
+        return found
     return value
 
 
@@ -130,16 +129,16 @@ def _words(most: int) -> Any:
 _STORABLE = AfterValidator(_storable)
 Instant = Annotated[datetime, BeforeValidator(_instant, json_schema_input_type=datetime)]
 Flag = Literal["0", "1"]
-Id = Annotated[int, Field(strict=True, ge=-(2**63), le=MOST_ID)]
-IdText = Annotated[int, Field(ge=-(2**63), le=MOST_ID), BeforeValidator(_whole)]
-Count = Annotated[int, Field(strict=True, ge=0, le=MOST_ID)]
+Id = Annotated[int, Field(strict=True, ge=LEAST, le=MOST)]
+IdText = Annotated[int, Field(ge=LEAST, le=MOST), BeforeValidator(_whole)]
+Count = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 Status = Literal["new", "processing", "done", "failed", "dead", "unknown"]
 Topic = Annotated[str, _words(1000), _STORABLE]
 NewTopic = Annotated[str, _words(100), _STORABLE]
 ObjectId = Annotated[str, _words(190), _STORABLE]
 Key = Annotated[str, _words(190), _STORABLE]
-JobId = Annotated[int, Field(strict=True, ge=1, le=MOST_ID)]
-JobIdText = Annotated[int, Field(ge=1, le=MOST_ID), BeforeValidator(_whole)]
+JobId = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+JobIdText = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(_whole)]
 Reason = Annotated[str, _words(1000), _STORABLE]
 ErrorPart = Annotated[str, _words(2000), _STORABLE]
 Kind = Annotated[str, _words(20), _STORABLE]
@@ -230,12 +229,8 @@ class Call:
     def number(self, name: str, what: str) -> int:
         """A number in the path; raises HTTPException 404 for what cannot be one."""
         text = self.path(name)
-        digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        if (found := as_id(text)) is None:
             raise HTTPException(404, f"there is no {what} {text[:60]!r}: its id is a whole number")
-        found = int(text)
-        if not -(2**63) <= found < 2**63:
-            raise HTTPException(404, f"there is no {what} {found}")
         return found
 
 

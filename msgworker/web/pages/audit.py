@@ -13,8 +13,9 @@ from starlette.routing import Route
 
 from msgworker.ops.results import ADVICE, Repaired, Why
 from msgworker.store.audit import AuditEntry, Kind
+from msgworker.store.bounded import MOST
 from msgworker.web import shown
-from msgworker.web.forms import MOST_ID, SPANS, Selection, id_of, whole
+from msgworker.web.forms import SPANS, Selection, id_of, whole
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, site_of
 from msgworker.web.threads import RunningWrite, TooMany, Work
@@ -68,7 +69,7 @@ async def audit(request: Request) -> Response:
 async def operation(request: Request) -> Response:
     site = site_of(request)
     op_id = id_of(request.path_params["op_id"])
-    behind = op_id + 1 if op_id < MOST_ID else None
+    behind = op_id + 1 if op_id < MOST else None
     found = await site.ask(or_missing, partial(site.ops.audit, after=behind, limit=1))
     if isinstance(found, Refused):
         return site.render(request, "operation.html", found=found, one=None, what=what)
