@@ -14,6 +14,7 @@ import pytest
 from msgworker import App
 from msgworker.cli.group import COMMANDS
 from msgworker.db import NAMES
+from tests.support.leases import registered
 from tests.support.programs import AT, Cli, dead, sql
 from tests.support.rows import edit
 from tests.support.spans import PARENT
@@ -237,6 +238,7 @@ def test_status_says_what_waits_for_a_limit(crm: Cli, folder: Path) -> None:
     assert (limit["topic"], limit["running"], limit["new"]) == ("settle", 1, 2)
     assert limit["waits_for"] == "a permit of settle: 1 of 1 running, held by w (1)"
     sql(folder, "UPDATE msgworker_message SET object_id = 'o' || msg_id")
+    registered(App(f"sqlite:///{folder}/crm.db"), "live-1", topics=["settle"])
     assert "waits for a permit of settle" in " ".join(crm("lanes", *AT).stdout.split())
 
 
