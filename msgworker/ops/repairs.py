@@ -19,7 +19,7 @@ from msgworker.ops import call
 from msgworker.ops.call import Filters, Who
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
 from msgworker.ops.results import OnProgress, Repaired, Skip, Why
-from msgworker.ops.selection import WHY, Act, Choice, Chunk, Count, Counted, Selection
+from msgworker.ops.selection import WHY, Act, Choice, Chunk, Counted, CountFirst, Selection
 from msgworker.store import audit, bounded, cancels, change, edits
 from msgworker.store.change import SeenRow
 from msgworker.table import AUDIT, CANCEL, OPERATION, Tables
@@ -272,7 +272,7 @@ class Repairs(Writing):
             ids=asked.ids,
             wanted=asked.filter(act),
         )
-        count = Count(how.dry_run, how.count_limit, how.expected_count)
+        count = CountFirst(how.dry_run, how.count_limit, how.expected_count)
         rate = call.rate_of(how.rate)
         if count.before(op):
             timed = replace(choice, clock=self._clock)

@@ -362,7 +362,7 @@ MOST_FACTOR = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CountFirst:
     """What is counted before a write, or in its place. Raises ConfigError.
 
     limit: a dry run stops at so many messages. expected: the number that has to come out.
@@ -397,7 +397,7 @@ class Count:
             raise SelectionChanged(kind, self.expected, found)
 
 
-class Pace:
+class CountPace:
     """The size of the next part that is counted. If the clock says when it is enough, parts begin
     small, and none is begun that would take much longer."""
 
@@ -440,12 +440,12 @@ class Counted:
         return self.matched - self.skips.count
 
     @classmethod
-    def of(cls, choice: Choice, count: Count, progress: OnProgress | None = None) -> Counted:
+    def of(cls, choice: Choice, count: CountFirst, progress: OnProgress | None = None) -> Counted:
         """Count the messages of the choice, as long as its time lasts.
 
         A dry run that is out of time returns what it has counted; else TookTooLong is raised.
         """
-        found, pace = cls(), Pace(choice)
+        found, pace = cls(), CountPace(choice)
         after: int | None = None
         try:
             while True:

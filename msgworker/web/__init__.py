@@ -4,8 +4,9 @@ In the order of a request:
 
 serving      `msgworker web`: the options, checked, uvicorn, and time limits for slow clients
 application  the options of `App.web`, the routes, the guards around them; probes and metrics
-guard        what every request passes: headers, hosts, bodies, authentication
-forms        the proof that a write is of our own page, fields of forms, selections
+guard        what every request passes: headers, hosts, bodies, authentication, and the proof that
+             a write is of our own page
+forms        fields of forms, and the messages that they choose
 access       who may see and who may act: this machine, tokens, a proxy, a callable
 sessions     tokens and roles, the cookie of a browser, the token of its forms
 site         what routes work with: templates, shared reads, badges, live sections, errors

@@ -147,7 +147,7 @@ too."""
 class Viewer:
     """Who sees a page. by: how it was admitted: token, basic, session, proxy, local or callable.
 
-    A browser sends the proof of some of these by itself, so writes need more, see `guard.Writes`.
+    A browser sends the proof of some of these by itself, so writes need more: `guard.SameOrigin`.
     """
 
     name: str

@@ -19,7 +19,7 @@ from msgworker.coordination.lease import LockCentre
 from msgworker.errors import ConfigError
 from msgworker.logs import logger
 from msgworker.metrics import need
-from msgworker.web import access, api, forms, guard, pages, shown
+from msgworker.web import access, api, guard, pages, shown
 from msgworker.web.access import Asking, Door, Local
 from msgworker.web.sessions import Role, Sessions
 from msgworker.web.site import DEADLINE_SECONDS, Elsewhere, Options, Site
@@ -101,7 +101,7 @@ def guarded(site: Site) -> ASGIApp:
     """The application within its guards, from the inside out."""
     inner: ASGIApp = application(site)
     options, refuse = site.settings, site.refuse
-    inner = forms.Writes(inner, sessions=site.sessions, refuse=refuse)
+    inner = guard.SameOrigin(inner, sessions=site.sessions, refuse=refuse)
     inner = guard.Gate(
         inner, door=site.door, sessions=site.sessions, actions=options.actions, refuse=refuse
     )

@@ -6,77 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from msgworker.config import as_id, as_instant
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.store.bounded import MOST
-from msgworker.web.access import Viewer
-from msgworker.web.guard import READING, Refuse
-from msgworker.web.sessions import Sessions
 
-# --- What a write has to prove, and the fields of a form.
+# --- The fields of a form.
 
 MOST_FIELDS = 2000
 """Of a form; more than a page of messages has."""
-
-
-class Writes:
-    """A write is a POST (the API also has others) from a page of ours: the browser says that it
-    comes from here, and the form carries the token of the session.
-
-    One with `Authorization: Bearer` needs neither: no browser adds that header by itself, so
-    another site cannot make one send it.
-    """
-
-    def __init__(self, inner: ASGIApp, *, sessions: Sessions, refuse: Refuse) -> None:
-        self._inner = inner
-        self._sessions = sessions
-        self._refuse = refuse
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in READING:
-            request = Request(scope)
-            why = self._fault(request)
-            if why is not None:
-                await self._refuse(request, 403, why)(scope, receive, send)
-                return
-        await self._inner(scope, receive, send)
-
-    def _fault(self, request: Request) -> str | None:
-        viewer: Viewer | None = request.state.viewer
-        if viewer is not None and viewer.sent_on_purpose:
-            return None
-        if not comes_from_here(request):
-            return (
-                "a change must come from a page of this dashboard; if it does, a proxy in front "
-                "has to pass on the header Host, or X-Forwarded-Host as a --trusted-proxy"
-            )
-        given = request.headers.get("x-csrf-token")
-        if given is None:
-            given = form_of(request).get("csrf", "")
-        if not self._sessions.is_form_token(request.state.session, given):
-            return "the form is of another session, or too old: load the page again"
-        return None
-
-
-def comes_from_here(request: Request) -> bool:
-    """Whether the request is of our own origin, by Sec-Fetch-Site (which pages cannot set) or else
-    Origin."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site == "same-origin"
-    origin = urlsplit(request.headers.get("origin", ""))
-    schemes = ("https",) if request.scope.get("scheme") == "https" else ("http", "https")
-    return (
-        origin.scheme in schemes
-        and origin.netloc.lower() == request.headers.get("host", "").lower()
-    )
 
 
 def form_of(request: Request) -> dict[str, str]:
@@ -128,7 +71,7 @@ KNOWN = {"": None, "no": False, "yes": True}
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class Chosen:
     """Texts of a URL: ids "1,2,3", or filters; "" = not given. group: a fingerprint of failures."""
 
     ids: str = ""
@@ -142,7 +85,7 @@ class Selection:
     acknowledged: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Selection:
+    def of(cls, given: Mapping[str, str]) -> Chosen:
         """From a query or a form; raises ConfigError for a text that is too long or not allowed.
 
         Spaces around a value are removed, but not those of an object."""
@@ -231,7 +174,7 @@ class Selection:
         return {name: value for name, value in self.filters.items() if value is not None}
 
     @property
-    def fixed(self) -> Selection:
+    def fixed(self) -> Chosen:
         """The same, with `since` as an instant: it stays the same when it is used later."""
         at = self.instant()
         return self if at is None else replace(self, since=at.isoformat(timespec="seconds"))

@@ -1,5 +1,4 @@
-"""What every request has to pass, from the outside in: Answers, Hosts, Bodies, Gate, and
-`forms.Writes`.
+"""What every request has to pass, from the outside in: Answers, Hosts, Bodies, Gate, SameOrigin.
 
 Plain ASGI, around the whole application, so that no route can forget any of it, and errors, files
 and redirects have the headers too.
@@ -10,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
@@ -27,6 +27,7 @@ from msgworker.web.access import (
     is_address,
     is_of,
 )
+from msgworker.web.forms import form_of
 from msgworker.web.sessions import Session, Sessions, cookie_of, is_secure
 
 MOST_BODY = 64 * 1024
@@ -350,4 +351,57 @@ def wants_html(request: HTTPConnection) -> bool:
     """Whether a refusal should be a page."""
     return not route_of(request.scope).startswith("/api/") and "text/html" in request.headers.get(
         "accept", ""
+    )
+
+
+class SameOrigin:
+    """A write is a POST (the API also has others) from a page of ours: the browser says that it
+    comes from here, and the form carries the token of the session.
+
+    One with `Authorization: Bearer` needs neither: no browser adds that header by itself, so
+    another site cannot make one send it.
+    """
+
+    def __init__(self, inner: ASGIApp, *, sessions: Sessions, refuse: Refuse) -> None:
+        self._inner = inner
+        self._sessions = sessions
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in READING:
+            request = Request(scope)
+            why = self._fault(request)
+            if why is not None:
+                await self._refuse(request, 403, why)(scope, receive, send)
+                return
+        await self._inner(scope, receive, send)
+
+    def _fault(self, request: Request) -> str | None:
+        viewer: Viewer | None = request.state.viewer
+        if viewer is not None and viewer.sent_on_purpose:
+            return None
+        if not comes_from_here(request):
+            return (
+                "a change must come from a page of this dashboard; if it does, a proxy in front "
+                "has to pass on the header Host, or X-Forwarded-Host as a --trusted-proxy"
+            )
+        given = request.headers.get("x-csrf-token")
+        if given is None:
+            given = form_of(request).get("csrf", "")
+        if not self._sessions.is_form_token(request.state.session, given):
+            return "the form is of another session, or too old: load the page again"
+        return None
+
+
+def comes_from_here(request: Request) -> bool:
+    """Whether the request is of our own origin, by Sec-Fetch-Site (which pages cannot set) or else
+    Origin."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = urlsplit(request.headers.get("origin", ""))
+    schemes = ("https",) if request.scope.get("scheme") == "https" else ("http", "https")
+    return (
+        origin.scheme in schemes
+        and origin.netloc.lower() == request.headers.get("host", "").lower()
     )

@@ -24,7 +24,7 @@ from msgworker.store.items import label
 from msgworker.store.tries import Kind, Try
 from msgworker.web.api import calling
 from msgworker.web.api import messages as of_api
-from msgworker.web.forms import LABELS, SAID, Selection, id_of
+from msgworker.web.forms import LABELS, SAID, Chosen, id_of
 from msgworker.web.pages.messages import timeline
 from tests.support.browsing import Browser, Page
 from tests.support.leases import registered
@@ -396,7 +396,7 @@ def test_every_place_that_takes_filters_takes_all_of_them(sqlite_app: App, ann: 
     assert set(of_api.Filter.model_fields) - {"limit", "after", "order"} == every - {"up_to"}
     forms = {{"object_id": "object", "fingerprint": "group"}.get(name, name) for name in every}
     forms.remove("up_to")
-    assert {one.name for one in fields(Selection)} - {"ids"} == forms == set(LABELS)
+    assert {one.name for one in fields(Chosen)} - {"ids"} == forms == set(LABELS)
     assert {"status", *SAID} == forms
     given = {"status": "dead", "since": "1h", "job": "1", "acknowledged": "no", "group": "a1"}
     page = ann.get(f"/messages?{urlencode(dict.fromkeys(forms, 'a') | given)}").body
@@ -410,9 +410,9 @@ def test_what_is_no_id_is_refused(text: str) -> None:
 
 
 def test_a_span_becomes_an_instant_that_stays() -> None:
-    fixed = Selection.of({"since": "1h", "topic": " t "}).fixed
+    fixed = Chosen.of({"since": "1h", "topic": " t "}).fixed
     assert fixed.topic == "t"
     found = fixed.instant()
-    assert found == Selection.of(fixed.query).instant()
+    assert found == Chosen.of(fixed.query).instant()
     assert found is not None
     assert abs(datetime.now(UTC) - timedelta(hours=1) - found) < timedelta(seconds=30)

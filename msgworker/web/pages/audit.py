@@ -15,7 +15,7 @@ from msgworker.ops.results import ADVICE, Repaired, Why
 from msgworker.store.audit import AuditEntry, Kind
 from msgworker.store.bounded import MOST
 from msgworker.web import shown
-from msgworker.web.forms import SPANS, Selection, id_of, whole
+from msgworker.web.forms import SPANS, Chosen, id_of, whole
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, site_of
 from msgworker.web.threads import RunningWrite, TooMany, Work
@@ -46,7 +46,7 @@ async def audit(request: Request) -> Response:
     asked: dict[str, Any] = {
         "kind": chosen.get("kind"),
         "actor": chosen.get("actor"),
-        "since": Selection.of({"since": chosen.get("since", "")}).instant(),
+        "since": Chosen.of({"since": chosen.get("since", "")}).instant(),
         "after": id_of(after) if after else None,
     }
     msg_id = id_of(chosen["message"]) if "message" in chosen else None

@@ -22,7 +22,7 @@ from msgworker.ops.results import OnProgress, Repaired
 from msgworker.payload import decode_exactly, pretty
 from msgworker.queries.messages import MessageInfo
 from msgworker.web import forms, shown
-from msgworker.web.forms import Selection, id_of, whole
+from msgworker.web.forms import Chosen, id_of, whole
 from msgworker.web.pages.audit import HELP, begun
 from msgworker.web.site import COUNTED, Refused, Site, or_refused, site_of
 from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing, placed
@@ -65,9 +65,9 @@ def options_of(change: Change, given: Mapping[str, str]) -> tuple[str, dict[str,
     return "", {}
 
 
-def chosen_of(given: Mapping[str, str]) -> Selection:
+def chosen_of(given: Mapping[str, str]) -> Chosen:
     """Which messages; raises ConfigError if none are chosen."""
-    chosen = Selection.of(given)
+    chosen = Chosen.of(given)
     if not chosen.query:
         raise ConfigError("choose the messages first: on a page of messages, or by their group")
     return chosen.fixed
@@ -167,7 +167,7 @@ def extent_of(form: Mapping[str, str]) -> dict[str, int]:
     return found
 
 
-def back(site: Site, request: Request, chosen: Selection) -> tuple[str, str]:
+def back(site: Site, request: Request, chosen: Chosen) -> tuple[str, str]:
     """The page of what was chosen: its path, and its name."""
     numbers, filters = chosen.numbers or [], replace(chosen, ids="").query
     if len(numbers) == 1 and not filters:

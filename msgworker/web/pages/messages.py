@@ -28,7 +28,7 @@ from msgworker.store.audit import AuditEntry
 from msgworker.store.bounded import Capped, Found
 from msgworker.store.items import ItemState
 from msgworker.web import shown
-from msgworker.web.forms import SPANS, Selection, id_of
+from msgworker.web.forms import SPANS, Chosen, id_of
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, site_of
 from msgworker.web.writes import CHANGES, EDIT, Write
@@ -43,7 +43,7 @@ async def messages(request: Request) -> Response:
     site, query = site_of(request), request.query_params
     if query.get("find", "").strip():
         return await _find(request, site, query["find"].strip())
-    chosen, oldest = Selection.of(query), query.get("order") == "oldest"
+    chosen, oldest = Chosen.of(query), query.get("order") == "oldest"
     ops, filters = site.ops, chosen.filters
     if chosen.ids:
         raise ConfigError("a list is chosen by filters; /messages/ID shows a message")
@@ -75,14 +75,14 @@ async def messages(request: Request) -> Response:
     return await site.live(request, "messages.html", values)
 
 
-def picks(chosen: Selection) -> list[Write]:
+def picks(chosen: Chosen) -> list[Write]:
     """What can be done with the messages of a list that are ticked."""
     away = "acknowledge" if chosen.status not in ("", State.DEAD) else ""
     return [one for one in (*CHANGES.values(), EDIT) if one.kind != away]
 
 
 def matching(
-    chosen: Selection, found: Found[MessageInfo], overview: Overview, *, is_first: bool
+    chosen: Chosen, found: Found[MessageInfo], overview: Overview, *, is_first: bool
 ) -> Capped:
     """How many messages the filters select, as far as that is known without counting them."""
     if is_first and found.next_after is None and found.complete:
@@ -93,7 +93,7 @@ def matching(
 
 
 def rail(
-    chosen: Selection, overview: Overview, order: dict[str, str]
+    chosen: Chosen, overview: Overview, order: dict[str, str]
 ) -> Iterator[tuple[str, str, dict[str, str], bool]]:
     """The states: name, count, query and whether it is shown. Counts are of the whole table."""
     others = {name: text for name, text in chosen.query.items() if name != "status"}
@@ -253,9 +253,9 @@ FORMULA = "=+-@"
 too."""
 
 
-async def _groups(site: Site, request: Request, rows: int) -> tuple[Selection, Found[Failures]]:
+async def _groups(site: Site, request: Request, rows: int) -> tuple[Chosen, Found[Failures]]:
     given = {k: v for k, v in request.query_params.items() if k in ("topic", "since")}
-    chosen = Selection.of(given)
+    chosen = Chosen.of(given)
     since, topic = chosen.instant(), chosen.topic or None
     return chosen, await site.ask(site.ops.failures, topic=topic, since=since, limit=rows)
 
