@@ -196,10 +196,11 @@ def test_a_message_tells_its_tries_with_tracebacks_folded(sqlite_app: App, ann: 
     assert groups.tree.all("small") == []
     (other,) = send(sqlite_app, "C-2")
     sqlite_app.drain(linger=0)
-    groups = ann.get("/failures")
-    assert "ValueError: no account for <b>#</b> [ops.py in handler]" in groups.main
-    (example,) = groups.tree.all("small")
-    assert example.text == f"for example {other}: ValueError: no account for <b>{other}</b>"
+    for path in ("/failures", "/topics/t"):
+        groups = ann.get(path)
+        assert "ValueError: no account for <b>#</b> [ops.py in handler]" in groups.main
+        examples = [one.text for one in groups.tree.all("small") if "example" in one.text]
+        assert examples == [f"for example {other}: ValueError: no account for <b>{other}</b>"]
     words = [one.text for one in page.tree.all("ol", **{"class": "timeline"})[0].all("span")]
     assert words == ["inserted", *["claimed", "failed"] * 3, "dead"]
 
