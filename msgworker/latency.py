@@ -1,14 +1,15 @@
 """How long handlers run and messages wait, as counts by fixed bounds.
 
 The bounds are the same in the history table and in the metrics, and never change: counts of several
-instances and minutes are added up, and percentiles are computed from the sums.
+instances and minutes are added up, and percentiles are told from the sums: by the bound that
+they do not exceed, as no more is known.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 RAN = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Seconds of a handler: the upper bounds of the buckets; a last bucket has what is beyond."""
@@ -22,23 +23,16 @@ def bucket(bounds: Sequence[float], seconds: float) -> int:
 
 
 def percentile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """The seconds within which this share of the measurements lies, None if there are none.
-
-    Between two bounds it is interpolated, by their ratio; beyond the last bound, that bound is the
-    answer: "at least".
-    """
+    """The least of the bounds within which this share of the measurements lies, None if there are
+    none. If it lies beyond the next-to-last bound, the last one is the answer, and it is none: all
+    that is known is that it is more than the one before (`beyond`)."""
     rank = share * sum(counts)
     if rank <= 0:
         return None
-    below = 0
-    for place, count in enumerate(counts):
-        if below + count >= rank and count:
-            if place == len(bounds):
-                return bounds[-1]
-            part = (rank - below) / count
-            if place == 0:
-                return bounds[0] * part
-            low, high = bounds[place - 1], bounds[place]
-            return math.exp(math.log(low) + part * (math.log(high) - math.log(low)))
-        below += count
-    return bounds[-1]
+    reached = (n for n, below in enumerate(accumulate(counts)) if below >= rank)
+    return bounds[min(next(reached, len(bounds)), len(bounds) - 1)]
+
+
+def beyond(bounds: Sequence[float], seconds: float) -> float | None:
+    """What a percentile is more than, if it has no upper bound."""
+    return bounds[-2] if seconds >= bounds[-1] else None

@@ -31,10 +31,11 @@ class HistoryPoint:
     """One step. at: its begin, UTC. done, retried, dead, postponed: messages by outcome; retried:
     failed tries with a further try, dead: cancelled ones too.
 
-    busy_seconds: handlers have run, in all. ran_p50, ran_p95: the seconds within which half, and 95
-    of 100, handlers have ended, of a batch the share of a message. waited_p50, waited_p95: the
-    seconds from the sending of a message to its first start. They are computed from counts by
-    fixed bounds, so they are approximate; None if there was none.
+    busy_seconds: handlers have run, in all. ran_p50, ran_p95: seconds within which half, and 95 of
+    100, handlers have ended, of a batch the share of a message: each the least that is known to be
+    enough, of 0.001, 0.003, 0.01, 0.03 and so on to 300; 1000 = more than 300. waited_p50,
+    waited_p95: the same from the sending of a message to its first start, of 0.01, 0.03 and so on
+    to 3600; 10800 = more than 3600. None if there was none.
     """
 
     at: datetime

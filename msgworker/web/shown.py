@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -13,6 +14,7 @@ from markupsafe import Markup
 from msgworker.config import setting_text
 from msgworker.counted import plural
 from msgworker.errors import ConfigError, PayloadError
+from msgworker.latency import RAN, WAITED, beyond
 from msgworker.ops.edits import diff
 from msgworker.payload import decode_exactly, is_text, written
 from msgworker.store.audit import Edited
@@ -187,6 +189,14 @@ def age(seconds: float | None) -> str:
     return " ".join(parts[:2])
 
 
+def most(bounds: Sequence[float], seconds: float | None) -> str:
+    """A percentile of counts by these bounds: up to 30s, over 5m 0s; a dash for None."""
+    if seconds is None:
+        return "–"
+    least = beyond(bounds, seconds)
+    return f"up to {age(seconds)}" if least is None else f"over {age(least)}"
+
+
 def size(value: int | None) -> str:
     """Bytes: 512 B, 8.0 KiB, 1.4 GiB; "unknown" for None."""
     if value is None:
@@ -245,6 +255,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "plural": plural,
     "age": age,
+    "ran": partial(most, RAN),
+    "waited": partial(most, WAITED),
     "size": size,
     "instant": instant,
     "setting": setting,

@@ -154,7 +154,7 @@ def test_each_topic_has_its_times_in_a_window_from_one_read_of_the_history(app):
         (a,) = app.ops.timings("1h").topics
     assert len([text for text in sent if "msgworker_history" in text]) == 1
     assert (a.topic, a.done, a.retried, a.dead) == ("a", 7, 1, 0)
-    assert 0.001 < a.ran_p50 < a.ran_p95 < 0.003
+    assert (a.ran_p50, a.ran_p95) == (0.003, 0.003)  # what is known to be enough
     assert (a.waited_p50, a.waited_p95) == (None, None)
     waited = [0] * len(WAITED_COUNTS)
     waited[8] = 7
@@ -162,11 +162,11 @@ def test_each_topic_has_its_times_in_a_window_from_one_read_of_the_history(app):
         at = datetime.fromtimestamp(now // 60 * 60 - 29 * 60, UTC)
         history.write(conn, app.tables, [Minute(at, "old", {"a": Counts(waited=waited)})])
     (with_waits,) = app.ops.timings("1h").topics
-    assert with_waits.waited_p50 > 1
+    assert with_waits.waited_p50 == 100
     assert app.ops.timings("1h", waits=False).topics == [a]
     busiest = app.ops.timings("6h").topics
     assert [one.topic for one in busiest] == ["b", "a"]
-    assert 3 < busiest[0].ran_p50 < 10
+    assert busiest[0].ran_p50 == 10
 
 
 @pytest.mark.parametrize("wrong", ["2h", "", None, 60])

@@ -125,7 +125,10 @@ def test_of_many_those_that_were_counted_are_changed_or_all_if_that_is_chosen(
     page = _change(ann, "discard", status="new")
     assert f"only the first 3, up to message {ids[2]}" in page.main
     assert "would changeat least 3" in page.main
-    assert page.form("/change/discard")["extent"] == "counted"
+    assert "extent" not in page.form("/change/discard")  # the viewer chooses
+    refused = ann.send(page, "/change/discard", 400, reason="no use")
+    assert "choose how many" in refused.main
+    assert _states(sqlite_app, ids) == ["new"] * 5
     ann.send(page, "/change/discard", reason="no use", extent=extent)
     assert _states(sqlite_app, ids) == ["dead"] * states + ["new"] * (5 - states)
 
@@ -158,7 +161,7 @@ def test_where_none_was_counted_all_of_the_selection_can_be_chosen(
         patched.setattr(change, "ran_later", late)
         page = _change(ann, "rerun", status="dead")
     assert "the time was up before any was found" in page.main
-    ann.send(page, "/change/rerun", reason="again")  # nothing was chosen
+    ann.send(page, "/change/rerun", 400, reason="again")  # nothing was chosen
     assert _states(sqlite_app, ids) == ["dead", "dead"]
     ann.send(page, "/change/rerun", reason="again", extent="all")
     assert _states(sqlite_app, ids) == ["new", "new"]

@@ -76,6 +76,21 @@ def test_an_age_has_its_two_largest_units(seconds: float | None, text: str) -> N
     assert shown.age(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("name", "seconds", "text"),
+    [
+        ("ran", None, "–"),
+        ("ran", 0.3, "up to 300ms"),
+        ("ran", 30.0, "up to 30s"),
+        ("ran", 1000.0, "over 5m 0s"),
+        ("waited", 3600.0, "up to 1h 0m"),
+        ("waited", 10_800.0, "over 1h 0m"),
+    ],
+)
+def test_a_percentile_is_told_as_the_bound_that_it_is(name: str, seconds: Any, text: str) -> None:
+    assert shown.FILTERS[name](seconds) == text
+
+
 @pytest.mark.parametrize("text", XSS)
 def test_a_text_in_a_picture_stays_a_text(text: str) -> None:
     plain = Page(charts.states({"done": 3, "dead": 1}, title="a"))

@@ -156,9 +156,12 @@ async def write(request: Request) -> Response:
 def extent_of(form: Mapping[str, str]) -> dict[str, int]:
     """How far a write goes, as ops takes it: to what was counted, in number and up to which
     message; or, if that was chosen, to all of the selection. Raises ConfigError."""
-    extent = form.get("extent", "counted")
+    extent = form.get("extent", "" if "up_to" in form else "counted")  # not all were counted
     if extent not in ("counted", "all"):
-        raise ConfigError(f"extent is counted or all, got {extent!r:.60}")
+        raise ConfigError(
+            f"choose how many: those that were counted, or all (extent is counted or all, got "
+            f"{extent!r:.60})"
+        )
     if extent == "all":
         return {}
     found = {"expected_count": whole(form, "expected_count", 0, 0, 2**62)}

@@ -90,14 +90,15 @@ def pictures(
     went = ", ".join(f"{sum(values):,} {name}" for name, values in made.items())
     per = "a minute" if step_seconds == 60 else f"in {step_seconds // 60} minutes"
     found = [_picture(f"Messages {per}", went, charts.bars, made, points, shown.number)]
-    titles = {"ran": "How long handlers run"} | (
-        {"waited": "How long messages wait"} if waits else {}
+    titles = {"ran": "How long handlers run, at most"} | (
+        {"waited": "How long messages wait, at most"} if waits else {}
     )
     for name, title in titles.items():
+        text = shown.FILTERS[name]
         made = {one: [getattr(at, f"{name}_{one}") for at in points] for one in ("p50", "p95")}
         both = [two for two in zip(*made.values(), strict=True) if two[0] is not None]
-        took = "at last p50 {}, p95 {}".format(*map(shown.age, both[-1])) if both else "none known"
-        found.append(_picture(title, took, charts.lines, made, points, shown.age))
+        took = "at last p50 {}, p95 {}".format(*map(text, both[-1])) if both else "none known"
+        found.append(_picture(title, took, charts.lines, made, points, text))
     return found
 
 
