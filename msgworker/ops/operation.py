@@ -49,7 +49,7 @@ from msgworker.store import audit
 from msgworker.store.audit import Kind, Operation
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.rows import RowKept
-from msgworker.table import CANCEL, HISTORY, JOB_TABLE, LIMIT, Tables
+from msgworker.table import CANCEL, HISTORY, JOB_TABLE, LIMIT, OWN, Tables
 from msgworker.table.tables import unique_index_name
 
 T = TypeVar("T")
@@ -463,8 +463,9 @@ class Writing(Call):
         features = {CANCEL.name, LIMIT.name, HISTORY.name, JOB_TABLE.name}
         needed = missing - features
         if needed:
+            named = [f"{one.name} ({one.about})" for one in OWN if one.name in needed]
             raise SchemaError(
-                f"table {', '.join(sorted(needed))} is missing, which records operations. "
+                f"table {', '.join(named)} is missing. "
                 "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
             )
         self._found = replace(self._tables, missing=missing)  # created since this App read it

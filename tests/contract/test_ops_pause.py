@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, ConfigError, Message, MessageTable
+from msgworker import App, ConfigError, Message, MessageTable, SchemaError
 from msgworker.app import setup_of
 from msgworker.coordination import Instance
 from msgworker.db import Trouble, trouble
@@ -292,3 +292,13 @@ def test_who_has_paused_a_topic_is_said_whatever_else_stands_in_its_row(sqlite_a
     with sqlite_app.engine.begin() as conn:
         conn.exec_driver_sql("UPDATE msgworker_pause SET paused_at = 'garbage'")
     assert sqlite_app.ops.explain(waits).text == "topic t is paused by anna"
+
+
+def test_a_table_that_is_missing_is_named_with_what_it_is_for(sqlite):
+    app = App(sqlite.url)
+    app.create_schema()
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("DROP TABLE msgworker_pause")
+    other = App(app.engine)
+    with pytest.raises(SchemaError, match=r"msgworker_pause \(topics whose .*\) is missing. Run"):
+        other.ops.pause("t")
