@@ -19,6 +19,7 @@ from msgworker.errors import ConfigError, DatabaseUnavailable, HandlerError, Msg
 from msgworker.instance.instance import Instance
 from tests.support.databases import SQLITE
 from tests.support.leases import leases
+from tests.support.refusing import refuse
 from tests.support.rows import edit, send
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -511,6 +512,28 @@ def test_a_transactional_async_handler_runs_in_a_drain_too(app, table, make_app)
 
     asyncio.run(main())
     assert table.statuses == [2, 2, 2]
+
+
+@WITH_DRIVER
+@pytest.mark.parametrize("options", [{}, {"group": 5}, {"batch": 5}], ids=["one", "group", "batch"])
+def test_an_async_handler_that_only_sends_is_not_done_without_what_it_sends(
+    app, table, make_app, options
+):
+    refuse(app, "topic <> 'next'", on="INSERT")
+
+    async def main() -> None:
+        async with crm(app, make_app) as (own, _, _):
+
+            @own.handler("one", transactional=True, **options)
+            async def one(msg: Any, ctx: AsyncContext) -> None:
+                ctx.send("next", **({"of": msg[0]} if "batch" in options else {}))
+
+            send(own, "a", topic="one")
+            async with own.running(threads=1):
+                await until(lambda: table.statuses == [-1], "it has failed")
+
+    asyncio.run(main())
+    assert len(table.rows("msg_id")) == 1
 
 
 @WITH_DRIVER

@@ -6,6 +6,7 @@ import asyncio
 import json
 import pickle
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from msgworker import (
 from msgworker.errors import ConfigError, PayloadError, SchemaError
 from msgworker.instance.running.context import RunningItem
 from msgworker.instance.settling import writer
+from msgworker.store import send as store
 from msgworker.store import settle
 from msgworker.store.rows import READ_AHEAD
 from msgworker.testing import Crashed, drain
@@ -194,6 +196,34 @@ def test_a_send_after_the_handler_has_returned_is_refused(app, how):
     with pytest.raises(HandlerMisuse, match="after the handler has returned"):
         kept[-1][1].send("next", **({"of": kept[-1][0][0]} if "batch" in how else {}))
     assert sent(app) == []
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_a_handler_waits_for_a_thread_that_inserts_what_it_sends(app, monkeypatch):
+    """A connection of SQLite is its thread's alone."""
+    inserting, threads, insert = threading.Event(), [], store.send_one
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        inserting.set()
+        time.sleep(0.2)  # meanwhile the handler returns
+        return insert(*arguments, **options)
+
+    monkeypatch.setattr(store, "send_one", late)
+
+    @app.handler("t", transactional=True)
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        inserting.clear()
+        threads.append(threading.Thread(target=ctx.send, args=("next", msg.payload)))
+        threads[-1].start()
+        inserting.wait()
+
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(1, "a"), (2, "a"), (3, "b")])
+    assert app.drain(linger=0, threads=1).done == 3
+    for thread in threads:
+        thread.join()
+    assert sorted(text for _, text in sent(app)) == ["1", "2", "3"]
+    assert {row.error_try_times for row in app.ops.find()} == {0}
 
 
 def test_a_task_that_outlives_its_handler_sends_nothing(sqlite_app):

@@ -7,12 +7,13 @@ import re
 from msgworker import App
 
 
-def refuse(app: App, check: str) -> None:
-    """Forbid what does not fulfil `check`, as a constraint or trigger of the user's would."""
+def refuse(app: App, check: str, *, on: str = "UPDATE") -> None:
+    """Forbid what does not fulfil `check`, as a constraint or trigger of the user's would. on: when
+    a trigger looks; a constraint always does."""
     if app.engine.dialect.name == "sqlite":
-        new = re.sub(r"\b(status|object_id|error_try_times|crash_times)\b", r"NEW.\1", check)
+        new = re.sub(r"\b(status|topic|object_id|error_try_times|crash_times)\b", r"NEW.\1", check)
         statement = (
-            f"CREATE TRIGGER theirs BEFORE UPDATE ON msgworker_message WHEN NOT ({new}) "
+            f"CREATE TRIGGER theirs BEFORE {on} ON msgworker_message WHEN NOT ({new}) "
             "BEGIN SELECT RAISE(ABORT, 'theirs'); END"
         )
     else:

@@ -456,9 +456,7 @@ class Caller:
                 finally:
                     sent = context._sent()  # the next message has this connection
             self._refuse_undone(result, lane, handler, running)
-            became = run(self._settle, lane, stage)
-            if sent:  # by an async handler, whose messages are inserted here
-                run(self.send_with, [message for _, message in sent])
+            became = run(self._settle, lane, stage, sent)
             stage.led = led_elsewhere(conn)
             stage.committing = True
         self._committed(lane, became, stage)
@@ -525,9 +523,18 @@ class Caller:
         session.commit()  # its savepoint only
         session.close()
 
-    def _settle(self, conn: Connection, lane: Lane, stage: TransactionProgress) -> Settled:
+    def _settle(
+        self,
+        conn: Connection,
+        lane: Lane,
+        stage: TransactionProgress,
+        sent: Sequence[tuple[Any, Outgoing]] | None,
+    ) -> Settled:
+        """sent: by an async handler, whose messages are inserted with the outcome."""
         self.before_settle(lane)
         lane.result = DONE
+        if sent:
+            lane.result = Result(Outcome.DONE, sends=tuple([message for _, message in sent]))
         tables, me, one = (
             self._setup.tables,
             lane.owner,
@@ -543,6 +550,8 @@ class Caller:
             if why is None:
                 done.check_not_kept(conn, tables, lane.row.msg_id, me=me)
             raise why or LostClaim(lane.row.msg_id, lane.owner)
+        if sent and self._setup.channel is not None:
+            notify(conn, self._setup.channel)
         return became
 
     def _was_committed(self, lane: Lane) -> bool:

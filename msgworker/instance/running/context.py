@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 # failed try.
 
 SENDING = ProcessLock()
-"""Held for a moment by each call of ctx.send in a plain handler or item, and when an item ends."""
+"""Held by each call of ctx.send, and when the handler, or the item, has returned: no call that
+began before that comes after it. A transactional one has a lock of its own, held while it inserts.
+"""
 
 
 class RunningItem:
@@ -55,6 +58,7 @@ class RunningItem:
         self.running = running
         self.connection = connection
         self.sent: list[Outgoing] = []
+        self._sending = SENDING if connection is None else threading.Lock()
         self._ended = False
 
     def __call__(self, *arguments: Any) -> Any:
@@ -64,7 +68,7 @@ class RunningItem:
             return self._fn(*arguments)
         finally:
             ITEM.reset(before)
-            with SENDING:
+            with self._sending:
                 self._ended = True
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -72,7 +76,7 @@ class RunningItem:
 
     def send(self, message: Outgoing, tables: Tables) -> Any:
         """Insert a message, or keep it for the item's record; returns the msg_id, if it has one."""
-        with SENDING:
+        with self._sending:
             if self._ended:
                 raise HandlerMisuse(
                     "ctx.send after its item has returned: its record is being written; call it "
@@ -81,7 +85,7 @@ class RunningItem:
             if self.connection is None:
                 self.sent.append(message)
                 return None
-        return store.send_one(self.connection, tables, message)
+            return store.send_one(self.connection, tables, message)
 
 
 ITEM: ContextVar[RunningItem | None] = ContextVar("msgworker_item", default=None)
@@ -175,6 +179,7 @@ class Context:
         "_log",
         "_msg",
         "_running",
+        "_sending",
         "_sends",
         "_session",
         "_setup",
@@ -199,6 +204,7 @@ class Context:
         self._connection = connection
         self._fans = fans
         self._setup = setup
+        self._sending = SENDING if connection is None else threading.Lock()
         self._sends: list[tuple[Any, Outgoing]] | None = None
         self._session: Session | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
@@ -305,8 +311,9 @@ class Context:
         if msg_id not in (known := self._known_jobs):
             item = self._item
             given = self._connection if item is None else item.connection
-            self._refuse_late()
-            with connecting(self._setup.engine) if given is None else nullcontext(given) as conn:
+            asked = connecting(self._setup.engine) if given is None else nullcontext(given)
+            with self._sending if given is not None else nullcontext(), asked as conn:
+                self._refuse_late()
                 known[msg_id] = jobs.job_of(conn, self._setup.tables, msg_id)
         return known[msg_id]
 
@@ -324,8 +331,9 @@ class Context:
         conn = self._connection if item is None else item.connection
         if conn is not None:
             if item is None:
-                self._refuse_late()
-                msg_id = store.send_one(conn, self._setup.tables, message, own=of)
+                with self._sending:
+                    self._refuse_late()
+                    msg_id = store.send_one(conn, self._setup.tables, message, own=of)
             else:
                 msg_id = item.send(message, self._setup.tables)
             if self._setup.channel is not None:
@@ -345,7 +353,7 @@ class Context:
                 "copy of the context of that item, or of the handler, "
                 "Thread(target=contextvars.copy_context().run, args=(fn,))"
             )
-        with SENDING:
+        with self._sending:
             self._refuse_late()
             if self._sends is None:
                 self._sends = []
@@ -362,7 +370,8 @@ class Context:
     def _sent(self) -> list[tuple[Any, Outgoing]] | None:
         """For the package, once the handler has returned: what it has sent, each after the msg_id
         of the message with whose outcome it is sent."""
-        sent, self._sends = self._sends, _RETURNED
+        with self._sending:
+            sent, self._sends = self._sends, _RETURNED
         return sent
 
     def fail(self, message: Message[Any], error: Exception) -> None:
