@@ -33,6 +33,9 @@ from msgworker.table.tables import ONE, ZERO
 
 MOST = 200_000
 """The most entries of the object index that are read; of more only a part is."""
+FAILED_SCAN = 10_000
+"""The most failed messages of a job, dead ones among them, whose rows are read for those that wait
+for their next try."""
 
 
 class Example(NamedTuple):
@@ -267,11 +270,15 @@ def _end(t: Tables, status: Status, newest: bool, most: int) -> sa.Select[Any]:
     source = t.message.alias("m")
     m = t.cols(source)
     job = bindparam("mw_job", type_=sa.BigInteger())
-    is_dead = False if status is Status.FAILED else None
-    query = jobs.of_status(t, job, status, is_dead=is_dead, source=source)
+    query = jobs.of_status(t, job, status, source=source)
     query = query.with_only_columns(t.object_key(m).label("o"), m.msg_id.label("i"))
     key = job_msg_id(t, m)
-    some = query.order_by(key.desc() if newest else key).limit(sa.literal_column(str(most)))
+    query = query.order_by(key.desc() if newest else key)
+    if status is Status.FAILED:  # among dead ones, of which there may be any number
+        again = sa.case((t.tries_left(m), ONE), else_=ZERO).label("again")
+        c = query.add_columns(again).limit(sa.literal_column(str(FAILED_SCAN))).subquery().c
+        query = sa.select(c.o, c.i).where(c.again == ONE).order_by(c.i.desc() if newest else c.i)
+    some = query.limit(sa.literal_column(str(most)))
     return sa.select(*some.subquery().c)
 
 

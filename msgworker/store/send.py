@@ -35,8 +35,8 @@ from msgworker.table.where import literal
 ROUNDS = 20
 """How often it is sent again because the message that had the key has ended meanwhile."""
 LATER_SECONDS = 2.0
-"""A failed message whose topic changes waits so long at least: a claim under way, which has seen
-it with its old topic and with as many tries, finds that it is not due."""
+"""A message that was edited, and waits at -1, waits so long at least once it is replaced: a claim
+under way, which has seen it as it was, finds that it is not due."""
 
 
 class Param(NamedTuple):
