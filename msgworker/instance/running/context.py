@@ -437,15 +437,18 @@ class Context:
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger under `msgworker.handler` whose records carry the message."""
         if self._log is None:
-            extra = {
-                "instance": self.instance_id,
-                "msg_id": self._msg.msg_id,
-                "object_id": self._msg.object_id,
-                "topic": self._msg.topic,
-                "try": self.attempt,
-            }
-            self._log = logging.LoggerAdapter(logger("msgworker.handler", of_user=True), extra)
+            handlers = logger("msgworker.handler", of_user=True)
+            self._log = logging.LoggerAdapter(handlers, self._facts())
         return self._log
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "instance": self.instance_id,
+            "msg_id": self._msg.msg_id,
+            "object_id": self._msg.object_id,
+            "topic": self._msg.topic,
+            "try": self.attempt,
+        }
 
 
 # --- What a handler of a batch may use besides its messages.
@@ -557,22 +560,9 @@ class BatchContext(Context):
             f"{options} to fan out over the items of each message"
         )
 
-    @property
-    def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger under `msgworker.handler`."""
-        if self._log is None:
-            first = self._messages[0]
-            one = len(self._messages) == 1
-            extra = {
-                "instance": self.instance_id,
-                "msg_id": first.msg_id if one else None,
-                "object_id": first.object_id if one else None,
-                "topic": first.topic,
-                "try": self.attempt,
-                "messages": len(self._messages),
-            }
-            self._log = logging.LoggerAdapter(logger("msgworker.handler", of_user=True), extra)
-        return self._log
+    def _facts(self) -> dict[str, Any]:
+        facts = super()._facts() | {"messages": len(self._messages)}
+        return facts if len(self._messages) == 1 else facts | {"msg_id": None, "object_id": None}
 
     def _ended_with(self) -> dict[Any, list[Outgoing]]:
         """For the package, once the handler has returned: what a plain one has sent, by the msg_id
