@@ -837,7 +837,7 @@ FROM msgworker_job
 WHERE msgworker_job.job_id = %s AND msgworker_job.table_name = %s AND msgworker_job.sealed_at IS NOT NULL AND
     msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
 
--- counts: How many messages of a job wait, run, are done and dead, up to `most` of each; "again": how many of
+-- counts: How many messages of a job wait, run, are done and dead, up to `most` of each; "retrying": how many of
 --     those that wait have failed
 SELECT g.n, g.a, (SELECT count(*) AS count_1
 FROM (SELECT 1 AS one

@@ -965,7 +965,7 @@ FROM msgworker_job
 WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND msgworker_job.table_name = %(mw_table)s::VARCHAR AND
     msgworker_job.sealed_at IS NOT NULL AND msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
 
--- counts: How many messages of a job wait, run, are done and dead, up to `most` of each; "again": how many of
+-- counts: How many messages of a job wait, run, are done and dead, up to `most` of each; "retrying": how many of
 --     those that wait have failed
 SELECT g.n, g.a, (SELECT count(*) AS count_1
 FROM (SELECT 1 AS one

@@ -32,7 +32,8 @@ from msgworker.config import nearest
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.queries.explain import Waits
-from msgworker.queries.jobs import Hold, JobInfo, JobState
+from msgworker.queries.jobs import Hold, JobInfo, JobState, many
+from msgworker.store.bounded import Capped
 
 ACTIONS = ("show", "seal", "pause", "resume", "cancel")
 COLUMNS = (
@@ -46,6 +47,8 @@ COLUMNS = (
     Column("%", "right"),
     Column("AGE", "right"),
 )
+COUNTS = ("waiting", "running", "done", "dead", "total", "retrying", "to_rerun")
+AGAIN_ONLY = "where a later one of its object is done, only with --force or --with-successors"
 WATCH_SECONDS = 1.0
 NOTE_SECONDS = 10.0
 """How often the progress is printed where there is no terminal."""
@@ -75,7 +78,9 @@ def jobs(
     """List jobs, the newest first; show how far one is, what holds it and what can be done; seal
     one; let none of its messages start, and let them start again; or cancel one with its messages.
 
-    Its messages: `list --job ID`; its dead ones run again by `rerun --job ID`. --watch ends when it
+    Its messages: `list --job ID`; its dead ones run again by `rerun --job ID`. When it completes
+    its message is sent: dead messages count as ended, but a job that was opened with on_dead="wait"
+    waits until they are rerun or discarded. --watch ends when it
     has completed and nothing of it is unfinished; its exit code is 1 if messages of it are dead
     then.
     """
@@ -128,7 +133,7 @@ def _row(one: JobInfo) -> list[Any]:
 def as_dict(one: JobInfo) -> dict[str, Any]:
     """A job for JSON: numbers as they are, `more` where there are more than were counted."""
     fields = asdict(one)
-    counts = {name: getattr(one, name) for name in ("waiting", "running", "done", "dead", "total")}
+    counts = {name: found for name in COUNTS if (found := getattr(one, name)) is not None}
     more = [name for name, found in counts.items() if found.more]
     fields |= {name: found.count for name, found in counts.items()}
     fields["holds"] = [
@@ -151,7 +156,7 @@ def _show(app: App, job_id: int, *, as_json: bool, watch: bool) -> int:
     if as_json:
         print_json(as_dict(found))
     else:
-        for line in _lines(found):
+        for line in _lines(found, blocks=app.table.on_dead == "block"):
             print_text(line, rest="    ")
     return int(watch and found.dead.count > 0)
 
@@ -203,7 +208,7 @@ def progress(one: JobInfo, rate: float | None) -> str:
     return ", ".join([*parts, *(safe(hold.text) for hold in one.acts[:1])])
 
 
-def _lines(one: JobInfo) -> list[str]:
+def _lines(one: JobInfo, *, blocks: bool) -> list[str]:
     over = one.completed_at is not None
     lines = [f"job {one.job_id}: {safe(one.name)}", f"state: {_state(one)}"]
     lines.append(f"progress: {progress(replace(one, holds=()), one.rate)}")
@@ -223,8 +228,11 @@ def _lines(one: JobInfo) -> list[str]:
     if one.on_complete is not None and one.cancelled_at is None:
         sent = "" if one.report_id is None else f": message {one.report_id}"
         of = "" if one.object_id is None else f" of object {safe(one.object_id)}"
-        lines.append(f"when it complete{'d' if over else 's'}: {safe(one.on_complete)}{of}{sent}")
-    ways = ways_of(one)
+        ends = "" if over else f" ({one.dead_are})"
+        lines.append(
+            f"when it complete{'d' if over else 's'}: {safe(one.on_complete)}{of}{sent}{ends}"
+        )
+    ways = ways_of(one, blocks=blocks)
     width = max((len(command) for command, _ in ways), default=0)
     lines += ["what can be done:"] if ways else []
     return lines + [f"  msgworker {command:{width}}  # {then}" for command, then in ways]
@@ -240,20 +248,23 @@ def _state(one: JobInfo) -> str:
     return f"{one.state}{between if told else ''}{told}"
 
 
-def ways_of(one: JobInfo) -> list[tuple[str, str]]:
-    """What an operator can do with a job as it is: commands, and what each does."""
+def ways_of(one: JobInfo, *, blocks: bool) -> list[tuple[str, str]]:
+    """What an operator can do with a job as it is: commands, and what each does. blocks: a dead
+    message holds up its object, so nothing behind it is done."""
     job, over, state = one.job_id, one.completed_at is not None, one.state
     by_dead = any(hold.why is Waits.DEAD and hold.ours for hold in one.holds)
-    dead = f"its {plural(one.dead.count, 'dead message')}"
+    dead = one.to_rerun or Capped(0)
+    its_dead = f"its {many(dead, 'dead message')}"
     ways = [way for hold in one.holds for way in _ways_out(hold)]
-    if one.dead.count:
+    if dead.count:
         stays = "; it stays completed" if over else ""
-        ways.append((f"rerun --job {job}", f"try {dead} again{stays}"))
-    if one.dead.count and not over and (by_dead or one.on_dead == "wait"):
+        stays += "" if blocks else f"; {AGAIN_ONLY}"
+        ways.append((f"rerun --job {job}", f"try {its_dead} again{stays}"))
+    if dead.count and not over and (by_dead or one.on_dead == "wait"):
         then = "what is behind goes on" if by_dead else "it does not wait for them"
         then = "it completes, and counts them as dead" if state is JobState.WAITS else then
         discard = f"discard --job {job} --status dead --reason TEXT"
-        ways.append((discard, f"give up {dead}: {then}"))
+        ways.append((discard, f"give up {its_dead}: {then}"))
     if over:
         if one.unfinished.count:
             ways.append((f"cancel --job {job} --reason TEXT", "cancel what is unfinished again"))

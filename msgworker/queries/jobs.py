@@ -81,13 +81,15 @@ class JobInfo:
     """A job; instants are aware UTC.
 
     waiting: messages that are new, or failed and to be tried again; running, done, dead: the
-    others, all as they are now. completed_done, completed_dead: how they were when it completed;
-    what was rerun since has changed, and then what was purged is missing. holds: what
-    those that wait wait for, as far as that was looked at. rate: how many have ended a second, on
-    average since it was opened; None where nothing of it goes on. seconds_left: until the others
-    have at that rate; None where an operator must act first. Both are None where it is unknown, as
-    where not all of those were counted. on_complete, object_id, payload (JSON): of the message that
-    is sent; report_id: that message. on_dead: what a dead message means to it.
+    others, all as they are now. retrying: those of the waiting that have failed. to_rerun: those
+    of the dead that no operator has discarded or cancelled, so that rerun and discard choose them,
+    among the first 10,000; None in a list, where it is not asked. completed_done, completed_dead:
+    how they were when it completed; what was rerun since has changed, and then what was purged is
+    missing. holds: what those that wait wait for, as far as that was looked at. rate: how many have
+    ended a second, on average since it was opened; None where nothing of it goes on. seconds_left:
+    until the others have at that rate; None where an operator must act first. Both are None where
+    it is unknown, as where not all of those were counted. on_complete, object_id, payload (JSON):
+    of the message that is sent; report_id: that message. on_dead: what a dead message means to it.
     """
 
     job_id: int
@@ -97,6 +99,7 @@ class JobInfo:
     running: Capped
     done: Capped
     dead: Capped
+    retrying: Capped
     opened_at: datetime | None
     opened_by: str | None
     sealed_at: datetime | None
@@ -115,6 +118,7 @@ class JobInfo:
     rate: float | None = None
     seconds_left: float | None = None
     holds: tuple[Hold, ...] = ()
+    to_rerun: Capped | None = None
 
     @property
     def total(self) -> Capped:
@@ -127,6 +131,12 @@ class JobInfo:
     def unfinished(self) -> Capped:
         """Those that wait or run."""
         return self.waiting + self.running
+
+    @property
+    def dead_are(self) -> str:
+        """What a dead message means to it, as a sentence."""
+        waits = self.on_dead == jobs.WAIT
+        return "it waits for dead ones" if waits else "dead messages count as ended"
 
     @property
     def acts(self) -> tuple[Hold, ...]:
@@ -224,7 +234,11 @@ def _info(
     given = {name: getattr(row, name) for name in (*_INSTANTS, "report_id")}
     given |= {name: shown(getattr(row, name)) for name in _TEXTS if getattr(row, name) is not None}
     found = _counts(conn, t, row, most)
-    again = found.pop("again").count > 0
+    again = found["retrying"].count > 0
+    if not found["dead"].count:
+        found["to_rerun"] = Capped(0)
+    elif looks and not listed:
+        found["to_rerun"] = jobs.given_up(conn, t, row.job_id)
     left, ended = found["waiting"] + found["running"], found["done"] + found["dead"]
     age, share = row.mw_age, ended
     if over:
@@ -324,10 +338,10 @@ def _at_the_end(
     if found["running"].count or row.sealed_at is None or row.completed_at is not None:
         return []
     if row.on_dead == jobs.WAIT and row.cancelled_at is None and found["dead"].count:
-        dead = jobs.given_up(conn, t, row.job_id)
+        dead = found.get("to_rerun") or jobs.given_up(conn, t, row.job_id)
         if dead.count:
             it = "it is" if dead.count == 1 and not dead.more else "they are"
-            text = f"it waits for {_many(dead, 'dead message')}, until {it} rerun or discarded"
+            text = f"it waits for {many(dead, 'dead message')}, until {it} rerun or discarded"
             return [Hold(Waits.DEAD, dead, text)]
     if world().beside.works:
         return []
@@ -341,8 +355,8 @@ def _hold(one: OfJob, more: bool) -> Hold:
     after = "" if one.seconds is None else f", the first for {span(one.seconds)}"
     first = f"such as message {one.msg_id}"
     text = {
-        Waits.DEAD: f"{wait} behind {_many(rows, 'dead message')}, {first}",
-        Waits.NOBODY: f"{wait} for {_many(rows, 'message')} without an owner, {first}: {one.text}",
+        Waits.DEAD: f"{wait} behind {many(rows, 'dead message')}, {first}",
+        Waits.NOBODY: f"{wait} for {many(rows, 'message')} without an owner, {first}: {one.text}",
         Waits.LATER: f"{wait} until due{after}",
         Waits.RETRY: f"{wait} for the next try of a failed one{after}",
     }.get(one.waits, f"{wait}: {one.text}")
@@ -350,7 +364,8 @@ def _hold(one: OfJob, more: bool) -> Hold:
     return Hold(one.waits, count, text, one.msg_id, one.here, topic)
 
 
-def _many(count: Capped, thing: str) -> str:
+def many(count: Capped, thing: str) -> str:
+    """ "1 dead message", "10,000+ dead messages"."""
     return f"{count} {thing}s" if count.more else plural(count.count, thing)
 
 

@@ -336,9 +336,9 @@ def ended_of(
 def counts(
     conn: Connection, t: Tables, job_id: int, *, most: int, done: bool = True
 ) -> dict[str, Capped]:
-    """How many messages of a job wait, run, are done and dead, up to `most` of each; "again": how
-    many of those that wait have failed. done: False = done ones are not counted. It reads as many
-    entries of the index, and of failed and dead ones SCAN at least."""
+    """How many messages of a job wait, run, are done and dead, up to `most` of each; "retrying":
+    how many of those that wait have failed. done: False = done ones are not counted. It reads as
+    many entries of the index, and of failed and dead ones SCAN at least."""
     scan = max(most, SCAN)
 
     def build() -> sa.Select[Any]:
@@ -361,7 +361,7 @@ def counts(
         "running": Capped(at.running, at.running >= most),
         "done": Capped(at.done, at.done >= most),
         "dead": Capped(min(most, dead), dead >= most or cut),
-        "again": Capped(at.again, cut),
+        "retrying": Capped(min(most, at.again), at.again >= most or cut),
     }
 
 

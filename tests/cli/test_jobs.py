@@ -152,6 +152,7 @@ def test_each_state_of_a_job_says_what_can_be_done(crm: Cli, folder: Path) -> No
     waits = "waits: it waits for 3 dead messages, until they are rerun or discarded"
     assert said["state"] == waits
     assert said["progress"].endswith("3 of 3, 3 dead, waits")
+    assert said["when it completes"] == "report (it waits for dead ones)"
     dead = f"msgworker discard --job {job} --status dead --reason TEXT"
     assert ways == [f"msgworker rerun --job {job}", dead, cancel]
     assert crm(*dead.split()[1:-1], "paid by hand", "--yes", *AT).exit_code == 0
@@ -159,7 +160,34 @@ def test_each_state_of_a_job_says_what_can_be_done(crm: Cli, folder: Path) -> No
     said, ways = lines_of(crm, job)
     assert said["messages"] == "when it completed: 0 done, 3 dead"
     crm("jobs", "cancel", str(opened(folder, 1)), "--reason", "wrong", "--yes", *AT)
-    assert lines_of(crm, int(job) + 1)[1] == [f"msgworker rerun --job {int(job) + 1}"]
+    assert lines_of(crm, int(job) + 1)[1] == []
+
+
+def test_what_is_offered_is_what_the_command_does(crm: Cli, folder: Path) -> None:
+    job = str(opened(folder, 4))
+    alive(folder)
+    ended(folder, -1)
+    sql(folder, "UPDATE msgworker_job SET on_dead = 'wait'")
+
+    def shown() -> str:
+        return crm("jobs", "show", job, *AT).stdout
+
+    only = "where a later one of its object is done, only with --force or --with-successors"
+    assert f"# try its 4 dead messages again; {only}\n" in shown()
+    for msg_id in ("1", "2"):
+        crm("discard", msg_id, "--reason", "paid by hand", *AT)
+    assert "it waits for 2 dead messages" in shown()
+    assert "# try its 2 dead messages again;" in shown()
+    assert "# give up its 2 dead messages: it completes, and counts them as dead\n" in shown()
+    assert "would rerun 2 messages" in crm("rerun", "--job", job, "--dry-run", *AT).stdout
+    found = json.loads(crm("jobs", "show", job, "--json", *AT).stdout)
+    assert (found["dead"], found["to_rerun"], found["at_least"]) == (4, 2, [])
+    (listed,) = json.loads(crm("jobs", "--json", *AT).stdout)["jobs"]
+    assert listed["to_rerun"] is None
+    args = ("--job", job, "--status", "dead", "--reason", "paid by hand", "--yes")
+    assert crm("discard", *args, *AT).stdout == "discarded 2\n"
+    assert "dead messages again" not in shown()
+    assert "give up its" not in shown()
 
 
 def test_a_job_behind_a_dead_message_of_another(crm: Cli, folder: Path) -> None:
@@ -202,7 +230,8 @@ def test_a_job_is_cancelled_with_its_messages(crm: Cli, folder: Path) -> None:
     assert sql(folder, "SELECT status FROM msgworker_message") == [(-1,)] * 3
     said, ways = lines_of(crm, job_id)
     assert said["state"].startswith("cancelled: all of it has ended, and no instance lives to")
-    assert ways == ["msgworker run pkg.module:app", f"msgworker rerun --job {job_id}"]
+    assert ways == ["msgworker run pkg.module:app"]
+    assert crm("rerun", "--job", job_id, "--yes", *AT).exit_code == 5
 
 
 def test_a_job_without_messages_may_be_cancelled(crm: Cli, folder: Path) -> None:
@@ -214,7 +243,8 @@ def test_a_job_without_messages_may_be_cancelled(crm: Cli, folder: Path) -> None
     assert would.stdout == f"would cancel {says}\n"
     found = json.loads(crm("jobs", "cancel", job_id, "--dry-run", "--json", *AT).stdout)
     assert (found["job"], found["cancelled"], found["unsent"]) == (int(job_id), 0, "month.report")
-    assert "when it completes: month.report" in crm("jobs", "show", job_id, *AT).stdout
+    counts = "when it completes: month.report (dead messages count as ended)\n"
+    assert counts in crm("jobs", "show", job_id, *AT).stdout
     refused = crm("jobs", "cancel", job_id, "--reason", "wrong month", *AT)
     assert refused.exit_code == 2
     assert "month.report is then never sent?" in refused.stderr

@@ -655,7 +655,10 @@ def test_a_job_that_waits_for_its_operator_counts_what_it_waits_for(app):
     assert held(app, job) == ("waits", [("dead", 3)])
     app.ops.discard(ids[0], reason="paid by hand", actor="anna")
     assert held(app, job) == ("waits", [("dead", 2)])
-    (hold,) = app.ops.job(job.job_id).holds
+    found = app.ops.job(job.job_id)
+    assert (found.dead.count, found.to_rerun.count) == (3, 2)
+    assert app.ops.rerun(job=job.job_id, dry_run=True) == 2
+    (hold,) = found.holds
     assert hold.text == "it waits for 2 dead messages, until they are rerun or discarded"
     app.ops.discard(job=job.job_id, status="dead", reason="paid by hand", actor="anna")
     alive(app)
@@ -711,7 +714,7 @@ def test_failed_messages_behind_many_dead_ones_are_counted_up_to_a_bound(app, mo
             (2, True),
         ]
         found = jobs.counts(conn, t, job.job_id, most=9)
-        assert [str(found[name]) for name in ("waiting", "again", "dead")] == ["1", "1", "5"]
+        assert [str(found[name]) for name in ("waiting", "retrying", "dead")] == ["1", "1", "5"]
 
 
 def test_pages_of_jobs(app):

@@ -323,7 +323,7 @@ def test_a_job_is_paused_resumed_sealed_and_cancelled(sqlite_app: App, ann: Brow
 def test_the_page_of_a_job_says_what_holds_it_and_offers_the_way_out(
     sqlite_app: App, ann: Browser
 ) -> None:
-    with sqlite_app.job("month end", on_dead="wait") as job:
+    with sqlite_app.job("month end", on_dead="wait", on_complete="report") as job:
         one, two = send(sqlite_app, "o", "p", topic="<i>t", job=job)
     page = f"/jobs/{job.job_id}"
 
@@ -346,6 +346,9 @@ def test_the_page_of_a_job_says_what_holds_it_and_offers_the_way_out(
     for way in ("Rerun its dead messages…", "Discard its dead messages…"):
         assert "2 messages" in ann.get(found.link(way)).main
     edit(sqlite_app, two, status=2)
+    sqlite_app.ops.discard(one, reason="paid by hand", actor="ann")
+    shows("report (it waits for dead ones)", but="its dead messages…")
+    edit(sqlite_app, one, last_error="ValueError: no")
     with sqlite_app.engine.begin() as conn:
         table = JOB_TABLE.of(sqlite_app.tables)
         conn.execute(sa.update(table).values(completed_at=table.c.opened_at, done=1, dead=1))
