@@ -171,15 +171,28 @@ def _explained(one: Explanation) -> dict[str, Any]:
 
 
 @click.command("failures")
+@click.option("--topic", metavar="TEXT", help="Only this topic.")
+@click.option("--job", type=int, metavar="ID", help="Only this job.")
 @limited(20)
 @on_table
-def failures(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
+def failures(
+    ctx: click.Context,
+    /,
+    topic: str | None,
+    job: int | None,
+    limit: int,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Group dead and failing messages by error."""
     app = open_app(ctx, given)
-    found = app.ops.failures(limit=limit)
+    found = app.ops.failures(topic=topic, job=job, limit=limit)
     if as_json:
         groups = [asdict(one) | {"count": one.count} for one in found]
         print_json({"failures": groups, "complete": found.complete, "read": found.looked_at})
+        return
+    if not found and (topic is not None or job is not None):
+        click.echo(f"nothing has failed in {safe(app.table.name)} by these filters")
         return
     if not found:
         known = sum(one.acknowledged for one in app.ops.counts())

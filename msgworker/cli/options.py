@@ -265,6 +265,12 @@ def asks_for_dead(given: dict[str, Any], *, dead: bool = False) -> None:
     given["acknowledged"] = False if only else None
 
 
+def of_group(fn: F) -> F:
+    """--group, a group of `failures`."""
+    text = "Only this group of failures."
+    return click.option("--group", "fingerprint", metavar="HEX", help=text)(fn)
+
+
 def limited(count: int) -> Callable[[F], F]:
     """--limit, of lists that show so many if it is not given."""
     text = f"At most so many, {count} if not given."

@@ -20,6 +20,7 @@ from msgworker.cli.options import (
     common,
     filters,
     message_id,
+    of_group,
     open_app,
     said,
     target,
@@ -60,7 +61,7 @@ def long_work(fn: F) -> F:
 def chooses(fn: F) -> F:
     """Ids, or the filters of `list`, or a group."""
     for option in (
-        click.option("--group", "fingerprint", metavar="HEX", help="Only this group of failures."),
+        of_group,
         filters,
         click.argument("ids", nargs=-1, metavar="ID..."),
     ):

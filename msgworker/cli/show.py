@@ -16,6 +16,7 @@ from msgworker.cli.options import (
     id_in_range,
     limited,
     message_id,
+    of_group,
     on_table,
     open_app,
     unacknowledged,
@@ -130,13 +131,14 @@ def items_dict(items: Items | None) -> dict[str, Any] | None:
 @click.command("list")
 @filters
 @unacknowledged
+@of_group
 @limited(50)
 @click.option("--after", metavar="ID", type=int, help="After this id: the next page.")
 @on_table
 def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     """List messages by filter, the oldest first."""
     asks_for_dead(given)
-    names = ("status", "topic", "object_id", "error", "job", "acknowledged", "limit")
+    names = ("status", "topic", "object_id", "error", "job", "acknowledged", "fingerprint", "limit")
     asked = {name: given.pop(name) for name in names}
     asked["after"] = id_in_range(given.pop("after"))
     asked["since"] = instant_of(given.pop("since"))

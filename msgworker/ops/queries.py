@@ -19,7 +19,7 @@ from msgworker.message import State
 from msgworker.ops import call
 from msgworker.ops.call import Call, Filters
 from msgworker.queries import messages
-from msgworker.store.bounded import LEAST, MOST, Found
+from msgworker.store.bounded import LEAST, MOST, Filter, Found
 
 if TYPE_CHECKING:  # each method imports what it reads with
     from msgworker.doctor import Finding
@@ -35,6 +35,14 @@ if TYPE_CHECKING:  # each method imports what it reads with
 MAX_LIMIT = 10_000
 MAX_GROUPS = 500
 MAX_PAGE = 200
+
+
+def _wanted(name: str, filters: Any, fingerprint: str | None) -> Filter:
+    """The filter of a list, of this group of failures only; raises ConfigError and TypeError."""
+    allowed = tuple(State) if fingerprint is None else (State.FAILED, State.DEAD)
+    chosen = call.options_of(name, filters, Filters)
+    word = call.word(chosen.pop("status", None), allowed, "are in no group of failures")
+    return call.filter_of(allowed if word is None else (word,), **chosen, fingerprint=fingerprint)
 
 
 class Looks(Call):
@@ -73,6 +81,7 @@ class Looks(Call):
     def find(
         self,
         *,
+        fingerprint: str | None = None,
         limit: int = 50,
         after: int | None = None,
         **filters: Unpack[Filters],
@@ -80,16 +89,19 @@ class Looks(Call):
         """Messages by filter, lowest msg_id first; `after` = `next_after` of the page before.
 
         error: a part of the last error. since: created at or after this instant. job: those of a
-        job. acknowledged: of dead ones, those that are, or are not; None = both. A list, with
+        job. acknowledged: of dead ones, those that are, or are not; None = both. fingerprint: of a
+        group of `failures`. A list, with
         `next_after` (None = no more) and `complete` (False = only a part was
         searched). Raises ConfigError.
         """
         whole("limit", limit, 1, MAX_LIMIT)
         if after is not None:
             whole("after", after, LEAST, MOST)
-        chosen = call.options_of("find", filters, Filters)
-        word = call.word(chosen.pop("status", None))
-        wanted = call.filter_of(tuple(State) if word is None else (word,), **chosen)
+        wanted = _wanted("find", filters, fingerprint)
+        if fingerprint is not None:
+            from msgworker.queries import pages
+
+            return self._read(pages.of_group, wanted, limit=limit, after=after)
         with self._reading() as (conn, t):
             found = messages.find(conn, t, wanted, limit=limit, after=after)
             found[:] = messages.with_past(conn, t, found)
@@ -114,11 +126,7 @@ class Looks(Call):
         ones behind a large backlog: before those that stand among it. Raises ConfigError.
         """
         whole("limit", limit, 1, MAX_PAGE)
-        allowed = tuple(State) if fingerprint is None else (State.FAILED, State.DEAD)
-        chosen = call.options_of("messages", filters, Filters)
-        word = call.word(chosen.pop("status", None), allowed, "are in no group of failures")
-        words = allowed if word is None else (word,)
-        wanted = call.filter_of(words, **chosen, fingerprint=fingerprint)
+        wanted = _wanted("messages", filters, fingerprint)
         from msgworker.queries import pages
 
         return self._read(pages.page, wanted, newest=newest, limit=limit, after=after)
@@ -190,19 +198,21 @@ class Looks(Call):
         *,
         topic: str | None = None,
         since: datetime | None = None,
+        job: int | None = None,
         limit: int = 50,
         after: str | None = None,
     ) -> Found[Failures]:
         """Dead and failing messages grouped by error, largest group first, without what an operator
         has acknowledged, discarded or cancelled; their members are `messages(fingerprint=...)`.
 
-        topic: messages of this topic only. since: those whose last try ended at or after this
-        instant. Reads the newest 5,000 failed messages: `complete` says whether these are all.
+        topic, job: messages of this topic, or job, only. since: those whose last try ended at or
+        after this instant. Reads the newest 5,000 failed messages, of a job its own: `complete`
+        says whether these are all.
         after: `next_after` of the page before. Raises ConfigError.
         """
         whole("limit", limit, 1, MAX_GROUPS)
-        call.filter_of((), topic=topic, since=since)
-        chosen: dict[str, Any] = {"topic": topic, "since": since, "after": after}
+        call.filter_of((), topic=topic, since=since, job=job)
+        chosen: dict[str, Any] = {"topic": topic, "since": since, "job": job, "after": after}
         from msgworker.queries import failures
 
         return self._read(failures.failures, limit=limit, **chosen)

@@ -105,17 +105,18 @@ def failures(
     *,
     topic: str | None = None,
     since: datetime | None = None,
+    job: int | None = None,
     limit: int = 50,
     after: str | None = None,
     newest: int = READ,
 ) -> Found[Failures]:
     """The groups, largest first, behind the cursor `after`; `complete` is False if only the newest
-    messages were read. topic, since: of failures of this topic, and since this instant. Raises
-    ConfigError for a topic where the table has no column for it."""
-    bounded.refuse_lacking(t, topic=topic)
+    messages were read. topic, since, job: of failures of this topic, since this instant, of
+    this job. Raises ConfigError for a topic or job where the table has no column for it."""
+    bounded.refuse_lacking(t, topic=topic, job=job)
     groups: dict[str, _Group] = {}
-    params: dict[str, Any] = {"newest": newest, "topic": topic, "since": since}
-    asked = (topic is not None and t.has("topic"), since is not None)
+    params: dict[str, Any] = {"newest": newest, "topic": topic, "since": since, "job": job}
+    asked = (topic is not None and t.has("topic"), since is not None, job is not None)
     grouped = t.built(("failures", asked), lambda: _grouped(t, *asked, bare=False))
     read = 0
     bare = False
@@ -141,7 +142,8 @@ def failures(
     if len(ranked) > limit:
         following = cursor_text([chosen[-1][1].count, chosen[-1][0]])
     # What is not wanted was not counted.
-    all_read = bounded.failed(t, t.cols()).end(conn, t, rows=newest, newest=True) is None
+    walk = _walk(t, t.cols(), None if job is None else bounded.an_id(job))
+    all_read = walk.end(conn, t, rows=newest, newest=True) is None
     complete = all_read and following is None
     return Found(rows, complete=complete, next_after=following, looked_at=read)
 
@@ -166,7 +168,15 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
     )
 
 
-def _failed(t: Tables) -> sa.Subquery:
+def _walk(t: Tables, c: Cols, job: ColumnElement[int] | None) -> bounded.Walk:
+    """The failed rows, all or of a job."""
+    if job is None:
+        return bounded.failed(t, c)
+    (walk,) = bounded.of_job(t, c, job, {State.FAILED, State.DEAD})
+    return walk
+
+
+def _failed(t: Tables, by_job: bool) -> sa.Subquery:
     """The newest failed rows: i, t (topic), l (tries left), of the last try p (fingerprint), x
     (error) and at, w (if a message waits behind the row: the first one of their object), e (error),
     f (finished), n (failed tries), a (acknowledged)."""
@@ -189,7 +199,7 @@ def _failed(t: Tables) -> sa.Subquery:
         sa.case((bounded.acknowledged(t, c), 1), else_=0).label("a"),
     )
     rows = bindparam("newest", type_=sa.Integer())
-    walk = bounded.failed(t, c)
+    walk = _walk(t, c, bindparam("job", type_=sa.BigInteger()) if by_job else None)
     return walk.query(t, columns, (), end=None, limit=rows, newest=True).subquery("q")
 
 
@@ -221,9 +231,9 @@ def _asked(t: Tables, f: Any, topic: bool, since: bool) -> list[ColumnElement[bo
     return where
 
 
-def _grouped(t: Tables, by_topic: bool, since: bool, bare: bool) -> sa.Select[Any]:
+def _grouped(t: Tables, by_topic: bool, since: bool, by_job: bool, bare: bool) -> sa.Select[Any]:
     """The groups, topic by topic: by the last try; bare: of rows without one by their error."""
-    f = _failed(t).c
+    f = _failed(t, by_job).c
     topic: list[Any] = [f.t] if t.has("topic") else []
     key: list[Any] = [f.p] if not bare else [f.e] if t.has("last_error") else []
     at = f.f if bare else f.at

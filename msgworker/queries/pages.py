@@ -54,8 +54,12 @@ def page(
     if not bounded.walks(t, t.cols(), wanted):
         return Found()
     if wanted.fingerprint is not None:
-        found = _group(conn, t, wanted, newest, limit, after)
-    elif wanted.words == (State.DONE,) and newest and wanted.job is None:
+        at = None if after is None else cursor_place(after, int)[0]
+        found = of_group(conn, t, wanted, newest=newest, limit=limit, after=at)
+        if found.next_after is not None:
+            found.next_after = cursor_text([found.next_after])
+        return found
+    if wanted.words == (State.DONE,) and newest and wanted.job is None:
         found = _done(conn, t, wanted, limit, after)
     else:
         found = _chain(conn, t, wanted, newest, limit, after)
@@ -193,14 +197,20 @@ def _lowest_open(conn: Connection, t: Tables) -> int | None:
     return bounded.walks(t, t.cols(), Filter((State.NEW,)))[0].end(conn, t, rows=1)
 
 
-def _group(
-    conn: Connection, t: Tables, wanted: Filter, newest: bool, limit: int, after: str | None
+def of_group(
+    conn: Connection,
+    t: Tables,
+    wanted: Filter,
+    *,
+    newest: bool = False,
+    limit: int = 50,
+    after: int | None = None,
 ) -> Found[MessageInfo]:
-    """The failed messages of a group: by the last try, without one by the last error."""
-    at = None if after is None else cursor_place(after, int)[0]
+    """The failed messages of a group: by the last try, without one by the last error. after,
+    `next_after`: a msg_id."""
     c = t.cols()
     walk, last_try = (
-        bounded.failed(t, c).behind(at, newest=newest),
+        bounded.failed(t, c).behind(after, newest=newest),
         last_of(t, c.msg_id, "fingerprint"),
     )
     last = walk.end(conn, t, rows=GROUP_WALK, newest=newest)
@@ -219,8 +229,7 @@ def _group(
         if len(ids) == limit:
             break
     infos = messages.by_ids(conn, t, ids)
-    rows = [infos[i] for i in ids if i in infos]
+    rows = messages.with_past(conn, t, [infos[i] for i in ids if i in infos])
     if len(ids) == limit:
-        return Found(rows, next_after=cursor_text([ids[-1]]))
-    following = None if last is None else cursor_text([int(last)])
-    return Found(rows, complete=last is None, next_after=following)
+        return Found(rows, next_after=ids[-1])
+    return Found(rows, complete=last is None, next_after=last)

@@ -498,7 +498,7 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     words = set(wanted.words)
 
     if wanted.job is not None:
-        return _of_job(t, c, wanted.job, words)
+        return of_job(t, c, an_id(wanted.job), words)
     if wanted.object_id is not None and not words & {State.DONE, State.UNKNOWN}:
         opened = Walk("object", (same_object(t, c, wanted.object_id),), c.msg_id)
         if words == {State.DEAD}:
@@ -516,8 +516,8 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     return found if c.available_at is None else [*found, waiting(t, c)]
 
 
-def _of_job(t: Tables, c: Cols, job: int, words: set[State]) -> list[Walk]:
-    """The messages of a job, a walk for each status."""
+def of_job(t: Tables, c: Cols, job: ColumnElement[int], words: set[State]) -> list[Walk]:
+    """The messages of a job, a walk for each status. Raises ConfigError without its index."""
     assert c.job_id is not None
     if not by_job(t):
         raise ConfigError(
@@ -529,7 +529,7 @@ def _of_job(t: Tables, c: Cols, job: int, words: set[State]) -> list[Walk]:
     return [
         Walk(
             JOB,
-            (*t.is_message(c), c.job_id == an_id(job), job_status(t, c) == lit(status)),
+            (*t.is_message(c), c.job_id == job, job_status(t, c) == lit(status)),
             c.msg_id,
         )
         for status in statuses

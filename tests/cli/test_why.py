@@ -62,6 +62,14 @@ def test_failures_shows_groups_and_an_empty_table_says_so(crm: Cli, folder: Path
     (group,) = found["failures"]
     assert (group["count"], group["dead"], group["sample_id"]) == (3, 3, ids[-1])
     assert found["complete"] is True
+    listed = crm("list", "--group", group["fingerprint"], "--limit", "2", *AT, "--json")
+    page = json.loads(listed.stdout)
+    assert ([one["msg_id"] for one in page["messages"]], page["next_after"]) == (ids[:2], ids[1])
+    assert crm("list", "--group", "0" * 16, *AT).exit_code == 5
+    (topic,) = group["topics"]
+    assert "ValueError: x" in crm("failures", "--topic", topic, *AT).stdout
+    assert "by these filters" in crm("failures", "--topic", "another", *AT).stdout
+    assert "by these filters" in crm("failures", "--job", "99", *AT).stdout
 
 
 def test_lanes_shows_heads(crm: Cli) -> None:

@@ -293,6 +293,43 @@ def test_a_group_says_what_holds_for_all_of_it(app, tried, names, error, example
     assert group.varies == ("#" in error)
 
 
+def test_failures_of_a_job_are_its_own(app):
+    failing(app)
+    with app.engine.begin() as conn:
+        job = app.job("month end", conn=conn)
+        app.send_many(conn, "t", [({"n": n}, f"o{n}") for n in range(3)], job=job)
+    (other,) = send(app, "x")
+    app.drain(linger=5)
+    assert [one.dead for one in app.ops.failures()] == [4]
+    (group,) = app.ops.failures(job=job.job_id, topic="t")
+    assert (group.dead, group.sample_id < other) == (3, True)
+    assert list(app.ops.failures(job=job.job_id, topic="u")) == []
+    none = app.ops.failures(job=4711)
+    assert (list(none), none.complete) == ([], True)
+    with app.engine.connect() as conn:
+        found = failures.failures(conn, app.tables, job=job.job_id, newest=2)
+    assert (sum(one.count for one in found), found.complete) == (2, False)
+    for wrong in (0, "1", True):
+        with pytest.raises(ConfigError, match="job"):
+            app.ops.failures(job=wrong)
+
+
+def test_a_group_is_found_in_pages_lowest_id_first(app):
+    failing(app)
+    ids = send(app, *"abcde")
+    send(app, "x", topic="u")
+    failing(app, "another thing", topic="u")
+    app.drain(linger=5)
+    first, _ = app.ops.failures()
+    page = app.ops.find(fingerprint=first.fingerprint, limit=2)
+    assert ([one.msg_id for one in page], page.next_after) == (ids[:2], ids[1])
+    page = app.ops.find(fingerprint=first.fingerprint, after=page.next_after)
+    assert ([one.msg_id for one in page], page.next_after, page.complete) == (ids[2:], None, True)
+    assert list(app.ops.find(fingerprint=first.fingerprint, topic="u")) == []
+    with pytest.raises(ConfigError, match="in no group of failures"):
+        app.ops.find(fingerprint=first.fingerprint, status="new")
+
+
 def test_failures_tell_how_many_objects_wait_behind(app, table):
     ids = send(app, "a", "a", "b", "c")
     flagged(app, ids[0], ids[2], ids[3], me=ME)

@@ -81,10 +81,11 @@ async def get_sizes(call: Call) -> Sizes:
 
 
 class Groups(calling.Paging):
-    """topic, since: only failures of this topic, and since this instant."""
+    """topic, since, job: only failures of this topic, since this instant, and of this job."""
 
     topic: calling.Topic | None = None
     since: Instant | None = None
+    job: calling.JobIdText | None = None
 
 
 class Lanes(calling.Paging):

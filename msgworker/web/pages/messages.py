@@ -254,10 +254,10 @@ too."""
 
 
 async def _groups(site: Site, request: Request, rows: int) -> tuple[Chosen, Found[Failures]]:
-    given = {k: v for k, v in request.query_params.items() if k in ("topic", "since")}
+    given = {k: v for k, v in request.query_params.items() if k in ("topic", "since", "job")}
     chosen = Chosen.of(given)
-    since, topic = chosen.instant(), chosen.topic or None
-    return chosen, await site.ask(site.ops.failures, topic=topic, since=since, limit=rows)
+    asked = {name: chosen.asked[name] for name in ("topic", "since", "job") if name in chosen.asked}
+    return chosen, await site.ask(site.ops.failures, **asked, limit=rows)
 
 
 async def failures(request: Request) -> Response:
@@ -272,7 +272,7 @@ async def failures(request: Request) -> Response:
             "rows": found,
             "topics": [one.topic for one in overview.topics][:CSV_ROWS],
             "spans": list(SPANS),
-            "limits": {k: v for k, v in chosen.fixed.query.items() if k == "topic"},
+            "limits": {k: v for k, v in chosen.fixed.query.items() if k in ("topic", "job")},
         }
 
     return await site.live(request, "failures.html", values)
