@@ -57,6 +57,7 @@ from msgworker.store.rows import Row
 from msgworker.store.settle import Share, settle_batch
 from msgworker.store.shards import Place
 from msgworker.table import Tables
+from msgworker.table.indexes import by_job
 from msgworker.table.tables import takes_keys
 from tests.oracle_driver import Log
 
@@ -296,6 +297,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         failed = (State.FAILED, State.DEAD)
         group = Filter(failed, fingerprint="a" * 16, **filters_of(t, topic="t"))
         yield pages.page, {"wanted": group, "newest": newest, "after": cursor_text([1])}
+        yield pages.of_group, {"wanted": group, "newest": newest, "after": 1}
     some = log.rows
     log.rows = {"min(w.i)": [(None, 0)], "min(m.i)": [(None, 0)], "AND (": [("o", "o")]} | some
     yield lanes.place, {"msg_id": 1}
@@ -306,6 +308,8 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     small = cursor_text([1, "a"])
     narrower = filters_of(t, topic="t", since=datetime.now(UTC))
     yield failures.failures, narrower | {"after": small}
+    if by_job(t):
+        yield failures.failures, {"job": 1}
     some = log.rows
     log.rows = {"GROUP BY e.o": [(1, "o", 2)], "u.p": []} | some
     yield lanes.by_object, {}

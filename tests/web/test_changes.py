@@ -343,6 +343,10 @@ def test_the_page_of_a_job_says_what_holds_it_and_offers_the_way_out(
         edit(sqlite_app, msg_id, status=-1, error_try_times=3, last_error="ValueError: no")
     found = shows("waits", "it waits for 2 dead messages", "Cancel…", but="Pause…")
     assert "it waits for 2 dead" in ann.get("/jobs").main
+    failed = ann.get(found.link("its failures"))
+    assert "ValueError: no" in failed.main
+    assert f"job={job.job_id}" in failed.link("Rerun…")
+    assert "Nothing has failed by these filters" in ann.get("/failures?job=4711").main
     for way in ("Rerun its dead messages…", "Discard its dead messages…"):
         assert "2 messages" in ann.get(found.link(way)).main
     edit(sqlite_app, two, status=2)
