@@ -884,6 +884,12 @@ WHERE coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND msgworker_messag
     msgworker_message_1.mw_job_status = -1
  LIMIT 10000) AS d;
 
+-- awaited: How many of these an open job waits for (on_dead="wait"), and others do not
+SELECT 1
+FROM msgworker_job
+WHERE msgworker_job.job_id = %s AND msgworker_job.table_name = %s AND msgworker_job.completed_at IS NULL AND
+    msgworker_job.cancelled_at IS NULL AND msgworker_job.on_dead = 'wait';
+
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
 -- undealt: Messages without an instance type that may be claimed, oldest first

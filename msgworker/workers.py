@@ -50,6 +50,7 @@ class Reports:
             stopped=any(one.stopped for one in reports),
             refused=sum(one.refused for one in reports),
             lease_seconds=max(leases, default=None),
+            dead_awaited=sum(one.dead_awaited for one in reports),
         )
 
     @property

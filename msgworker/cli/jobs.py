@@ -32,8 +32,8 @@ from msgworker.config import nearest
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.queries.explain import Waits
-from msgworker.queries.jobs import Hold, JobInfo, JobState, many
-from msgworker.store.bounded import Capped
+from msgworker.queries.jobs import Hold, JobInfo, JobState
+from msgworker.store.bounded import Capped, many
 
 ACTIONS = ("show", "seal", "pause", "resume", "cancel")
 COLUMNS = (

@@ -194,8 +194,9 @@ def drain(
     """Handle messages until none is due now or soon; print what was done.
 
     Ends with 0 if all went well, 1 if messages became dead or are left that no instance will
-    handle, 3 if the database was lost, 6 if messages wait for their retry, for a limit, for others
-    that are not of the job, or for the lease of a silent instance to end: run again.
+    handle, or the job waits for dead ones, 3 if the database was lost, 6 if messages wait for their
+    retry, for a limit, for others that are not of the job, or for the lease of a silent instance to
+    end: run again.
     """
     ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
     if job is not None:

@@ -33,6 +33,7 @@ from msgworker.processlock import ProcessLock
 from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left, left
 from msgworker.store import pauses
+from msgworker.store.bounded import many
 from msgworker.store.pauses import HELD, holding
 from msgworker.table import Slice
 
@@ -85,6 +86,7 @@ class Report:
     stopped: it ended by its time limit or a stop, not because nothing was due.
     undone: how many messages that it may handle were due when it ended and could not be claimed;
     later ones are in `left` only.
+    dead_awaited: of a drain of a job, the dead messages that it waits for (on_dead="wait").
     """
 
     done: int = 0
@@ -102,11 +104,12 @@ class Report:
     refused: int = 0
     lease_seconds: float | None = None
     undone: int = 0
+    dead_awaited: int = 0
 
     @property
     def exit_code(self) -> int:
         """3 database lost. 1 some became dead or were refused, or messages are left that no
-        instance will handle: "nobody", "no handler", "dead", what is `undone`, and
+        instance will handle: "nobody", "no handler", "dead", what is `undone`, `dead_awaited`, and
         "due" if the drain was stopped. 6 messages wait for their retry, for a limit of their topic,
         for messages of other jobs, or for the lease of a silent instance: run again. 0 otherwise;
         "later", "elsewhere", "paused", "other topics" or "other slices" may be left."""
@@ -116,6 +119,7 @@ class Report:
             self.failed
             or self.refused
             or self.undone
+            or self.dead_awaited
             or any(self.left_by.get(waits) for waits in STUCK)
         ):
             return ExitCode.REFUSED
@@ -137,6 +141,7 @@ class Report:
     @property
     def _why(self) -> str:
         parts = [self._part(Waits(name), count) for name, count in self.left_by.items()]
+        parts += [f"its job waits for dead ones: {self.dead_awaited}"] if self.dead_awaited else []
         some = "at least " if sum(self.left_by.values()) < self.left else ""
         return f" ({some}{'; '.join(parts)})" if parts else ""
 
@@ -162,6 +167,7 @@ class Report:
             # Otherwise they were fixed or removed since the database refused them.
             refused=self.refused if found.by.get(Waits.DUE) else 0,
             undone=min(self.undone, found.by.get(Waits.DUE, 0)),
+            dead_awaited=found.dead_awaited.count if found.dead_awaited else 0,
         )
 
 
@@ -229,7 +235,8 @@ def _left(instance: Instance, within: Slice | None) -> Left:
 
 
 def complaints(report: Report, found: Left) -> Iterator[str]:
-    """One line for each reason of messages left that changes the exit code; of a job for each."""
+    """One line for each reason of messages left that changes the exit code; of a job for each,
+    and for the dead ones that it waits for."""
     for waits, count in found.by.items():
         say = _SAYS.get(waits) or (None if found.job is None else _OF_A_JOB.get(waits))
         if waits is Waits.DUE and not report.stopped:
@@ -245,6 +252,12 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
         if one.beside:
             text += f"; {one.beside}"
         yield f"{plural(count, 'message')} left {text}"
+    if found.dead_awaited and found.dead_awaited.count and not found.by.get(Waits.DEAD):
+        yield (
+            f"job {found.job} waits for {many(found.dead_awaited, 'dead message')}: `msgworker "
+            f"rerun --job {found.job}` tries again, `msgworker discard --job {found.job} --status "
+            "dead --reason ...` gives up"
+        )
 
 
 _SAYS = {

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.counted import plural, span
+from msgworker.counted import span
 from msgworker.db import now, real_instant, seconds_since
 from msgworker.payload import shown
 from msgworker.queries import remaining
 from msgworker.queries.explain import Waits, World
 from msgworker.queries.remaining import OfJob
 from msgworker.store import jobs, pauses
-from msgworker.store.bounded import Capped, Found
+from msgworker.store.bounded import Capped, Found, many
 from msgworker.table import JOB_TABLE, Tables
 
 COUNTED = 1_000_000
@@ -362,11 +362,6 @@ def _hold(one: OfJob, more: bool) -> Hold:
     }.get(one.waits, f"{wait}: {one.text}")
     topic = None if one.topic == pauses.HELD else one.topic
     return Hold(one.waits, count, text, one.msg_id, one.here, topic)
-
-
-def many(count: Capped, thing: str) -> str:
-    """ "1 dead message", "10,000+ dead messages"."""
-    return f"{count} {thing}s" if count.more else plural(count.count, thing)
 
 
 def _state(row: Any, *, holds: Sequence[Hold], left: int, goes_on: bool) -> JobState:

@@ -24,6 +24,7 @@ from msgworker.queries.explain import (
 )
 from msgworker.queries.instances import InstanceInfo, Life, why_not
 from msgworker.store import jobs, pauses
+from msgworker.store.bounded import Capped
 from msgworker.store.recover import undated
 from msgworker.table import JOB, Cols, Tables
 from msgworker.table.indexes import job_msg_id
@@ -54,7 +55,8 @@ class Left:
     only a part of very many was looked at. due_heads: how many of those that are due have none of
     their object before them. next_seconds: until the first retry, or the first other
     instant if no retry waits. holders: the other instances that have messages and whose lease has
-    not ended, the first to end first. job: whose messages alone were counted."""
+    not ended, the first to end first. job: whose messages alone were counted; dead_awaited: the
+    dead ones that it waits for (on_dead="wait")."""
 
     total: int = 0
     by: dict[Waits, int] = field(default_factory=dict)
@@ -63,6 +65,7 @@ class Left:
     next_seconds: float | None = None
     holders: tuple[InstanceInfo, ...] = ()
     job: int | None = None
+    dead_awaited: Capped | None = None
 
     @property
     def lease_seconds(self) -> float | None:
@@ -74,8 +77,9 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     """Count what is unfinished, by reason. Where nothing is, it costs one query. t: see
     `pauses.holding`."""
     total = messages.unfinished(conn, t) if asked.job is None else _of_job(conn, t, asked.job)
+    awaited = None if asked.job is None else jobs.awaited(conn, t, asked.job)
     if total == 0:
-        return Left()
+        return Left(job=asked.job, dead_awaited=awaited)
     world = World.read(conn, t, asked)
     cut = total > most
     role = None if asked.within is None else asked.within.role
@@ -115,6 +119,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
         holders=tuple(sorted(holders.values(), key=lambda one: one.left_seconds or 0.0)),
         job=asked.job,
+        dead_awaited=awaited,
     )
 
 

@@ -389,6 +389,19 @@ def given_up(conn: Connection, t: Tables, job_id: int) -> Capped:
     return Capped(int(looked or 0) - int(by_hand or 0), looked == DEAD_LOOKED_AT)
 
 
+def awaited(conn: Connection, t: Tables, job_id: int) -> Capped:
+    """How many of these an open job waits for (on_dead="wait"), and others do not."""
+
+    def build() -> sa.Select[Any]:
+        c = JOB_TABLE.of(t).c
+        is_open = (c.completed_at.is_(None), c.cancelled_at.is_(None))
+        return sa.select(ONE).where(*_this(t), *is_open, c.on_dead == text_lit(WAIT))
+
+    given = {"mw_job": job_id} | _of(t)
+    waits = conn.execute(t.built("job_awaits", build), given).first() is not None
+    return given_up(conn, t, job_id) if waits else Capped(0)
+
+
 def _count_of(query: sa.Select[Any], most: int) -> Any:
     inner = query.limit(sa.literal_column(str(most))).subquery()
     return sa.select(sa.func.count()).select_from(inner).scalar_subquery()

@@ -330,6 +330,24 @@ def test_a_drain_of_a_job(crm: Cli, folder: Path) -> None:
         assert says in done.stderr
 
 
+def test_a_drain_of_a_job_that_waits_for_dead_messages_ends_with_1(crm: Cli, folder: Path) -> None:
+    job = str(opened(folder))
+    ended(folder, -1)
+    args = ("drain", "crm:app", "--job", job, "--linger", "0", "--quiet")
+    sql(folder, "UPDATE msgworker_job SET on_dead = 'wait'")
+    for more in ((), ("--processes", "2")):
+        done = crm(*args, *more)
+        assert done.exit_code == 1
+        assert f"job {job} waits for 3 dead messages: `msgworker rerun --job {job}`" in done.stderr
+        assert "left=0 (its job waits for dead ones: 3) in" in done.stdout
+    told = json.loads(crm(*args, "--json").stdout)
+    assert (told["left"], told["dead_awaited"], told["exit_code"]) == (0, 3, 1)
+    give_up = ("--status", "dead", "--reason", "paid by hand", "--yes")
+    assert crm("discard", "--job", job, *give_up, *AT).exit_code == 0
+    done = crm(*args)
+    assert (done.exit_code, "waits for" in done.stderr) == (0, False)
+
+
 def test_what_is_asked_wrongly(crm: Cli) -> None:
     crm("init-db", *AT)
     for args, says in (

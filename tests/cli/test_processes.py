@@ -149,6 +149,7 @@ def test_drain_sums_what_was_done(app: App, start: Callable[..., Program], proce
     assert child.returncode == report["exit_code"] == 1
     keys = {"done", "failed", "retried", "released", "left", "seconds", "skipped"}
     keys |= {"waiting", "left_by", "next_seconds", "lease_seconds", "stopped", "refused", "undone"}
+    keys.add("dead_awaited")
     assert set(report) == keys | {"database_lost", "exit_code"}
     assert (report["done"], report["failed"], report["left"]) == (200, 3, 0)
 

@@ -243,6 +243,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         yield jobs.counts, {"job_id": 1, "most": 5, "done": False}
         log.rows = {"count(*)": [(1, 1)]}
         yield jobs.given_up, {"job_id": 1}
+        yield jobs.awaited, {"job_id": 1}
         log.rows = {}
         part = {"job_id": 1, "world": explain.World(), "most": 4}
         yield remaining.of_job, part | {"retries": True}
