@@ -13,6 +13,11 @@ def plural(count: int, thing: str, verb: str = "", verbs: str = "") -> str:
     return f"{count:,} {thing}s {verbs}".rstrip()
 
 
+def many(count: object, thing: str) -> str:
+    """ "1 dead message", "10,000+ dead messages"; count: also "10,000+"."""
+    return f"1 {thing}" if str(count) == "1" else f"{count} {thing}s"
+
+
 IDS_SHOWN = 5
 
 

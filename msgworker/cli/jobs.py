@@ -29,11 +29,11 @@ from msgworker.cli.output import (
 )
 from msgworker.cli.rerun import as_json_of, print_result
 from msgworker.config import nearest
-from msgworker.counted import plural
+from msgworker.counted import many, plural
 from msgworker.errors import ConfigError
 from msgworker.queries.explain import Waits
 from msgworker.queries.jobs import Hold, JobInfo, JobState
-from msgworker.store.bounded import Capped, many
+from msgworker.store.bounded import Capped
 
 ACTIONS = ("show", "seal", "pause", "resume", "cancel")
 COLUMNS = (

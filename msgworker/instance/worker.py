@@ -33,7 +33,6 @@ from msgworker.processlock import ProcessLock
 from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left, left
 from msgworker.store import pauses
-from msgworker.store.bounded import many
 from msgworker.store.pauses import HELD, holding
 from msgworker.table import Slice
 
@@ -115,13 +114,8 @@ class Report:
         "later", "elsewhere", "paused", "other topics" or "other slices" may be left."""
         if self.database_lost:
             return ExitCode.UNREACHABLE
-        if (
-            self.failed
-            or self.refused
-            or self.undone
-            or self.dead_awaited
-            or any(self.left_by.get(waits) for waits in STUCK)
-        ):
+        stuck = any(self.left_by.get(waits) for waits in STUCK)
+        if self.failed or self.refused or self.undone or self.dead_awaited or stuck:
             return ExitCode.REFUSED
         if self.stopped and self.left_by.get(Waits.DUE):
             return ExitCode.REFUSED
@@ -252,12 +246,7 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
         if one.beside:
             text += f"; {one.beside}"
         yield f"{plural(count, 'message')} left {text}"
-    if found.dead_awaited and found.dead_awaited.count and not found.by.get(Waits.DEAD):
-        yield (
-            f"job {found.job} waits for {many(found.dead_awaited, 'dead message')}: `msgworker "
-            f"rerun --job {found.job}` tries again, `msgworker discard --job {found.job} --status "
-            "dead --reason ...` gives up"
-        )
+    yield from found.job_waits
 
 
 _SAYS = {

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.counted import span
+from msgworker.counted import many, span
 from msgworker.db import now, real_instant, seconds_since
 from msgworker.payload import shown
 from msgworker.queries import remaining
 from msgworker.queries.explain import Waits, World
 from msgworker.queries.remaining import OfJob
 from msgworker.store import jobs, pauses
-from msgworker.store.bounded import Capped, Found, many
+from msgworker.store.bounded import Capped, Found
 from msgworker.table import JOB_TABLE, Tables
 
 COUNTED = 1_000_000

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam
 
+from msgworker.counted import many
 from msgworker.db import beginning, bytewise, fetch, real_instant, seconds_since
 from msgworker.message import State, Status, topic_of
 from msgworker.payload import shown
@@ -66,6 +67,15 @@ class Left:
     holders: tuple[InstanceInfo, ...] = ()
     job: int | None = None
     dead_awaited: Capped | None = None
+
+    @property
+    def job_waits(self) -> list[str]:
+        """What to do about dead messages that the job waits for, if no dead one is in `by`."""
+        if self.dead_awaited is None or not self.dead_awaited.count or self.by.get(Waits.DEAD):
+            return []
+        text = f"job {self.job} waits for {many(self.dead_awaited, 'dead message')}: `msgworker "
+        text += f"rerun --job {self.job}` tries them again, `msgworker discard --job {self.job} "
+        return [f"{text}--status dead --reason ...` gives them up"]
 
     @property
     def lease_seconds(self) -> float | None:

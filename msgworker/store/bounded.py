@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.counted import plural
 from msgworker.db import UtcDateTime, beginning, holds_text, real_instant, same_text, utc_of
 from msgworker.errors import ConfigError
 from msgworker.message import DEFAULT_TOPIC, State, Status, ends_at
@@ -81,11 +80,6 @@ class Capped:
     def __add__(self, other: Capped) -> Capped:
         total = self.count + other.count
         return Capped(total, self.more or other.more, self.about or other.about)
-
-
-def many(count: Capped, thing: str) -> str:
-    """ "1 dead message", "10,000+ dead messages"."""
-    return f"{count} {thing}s" if count.more else plural(count.count, thing)
 
 
 def cursor_text(place: list[Any]) -> str:
