@@ -145,6 +145,8 @@ def _text(raw: bytes, place: str) -> str:
 @click.option("--priority", type=int, metavar="N", help="Its new priority.")
 @click.option("--seen", metavar="HEX", help="Only if it is as a dry run has seen it.")
 @click.option("--rerun", "again", is_flag=True, help="A dead one: rerun it then.")
+@click.option("--force", is_flag=True, help="With --rerun: also out of order, as of rerun.")
+@click.option("--with-successors", is_flag=True, help="With --rerun: as of rerun.")
 @audited
 @on_table
 def edit(
@@ -157,6 +159,8 @@ def edit(
     priority: int | None,
     seen: str | None,
     again: bool,
+    force: bool,
+    with_successors: bool,
     as_json: bool,
     **given: Any,
 ) -> int:
@@ -169,6 +173,8 @@ def edit(
     dry_run = how.pop("dry_run")
     if not dry_run and not (how["reason"] or "").strip():
         raise Usage("--reason is required; it is kept in the audit")
+    if not again and (force or with_successors):
+        raise Usage(f"--{'force' if force else 'with-successors'} is for --rerun; give that too")
     wanted: dict[str, Any] = {"topic": topic, "priority": priority}
     if payload is not None:
         wanted["payload"] = _decoded(payload)
@@ -188,7 +194,8 @@ def edit(
     if not dry_run and done:
         done = app.ops.edit(number, **wanted, seen=done.seen, **how)
     reruns = again and not dry_run and bool(done)
-    rerun = app.ops.rerun(number, **how) if reruns else None
+    order = {"force": force, "with_successors": with_successors}
+    rerun = app.ops.rerun(number, **order, **how) if reruns else None
     if as_json:
         found = as_json_of(done, "edited")
         found.pop("sample", None)

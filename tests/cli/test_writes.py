@@ -452,6 +452,8 @@ def test_edit_says_what_it_was_in_json(crm: Cli, folder: Path) -> None:
         ("--priority", "-1"),
         ("--topic", "u", "--seen", "x"),
         ("--topic", "u", "--rerun"),
+        ("--topic", "u", "--force"),
+        ("--topic", "u", "--with-successors"),
     ],
     ids=str,
 )
@@ -481,6 +483,17 @@ def test_edit_advises_no_option_that_it_has_not(crm: Cli, folder: Path) -> None:
     done = crm("edit", early, "--priority", 1, "--rerun", "--reason", "r", *AT)
     assert done.exit_code == 5
     assert f"`msgworker rerun {early} --force` runs it nevertheless" in done.stderr
+    done = crm("edit", early, "--priority", 2, "--rerun", "--force", "--reason", "r", *AT)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"edited message {early}, rerun 1")
+    assert states(folder) == [0, 2]
+
+
+def test_edit_and_rerun_with_successors(crm: Cli, folder: Path) -> None:
+    early, _, _ = dead(crm, folder, 3)
+    sql(folder, "UPDATE msgworker_message SET object_id = 'o'")
+    given = ("edit", early, "--priority", 1, "--rerun", "--with-successors", "--reason", "r", *AT)
+    assert crm(*given).stdout.splitlines()[-1] == f"edited message {early}, rerun 3"
+    assert states(folder) == [0, 0, 0]
 
 
 # ---------------------------------------------------------------- acknowledge
