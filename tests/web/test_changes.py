@@ -83,6 +83,14 @@ def test_what_is_done_about_the_order_is_chosen_first(
     assert _states(sqlite_app, ids) == after
 
 
+def test_a_page_with_nothing_to_rerun_says_what_was_skipped(sqlite_app: App, ann: Browser) -> None:
+    first, _ = put(sqlite_app, ("c", FAILED), ("c", DONE))
+    page = _change(ann, "rerun", ids=first)
+    assert "There is nothing to rerun: 1 message was skipped, for the reason above." in page.main
+    page = _change(ann, "rerun", topic="nobody")
+    assert "There is nothing to rerun." in page.main
+
+
 @pytest.mark.parametrize(
     ("kind", "states"),
     [
