@@ -194,7 +194,7 @@ def edit(
     if not dry_run and done:
         done = app.ops.edit(number, **wanted, seen=done.seen, **how)
     reruns = again and not dry_run and bool(done)
-    order = {"force": force, "with_successors": with_successors}
+    order: dict[str, Any] = {"force": force, "with_successors": with_successors}
     rerun = app.ops.rerun(number, **order, **how) if reruns else None
     if as_json:
         found = as_json_of(done, "edited")
