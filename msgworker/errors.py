@@ -64,7 +64,7 @@ class ExitCode(enum.IntEnum):
     RETRIES = (
         6,
         "messages wait for their retry, a limit, others of their object that are not of the job, "
-        "or the lease of a silent instance to end: run again",
+        "or the lease of a silent instance to end: run again; or a watch has reached --time-limit",
     )
     OUR_FAULT = 70, "an error of msgworker itself; please report it with the output of --debug"
     OUTPUT = (

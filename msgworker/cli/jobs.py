@@ -28,9 +28,9 @@ from msgworker.cli.output import (
     when,
 )
 from msgworker.cli.rerun import as_json_of, print_result
-from msgworker.config import nearest
+from msgworker.config import SETTINGS, nearest
 from msgworker.counted import many, plural
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, ExitCode
 from msgworker.queries.explain import Waits
 from msgworker.queries.jobs import Hold, JobInfo, JobState
 from msgworker.store.bounded import Capped
@@ -61,6 +61,7 @@ NOTE_SECONDS = 10.0
 @limited(50)
 @click.option("--after", metavar="ID", help="Older than this one: the next page.")
 @click.option("--watch", is_flag=True, help="With show: print how far it is until it is over.")
+@click.option("--time-limit", metavar="TIME", help="With --watch: end with 6 after this time.")
 @writes
 @on_table
 def jobs(
@@ -72,6 +73,7 @@ def jobs(
     limit: int,
     after: str | None,
     watch: bool,
+    time_limit: str | None,
     as_json: bool,
     **given: Any,
 ) -> int:
@@ -82,7 +84,7 @@ def jobs(
     its message is sent: dead messages count as ended, but a job that was opened with on_dead="wait"
     waits until they are rerun or discarded. --watch ends when it
     has completed and nothing of it is unfinished; its exit code is 1 if messages of it are dead
-    then.
+    then, and 6 if --time-limit has ended it before.
     """
     how = said(given)
     if action is not None and action not in ACTIONS:
@@ -95,6 +97,9 @@ def jobs(
         raise Usage(f"name the job by its id: msgworker jobs {action} ID")
     if watch and action != "show":
         raise Usage("--watch is for one job: msgworker jobs show ID --watch")
+    if time_limit is not None and not watch:
+        raise Usage("--time-limit is for --watch: msgworker jobs show ID --watch")
+    limit_seconds = SETTINGS["time_limit"].read(time_limit, "--time-limit") if time_limit else None
     if action in (None, "show") and any(how.values()):
         raise Usage(f"what is to be done? {', '.join(ACTIONS[1:])}, and the id of a job")
     if action == "cancel" and not how["dry_run"] and not (how["reason"] or "").strip():
@@ -105,7 +110,7 @@ def jobs(
         return _list(app, as_json, is_open=is_open or None, limit=limit, after=last)
     job_id = message_id(job)
     if action == "show":
-        return _show(app, job_id, as_json=as_json, watch=watch)
+        return _show(app, job_id, as_json=as_json, watch=watch, seconds=limit_seconds)
     yes = how.pop("yes")
     if action == "cancel":
         return _cancel(app, job_id, as_json, yes=yes, **how)
@@ -151,13 +156,15 @@ def _known(app: App, job_id: int) -> JobInfo:
     return found
 
 
-def _show(app: App, job_id: int, *, as_json: bool, watch: bool) -> int:
-    found = _watched(app, job_id) if watch else _known(app, job_id)
+def _show(app: App, job_id: int, *, as_json: bool, watch: bool, seconds: float | None) -> int:
+    found = _watched(app, job_id, seconds) if watch else _known(app, job_id)
     if as_json:
         print_json(as_dict(found))
     else:
         for line in _lines(found, blocks=app.table.on_dead == "block"):
             print_text(line, rest="    ")
+    if watch and not _is_over(found):
+        return ExitCode.RETRIES
     return int(watch and found.dead.count > 0)
 
 
@@ -166,13 +173,15 @@ def _is_over(one: JobInfo) -> bool:
     return one.completed_at is not None and not one.unfinished.count
 
 
-def _watched(app: App, job_id: int) -> JobInfo:
-    """The job once it is over; until then its progress, with the rate of the last seconds."""
-    line, noted_at, before = screen(), -NOTE_SECONDS, None
+def _watched(app: App, job_id: int, limit: float | None) -> JobInfo:
+    """The job once it is over, or after so many seconds; until then its progress, with the rate of
+    the last seconds: without a terminal only when it has changed."""
+    line, noted_at, noted, before = screen(), -NOTE_SECONDS, "", None
+    until = None if limit is None else monotonic() + limit
     try:
         while True:
             found, now = _known(app, job_id), monotonic()
-            if _is_over(found):
+            if _is_over(found) or (until is not None and now >= until):
                 return found
             before = before or (now, found.ended.count)
             seconds, rate = now - before[0], found.rate
@@ -183,10 +192,10 @@ def _watched(app: App, job_id: int) -> JobInfo:
             text = f"job {job_id}: {progress(found, rate)}"
             if line.is_terminal:
                 line.status(text)
-            elif now - noted_at >= NOTE_SECONDS:
-                noted_at = now
+            elif now - noted_at >= NOTE_SECONDS and text != noted:
+                noted_at, noted = now, text
                 note(text)
-            sleep(WATCH_SECONDS)
+            sleep(WATCH_SECONDS if until is None else min(WATCH_SECONDS, max(0.0, until - now)))
     finally:
         line.status("")
 
@@ -198,9 +207,12 @@ def progress(one: JobInfo, rate: float | None) -> str:
     parts = [f"[{bar}] {one.percent} %", f"{one.ended} of {one.total}"]
     if one.dead.count:
         parts.append(f"{one.dead} dead")
+    if one.retrying.count:
+        have = "has" if str(one.retrying) == "1" else "have"
+        parts.append(f"{one.waiting} waiting, {one.retrying} of them {have} failed")
     if rate and one.rate and one.state in (JobState.OPEN, JobState.RUNNING):
         left = one.unfinished
-        parts.append(f"{rate:,.3g}/s")
+        parts.append(f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s")
         if left.count and not left.more and not one.acts:
             parts.append(f"{age(max(1.0, left.count / rate))} left")
     if one.state is not JobState.RUNNING:

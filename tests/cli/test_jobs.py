@@ -118,6 +118,24 @@ def test_a_watch_waits_for_what_was_rerun(
     assert "0 of 3, completed" in shown.stderr
 
 
+def test_a_watch_ends_at_its_time_limit_and_says_the_same_once(
+    crm: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = str(opened(folder))
+    alive(folder)
+    monkeypatch.setattr(jobs, "NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(jobs, "WATCH_SECONDS", 0.01)
+    sql(folder, "UPDATE msgworker_message SET status = -1, error_try_times = 1 WHERE msg_id = 1")
+    watch = ("jobs", "show", job, "--watch", "--time-limit")
+    done = crm(*watch, "0.5", *AT)
+    assert done.exit_code == 6
+    said = "0 of 3, 3 waiting, 1 of them has failed"
+    assert done.stderr.count(said) == 1
+    assert said in done.stdout
+    assert crm(*watch, "soon", *AT).exit_code == 2
+    assert crm(*watch[:3], "--time-limit", "5", *AT).exit_code == 2
+
+
 def test_each_state_of_a_job_says_what_can_be_done(crm: Cli, folder: Path) -> None:
     job = str(opened(folder))
     pause, cancel = f"msgworker jobs pause {job}", f"msgworker jobs cancel {job} --reason TEXT"
