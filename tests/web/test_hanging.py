@@ -64,7 +64,7 @@ def test_a_dashboard_works_again_as_soon_as_its_database_does(
     proxy.hole()
     begun = time.monotonic()
     assert set(ask_at_once(hanging)) == {503}
-    assert time.monotonic() - begun < 3 * LIMIT + 5
+    assert time.monotonic() - begun < 3 * LIMIT + 15  # on a busy machine
     until(lambda: not hanging.site.threads.busy, "no thread hangs", seconds=20)
     assert "its connection is cut" in caplog.text
     proxy.heal()
