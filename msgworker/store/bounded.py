@@ -18,7 +18,15 @@ from typing import Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.db import UtcDateTime, beginning, holds_text, real_instant, same_text, utc_of
+from msgworker.db import (
+    UtcDateTime,
+    beginning,
+    bytewise,
+    holds_text,
+    real_instant,
+    same_text,
+    utc_of,
+)
 from msgworker.errors import ConfigError
 from msgworker.message import DEFAULT_TOPIC, State, Status, ends_at
 from msgworker.payload import is_text
@@ -363,8 +371,8 @@ def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
     if c.last_error is None:
         return sa.and_(c.status == lit(Status.FAILED), more) if blocks else sa.false()
     text = sa.or_(
-        c.last_error.startswith(DISCARDED, autoescape=True),
-        c.last_error.startswith(CANCELLED, autoescape=True),
+        bytewise(c.last_error).startswith(DISCARDED, autoescape=True),
+        bytewise(c.last_error).startswith(CANCELLED, autoescape=True),
     )
     says = sa.and_(c.last_error.is_not(None), text)
     says = sa.or_(c.last_error.is_(None), text) if blocks else says
@@ -375,7 +383,7 @@ def acknowledged(t: Tables, c: Cols) -> ColumnElement[bool]:
     """Dead, and an operator knows: acknowledged, discarded or cancelled."""
     if c.last_error is None:
         return discarded(t, c)
-    text = c.last_error.startswith(ACKNOWLEDGED, autoescape=True)
+    text = bytewise(c.last_error).startswith(ACKNOWLEDGED, autoescape=True)
     says = sa.and_(c.status == lit(Status.FAILED), c.last_error.is_not(None), text)
     return sa.or_(discarded(t, c), says)
 
