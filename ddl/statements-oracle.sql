@@ -1132,8 +1132,8 @@ WHERE j1.job_id = msgworker_job.job_id AND CASE WHEN (j1.job_id IS NOT NULL) THE
 FROM msgworker_message j2
 WHERE j2.job_id = msgworker_job.job_id AND CASE WHEN (j2.job_id IS NOT NULL) THEN j2.status END = -1 AND
     (coalesce(j2.error_try_times, 0) < 3 OR msgworker_job.on_dead = 'wait' AND msgworker_job.cancelled_at IS
-    NULL AND NOT (j2.status = -1 AND j2.last_error IS NOT NULL AND ((j2.last_error LIKE :last_error_1 || '%'
-    ESCAPE '/') OR (j2.last_error LIKE :last_error_2 || '%' ESCAPE '/'))))))) THEN 0 ELSE 1 END AS anon_1
+    NULL AND NOT (j2.status = -1 AND j2.last_error IS NOT NULL AND ((j2.last_error LIKE :param_2 || '%' ESCAPE
+    '/') OR (j2.last_error LIKE :param_3 || '%' ESCAPE '/'))))))) THEN 0 ELSE 1 END AS anon_1
 FROM msgworker_job
 WHERE msgworker_job.table_name = :mw_table AND msgworker_job.completed_at IS NULL AND msgworker_job.sealed_at
     IS NOT NULL AND msgworker_job.job_id > :mw_after ORDER BY msgworker_job.job_id
@@ -1217,8 +1217,8 @@ WHERE msgworker_message_3.job_id = :mw_job AND CASE WHEN (msgworker_message_3.jo
 SELECT count(*) AS count_1, sum(d.d) AS sum_1
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_1 msgworker_message_job) */ CASE WHEN
     (msgworker_message_1.status = -1 AND msgworker_message_1.last_error IS NOT NULL AND
-    ((msgworker_message_1.last_error LIKE :last_error_1 || '%' ESCAPE '/') OR (msgworker_message_1.last_error
-    LIKE :last_error_2 || '%' ESCAPE '/'))) THEN 1 ELSE 0 END AS d
+    ((msgworker_message_1.last_error LIKE :param_1 || '%' ESCAPE '/') OR (msgworker_message_1.last_error LIKE
+    :param_2 || '%' ESCAPE '/'))) THEN 1 ELSE 0 END AS d
 FROM msgworker_message msgworker_message_1
 WHERE coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND msgworker_message_1.job_id = :mw_job AND CASE
     WHEN (msgworker_message_1.job_id IS NOT NULL) THEN msgworker_message_1.status END = -1

@@ -923,8 +923,9 @@ WHERE j1.job_id = msgworker_job.job_id AND j1.status > 0 AND j1.status < 2
 FROM msgworker_message AS j2
 WHERE j2.job_id = msgworker_job.job_id AND j2.status > -2 AND j2.status < 0 AND (coalesce(j2.error_try_times,
     0) < 3 OR msgworker_job.on_dead = 'wait' AND msgworker_job.cancelled_at IS NULL AND NOT (j2.status = -1
-    AND j2.last_error IS NOT NULL AND ((j2.last_error LIKE %(last_error_1)s::VARCHAR || '%%' ESCAPE '/') OR
-    (j2.last_error LIKE %(last_error_2)s::VARCHAR || '%%' ESCAPE '/'))))
+    AND j2.last_error IS NOT NULL AND (((CAST(j2.last_error AS TEXT) COLLATE "C") LIKE %(param_2)s::VARCHAR ||
+    '%%' ESCAPE '/') OR ((CAST(j2.last_error AS TEXT) COLLATE "C") LIKE %(param_3)s::VARCHAR || '%%' ESCAPE
+    '/'))))
  LIMIT ALL OFFSET 0))) THEN 0 ELSE 1 END AS anon_1
 FROM msgworker_job
 WHERE msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
@@ -1003,9 +1004,9 @@ WHERE msgworker_message_3.job_id = %(mw_job)s::BIGINT AND msgworker_message_3.st
 -- given_up: How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT
 SELECT count(*) AS count_1, sum(d.d) AS sum_1
 FROM (SELECT CASE WHEN (msgworker_message_1.status = -1 AND msgworker_message_1.last_error IS NOT NULL AND
-    ((msgworker_message_1.last_error LIKE %(last_error_1)s::VARCHAR || '%%' ESCAPE '/') OR
-    (msgworker_message_1.last_error LIKE %(last_error_2)s::VARCHAR || '%%' ESCAPE '/'))) THEN 1 ELSE 0 END AS
-    d
+    (((CAST(msgworker_message_1.last_error AS TEXT) COLLATE "C") LIKE %(param_1)s::VARCHAR || '%%' ESCAPE '/')
+    OR ((CAST(msgworker_message_1.last_error AS TEXT) COLLATE "C") LIKE %(param_2)s::VARCHAR || '%%' ESCAPE
+    '/'))) THEN 1 ELSE 0 END AS d
 FROM msgworker_message AS msgworker_message_1
 WHERE coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND msgworker_message_1.job_id =
     %(mw_job)s::BIGINT AND msgworker_message_1.status = -1
