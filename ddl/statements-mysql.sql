@@ -875,15 +875,15 @@ FROM msgworker_message AS msgworker_message_3 FORCE INDEX (msgworker_message_job
 WHERE msgworker_message_3.job_id = %s AND msgworker_message_3.mw_job_status = -1
  LIMIT 100000) AS f) AS g;
 
--- given_up: How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT
+-- given_up: How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT failed ones
 SELECT count(*) AS count_1, sum(d.d) AS sum_1
-FROM (SELECT CASE WHEN (msgworker_message_1.status = -1 AND msgworker_message_1.last_error IS NOT NULL AND
+FROM (SELECT CASE WHEN (coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND NOT
+    (msgworker_message_1.status = -1 AND msgworker_message_1.last_error IS NOT NULL AND
     (((CONVERT(msgworker_message_1.last_error USING utf8mb4) COLLATE utf8mb4_0900_bin) LIKE concat(%s, '%%')
     ESCAPE '/') OR ((CONVERT(msgworker_message_1.last_error USING utf8mb4) COLLATE utf8mb4_0900_bin) LIKE
-    concat(%s, '%%') ESCAPE '/'))) THEN 1 ELSE 0 END AS d
+    concat(%s, '%%') ESCAPE '/')))) THEN 1 ELSE 0 END AS d
 FROM msgworker_message AS msgworker_message_1 FORCE INDEX (msgworker_message_job)
-WHERE coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND msgworker_message_1.job_id = %s AND
-    msgworker_message_1.mw_job_status = -1
+WHERE msgworker_message_1.job_id = %s AND msgworker_message_1.mw_job_status = -1
  LIMIT 10000) AS d;
 
 -- awaited: How many of these an open job waits for (on_dead="wait"), and others do not

@@ -1213,15 +1213,15 @@ WHERE msgworker_message_3.job_id = :mw_job AND CASE WHEN (msgworker_message_3.jo
     msgworker_message_3.status END = -1
  FETCH FIRST 100000 ROWS ONLY) f) g;
 
--- given_up: How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT
+-- given_up: How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT failed ones
 SELECT count(*) AS count_1, sum(d.d) AS sum_1
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_1 msgworker_message_job) */ CASE WHEN
-    (msgworker_message_1.status = -1 AND msgworker_message_1.last_error IS NOT NULL AND
-    ((msgworker_message_1.last_error LIKE :param_1 || '%' ESCAPE '/') OR (msgworker_message_1.last_error LIKE
-    :param_2 || '%' ESCAPE '/'))) THEN 1 ELSE 0 END AS d
+    (coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND NOT (msgworker_message_1.status = -1 AND
+    msgworker_message_1.last_error IS NOT NULL AND ((msgworker_message_1.last_error LIKE :param_1 || '%'
+    ESCAPE '/') OR (msgworker_message_1.last_error LIKE :param_2 || '%' ESCAPE '/')))) THEN 1 ELSE 0 END AS d
 FROM msgworker_message msgworker_message_1
-WHERE coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND msgworker_message_1.job_id = :mw_job AND CASE
-    WHEN (msgworker_message_1.job_id IS NOT NULL) THEN msgworker_message_1.status END = -1
+WHERE msgworker_message_1.job_id = :mw_job AND CASE WHEN (msgworker_message_1.job_id IS NOT NULL) THEN
+    msgworker_message_1.status END = -1
  FETCH FIRST 10000 ROWS ONLY) d;
 
 -- awaited: How many of these an open job waits for (on_dead="wait"), and others do not

@@ -1001,15 +1001,15 @@ FROM msgworker_message AS msgworker_message_3
 WHERE msgworker_message_3.job_id = %(mw_job)s::BIGINT AND msgworker_message_3.status = -1
  LIMIT 100000) AS f) AS g;
 
--- given_up: How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT
+-- given_up: How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT failed ones
 SELECT count(*) AS count_1, sum(d.d) AS sum_1
-FROM (SELECT CASE WHEN (msgworker_message_1.status = -1 AND msgworker_message_1.last_error IS NOT NULL AND
+FROM (SELECT CASE WHEN (coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND NOT
+    (msgworker_message_1.status = -1 AND msgworker_message_1.last_error IS NOT NULL AND
     (((CAST(msgworker_message_1.last_error AS TEXT) COLLATE "C") LIKE %(param_1)s::VARCHAR || '%%' ESCAPE '/')
     OR ((CAST(msgworker_message_1.last_error AS TEXT) COLLATE "C") LIKE %(param_2)s::VARCHAR || '%%' ESCAPE
-    '/'))) THEN 1 ELSE 0 END AS d
+    '/')))) THEN 1 ELSE 0 END AS d
 FROM msgworker_message AS msgworker_message_1
-WHERE coalesce(msgworker_message_1.error_try_times, 0) >= 3 AND msgworker_message_1.job_id =
-    %(mw_job)s::BIGINT AND msgworker_message_1.status = -1
+WHERE msgworker_message_1.job_id = %(mw_job)s::BIGINT AND msgworker_message_1.status = -1
  LIMIT 10000) AS d;
 
 -- awaited: How many of these an open job waits for (on_dead="wait"), and others do not

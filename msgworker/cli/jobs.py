@@ -272,7 +272,8 @@ def ways_of(one: JobInfo, *, blocks: bool) -> list[tuple[str, str]]:
         stays = "; it stays completed" if over else ""
         stays += "" if blocks else f"; {AGAIN_ONLY}"
         ways.append((f"rerun --job {job}", f"try {its_dead} again{stays}"))
-    if dead.count and not over and (by_dead or one.on_dead == "wait"):
+    waits = one.on_dead == "wait" and one.cancelled_at is None
+    if dead.count and not over and (by_dead or waits):
         then = "what is behind goes on" if by_dead else "it does not wait for them"
         then = "it completes, and counts them as dead" if state is JobState.WAITS else then
         discard = f"discard --job {job} --status dead --reason TEXT"
@@ -288,7 +289,8 @@ def ways_of(one: JobInfo, *, blocks: bool) -> list[tuple[str, str]]:
     if one.sealed_at is None:
         ways.append((f"jobs seal {job}", "all of it was sent"))
     if one.waiting.count:
-        ways.append((f"discard --job {job} --reason TEXT", "give up what waits"))
+        too = f", and {its_dead}" if blocks and dead.count else ""
+        ways.append((f"discard --job {job} --reason TEXT", f"give up what waits{too}"))
     if one.cancelled_at is None:
         ways.append((f"jobs cancel {job} --reason TEXT", "cancel all of it; it sends no message"))
     elif one.unfinished.count:  # sent by handlers since

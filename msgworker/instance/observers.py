@@ -68,7 +68,8 @@ class Spans:
 
 
 def _waited(row: Row, started: float, zone: str) -> float | None:
-    """Seconds from the sending to the first start; None for a later start, and where unknown."""
+    """Seconds from the sending to the first start, or the first after a rerun; None for a later
+    start, and where unknown."""
     if row.created_at is None or row.tries or row.later_times or row.crash_times:
         return None
     sent = _seconds(row.created_at, zone)

@@ -37,7 +37,7 @@ HANDLER = Metric("msgworker_handler_seconds", "histogram", "Run time of handlers
 WAIT = Metric(
     "msgworker_wait_seconds",
     "histogram",
-    "Time from the sending of a message to its first start",
+    "Time from the sending of a message to its first start, and to that after each rerun",
     ("topic",),
     WAITED,
 )

@@ -34,8 +34,8 @@ class HistoryPoint:
     busy_seconds: handlers have run, in all. ran_p50, ran_p95: seconds within which half, and 95 of
     100, handlers have ended, of a batch the share of a message: each the least that is known to be
     enough, of 0.001, 0.003, 0.01, 0.03 and so on to 300; 1000 = more than 300. waited_p50,
-    waited_p95: the same from the sending of a message to its first start, of 0.01, 0.03 and so on
-    to 3600; 10800 = more than 3600. None if there was none.
+    waited_p95: the same from the sending of a message to its first start, or the first after a
+    rerun, of 0.01, 0.03 and so on to 3600; 10800 = more than 3600. None if there was none.
     """
 
     at: datetime

@@ -183,7 +183,8 @@ def _dead_text(info: MessageInfo, holds: Sequence[str]) -> str:
     how = info.ending.text if info.ending else "no tries left"
     text = f"it is {how}" if how.startswith("dead ") else f"it is dead: {how}"
     if holds:
-        text += f"; {' and '.join(holds)} waits until it is rerun or discarded"
+        waits = "waits" if len(holds) == 1 else "wait"
+        text += f"; {' and '.join(holds)} {waits} until it is rerun or discarded"
     if info.acknowledged is not None:
         text += f"; acknowledged by {info.acknowledged}"
     return f"{text}; a rerun tries it again"

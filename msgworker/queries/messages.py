@@ -314,9 +314,11 @@ def acts(info: MessageInfo, spec: MessageTable) -> tuple[str, ...]:
         found.append("discard")
     if waits or state is State.PROCESSING:
         found.append("cancel")
-    if state is State.DEAD and info.acknowledged is None and not away:
+    known = info.acknowledged is not None or spec.last_error is None
+    if state is State.DEAD and not known and not away:
         found.append("acknowledge")
-    if waits or state is State.DEAD:
+    editable = (spec.topic, spec.payload, spec.available_at, spec.priority)
+    if (waits or state is State.DEAD) and any(editable):
         found.append("edit")
     return tuple(found)
 

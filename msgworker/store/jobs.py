@@ -374,19 +374,21 @@ class _Counted(NamedTuple):
 
 
 def given_up(conn: Connection, t: Tables, job_id: int) -> Capped:
-    """How many messages of a job are dead and not discarded, among its first DEAD_LOOKED_AT."""
+    """How many messages of a job are dead and not discarded, among its first
+    DEAD_LOOKED_AT failed ones."""
 
     def build() -> Any:
         source = t.message.alias()
         c = t.cols(source)
-        by_hand = sa.case((discarded(t, c), ONE), else_=ZERO).label("d")
+        spent = sa.and_(sa.not_(t.tries_left(c)), sa.not_(discarded(t, c)))
+        counted = sa.case((spent, ONE), else_=ZERO).label("d")
         job = bindparam("mw_job", type_=_BIG)
-        dead = of_status(t, job, Status.FAILED, is_dead=True, source=source)
-        first = dead.with_only_columns(by_hand).limit(sa.literal_column(str(DEAD_LOOKED_AT)))
+        failed = of_status(t, job, Status.FAILED, source=source).with_only_columns(counted)
+        first = failed.limit(sa.literal_column(str(DEAD_LOOKED_AT)))
         return sa.select(sa.func.count(), sa.func.sum(first.subquery("d").c.d))
 
-    looked, by_hand = conn.execute(t.built("job_given_up", build), {"mw_job": job_id}).one()
-    return Capped(int(looked or 0) - int(by_hand or 0), looked == DEAD_LOOKED_AT)
+    looked, found = conn.execute(t.built("job_given_up", build), {"mw_job": job_id}).one()
+    return Capped(int(found or 0), looked == DEAD_LOOKED_AT)
 
 
 def awaited(conn: Connection, t: Tables, job_id: int) -> Capped:
@@ -412,15 +414,11 @@ def of_status(
     job: ColumnElement[int],
     status: Status,
     *,
-    is_dead: bool | None = None,
     source: sa.FromClause | None = None,
 ) -> sa.Select[Any]:
-    """is_dead: of failed ones, only those with tries left, or only the others."""
     source = t.message.alias() if source is None else source
     c = t.cols(source)
     query = t.hinted(sa.select(ONE.label("one")), source, JOB)
-    if is_dead is not None:
-        query = query.where(sa.not_(t.tries_left(c)) if is_dead else t.tries_left(c))
     return query.where(_is_of(t, c, job), job_status(t, c) == lit(status))
 
 

@@ -27,13 +27,14 @@ from msgworker import (
 from msgworker.errors import ConfigError, PayloadError, SchemaError
 from msgworker.instance.running.context import RunningItem
 from msgworker.instance.settling import writer
+from msgworker.store import jobs, settle
 from msgworker.store import send as store
-from msgworker.store import settle
 from msgworker.store.rows import READ_AHEAD
 from msgworker.testing import Crashed, drain
 from tests.support.batches import claimed, work_off
 from tests.support.fan_out import double
 from tests.support.rows import Table, edit, send
+from tests.support.waiting import until
 
 NOW = {"linger": 0, "threads": 1}
 
@@ -224,6 +225,60 @@ def test_a_handler_waits_for_a_thread_that_inserts_what_it_sends(app, monkeypatc
         thread.join()
     assert sorted(text for _, text in sent(app)) == ["1", "2", "3"]
     assert {row.error_try_times for row in app.ops.find()} == {0}
+
+
+def test_what_listens_to_the_insert_of_a_send_may_send_too(sqlite_app):
+    more = [1]
+
+    @sqlite_app.handler("t", transactional=True)
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        @sa.event.listens_for(ctx.connection, "after_cursor_execute")
+        def inserted(*_: Any) -> None:
+            if more:
+                more.pop()
+                ctx.send("next", 2)
+
+        ctx.send("next", 1)
+
+    send(sqlite_app, "a")
+    assert sqlite_app.drain(linger=0, threads=1).done == 1
+    assert sorted(text for _, text in sent(sqlite_app)) == ["1", "2"]
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_a_slow_send_of_an_item_keeps_no_other_handler_from_its_end(app, monkeypatch):
+    reading, go, read = threading.Event(), threading.Event(), jobs.job_of
+
+    def slowly(*arguments: Any) -> Any:
+        reading.set()
+        assert go.wait(30)
+        return read(*arguments)
+
+    monkeypatch.setattr(jobs, "job_of", slowly)
+
+    def item(_: int, conn: sa.Connection) -> None:
+        contexts[0].send("next", job=True)
+
+    contexts: list[Context] = []
+
+    @app.handler("fans")
+    def fans(msg: Message[Any], ctx: Context) -> None:
+        contexts.append(ctx)
+        ctx.fan_out(item, [1], transactional_items=True).raise_for_failed()
+
+    @app.handler("t")
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        assert reading.wait(30)
+        ctx.send("next")
+
+    with app.engine.begin() as conn:
+        app.send(conn, "fans", object_id="a")
+        other = app.send(conn, "t", object_id="b")
+    with app.worker(threads=2) as worker:
+        worker.start()
+        until(lambda: app.ops.show(other).status == "done", "the other one is done")
+        go.set()
+        until(lambda: len(sent(app)) == 2, "both are sent")
 
 
 def test_a_task_that_outlives_its_handler_sends_nothing(sqlite_app):

@@ -520,8 +520,9 @@ class Caller:
         if (behind := getattr(session, "sync_session", None)) is not None:
             self.on_loop.run(given, lambda _: (behind.commit(), behind.close()))
             return
-        session.commit()  # its savepoint only
-        session.close()
+        with context._sending:  # a thread may send meanwhile, by the same connection
+            session.commit()  # its savepoint only
+            session.close()
 
     def _settle(
         self,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 # failed try.
 
 SENDING = ProcessLock()
-"""Held by each call of ctx.send, and when the handler, or the item, has returned: no call that
-began before that comes after it. A transactional one has a lock of its own, held while it inserts.
-"""
+"""Held for a moment by each call of ctx.send, and when its handler, or item, has returned. Those
+that are transactional have a lock of their own, held while a call uses the connection."""
+LATE = "ctx.send after %s has returned; call it before that, or use App.send"
 
 
 class RunningItem:
@@ -58,7 +58,7 @@ class RunningItem:
         self.running = running
         self.connection = connection
         self.sent: list[Outgoing] = []
-        self._sending = SENDING if connection is None else threading.Lock()
+        self.sending = SENDING if connection is None else threading.RLock()
         self._ended = False
 
     def __call__(self, *arguments: Any) -> Any:
@@ -68,24 +68,21 @@ class RunningItem:
             return self._fn(*arguments)
         finally:
             ITEM.reset(before)
-            with self._sending:
+            with self.sending:
                 self._ended = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial, (self._fn,)
 
-    def send(self, message: Outgoing, tables: Tables) -> Any:
-        """Insert a message, or keep it for the item's record; returns the msg_id, if it has one."""
-        with self._sending:
-            if self._ended:
-                raise HandlerMisuse(
-                    "ctx.send after its item has returned: its record is being written; call it "
-                    "before that, or use App.send"
-                )
-            if self.connection is None:
-                self.sent.append(message)
-                return None
-            return store.send_one(self.connection, tables, message)
+    def send(self, message: Outgoing) -> None:
+        """Keep a message for the record of a plain item."""
+        with self.sending:
+            self.refuse_late()
+            self.sent.append(message)
+
+    def refuse_late(self) -> None:
+        if self._ended:
+            raise HandlerMisuse(LATE % "its item")
 
 
 ITEM: ContextVar[RunningItem | None] = ContextVar("msgworker_item", default=None)
@@ -204,7 +201,7 @@ class Context:
         self._connection = connection
         self._fans = fans
         self._setup = setup
-        self._sending = SENDING if connection is None else threading.Lock()
+        self._sending = SENDING if connection is None else threading.RLock()
         self._sends: list[tuple[Any, Outgoing]] | None = None
         self._session: Session | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
@@ -309,12 +306,10 @@ class Context:
         if not hasattr(self, "_known_jobs"):  # most handlers never ask for one
             self._known_jobs: dict[Any, int | None] = {}
         if msg_id not in (known := self._known_jobs):
-            item = self._item
-            given = self._connection if item is None else item.connection
-            asked = connecting(self._setup.engine) if given is None else nullcontext(given)
-            with self._sending if given is not None else nullcontext(), asked as conn:
-                self._refuse_late()
-                known[msg_id] = jobs.job_of(conn, self._setup.tables, msg_id)
+            with self._in_time() as given:
+                asked = connecting(self._setup.engine) if given is None else nullcontext(given)
+                with asked as conn:
+                    known[msg_id] = jobs.job_of(conn, self._setup.tables, msg_id)
         return known[msg_id]
 
     @property
@@ -323,22 +318,29 @@ class Context:
         item = ITEM.get()
         return item if item is not None and item.running is self._running else None
 
+    @contextmanager
+    def _in_time(self) -> Iterator[Connection | None]:
+        """Of a transactional handler, or item, its connection, for this thread alone and until it
+        returns at the earliest; else None. Raises HandlerMisuse once it has returned."""
+        item = self._item
+        conn = self._connection if item is None else item.connection
+        lock = self._sending if item is None else item.sending
+        with nullcontext() if conn is None else lock:
+            (self._refuse_late if item is None else item.refuse_late)()
+            yield conn
+
     def _send(self, message: Outgoing, of: Any) -> Any:
         """Send a message with the outcome of the message whose msg_id is `of`, or with the record
         of the item that sends it."""
         assert self._setup is not None
         item = self._item
-        conn = self._connection if item is None else item.connection
-        if conn is not None:
-            if item is None:
-                with self._sending:
-                    self._refuse_late()
-                    msg_id = store.send_one(conn, self._setup.tables, message, own=of)
-            else:
-                msg_id = item.send(message, self._setup.tables)
-            if self._setup.channel is not None:
-                store.notify(conn, self._setup.channel)
-            return msg_id
+        with self._in_time() as conn:
+            if conn is not None:
+                own = of if item is None else None
+                msg_id = store.send_one(conn, self._setup.tables, message, own=own)
+                if self._setup.channel is not None:
+                    store.notify(conn, self._setup.channel)
+                return msg_id
         if message.on_duplicate == "raise":
             raise HandlerMisuse(
                 'on_duplicate="raise" cannot raise in a plain handler, whose messages are sent '
@@ -346,7 +348,8 @@ class Context:
                 "(transactional_items=True in an item of a fan-out)"
             )
         if item is not None:
-            return item.send(message, self._setup.tables)
+            item.send(message)
+            return None
         if self._fans is not None and self._fans.may_own_thread:
             raise HandlerMisuse(
                 "ctx.send in a thread that an item of a fan-out may have started: start it in a "
@@ -362,10 +365,7 @@ class Context:
 
     def _refuse_late(self) -> None:
         if self._sends is _RETURNED:
-            raise HandlerMisuse(
-                "ctx.send after the handler has returned: the outcome is being written; call it "
-                "before that, or use App.send"
-            )
+            raise HandlerMisuse(LATE % "the handler")
 
     def _sent(self) -> list[tuple[Any, Outgoing]] | None:
         """For the package, once the handler has returned: what it has sent, each after the msg_id
