@@ -359,6 +359,12 @@ class Filter:
     acknowledged: bool | None = None
 
 
+def said(error: ColumnElement[Any], *prefixes: str) -> ColumnElement[bool]:
+    """Whether an operator has written the last error: it begins with one of these."""
+    text = bytewise(error)  # its collation may know no LIKE
+    return sa.or_(*[text.startswith(one, autoescape=True) for one in prefixes])
+
+
 def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
     """Dead because an operator discarded or cancelled it.
 
@@ -370,10 +376,7 @@ def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
     more = t.tries(c) > sa.literal_column(str(last)) if blocks else sa.true()
     if c.last_error is None:
         return sa.and_(c.status == lit(Status.FAILED), more) if blocks else sa.false()
-    text = sa.or_(
-        bytewise(c.last_error).startswith(DISCARDED, autoescape=True),
-        bytewise(c.last_error).startswith(CANCELLED, autoescape=True),
-    )
+    text = said(c.last_error, DISCARDED, CANCELLED)
     says = sa.and_(c.last_error.is_not(None), text)
     says = sa.or_(c.last_error.is_(None), text) if blocks else says
     return sa.and_(c.status == lit(Status.FAILED), more, says)
@@ -383,9 +386,8 @@ def acknowledged(t: Tables, c: Cols) -> ColumnElement[bool]:
     """Dead, and an operator knows: acknowledged, discarded or cancelled."""
     if c.last_error is None:
         return discarded(t, c)
-    text = bytewise(c.last_error).startswith(ACKNOWLEDGED, autoescape=True)
-    says = sa.and_(c.status == lit(Status.FAILED), c.last_error.is_not(None), text)
-    return sa.or_(discarded(t, c), says)
+    says = sa.and_(c.last_error.is_not(None), said(c.last_error, ACKNOWLEDGED))
+    return sa.or_(discarded(t, c), sa.and_(c.status == lit(Status.FAILED), says))
 
 
 def plain_error(error: str | bytes | None) -> str | bytes | None:

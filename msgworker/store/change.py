@@ -22,6 +22,7 @@ from msgworker.store.bounded import (
     error_of,
     in_group,
     in_state,
+    said,
     where,
 )
 from msgworker.store.cancels import CANCELLED, Asked
@@ -152,13 +153,6 @@ def _matching(t: Tables, words: Sequence[State], wanted: Filter | None) -> sa.Se
     return query.order_by(c.msg_id)
 
 
-def _said(c: Cols) -> ColumnElement[bool]:
-    """Whether an operator has written the last error: acknowledged, discarded or cancelled it."""
-    assert c.last_error is not None
-    prefixes = (ACKNOWLEDGED, DISCARDED, CANCELLED)
-    return sa.or_(*(c.last_error.startswith(one, autoescape=True) for one in prefixes))
-
-
 def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = False) -> int:
     """Set failed and dead messages to new, with their tries at 0; return how many.
 
@@ -182,7 +176,8 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
             finished_at=sa.null(),
         )
         if c.last_error is not None:  # what an operator said of it; its tries have the error
-            values[t.names["last_error"]] = sa.case((_said(c), sa.null()), else_=c.last_error)
+            known = said(c.last_error, ACKNOWLEDGED, DISCARDED, CANCELLED)
+            values[t.names["last_error"]] = sa.case((known, sa.null()), else_=c.last_error)
         ids_in = t.among(c.msg_id)
         change = sa.update(t.message).where(ids_in, c.status.in_(allowed))
         return change.ordered_values(*t.tries_last(values))

@@ -40,7 +40,7 @@ PART = 1_000_000
 LOOKED_AT = 200
 """The most jobs of one look for those that have ended."""
 DEAD_LOOKED_AT = 10_000
-"""The most dead messages of a job of which is asked whether they were discarded."""
+"""The most failed messages of a job of which is asked whether they are dead, and by whom."""
 _BIG = sa.BigInteger()
 
 

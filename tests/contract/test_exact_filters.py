@@ -96,6 +96,7 @@ def test_counts_and_failures_tell_topics_apart(blind: App) -> None:
     }
     groups = blind.ops.failures(topic="MAIL")
     assert sum(group.count for group in groups) == 1
+    assert blind.ops.rerun(status="dead", force=True).changed == len(NAMES)
 
 
 def test_a_pass_through_a_slice_meets_every_object_in_the_order_of_the_database(
