@@ -124,6 +124,7 @@ class Finder:
 
     def forget(self, *, start: bool = True) -> None:
         """Forget earlier looks before the next one. start: see `Search.forget`."""
+        self._shared.in_flight.blocked.clear()
         for search in self._searches():
             search.forget(start=start)
 

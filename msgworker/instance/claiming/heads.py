@@ -353,7 +353,8 @@ class Search:
     def __init__(
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
     ) -> None:
-        """blocked: objects to skip for a while; other threads may remove some."""
+        """blocked: objects to skip for a while; other threads may remove some. Searches share it:
+        that of `only` some topics does not clear it."""
         self.tables = tables
         self.topics = topics
         self.paused: frozenset[str] = frozenset()
@@ -393,6 +394,7 @@ class Search:
 
     def _forget(self, now: float) -> None:
         self._forget_at = now + FORGET_SECONDS
-        self._blocked.clear()
+        if not self.only:
+            self._blocked.clear()
         self._skipped_ids.clear()
         self.unknown_topics.clear()
