@@ -9,7 +9,6 @@ after the last handler, or left for recovery if one still runs.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -102,18 +101,12 @@ class Instance:
         self.keeper = Keeper(shared.stop.requested, self._stop_once)
         self._grace, self._stopped = grace, stopped
         self._in_time = self._handlers_ended = True
-        self._look, self._beat, self._house = (threading.Event() for _ in range(3))
-        look_now, housekeep_now = self._look.set, self._house.set
         self.member = None if setup.scope is None else setup.scope.join(self._standing())
         settings, link = setup.settings, shared.connector.new(tuned=True)
         self.lane_limit = LaneLimit(threads, settings.lanes_limit)
+        housekeep_now = shared.housekeep_now.set
         self.lanes = LaneQueue(shared.identity, shared.in_flight, housekeep_now=housekeep_now)
-        self.settler = Settler(
-            *(setup, shared),
-            lanes=self.lanes,
-            on_progress=self._look_if_free,
-            renew_now=self._beat.set,
-        )
+        self.settler = Settler(setup, shared, lanes=self.lanes, on_progress=self._look_if_free)
         self.caller, self.batches = self._callers(before_settle)
         self.handlers = HandlerThreads(
             *(setup, shared, self.lanes),
@@ -148,19 +141,13 @@ class Instance:
             threads=threads,
             label=label,
         )
-        self.heartbeat = Heartbeat(
-            *(setup, shared, lease),
-            wake=self._beat,
-            housekeep_now=housekeep_now,
-        )
+        self.heartbeat = Heartbeat(setup, shared, lease)
         self.housekeeper = Housekeeper(
             *(setup, shared, lease),
             heartbeat=self.heartbeat,
             claimer=self.claimer,
             lanes=self.lanes,
             settler=self.settler,
-            wake=self._house,
-            look_now=look_now,
         )
         drain_check = DrainCheck(
             *(setup, shared, drain),
@@ -168,8 +155,7 @@ class Instance:
             claimer=self.claimer,
             limit_poller=self.limit_poller,
             recovery=self.housekeeper.recovery,
-            jobs=JobCloser(*(setup, shared, link), log=shared.log, look_now=look_now, ends=True),
-            housekeep_now=housekeep_now,
+            jobs=JobCloser(setup, shared, link, ends=True),
         )
         self.fetcher = Fetcher(
             *(setup, shared),
@@ -179,13 +165,11 @@ class Instance:
             drain_check=drain_check,
             lane_limit=self.lane_limit,
             threads=threads,
-            wake=self._look,
             lanes=self.lanes,
-            housekeep_now=housekeep_now,
             settler=self.settler,
         )
-        self.listener = Listener(shared, setup.channel, on_notice=look_now)
-        self.timer = Timer(setup, shared, look_now=look_now) if setup.schedules else None
+        self.listener = Listener(shared, setup.channel)
+        self.timer = Timer(setup, shared) if setup.schedules else None
         self.parts = list(self._parts())
         self.roles = [part.role for part in self.parts if part.role is not None]
         self.watchdog = Watchdog(setup, shared, roles=self.roles, settling=self.settler.links)
@@ -224,7 +208,7 @@ class Instance:
             tables=setup.tables,
             instance_id=lambda: shared.identity.id,
             holding=shared.in_flight.parts,
-            wake=self._look.set,
+            wake=shared.look_now.set,
             log=shared.log,
         )
 
@@ -232,7 +216,7 @@ class Instance:
         """Wake the fetcher if lanes are free. Called when lanes have ended, or end with the settle
         under way."""
         if self.lane_limit.has_free(len(self.shared.in_flight.lanes) - self.settler.leaving):
-            self._look.set()
+            self.shared.look_now.set()
 
     def start(self) -> None:
         """Take the lease and start the threads; a start that fails is undone."""

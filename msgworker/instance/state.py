@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
@@ -251,14 +252,15 @@ class Shared:
     recover them, all lanes are kept.
 
     identity, in_flight, quiesce, away, stop: see their classes for their writers. outcomes: what a
-    handler's return or exception becomes.
+    handler's return or exception becomes. look_now, renew_now, housekeep_now: end the pause of the
+    fetcher, of the heartbeat, of the housekeeper; set by any thread.
     controls: replaced by the housekeeper, read by the fetcher, by handler threads and settling
     threads. peers: replaced by the housekeeper, read by the fetcher.
     """
 
     __slots__ = (
-        *("away", "connector", "controls", "identity", "in_flight", "log", "outcomes", "peers"),
-        *("quiesce", "stop"),
+        *("away", "connector", "controls", "housekeep_now", "identity", "in_flight", "log"),
+        *("look_now", "outcomes", "peers", "quiesce", "renew_now", "stop"),
     )
 
     def __init__(
@@ -286,6 +288,7 @@ class Shared:
         self.connector = Connector(setup, self.stop.gave_up)
         self.controls = Controls()
         self.peers = Peers()
+        self.look_now, self.renew_now, self.housekeep_now = (threading.Event() for _ in range(3))
 
     def continue_as(
         self, old: str, new: str, trusted_until: float, begun: float, *, with_all: bool = False

@@ -48,7 +48,7 @@ def timer(app: App) -> Timer:
     setup = setup_of(app)
     shared = Shared(setup)
     EventLog(setup.events, shared.log)
-    made = Timer(setup, shared, look_now=lambda: None)
+    made = Timer(setup, shared)
     made.register()
     return made
 

@@ -214,7 +214,6 @@ class DrainCheck:
         limit_poller: LimitPoller,
         recovery: Recovery,
         jobs: JobCloser,
-        housekeep_now: Callable[[], None],
     ) -> None:
         self._setup, self._shared, self._link = setup, shared, claimer.link
         self._drain, self.drains = drain, drain is not None
@@ -223,7 +222,6 @@ class DrainCheck:
         self._finder, self._claimer = finder, claimer
         self._limit_poller, self._recovery = limit_poller, recovery
         self._jobs = jobs
-        self._housekeep_now = housekeep_now
         self.undone = 0
 
     def is_over(self, look: Look) -> bool:
@@ -267,7 +265,7 @@ class DrainCheck:
             )
         lease_ends_in = self.end.lease_ends_in(ending)
         if lease_ends_in == 0.0:
-            self._housekeep_now()  # which takes the lease over
+            self._shared.housekeep_now.set()  # which takes the lease over
         return self.end.after_ask(None, lease_ends_in)
 
     def due_in(self, drain: Drain) -> float | None:

@@ -5,7 +5,6 @@ what wakes it.
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from math import ceil
@@ -210,7 +209,7 @@ LEAST_PART = 50
 
 
 class Fetcher(Role):
-    """The claim loop. housekeep_now: wakes the housekeeper. wake: ends its pause early.
+    """The claim loop.
 
     exhausted: the drain is over. undone: how many due messages that it may handle the table had
     then. The fetcher's thread writes both, the thread that waits for it reads them.
@@ -231,10 +230,9 @@ class Fetcher(Role):
         lanes: LaneQueue,
         settler: Settler,
         threads: int,
-        housekeep_now: Callable[[], None],
-        wake: threading.Event,
     ) -> None:
-        super().__init__("fetcher", shared.log, shared.away, wake, shared.stop.stop_for)
+        wake, stop_for = shared.look_now, shared.stop.stop_for
+        super().__init__("fetcher", shared.log, shared.away, wake, stop_for)
         self._setup = setup
         self._shared = shared
         self._identity, self._in_flight = shared.identity, shared.in_flight
@@ -251,7 +249,6 @@ class Fetcher(Role):
         self._threads = threads
         self.kept_look = LookAhead(threads=threads, clock=clock)
         self._lane_limit = lane_limit
-        self._housekeep_now = housekeep_now
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
@@ -302,7 +299,7 @@ class Fetcher(Role):
             if self._finder.contention.claimed(
                 offered, found, of_others=look.of_others, slots=slots
             ):
-                self._housekeep_now()  # which counts the instances
+                self._shared.housekeep_now.set()  # which counts the instances
             if self._setup.events.wants(Looked):
                 self._setup.events.emit(Looked(me, len(look.candidates), found))
             self._more = self._left_some(look, found, free)
@@ -370,7 +367,7 @@ class Fetcher(Role):
         now = time.monotonic()
         if held == 0 and now > self._asked_at + NEW_ID_ASK_SECONDS:
             self._asked_at = now
-            self._housekeep_now()
+            self._shared.housekeep_now.set()
         return True
 
     def _quiesces(self, held: int, reason: Reason) -> bool:
@@ -502,13 +499,11 @@ class Listener(Role):
 
     link: Connections
 
-    def __init__(
-        self, shared: Shared, channel: str | None, *, on_notice: Callable[[], None]
-    ) -> None:
+    def __init__(self, shared: Shared, channel: str | None) -> None:
         super().__init__("listener", shared.log, Aside(shared.away))
         self.link = shared.connector.new()
         self._channel = channel
-        self._on_notice = on_notice
+        self._look_now = shared.look_now
         self._listening = False
         self._cannot_listen = False
 
@@ -522,14 +517,14 @@ class Listener(Role):
         if self._cannot_listen:
             self.link.close()
         if noticed:
-            self._on_notice()
+            self._look_now.set()
         return int(noticed)
 
     def _wait(self, conn: Connection, channel: str) -> bool:
         if not self._listening:
             of(conn).listen(conn, channel)
             self._listening = True
-            self._on_notice()  # for messages sent before we listened
+            self._look_now.set()  # for messages sent before we listened
         return of(conn).wait_for_notice(conn, LISTEN_SECONDS)
 
     def pause_seconds(self, did: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,20 +45,18 @@ class HistoryWriter:
     def __init__(
         self,
         setup: Setup,
+        shared: Shared,
         link: Connections,
-        *,
         spans: Spans,
-        me: str,
-        log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._setup = setup
         self._spans = spans
         self._link = link
-        self._log = log
+        self._log = shared.log
         self._keep = setup.settings.history_seconds
         self.minutes: MinuteStats | None = None
         self._in_doubt = False  # a write got no answer
-        self._writes = hash(me) % FORGET_EVERY  # instances take turns
+        self._writes = hash(shared.identity.id) % FORGET_EVERY  # instances take turns
         if self._keep and HISTORY.is_there(setup.tables):
             self.minutes = MinuteStats(setup.events)
 
@@ -153,12 +150,10 @@ class Housekeeper(Role):
         claimer: Claimer,
         lanes: LaneQueue,
         settler: Settler,
-        wake: threading.Event,
-        look_now: Callable[[], None],
     ) -> None:
-        """wake: ends its pause early. look_now: makes the fetcher look at once."""
         aside = Aside(shared.away)  # without housekeeping an instance still claims and settles
-        super().__init__("housekeeper", shared.log, aside, wake, shared.stop.stop_for)
+        wake, stop_for = shared.housekeep_now, shared.stop.stop_for
+        super().__init__("housekeeper", shared.log, aside, wake, stop_for)
         self._setup = setup
         self._shared = shared
         self._lease = lease
@@ -171,20 +166,11 @@ class Housekeeper(Role):
         self._begun = 0.0
         self._whole_at = 0.0  # when the next whole round begins
         self._waits_logged = ""  # the id for which it was logged that it cannot be replaced
-        self.jobs = JobCloser(setup, shared, self._link, log=self.log, look_now=look_now)
-        self.requests = OperatorRequests(setup, shared, self._link, log=self.log, look_now=look_now)
-        self.history_writer = HistoryWriter(
-            setup, self._link, spans=settler.spans, me=shared.identity.id, log=self.log
-        )
-        self.recovery = Recovery(
-            setup,
-            shared,
-            self._link,
-            log=self.log,
-            rest=self._stopping.wait,
-            on_batch=look_now,
-            given_back=self.requests.given_back,
-        )
+        self.jobs = JobCloser(setup, shared, self._link)
+        self.requests = OperatorRequests(setup, shared, self._link)
+        self.history_writer = HistoryWriter(setup, shared, self._link, settler.spans)
+        rest, given_back = self._stopping.wait, self.requests.given_back
+        self.recovery = Recovery(setup, shared, self._link, rest=rest, given_back=given_back)
 
     def prepare(self) -> None:
         """Load paused and limited topics, and the database's clock: before the lease is taken."""

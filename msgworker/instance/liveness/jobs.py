@@ -7,9 +7,7 @@ complete it. Nothing is remembered of messages that were settled, so a crash los
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable
 
 from msgworker.db import Trouble, reason_of, shows_a_row, trouble
 from msgworker.events import JobCompleted
@@ -39,17 +37,14 @@ class JobCloser:
         shared: Shared,
         link: Connections,
         *,
-        log: logging.LoggerAdapter[logging.Logger],
-        look_now: Callable[[], None],
         ends: bool = False,
     ) -> None:
-        """look_now: makes the fetcher look for what was sent. ends: it is that of a drain's end,
-        which looks whenever it is asked, and waits for who is completing a job just then."""
+        """ends: it is that of a drain's end, which looks whenever it is asked, and waits for who is
+        completing a job just then."""
         self._setup = setup
         self._shared = shared
         self._link = link
-        self._log = log
-        self._look_now = look_now
+        self._log = shared.log
         self._ends = ends
         self._failed: dict[int, float] = {}  # jobs whose message is refused: when to try again
         self._warned: set[str] = set()  # for what an operator must act
@@ -116,7 +111,7 @@ class JobCloser:
             )
         )
         if over.topic is not None:
-            self._look_now()
+            self._shared.look_now.set()
 
     def _log_failure(self, job_id: int, error: BaseException) -> None:
         self._failed[job_id] = time.monotonic() + AGAIN_SECONDS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -227,24 +226,14 @@ class Heartbeat(Role):
 
     link: Connections
 
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        lease: OwnLease,
-        *,
-        wake: threading.Event,
-        housekeep_now: Callable[[], None],
-    ) -> None:
-        """wake: ends its pause early. housekeep_now: wakes the housekeeper."""
+    def __init__(self, setup: Setup, shared: Shared, lease: OwnLease) -> None:
         super().__init__(
-            *("heartbeat", shared.log, shared.away, wake, shared.stop.stop_for),
+            *("heartbeat", shared.log, shared.away, shared.renew_now, shared.stop.stop_for),
             longest_pause=setup.urgent_pause,
         )
         self._setup = setup
         self._shared = shared
         self._lease = lease
-        self._housekeep_now = housekeep_now
         self.link = shared.connector.new(urgent=True)
         self.to_emit: deque[Event] = deque()
         self.standstills: deque[str] = deque()  # for the housekeeper to log
@@ -301,7 +290,7 @@ class Heartbeat(Role):
             f"Python's GIL; a lease is {self._setup.settings.lease_seconds:g} s. Handlers that "
             f"ran then, by message: {told or 'none'}"
         )
-        self._housekeep_now()
+        self._shared.housekeep_now.set()
 
     def close(self) -> None:
         """Return the connection; the lease is not changed."""
@@ -342,6 +331,6 @@ class Heartbeat(Role):
             adopted = shared.continue_as(old, new, trusted_until, begun, with_all=True)
             held = len(shared.in_flight.lanes)
         self.to_emit.append(LeaseLost(old, shared.identity.id, held))
-        self._housekeep_now()
+        self._shared.housekeep_now.set()
         if not adopted:  # the housekeeper has taken a new id meanwhile, as it was to
             self._lease.drop(self.link, new)

@@ -103,7 +103,7 @@ def _give_back(setup: Setup, shared: Shared, link: Connections) -> None:
         time.sleep(seconds)
         return False
 
-    recovery = Recovery(setup, shared, link, log=shared.log, rest=rest, on_batch=lambda: None)
+    recovery = Recovery(setup, shared, link, rest=rest)
     recovery.run(time.monotonic())
     while recovery.more:
         recovery.run(time.monotonic())
@@ -155,7 +155,7 @@ class Recovery:
     """The recovery of dead instances by this one; runs in the housekeeper's thread.
 
     rest: waits so many seconds; returns true, perhaps earlier, if the instance stops.
-    on_batch: called after each batch that was given back. given_back: called in its transaction.
+    given_back: called in the transaction of each batch that is given back.
     more: whether the last round ran out of time; the next one is due at once.
     under_way: messages are being given back. begun: how many instances it has begun to recover.
     The housekeeper writes these two, the fetcher reads them.
@@ -167,17 +167,14 @@ class Recovery:
         shared: Shared,
         link: Connections,
         *,
-        log: logging.LoggerAdapter[logging.Logger],
         rest: Callable[[float], bool],
-        on_batch: Callable[[], None],
         given_back: Callable[[Connection, list[int]], None] = lambda conn, ids: None,
     ) -> None:
         self._setup = setup
         self._shared = shared
         self._link = link
-        self._log = log
+        self._log = shared.log
         self._rest = rest
-        self._on_batch = on_batch
         self._given_back = given_back
         self._until = 0.0  # on the monotonic clock
         self._moved = False  # whether this round has made progress
@@ -363,7 +360,7 @@ class Recovery:
             all_of_them &= done == len(ids)
             if done:
                 self._moved = True
-                self._on_batch()
+                self._shared.look_now.set()
             if len(ids) < recover.BATCH:
                 break
             after = ids[-1]

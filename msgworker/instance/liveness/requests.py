@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -37,17 +36,11 @@ RACES = 10
 class TopicLimits:
     """Declares and reads limits. Used by `OperatorRequests`, on the housekeeper's connection."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        link: Connections,
-        log: logging.LoggerAdapter[logging.Logger],
-    ) -> None:
+    def __init__(self, setup: Setup, shared: Shared, link: Connections) -> None:
         self._setup = setup
         self._shared = shared
         self._link = link
-        self._log = log
+        self._log = shared.log
         self._started = False
         self._logged_versions: dict[str, int] = {}  # the version of each limit that was logged
 
@@ -148,27 +141,17 @@ CANNOT_END_OF = "message {} cannot be cancelled: %s"
 
 
 class OperatorRequests:
-    """Reads requests and does what they ask for. Used by the housekeeper. look_now: makes the
-    fetcher look at once.
+    """Reads requests and does what they ask for. Used by the housekeeper.
 
     open: whether the last read has found requests to cancel.
     """
 
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        link: Connections,
-        *,
-        log: logging.LoggerAdapter[logging.Logger],
-        look_now: Callable[[], None],
-    ) -> None:
+    def __init__(self, setup: Setup, shared: Shared, link: Connections) -> None:
         self._setup = setup
         self._shared = shared
         self._link = link
-        self._log = log
-        self._look_now = look_now
-        self._topic_limits = TopicLimits(setup, shared, link, log)
+        self._log = shared.log
+        self._topic_limits = TopicLimits(setup, shared, link)
         self._refused: set[str] = set()  # what the database does not let us do, logged once
         self._limited = False
         self._jobs = frozenset[int]()  # those that are paused
@@ -261,7 +244,7 @@ class OperatorRequests:
         if changed or held != shared.controls.held:
             shared.controls = Controls(paused, shared.controls.limits, held)
         if changed:
-            self._look_now()
+            self._shared.look_now.set()
 
     def _held(self) -> frozenset[int]:
         """Our messages in flight, and those of the runs behind them, that belong to a paused job;
@@ -321,7 +304,7 @@ class OperatorRequests:
                 return  # another instance ends it; if not, the next round does
             if cancelled:
                 self._log.info("message %s is %s", one.request.msg_id, one.request.text)
-                self._look_now()
+                self._shared.look_now.set()
 
     @contextmanager
     def _refusals(self, one: Asked | None = None) -> Iterator[None]:

@@ -7,7 +7,6 @@ times are those of the database; the local clock only says how long to wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -44,12 +43,10 @@ class Timer(Role):
 
     link: Connections
 
-    def __init__(self, setup: Setup, shared: Shared, *, look_now: Callable[[], None]) -> None:
-        """look_now: makes the fetcher look for messages."""
+    def __init__(self, setup: Setup, shared: Shared) -> None:
         super().__init__("timer", shared.log, Aside(shared.away))
         self._setup = setup
         self._shared = shared
-        self._look_now = look_now
         self.link = shared.connector.new()
         self._declared = {one.name: one for one in setup.schedules}
         self._counts = True  # how ticks overlap, see `store.counts_overlap`
@@ -184,7 +181,7 @@ class Timer(Role):
         told = (shared.identity.id, row.name, row.topic)
         if found.sent:
             setup.events.emit(ScheduleFired(*told, found.sent))
-            self._look_now()
+            self._shared.look_now.set()
         if found.replaced:
             setup.events.emit(ScheduleReplaced(*told, found.sent[-1], found.before))
         if found.skipped:

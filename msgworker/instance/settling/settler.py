@@ -59,15 +59,13 @@ class Settler:
         *,
         lanes: LaneQueue,
         on_progress: Callable[[], None],
-        renew_now: Callable[[], None],
     ) -> None:
         """lanes: gets the lanes that continue. on_progress: called when there may be something to
-        claim, or a free lane for it. renew_now: wakes the heartbeat to renew at once."""
+        claim, or a free lane for it."""
         self._setup = setup
         self._shared = shared
         self._lanes = lanes
         self._on_progress = on_progress
-        self._renew_now = renew_now
         self._finished: deque[Lane] = deque()
         # When `add` next checks whether to settle, on the monotonic clock. No lock: if one thread
         # overwrites another's time, a check comes a few milliseconds late.
@@ -338,7 +336,7 @@ class Settler:
         until its next heartbeat, and each of these claims would count a crash."""
         beat = self._setup.settings.heartbeat_seconds
         if self._shared.identity.doubt(least_age=LEAST_DOUBT_SHARE * beat):
-            self._renew_now()
+            self._shared.renew_now.set()
 
     def drop_lost(self, lane: Lane) -> None:
         """Drop a lane whose message is no longer ours."""
