@@ -218,6 +218,18 @@ SPENT = " (dead after {} of {} tries that its handler allows)"
 
 LATER = "retry later: "
 """Prefix of `last_error` for a RetryLater, which is not an error."""
+DISCARDED, CANCELLED = "discarded by ", "cancelled: "
+"""Prefixes of that of a message that an operator has discarded, or cancelled."""
+ACKNOWLEDGED = "acknowledged by "
+"""Prefix of that of a dead message that an operator has acknowledged: a line that says who and why;
+the error follows in the next one."""
+
+
+def plain_error(error: str | bytes | None) -> str | bytes | None:
+    """The last error without what an acknowledgement has put before it."""
+    if isinstance(error, str) and error.startswith(ACKNOWLEDGED):
+        return error.partition("\n")[2]
+    return error
 
 
 class Outcome(enum.StrEnum):

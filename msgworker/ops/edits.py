@@ -18,7 +18,7 @@ from msgworker import producing
 from msgworker.config import whole
 from msgworker.db import kind_of, read_instant, whole_number
 from msgworker.errors import ConfigError
-from msgworker.message import State, Status
+from msgworker.message import ACKNOWLEDGED, State, Status
 from msgworker.ops.call import Who
 from msgworker.ops.operation import Step
 from msgworker.ops.repairs import Repairs, WriteOptions, read_options, recorded
@@ -26,7 +26,7 @@ from msgworker.ops.results import Repaired, Skip, Why
 from msgworker.ops.selection import Act
 from msgworker.payload import pretty, shown
 from msgworker.queries import messages
-from msgworker.store import audit, bounded, change, edits, send
+from msgworker.store import audit, change, edits, send
 from msgworker.store.audit import Edited
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.edits import Held
@@ -116,7 +116,7 @@ def _acknowledge(t: Tables) -> Act:
 
 
 def _note(conn: Connection, t: Tables, ids: list[int], by: Who) -> int:
-    text = f"{bounded.ACKNOWLEDGED}{by.actor}: {by.reason}"
+    text = f"{ACKNOWLEDGED}{by.actor}: {by.reason}"
     return change.acknowledge(conn, t, ids, text=text)
 
 

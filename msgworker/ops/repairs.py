@@ -14,13 +14,13 @@ from sqlalchemy import Connection
 
 from msgworker.config.values import renamed
 from msgworker.errors import ConfigError, TookTooLong
-from msgworker.message import State, Status
+from msgworker.message import DISCARDED, State, Status
 from msgworker.ops import call
 from msgworker.ops.call import Filters, Who
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
 from msgworker.ops.results import OnProgress, Repaired, Skip, Why
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Counted, CountFirst, Selection
-from msgworker.store import audit, bounded, cancels, change, edits
+from msgworker.store import audit, cancels, change, edits
 from msgworker.store.change import SeenRow
 from msgworker.table import AUDIT, CANCEL, OPERATION, Tables
 
@@ -82,7 +82,7 @@ def _discard(t: Tables) -> Act:
 
 
 def _give_up(conn: Connection, t: Tables, ids: list[int], by: Who) -> int:
-    text = f"{bounded.DISCARDED}{by.actor}: {by.reason}"
+    text = f"{DISCARDED}{by.actor}: {by.reason}"
     return change.discard(conn, t, ids, text=text)
 
 

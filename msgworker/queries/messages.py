@@ -23,12 +23,20 @@ from msgworker.db import (
     trouble,
     whole_number,
 )
-from msgworker.message import LATER, State, word_of
+from msgworker.message import (
+    ACKNOWLEDGED,
+    CANCELLED,
+    DISCARDED,
+    LATER,
+    State,
+    plain_error,
+    word_of,
+)
 from msgworker.payload import is_text, quoted, shortened, shown
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, tries
-from msgworker.store.bounded import ACKNOWLEDGED, DISCARDED, Filter, Found
-from msgworker.store.cancels import CANCELLED, Request
+from msgworker.store.bounded import Filter, Found
+from msgworker.store.cancels import Request
 from msgworker.store.items import Items
 from msgworker.store.tries import Kind, Try
 from msgworker.table import (
@@ -244,7 +252,7 @@ def _with_past(info: MessageInfo, failed: Sequence[Try], acts: Sequence[ByOperat
 def _failed_since(info: MessageInfo, failed: Sequence[Try], act: ByOperator) -> bool:
     if failed:
         return failed[-1].ended_at > act.at
-    was, now = str(bounded.plain_error(act.was_error) or ""), info.last_error or ""
+    was, now = str(plain_error(act.was_error) or ""), info.last_error or ""
     return now[: len(was)] != was if was else bool(now)  # of a foreign consumer
 
 

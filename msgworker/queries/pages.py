@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.db import AnyText, beginning, instant_of, instant_text, read_instant
+from msgworker.db import AnyText, instant_of, instant_text, read_instant
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.queries import messages
@@ -30,7 +30,7 @@ from msgworker.store.bounded import (
     cursor_place,
     cursor_text,
 )
-from msgworker.store.tries import fingerprint, last_of
+from msgworker.store.tries import group_columns, group_of
 from msgworker.table import Cols, Tables
 
 GROUP_WALK = 5_000
@@ -209,22 +209,18 @@ def of_group(
     """The failed messages of a group: by the last try, without one by the last error. after,
     `next_after`: a msg_id."""
     c = t.cols()
-    walk, last_try = (
-        bounded.failed(t, c).behind(after, newest=newest),
-        last_of(t, c.msg_id, "fingerprint"),
-    )
+    walk = bounded.failed(t, c).behind(after, newest=newest)
     last = walk.end(conn, t, rows=GROUP_WALK, newest=newest)
-    error: Any = sa.null() if c.last_error is None else beginning(c.last_error)
-    columns = (c.msg_id.label("i"), last_try.label("p"), error.label("e"))
+    columns = [c.msg_id.label("i"), *group_columns(t, c)]
     where = bounded.where(t, c, wanted)
     inner = walk.query(t, columns, where, end=last, limit=GROUP_WALK, newest=newest)
     q = inner.subquery("q").c
     text = sa.case((q.p.is_(None), q.e))
-    query = sa.select(q.i, text).where(sa.or_(q.p == wanted.fingerprint, q.p.is_(None)))
+    query = sa.select(q.i, q.p, text, q.n)
+    query = query.where(sa.or_(q.p == wanted.fingerprint, q.p.is_(None)))
     ids = []
-    for msg_id, bare in conn.execute(query.order_by(q.i.desc() if newest else q.i)):
-        plain = bounded.plain_error(bare)
-        if plain is None or fingerprint(plain) == wanted.fingerprint:
+    for msg_id, *decides in conn.execute(query.order_by(q.i.desc() if newest else q.i)):
+        if group_of(*decides) == wanted.fingerprint:
             ids.append(int(msg_id))
         if len(ids) == limit:
             break

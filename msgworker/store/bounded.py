@@ -20,7 +20,6 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker.db import (
     UtcDateTime,
-    beginning,
     bytewise,
     holds_text,
     real_instant,
@@ -28,12 +27,19 @@ from msgworker.db import (
     utc_of,
 )
 from msgworker.errors import ConfigError
-from msgworker.message import DEFAULT_TOPIC, State, Status, ends_at
+from msgworker.message import (
+    ACKNOWLEDGED,
+    CANCELLED,
+    DEFAULT_TOPIC,
+    DISCARDED,
+    State,
+    Status,
+    ends_at,
+)
 from msgworker.payload import is_text
-from msgworker.store.cancels import CANCELLED
 from msgworker.store.recover import of_running
 from msgworker.store.rows import MIN_ID
-from msgworker.store.tries import fingerprint
+from msgworker.store.tries import in_group
 from msgworker.table import JOB, Cols, Tables, lit
 from msgworker.table.indexes import by_job, job_status
 
@@ -327,13 +333,6 @@ def same_object(t: Tables, c: Cols, object_id: Any) -> ColumnElement[bool]:
 
 # --- Which messages an operator looks at or chooses: the filter, as conditions of a statement.
 
-DISCARDED = "discarded by "
-"""Prefix of the last error of a discarded message."""
-ACKNOWLEDGED = "acknowledged by "
-"""Prefix of the last error of a dead message that an operator has acknowledged: a line that says
-who and why; the error follows in the next one."""
-
-
 WAITING = (State.NEW, State.FAILED)
 """The states of messages that wait, or will run again."""
 
@@ -390,13 +389,6 @@ def acknowledged(t: Tables, c: Cols) -> ColumnElement[bool]:
     return sa.or_(discarded(t, c), sa.and_(c.status == lit(Status.FAILED), says))
 
 
-def plain_error(error: str | bytes | None) -> str | bytes | None:
-    """The last error without what an acknowledgement has put before it."""
-    if isinstance(error, str) and error.startswith(ACKNOWLEDGED):
-        return error.partition("\n")[2]
-    return error
-
-
 _ASKED_OF = {"topic": "topic", "error": "last_error", "since": "created_at", "job": "job_id"}
 """Filters, and the role of the column of each."""
 
@@ -451,21 +443,6 @@ def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
 
 def _check(t: Tables, wanted: Filter) -> None:
     refuse_lacking(t, **{name: getattr(wanted, name) for name in _ASKED_OF})
-
-
-def error_of(c: Cols, wanted: Filter | None) -> ColumnElement[Any]:
-    """The columns that decide the group of a message, if it is asked for."""
-    if wanted is None or wanted.fingerprint is None or c.last_error is None:
-        return sa.null()
-    return beginning(c.last_error)
-
-
-def in_group(wanted: Filter | None, error: str | bytes | None) -> bool:
-    """Whether a message with this error is of the group."""
-    if wanted is None or wanted.fingerprint is None:
-        return True
-    bare = plain_error(error)
-    return bare is not None and fingerprint(bare) == wanted.fingerprint
 
 
 def in_state(t: Tables, c: Cols, word: State) -> ColumnElement[bool]:
@@ -586,9 +563,9 @@ def chunk(
     Reads at most `limit` rows that match and goes over `walk` (SCAN) others; none may match.
     """
     c = t.cols()
-    columns = (c.msg_id.label("i"), error_of(c, wanted).label("e"))
+    columns = [c.msg_id.label("i")]
     found = of_filter(conn, t, wanted, columns, after=after, limit=limit, rows=walk)
-    ids = [int(row[0]) for row in found.rows if in_group(wanted, row[1])]
+    ids = in_group(conn, t, [int(row[0]) for row in found.rows], wanted.fingerprint)
     return ids, None if found.next_at is None else int(found.next_at)
 
 

@@ -18,14 +18,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.db import Trouble, beginning, now, trouble
-from msgworker.message import State, Status, ends_at, word_of
+from msgworker.message import CANCELLED, State, Status, ends_at, word_of
 from msgworker.store import pauses
 from msgworker.store.rows import ME
 from msgworker.table import CANCEL, LIMIT, LONGEST_ID, PAUSE, Tables, lit
 from msgworker.table.tables import ZERO
 
-CANCELLED = "cancelled: "
-"""Prefix of the last error of a cancelled message."""
 BATCH = 1000
 """The most requests that are read at once."""
 

@@ -12,21 +12,12 @@ from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.db import Trouble, joining_widely, now, trouble
-from msgworker.message import State, Status, ends_at
+from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, State, Status, ends_at
 from msgworker.store import bounded, cancels
-from msgworker.store.bounded import (
-    ACKNOWLEDGED,
-    DISCARDED,
-    Filter,
-    discarded,
-    error_of,
-    in_group,
-    in_state,
-    said,
-    where,
-)
-from msgworker.store.cancels import CANCELLED, Asked
+from msgworker.store.bounded import Filter, discarded, in_state, said, where
+from msgworker.store.cancels import Asked
 from msgworker.store.rows import Wanted, check_written
+from msgworker.store.tries import in_group
 from msgworker.table import Cols, Tables, lit, text_lit
 from msgworker.table.tables import ONE, ZERO, holds_key, key_counts, takes_keys
 
@@ -129,8 +120,8 @@ def lock(
         return []
     key = ("change_lock", tuple(words), waits)
     query = build() if wanted is not None else t.built(key, build)
-    rows = conn.execute(query, {"mw_ids": list(ids)}).all()
-    return [row[0] for row in rows if in_group(wanted, row[1])]
+    locked = conn.scalars(query, {"mw_ids": list(ids)}).all()
+    return in_group(conn, t, locked, wanted.fingerprint if wanted else None)
 
 
 def matching(
@@ -139,15 +130,14 @@ def matching(
     """Those of the messages that are in one of these states and match, without a lock."""
     found: list[int] = []
     for part in t.parts(ids):
-        rows = conn.execute(_matching(t, words, wanted), {"mw_ids": part})
-        found += [row[0] for row in rows if in_group(wanted, row[1])]
-    return found
+        found += conn.scalars(_matching(t, words, wanted), {"mw_ids": part})
+    return in_group(conn, t, found, wanted.fingerprint)
 
 
 def _matching(t: Tables, words: Sequence[State], wanted: Filter | None) -> sa.Select[Any]:
     c = t.cols()
     state = sa.or_(*(in_state(t, c, word) for word in words))
-    query = sa.select(c.msg_id, error_of(c, wanted).label("e")).where(t.among(c.msg_id), state)
+    query = sa.select(c.msg_id).where(t.among(c.msg_id), state)
     if wanted is not None:
         query = query.where(*where(t, c, wanted))
     return query.order_by(c.msg_id)

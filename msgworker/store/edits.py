@@ -18,9 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.db import beginning, fetch, instant_text, text_length, whole_number
-from msgworker.message import Status
-from msgworker.store.bounded import DISCARDED
-from msgworker.store.cancels import CANCELLED
+from msgworker.message import CANCELLED, DISCARDED, Status
 from msgworker.store.rows import Wanted, as_text, by_key, check_written, or_zero
 from msgworker.store.send import sent_values
 from msgworker.table import AUDIT, OPERATION, Tables, lit

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import UtcDateTime, now, real_instant
-from msgworker.message import SPENT
+from msgworker.db import UtcDateTime, beginning, now, real_instant
+from msgworker.message import SPENT, plain_error
 from msgworker.payload import BEGINNING, shortened, shown
-from msgworker.table import MAX_ERROR, Tables
+from msgworker.table import MAX_ERROR, Cols, Tables
 from msgworker.table.tables import ONE
 
 # --- The fingerprint of errors: type, place and words.
@@ -232,6 +232,43 @@ def last_of(t: Tables, msg_id: ColumnElement[Any], name: str) -> ColumnElement[A
     c = t.failed_try.alias("x").c
     last = sa.select(c[name]).where(c.table_name == t.message.name, c.msg_id == msg_id)
     return last.order_by(c.try_no.desc()).limit(ONE).scalar_subquery()
+
+
+# --- Groups of failures: messages whose last errors have one fingerprint.
+
+
+def group_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
+    """What decides the group of a failed message, for `group_of`."""
+    error: Any = sa.null() if c.last_error is None else beginning(c.last_error)
+    last = last_of(t, c.msg_id, "fingerprint")
+    return [last.label("p"), error.label("e"), t.tries(c).label("n")]
+
+
+def group_of(last_try: str | None, error: str | bytes | None, tries: int) -> str | None:
+    """The group of a failed message: that of its last try, without one that of its last error. None
+    if it has not failed: an edit has left it so (store/edits.py)."""
+    if last_try is not None or (error is None and tries == 0):
+        return last_try
+    return fingerprint(plain_error(error) or "")
+
+
+def in_group(conn: Connection, t: Tables, ids: Sequence[int], group: str | None) -> list[int]:
+    """Those of the failed messages that are of a group; all if none is asked for."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        return sa.select(c.msg_id, *group_columns(t, c)).where(t.among(c.msg_id))
+
+    if group is None:
+        return list(ids)
+    found: set[int] = set()
+    for part in t.parts(ids):
+        rows = conn.execute(t.built("groups", build), {"mw_ids": part})
+        found.update(row[0] for row in rows if group_of(*row[1:]) == group)
+    return [i for i in ids if i in found]
+
+
+# --- The statements of `keep`.
 
 
 def _last_tries(t: Tables) -> sa.Select[Any]:

@@ -20,9 +20,8 @@ import sqlalchemy as sa
 
 from msgworker.db import DATABASES, Database
 from msgworker.limit import Limit
-from msgworker.message import TRANSITIONS, word_of
+from msgworker.message import CANCELLED, TRANSITIONS, word_of
 from msgworker.schema import rule
-from msgworker.store import cancels as cancelling
 from msgworker.table import (
     CANCEL,
     JOB_TABLE,
@@ -379,7 +378,7 @@ class World:
             return False
         query = f"SELECT last_error FROM {self.t.message.name} WHERE msg_id = ?"
         text = self.raw.execute(query, (row.msg_id,)).fetchone()[0]
-        return (text or "").startswith(cancelling.CANCELLED)
+        return (text or "").startswith(CANCELLED)
 
     def _cancelled(self, who: str, row: Seen) -> None:
         """In the history it is given back, and discarded."""

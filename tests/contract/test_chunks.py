@@ -15,7 +15,7 @@ from msgworker.message import State
 from msgworker.ops import selection as counting
 from msgworker.store import bounded
 from msgworker.store.bounded import Filter
-from msgworker.store.tries import fingerprint
+from msgworker.store.tries import fingerprint, in_group
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 
 LATER = datetime.now(UTC) + timedelta(days=1)
@@ -65,9 +65,9 @@ def _plainly(conn: sa.Connection, app: App, wanted: Filter) -> list[int]:
     """The same without indexes and limits."""
     t = app.tables
     c = t.cols()
-    query = sa.select(c.msg_id, c.last_error).where(*bounded.where(t, c, wanted))
-    rows = conn.execute(query.order_by(c.msg_id)).all()
-    return [int(row[0]) for row in rows if bounded.in_group(wanted, row[1])]
+    query = sa.select(c.msg_id).where(*bounded.where(t, c, wanted))
+    ids = conn.scalars(query.order_by(c.msg_id)).all()
+    return in_group(conn, t, ids, wanted.fingerprint)
 
 
 def test_chunks_hold_all_that_matches_once_and_in_order(app: App) -> None:

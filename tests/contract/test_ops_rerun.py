@@ -15,8 +15,8 @@ from msgworker.ops import operation
 from msgworker.ops import repairs as rerunning
 from msgworker.ops.operation import Bulk
 from msgworker.ops.results import Progress, Why
-from msgworker.store import bounded
-from msgworker.store.tries import fingerprint
+from msgworker.store import bounded, tries
+from msgworker.store.tries import Failure, Kind, fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import in_thread, until
@@ -47,6 +47,23 @@ def test_rerun_by_failure_group(app, table):
     assert app.ops.rerun(fingerprint=group) == 4
     assert table.statuses == [0, 0, 0, 0, -1]
     assert app.ops.rerun(fingerprint="none") == 0
+
+
+def test_writes_take_the_messages_of_a_group_that_lists_show(app):
+    """By the last try, whatever the last error has become; without a try by that."""
+    tried, *bare = put(app, ("a", FAILED), ("b", FAILED), ("c", FAILED), last_error="cut")
+    edit(app, bare[1], last_error=None)
+    with app.engine.begin() as conn:
+        mine = Failure(tried, Kind.FAILED, "ValueError: no account 17")
+        tries.keep(conn, app.tables, [mine], instance="i")
+    groups = {one.sample_id: one.fingerprint for one in app.ops.failures()}
+    assert len(groups) == 3
+    for msg_id, group in groups.items():
+        assert [one.msg_id for one in app.ops.find(fingerprint=group)] == [msg_id]
+        (one,) = app.ops.rerun(fingerprint=group, dry_run=True).sample
+        assert one.msg_id == msg_id
+        assert app.ops.rerun(fingerprint=group) == 1
+    assert list(app.ops.failures()) == []
 
 
 def test_rerun_says_what_it_left_alone(app):
