@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker import Context, HandlerMisuse, ItemsFailed, Message, MessageTable
 from msgworker.app import registry_of
-from msgworker.instance.fan_out.items import BATCH, SeenKeys
+from msgworker.instance.fan_out.items import BATCH
 from msgworker.store import items as store
 from msgworker.store import purge
 from msgworker.store.items import Record
@@ -304,18 +304,6 @@ def test_what_is_done_is_looked_up_in_parts(app):
     assert trying.results[0].values == list(range(1200))
     assert ran.counts[1100] == 2
     assert len(ran.items) == 1201
-
-
-def test_seen_tells_every_text_apart():
-    seen = SeenKeys()
-    assert all(seen.add(f"k{n}") for n in range(20_000))
-    assert not any(seen.add(f"k{n}") for n in range(20_000))
-    assert "k1" in seen
-    assert "other" not in seen
-    more = SeenKeys()
-    more.add("other")
-    more.absorb(seen)
-    assert all(text in more for text in ("other", "k0", "k19999"))
 
 
 def test_duplicate_keys_are_refused_before_anything_runs(app):

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from queue import SimpleQueue
 from typing import Any
 
@@ -36,8 +36,7 @@ from msgworker.instance.fan_out.items import (
     FanOutRun,
     ItemCounts,
     Keys,
-    SeenKeys,
-    checked_name,
+    check_name,
 )
 from msgworker.instance.running.context import FanOut
 from msgworker.instance.running.in_flight import Execution
@@ -54,55 +53,41 @@ MONTH_SECONDS = 30 * 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOutArgs:
-    """The arguments of a fan-out, checked; see Context.fan_out."""
+    """The arguments of a fan-out, see Context.fan_out. Raises ConfigError or HandlerMisuse before
+    anything runs."""
 
     fn: Callable[..., Any]
     items: Iterable[Any]
-    keys: Keys
-    name: str
-    count: int
+    key: Callable[[Any], Any] | None
+    threads: int | None
     executor: Executor | None
     timeout: float | None
     serial_by: Callable[[Any], Any] | None
-    exact: bool
+    transactional_items: bool
+    name: str
 
+    def __post_init__(self) -> None:
+        _check_function(self.fn)
+        for word, given in (("key", self.key), ("serial_by", self.serial_by)):
+            if given is not None and not callable(given):
+                raise ConfigError(f"{word} must be a function of an item, got {given!r:.80}")
+        if isinstance(self.items, str | bytes) or not isinstance(self.items, Iterable):
+            raise ConfigError(
+                f"items must be a list or another iterable of items, got {self.items!r:.80}"
+            )
+        if self.executor is not None:
+            _check_executor(self.executor, self.fn, self.transactional_items)
+        if self.threads is not None:
+            whole("threads", self.threads, 1, MAX_THREADS)
+        if self.timeout is not None:
+            number("timeout", self.timeout, 0.001, MONTH_SECONDS)
+        check_name(self.name)
 
-def checked_args(
-    fn: Any,
-    items: Any,
-    *,
-    key: Any,
-    threads: Any,
-    executor: Any,
-    timeout: Any,
-    serial_by: Any,
-    transactional_items: bool,
-    name: Any,
-) -> FanOutArgs:
-    """Check the arguments; raises ConfigError or HandlerMisuse before anything runs."""
-    _check_function(fn)
-    for word, given in (("key", key), ("serial_by", serial_by)):
-        if given is not None and not callable(given):
-            raise ConfigError(f"{word} must be a function of an item, got {given!r:.80}")
-    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        raise ConfigError(f"items must be a list or another iterable of items, got {items!r:.80}")
-    if executor is not None:
-        _check_executor(executor, fn, transactional_items)
-    default = DEFAULT_THREADS if executor is None else DEFAULT_IN_FLIGHT
-    count = default if threads is None else whole("threads", threads, 1, MAX_THREADS)
-    if timeout is not None:
-        number("timeout", timeout, 0.001, MONTH_SECONDS)
-    return FanOutArgs(
-        fn=fn,
-        items=items,
-        keys=Keys(key, checked_name(name)),
-        name=name,
-        count=count,
-        executor=executor,
-        timeout=timeout,
-        serial_by=serial_by,
-        exact=bool(transactional_items),
-    )
+    @property
+    def count(self) -> int:
+        """How many items run at once, or are submitted at once."""
+        default = DEFAULT_THREADS if self.executor is None else DEFAULT_IN_FLIGHT
+        return default if self.threads is None else self.threads
 
 
 def _check_function(fn: Any) -> None:
@@ -157,11 +142,11 @@ class FanOuts:
         self._lock: threading.Lock | None = None
         self._closed = False
         self._fence: Fence | None = None
-        self._used: dict[str, list[tuple[Any, SeenKeys]]] = {}
+        self._used: dict[str, list[tuple[Any, set[int]]]] = {}
 
-    def fan_out(self, fn: Any, items: Any, **options: Any) -> FanOut:
+    def fan_out(self, **arguments: Any) -> FanOut:
         """Run a fan-out to its end; see Context.fan_out."""
-        args = checked_args(fn, items, **options)
+        args = FanOutArgs(**arguments)
         _refuse_on_a_loop()
         with _MAKING:
             if self._lock is None:
@@ -181,16 +166,8 @@ class FanOuts:
             tally = self._run(args, fence)
         finally:
             self._lock.release()
-        return FanOut(
-            values=tally.values,
-            failed=tally.failed,
-            failed_count=tally.failed_count,
-            total=len(tally.values),
-            done=tally.done,
-            ran=tally.ran,
-            held_back=tally.held_back,
-            first_error=tally.first_error,
-        )
+        counts = {one.name: getattr(tally, one.name) for one in fields(tally)}
+        return FanOut(total=len(tally.values), **counts)
 
     @property
     def may_own_thread(self) -> bool:
@@ -209,7 +186,7 @@ class FanOuts:
             pass
 
     def _run(self, args: FanOutArgs, fence: Fence) -> ItemCounts:
-        seen = SeenKeys()
+        seen = set[int]()
         others = [other for fn, other in self._used.get(args.name, ()) if fn is not args.fn]
         tasks = self._tasks(args, seen, others)
         whole = isinstance(args.items, Collection)
@@ -230,38 +207,41 @@ class FanOuts:
             if not whole:
                 self._remember(args, seen)
 
-    def _remember(self, args: FanOutArgs, seen: SeenKeys) -> None:
+    def _remember(self, args: FanOutArgs, seen: set[int]) -> None:
         """Another fan-out with the same function may use the same keys; another function may
         not."""
         used = self._used.setdefault(args.name, [])
         for fn, before in used:
             if fn is args.fn:
-                before.absorb(seen)
+                before |= seen
                 return
         used.append((args.fn, seen))
 
     @staticmethod
-    def _tasks(args: FanOutArgs, seen: SeenKeys, others: list[SeenKeys]) -> Iterator[Task]:
+    def _tasks(args: FanOutArgs, seen: set[int], others: list[set[int]]) -> Iterator[Task]:
         """The items as tasks, with unique keys.
 
         A collection is checked as a whole before anything runs; for a generator, a duplicate key is
         refused when it is read.
         """
-        keys, stream = args.keys, not isinstance(args.items, Collection)
+        keys, stream = Keys(args.key, args.name), not isinstance(args.items, Collection)
 
         def check(item: Any, place: int) -> tuple[Any, str]:
-            key = keys.of(item, place)
-            text = keys.text(key, place)
-            if not seen.add(text):
+            key, text = keys.of(item, place)
+            mark = hash(
+                text
+            )  # 64 bits: two of a million texts have the same one in 30 million runs
+            if mark in seen:
                 raise ConfigError(
                     f"the key {key!r:.80} of item {place} appears twice; keys must be unique"
                     + ("; the items before it have run" if stream else "")
                 )
-            if any(text in other for other in others):
+            if any(mark in other for other in others):
                 raise ConfigError(
                     f"the key {key!r:.80} of item {place} was used by another fan-out of this "
                     "message; give each fan-out a name="
                 )
+            seen.add(mark)
             return key, text
 
         if not stream:
@@ -271,11 +251,7 @@ class FanOuts:
 
         def tasks() -> Iterator[Task]:
             for place, item in enumerate(args.items):
-                if stream:
-                    key, text = check(item, place)
-                else:
-                    key = keys.of(item, place)
-                    text = keys.text(key, place)
+                key, text = (check if stream else keys.of)(item, place)
                 yield Task(place, item, key, text, None if serial_by is None else serial_by(item))
 
         return tasks()
@@ -289,7 +265,7 @@ def _executor_of(
         return Remote(args.executor, fn, ended, fence)
 
     def make_run() -> Plain | Transactional:
-        return Transactional(fn, fence) if args.exact else Plain(fn, fence)
+        return Transactional(fn, fence) if args.transactional_items else Plain(fn, fence)
 
     return Threads(args.count, make_run, fence, ended)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -25,64 +24,10 @@ from msgworker.store.items import LOOK, Record
 from msgworker.store.send import notify
 from msgworker.table import MAX_OBJECT_ID
 
-# --- Keys of items: valid keys, their recorded form, and the set of seen keys.
+# --- Keys of items: valid keys, and their recorded form.
 
 MAX_KEY = MAX_OBJECT_ID
 MAX_ITEM_NAME = 50
-
-
-class SeenKeys:
-    """A set of texts that only says "new" or "not new", in about 16 bytes per text.
-
-    It holds 64-bit hashes with open addressing, so that the keys of a million items fit into
-    memory. The probability of a collision is 1 in 30 million for a million texts.
-    """
-
-    __slots__ = ("_count", "_slots")
-
-    def __init__(self) -> None:
-        self._slots = array("q", bytes(8 * 64))
-        self._count = 0
-
-    def add(self, text: str) -> bool:
-        """Add a text; False if it was there."""
-        return self._put(hash(text) or 1)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __contains__(self, text: str) -> bool:
-        number = hash(text) or 1
-        return self._slots[self._place(number)] == number
-
-    def absorb(self, other: SeenKeys) -> None:
-        """Add all texts of another set."""
-        for number in other._slots:
-            if number:
-                self._put(number)
-
-    def _put(self, number: int) -> bool:
-        place = self._place(number)
-        if self._slots[place]:
-            return False
-        self._slots[place] = number
-        self._count += 1
-        if self._count * 3 > len(self._slots) * 2:
-            old = self._slots
-            self._slots = array("q", bytes(8 * 2 * len(old)))
-            for one in old:
-                if one:
-                    self._slots[self._place(one)] = one
-        return True
-
-    def _place(self, number: int) -> int:
-        """The slot of the number, or where it would be."""
-        slots = self._slots
-        last = len(slots) - 1  # a power of two, less one
-        place = number & last
-        while (found := slots[place]) and found != number:
-            place = (place + 1) & last
-        return place
 
 
 class Keys:
@@ -96,19 +41,15 @@ class Keys:
         self._key = key
         self._name = name
 
-    def of(self, item: Any, position: int) -> Any:
-        """The key as the user gives it; ConfigError without `key` if the item cannot be its own."""
-        if self._key is not None:
-            return self._key(item)
-        if isinstance(item, str | int | UUID):
-            return item
-        raise ConfigError(
-            f"item {position} is a {type(item).__name__}, which cannot be its own key: "
-            "give key=, a function from an item to a text or a whole number"
-        )
-
-    def text(self, key: Any, position: int) -> str:
-        """The key as recorded; raises ConfigError for an invalid key."""
+    def of(self, item: Any, position: int) -> tuple[Any, str]:
+        """The key as the user gives it, and as it is recorded. Raises ConfigError for an invalid
+        key, and without `key` if the item cannot be its own."""
+        if self._key is None and not isinstance(item, str | int | UUID):
+            raise ConfigError(
+                f"item {position} is a {type(item).__name__}, which cannot be its own key: "
+                "give key=, a function from an item to a text or a whole number"
+            )
+        key = item if self._key is None else self._key(item)
         if isinstance(key, bool) or not isinstance(key, str | int | UUID):
             raise ConfigError(
                 f"the key of item {position} must be a text or a whole number, got {key!r:.80}"
@@ -133,18 +74,17 @@ class Keys:
                 f"{' with its name' if self._name else ''}, at most {MAX_KEY} are kept; "
                 "use a shorter one, such as an id or a digest"
             )
-        return text
+        return key, text
 
 
-def checked_name(name: Any) -> str:
-    """A name for a fan-out; ConfigError if it cannot be one."""
+def check_name(name: Any) -> None:
+    """Raise ConfigError if it cannot be the name of a fan-out."""
     if not isinstance(name, str) or len(name) > MAX_ITEM_NAME:
         raise ConfigError(
             f"name must be a text of at most {MAX_ITEM_NAME} characters: {name!r:.80}"
         )
     if any(ord(ch) < 32 or ch in "[]" for ch in name):
         raise ConfigError(f"name may hold neither brackets nor control characters, got {name!r}")
-    return name
 
 
 # --- Write the records of a fan-out's items in batches, only while the message is ours.

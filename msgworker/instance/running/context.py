@@ -422,8 +422,8 @@ class Context:
                 "transactional=True (and group=...) and use transactional_items=True if items write"
             )
         return self._fans.fan_out(
-            fn,
-            items,
+            fn=fn,
+            items=items,
             key=key,
             threads=threads,
             executor=executor,
