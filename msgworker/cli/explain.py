@@ -23,6 +23,7 @@ from msgworker.cli.output import (
     print_text,
     print_with_name,
     print_with_text,
+    proposing,
     safe,
     since,
     styled,
@@ -285,7 +286,7 @@ def _lane_what(one: LaneInfo) -> str:
     head = one.head
     if one.reason in BLOCKED and head.status is not State.DEAD:
         told = what(head) if head.status is not State.PROCESSING else ""
-        return "; ".join(part for part in (one.why, told) if part)
+        return "; ".join(part for part in (proposing(one.why or ""), told) if part)
     if one.started is None:
         return what(head)
     if one.started:
@@ -390,16 +391,16 @@ def status(ctx: click.Context, /, dead_unacknowledged: bool, as_json: bool, **gi
     if not as_json:
         _note_holding(counts)
     if not dead_unacknowledged and dead > known and to_terminal() and not as_json:
-        note("dead messages wait for an operator: msgworker failures, then msgworker rerun")
+        note("dead messages wait for an operator: `msgworker failures`, then `msgworker rerun`")
     if dead_unacknowledged and dead > known and not as_json:
-        note(f"{plural(dead - known, 'dead message')} not acknowledged: msgworker failures")
+        note(f"{plural(dead - known, 'dead message')} not acknowledged: `msgworker failures`")
     return int(dead_unacknowledged and dead > known)
 
 
 def _note_holding(counts: list[Count]) -> None:
     for name, held, command in (("hold_objects", "object", "lanes"), ("hold_jobs", "job", "jobs")):
         if number := sum(getattr(count, name) for count in counts):
-            note(f"{that_hold_up(f'{number:,}', held)}: msgworker {command}")
+            note(f"{that_hold_up(f'{number:,}', held)}: `msgworker {command}`")
 
 
 def _print_status(

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import select
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+from click.core import ParameterSource
 
 from msgworker import __version__
-from msgworker.cli.output import Usage, exit_code_of, print_error, sentence, visible
+from msgworker.cli.output import PROPOSED, Usage, exit_code_of, print_error, sentence, visible
 from msgworker.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 # two. Where the first argument says what is to be done (`jobs show`), the App may also follow it.
 
 METAVAR = "PKG.MODULE:APP"
+APP_EXAMPLE = "pkg.module:app"
 ACTION = "action"
 _TEXTS = ("topic", "instance", "name")  # arguments that may hold a colon
 
@@ -315,17 +318,51 @@ _URL = re.compile(r"[A-Za-z][\w+.-]*://.*", re.S)
 
 @dataclass(slots=True)
 class Invocation:
-    """One call of the program, for error handling. `ctx.obj` of every command.
+    """One call of the program, for error handling and for the commands that its output proposes.
+    `ctx.obj` of every command.
 
     secrets: texts that must not be shown, collected when a URL is read.
     engine: the database in use, once it is known.
     streams: its stdout and stderr.
+    program, brought: how it was called, and the App that this brings by itself (Django).
+    given: the options of this command line that say which App and database, by their names.
     """
 
     debug: bool = False
     secrets: set[str] = field(default_factory=set)
     engine: sa.Engine | None = None
     streams: Streams = field(default_factory=Streams)
+    program: str = "msgworker"
+    brought: str | None = None
+    given: dict[str, str] = field(default_factory=dict)
+
+    def command(self, words: str) -> str:
+        """A command to propose, such as "jobs show 5", as it acts on what this call acts on."""
+        name, _, rest = words.partition(" ")
+        command = main.get_command(click.Context(main), name)
+        options = {str(param.name): param.opts[0] for param in command.params} if command else {}
+        app = self.given.get("app_ref", APP_EXAMPLE if name in NEED_APP else None)
+        told = [app] if app is not None and app != self.brought and "app_ref" in options else []
+        for option, value in self.given.items():
+            if option in options and option != "app_ref":
+                told += [options[option], visible(shlex.quote(value))]
+        return " ".join(part for part in (self.program, name, *told, rest) if part)
+
+    def again(self, ctx: click.Context, **other: Any) -> str:
+        """The command of this call, to propose: with all its options, and with others."""
+        words = [str(ctx.info_name)]
+        for param in ctx.command.params:
+            name = str(param.name)
+            given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            value = other.get(name, ctx.params.get(name) if given else None)
+            if name not in self.given and value is not None:
+                words += [param.opts[0]] if isinstance(param, click.Option) else []
+                words += [] if value is True else [shlex.quote(str(value))]
+        return self.command(visible(" ".join(words)))
+
+    def proposes(self, text: str) -> str:
+        """The text, in which each command in backticks is such a one."""
+        return PROPOSED.sub(lambda found: f"`{self.command(found[1])}`", text)
 
 
 class Main(click.Group):
@@ -361,8 +398,9 @@ class Main(click.Group):
         self, args: Sequence[str] | None = None, prog_name: str | None = "msgworker", **extra: Any
     ) -> Any:
         extra.pop("standalone_mode", None)
+        how = {"program": prog_name or "msgworker", "brought": extra.pop("brought", None)}
         with standard_streams() as streams:
-            code = self._code(args, prog_name, Invocation(streams=streams), extra)
+            code = self._code(args, prog_name, Invocation(streams=streams, **how), extra)
             if streams.output_is_lost():
                 code = code or ExitCode.OUTPUT
         sys.exit(code)
@@ -392,7 +430,8 @@ class Main(click.Group):
         except Exception as error:
             if call.debug:
                 _traceback(error, call)
-            print_error(sentence(error, call.engine, call.debug), call.secrets)
+            said = call.proposes(sentence(error, call.engine, call.debug))
+            print_error(said, call.secrets)
             code = exit_code_of(error, call.engine)
         return ExitCode.USAGE if alone and not code else code if isinstance(code, int) else 0
 

@@ -17,7 +17,9 @@ from msgworker.cli.output import (
     Column,
     NothingMatched,
     Usage,
+    again,
     age,
+    command,
     confirm,
     note,
     print_json,
@@ -90,15 +92,15 @@ def jobs(
     if action is not None and action not in ACTIONS:
         if action.isascii() and action.isdigit():
             raise Usage(
-                f"say what is to be done with it, such as: msgworker jobs show {action:.20}"
+                f"say what is to be done with it, such as: {command(f'jobs show {action:.20}')}"
             )
         raise Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
     if action is not None and job is None:
-        raise Usage(f"name the job by its id: msgworker jobs {action} ID")
+        raise Usage(f"name the job by its id: {command(f'jobs {action} ID')}")
     if watch and action != "show":
-        raise Usage("--watch is for one job: msgworker jobs show ID --watch")
+        raise Usage("--watch is for one job: `msgworker jobs show ID --watch`")
     if time_limit is not None and not watch:
-        raise Usage("--time-limit is for --watch: msgworker jobs show ID --watch")
+        raise Usage("--time-limit is for --watch: `msgworker jobs show ID --watch`")
     limit_seconds = SETTINGS["time_limit"].read(time_limit, "--time-limit") if time_limit else None
     if action in (None, "show") and any(how.values()):
         raise Usage(f"what is to be done? {', '.join(ACTIONS[1:])}, and the id of a job")
@@ -126,7 +128,7 @@ def _list(app: App, json: bool, **asked: Any) -> int:
     else:
         print_table(COLUMNS, [_row(one) for one in found])
         if found.next_after is not None:
-            note(f"there may be more: msgworker jobs --after {found.next_after}")
+            note(f"there may be more: {again(after=found.next_after)}")
     return 0
 
 
@@ -244,10 +246,10 @@ def _lines(one: JobInfo, *, blocks: bool) -> list[str]:
         lines.append(
             f"when it complete{'d' if over else 's'}: {safe(one.on_complete)}{of}{sent}{ends}"
         )
-    ways = ways_of(one, blocks=blocks)
-    width = max((len(command) for command, _ in ways), default=0)
+    ways = [(command(words), then) for words, then in ways_of(one, blocks=blocks)]
+    width = max((len(way) for way, _ in ways), default=0)
     lines += ["what can be done:"] if ways else []
-    return lines + [f"  msgworker {command:{width}}  # {then}" for command, then in ways]
+    return lines + [f"  {way:{width}}  # {then}" for way, then in ways]
 
 
 def _state(one: JobInfo) -> str:
@@ -302,7 +304,7 @@ def _ways_out(hold: Hold) -> Iterator[tuple[str, str]]:
     """Of what is no message of the job."""
     if hold.why in (Waits.NO_HANDLER, Waits.OTHER_SLICES):
         topic = "" if hold.topic is None else f" that handles {safe(hold.topic)}"
-        yield "run pkg.module:app", f"start an instance{topic}, or drain with it"
+        yield "run", f"start an instance{topic}, or drain with it"
     elif hold.why is Waits.PAUSED and hold.topic is not None:
         yield f"resume {shlex.quote(safe(hold.topic))}", "let the handlers of its topic start again"
     elif hold.why in (Waits.PAUSED, Waits.NOBODY):

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -37,21 +37,29 @@ SHORT_TRACE = 2000
 class Lines(logging.Formatter):
     """Formats a record as one line, text or JSON; in text the traceback of a warning follows.
 
+    proposes: what becomes of commands in it.
     dated: a line of text has the day, too.
     """
 
     def __init__(
-        self, *, form: str, secrets: set[str], tracebacks: bool, dated: bool = True
+        self,
+        *,
+        form: str,
+        secrets: set[str],
+        tracebacks: bool,
+        proposes: Callable[[str], str] = str,
+        dated: bool = True,
     ) -> None:
         super().__init__()
         self._clock = "%Y-%m-%d %H:%M:%S" if dated else "%H:%M:%S"
         self._json = form == "json"
         self._secrets = secrets
         self._tracebacks = tracebacks
+        self._proposes = proposes
 
     def format(self, record: logging.LogRecord) -> str:
         facts = {name: getattr(record, name) for name in FACTS if hasattr(record, name)}
-        text = without(record.getMessage(), self._secrets)
+        text = self._proposes(without(record.getMessage(), self._secrets))
         write = self._as_json if self._json else self._as_text
         return write(record, text, facts)
 
@@ -160,12 +168,14 @@ class Screen(logging.Handler):
 
 @contextmanager
 def logging_to_stderr(
-    *, level: str, form: str, secrets: set[str], tracebacks: bool
+    *, level: str, form: str, secrets: set[str], tracebacks: bool, proposes: Callable[[str], str]
 ) -> Iterator[Screen]:
-    """Send every log record of this process to stderr until the block ends."""
+    """Send every log record of this process to stderr until the block ends. proposes: see
+    `Invocation`."""
     screen = Screen()
     dated = not screen.is_terminal  # a file or the log of a service is read on another day
-    screen.setFormatter(Lines(form=form, secrets=secrets, tracebacks=tracebacks, dated=dated))
+    how: dict[str, Any] = {"form": form, "secrets": secrets, "tracebacks": tracebacks}
+    screen.setFormatter(Lines(**how, proposes=proposes, dated=dated))
     root = logging.getLogger()
     before, own = root.level, logging.getLogger("msgworker")
     own_before = own.level

@@ -15,22 +15,55 @@ import sqlalchemy as sa
 
 from msgworker import App, db
 from msgworker.cli import logs
-from msgworker.cli.group import METAVAR, Invocation, is_reference, set_debug
+from msgworker.cli.group import APP_EXAMPLE, METAVAR, Invocation, is_reference, set_debug
 from msgworker.cli.output import Usage
 from msgworker.config import SETTINGS, Configuration, as_id, flag_of, load
-from msgworker.errors import MsgworkerError
+from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.message import State
 
 # --- The App of a command: imported, or made from the configuration.
 
 F = TypeVar("F", bound=Callable[..., Any])
+WITHOUT_A_FILE = ("init-db", "ddl", "config")
+"""Commands that make a missing file of SQLite, or connect to nothing: a connection makes it."""
 FLAGS = ("url", "table", "where", "on_dead", "max_tries")
+
+
+TARGET = (*FLAGS, "locks")
+"""Settings that say what a command acts on: a command that it proposes has them too."""
+
+
+def keep_given(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Callback of the options that are repeated in the commands that this call proposes."""
+    if value is not None and isinstance(ctx.obj, Invocation):
+        ctx.obj.given[str(param.name)] = _masked(str(param.name), value)
+    return value
+
+
+def _masked(name: str, value: str) -> str:
+    """The value of an option without passwords; one that was masked so is refused when it is
+    read."""
+    if name == "locks":
+        from msgworker.coordination.centres import masked_centre
+
+        return masked_centre(value)
+    if name != "url":
+        return value
+    try:
+        masked = db.masked(sa.make_url(value))
+    except (sa.exc.ArgumentError, ValueError):
+        return db.MASK
+    return masked if db.MASK in masked else value
 
 
 def app_option(fn: F) -> F:
     """--app; and the App as the first argument, see `reference`."""
     return click.option(
-        "--app", "app_ref", metavar=METAVAR, help="The App; may also be given as an argument."
+        "--app",
+        "app_ref",
+        metavar=METAVAR,
+        callback=keep_given,
+        help="The App; may also be given as an argument.",
     )(fn)
 
 
@@ -61,7 +94,7 @@ def app_ref_of(given: dict[str, Any]) -> str | None:
 def needed_app(ctx: click.Context, ref: str | None) -> str:
     """The App of a command that requires one; raises Usage."""
     if ref is None:
-        raise Usage(f"name an App: msgworker {ctx.info_name} pkg.module:app")
+        raise Usage(f"name an App: msgworker {ctx.info_name} {APP_EXAMPLE}")
     return ref
 
 
@@ -135,6 +168,12 @@ def _opened(ctx: click.Context, app: App) -> App:
     if call is not None:
         call.engine = app.engine
     ctx.call_on_close(app.engine.dispose)
+    path = db.DatabaseFile(app.engine).path
+    if path and ctx.info_name not in WITHOUT_A_FILE and not os.path.exists(path):
+        raise SchemaError(
+            f"there is no database file {path}: correct the path, or run `msgworker init-db`, "
+            "which makes it"
+        )
     return app
 
 
@@ -162,6 +201,7 @@ def setting(name: str, *, metavar: str | None = None, help: str | None = None) -
         flag_of(name),
         name,
         multiple=spec.kind == "texts",
+        callback=keep_given if name in TARGET else None,
         metavar=metavar or shown.get(spec.kind, "TEXT"),
         help=text[0].upper() + text[1:] + ("" if text.endswith(".") else "."),
     )
@@ -190,7 +230,11 @@ def common(fn: F) -> F:
     )(fn)
     fn = flags("log_level", "log_format")(fn)
     return click.option(
-        "--config", CONFIG_FILE, metavar="FILE", help="Read this file instead of ./msgworker.toml."
+        "--config",
+        CONFIG_FILE,
+        metavar="FILE",
+        callback=keep_given,
+        help="Read this file instead of ./msgworker.toml.",
     )(fn)
 
 
@@ -295,6 +339,7 @@ def configure(
             form=conf["log_format"],
             secrets=call.secrets,
             tracebacks=call.debug,
+            proposes=call.proposes,
         )
     )
     return conf

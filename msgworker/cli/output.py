@@ -141,6 +141,28 @@ def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") ->
     return [one.rstrip() for one in [*lines, line]]
 
 
+# --- The commands that a text proposes: they act on what this call acts on.
+
+PROPOSED = re.compile(r"`msgworker (?![^`]*--help)([a-z][a-z-]*(?: [^`]*)?)`")
+
+
+def command(words: str) -> str:
+    """A command to propose: "jobs show 5" is "msgworker jobs crm:app show 5"; see `Invocation`."""
+    ctx = click.get_current_context(silent=True)
+    return f"msgworker {words}" if ctx is None else str(ctx.obj.command(words))
+
+
+def again(**other: Any) -> str:
+    """The command of this call to propose, with all its options, and others, such as after=5."""
+    ctx = click.get_current_context()
+    return str(ctx.obj.again(ctx, **other))
+
+
+def proposing(text: str) -> str:
+    """A text of ours, with each command that stands in it in backticks as `command` has it."""
+    return PROPOSED.sub(lambda found: f"`{command(found[1])}`", text)
+
+
 # --- Errors: one line of text and an exit code (`errors.ExitCode`).
 
 USAGE = ExitCode.USAGE
@@ -219,7 +241,7 @@ def print_error(text: str, secrets: Collection[str] = ()) -> None:
 
 def note(text: str) -> None:
     """A note on stderr, separate from the data; wrapped on a terminal."""
-    _echo(visible(text))
+    _echo(visible(proposing(text)))
 
 
 def _echo(text: str) -> None:
@@ -253,7 +275,11 @@ def _delete(char: str) -> str:
 
 
 def print_text(text: str, *, first: str = "", rest: str = "") -> None:
-    """Print an already safe text on stdout: wrapped on a terminal, one line in a pipe."""
+    """Print an already safe text of ours on stdout: wrapped on a terminal, one line in a pipe."""
+    _print_wrapped(proposing(text), first, rest)
+
+
+def _print_wrapped(text: str, first: str, rest: str) -> None:
     width = terminal_width() if to_terminal() else None
     for line in wrapped(text, width, first=first, rest=rest):
         print_line(line)
@@ -262,7 +288,7 @@ def print_text(text: str, *, first: str = "", rest: str = "") -> None:
 def print_block(text: str, indent: str = "  ") -> None:
     """A text of several lines, made safe and indented."""
     for line in text.split("\n"):
-        print_text(visible(line), first=indent, rest=f"{indent}  " if line[:1] == " " else indent)
+        _print_wrapped(visible(line), indent, f"{indent}  " if line[:1] == " " else indent)
 
 
 STYLES = {

@@ -31,6 +31,8 @@ from msgworker.cli.output import (
     NOTHING_MATCHED,
     NothingMatched,
     Usage,
+    again,
+    command,
     confirm,
     note,
     print_json,
@@ -167,22 +169,22 @@ def _aside(would: Repaired) -> str:
 def _watched(total: int | None) -> Iterator[OnProgress]:
     """Progress on a terminal; if the block is interrupted, print how to continue."""
     last: list[Progress] = []
-    command = click.get_current_context().info_name
+    name = click.get_current_context().info_name
     status, of = screen().status, "" if total is None else f" of {total:,}"
 
     def on_progress(progress: Progress) -> None:
         if progress.op_id is None:
             return
         last[:] = [progress]
-        status(f"{command}: {progress.matched:,}{of}")
+        status(f"{name}: {progress.matched:,}{of}")
 
     try:
         yield on_progress
     except BaseException:
         status("")
         if last:
-            how = f"continue with: msgworker {command} --operation {last[0].op_id}"
-            how = how if command != "release" else "run it again"
+            how = f"continue with: {command(f'{name} --operation {last[0].op_id}')}"
+            how = how if name != "release" else f"run it again: {again()}"
             note(f"interrupted: {last[0].changed:,} changed so far; {how}")
         raise
     status("")

@@ -13,6 +13,7 @@ from msgworker.cli.output import (
     NothingMatched,
     Usage,
     age,
+    command,
     print_json,
     print_with_text,
     safe,
@@ -55,7 +56,7 @@ def schedules(
     if action is not None and action not in ACTIONS:
         raise Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
     if action is not None and name is None:
-        raise Usage(f"name the schedule: msgworker schedules {action} NAME")
+        raise Usage(f"name the schedule: {command(f'schedules {action} NAME')}")
     if action is None and any(who.values()):
         raise Usage(f"what is to be done? {', '.join(ACTIONS)}, and the name of a schedule")
     app = open_app(ctx, given)

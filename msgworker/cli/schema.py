@@ -20,6 +20,7 @@ from msgworker.cli.options import (
 )
 from msgworker.cli.output import (
     Usage,
+    note,
     print_json,
     print_text,
     safe,
@@ -208,7 +209,7 @@ def doctor(
             click.echo(f"{visible(statement)};")
         for one in needed:
             if not one.fix:
-                click.echo(f"no statement fixes this: {visible(one.text)}", err=True)
+                note(f"no statement fixes this: {one.text}")
         return code
     advice = [one for one in found if one.severity is Severity.ADVISED]
     click.echo(f"{masked(app.engine.url)}, table {visible(app.table.name)}")

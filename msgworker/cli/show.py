@@ -26,8 +26,10 @@ from msgworker.cli.output import (
     Column,
     NothingMatched,
     Usage,
+    again,
     age,
     ago,
+    command,
     note,
     print_block,
     print_json,
@@ -148,7 +150,7 @@ def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
         page = {"messages": [as_dict(info) for info in found]}
         print_json(page | {"next_after": found.next_after, "complete": found.complete})
         return 0 if len(found) or not found.complete else NOTHING_MATCHED
-    more = f"msgworker list ... --after {found.next_after}"
+    more = again(after=found.next_after)
     if not found and found.complete:
         raise NothingMatched("no message matches")
     if found:
@@ -331,7 +333,7 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     if info.scheduled_for is not None:
         lines.append(("schedule", f"sent for {when(info.scheduled_for)}"))
     if info.job_id is not None:
-        lines.append(("job", f"{info.job_id}: msgworker jobs show {info.job_id}"))
+        lines.append(("job", f"{info.job_id}: {command(f'jobs show {info.job_id}')}"))
     if info.unique_key is not None:
         kept = ", kept until the message is purged" if info.unique_kept == 1 else ""
         lines.append(("unique key", f"{safe(info.unique_key)}{kept}"))
@@ -359,7 +361,7 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     if may := acts(info, app.tables.spec):
         force = " --force" if info.status is State.DONE else ""
         others = f", or {', '.join(may[1:])}" if may[1:] else ""
-        lines.append(("commands", f"msgworker {may[0]} {info.msg_id}{force}{others}"))
+        lines.append(("commands", f"{command(f'{may[0]} {info.msg_id}{force}')}{others}"))
     return lines
 
 

@@ -14,7 +14,7 @@ from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre
 from msgworker.coordination.redis import RedisLocks
 from msgworker.coordination.zookeeper import ZooKeeperLocks
-from msgworker.db import secrets_of
+from msgworker.db import MASK, secrets_of
 from msgworker.errors import ConfigError
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.payload import is_text
@@ -135,6 +135,11 @@ def check_centre(where: str) -> str:
     kind = where.partition("://")[0]
     if where != DATABASE and kind not in (*REDIS, "zookeeper"):
         raise ConfigError(f"locks must be one of {KINDS}")
+    if MASK in where:
+        raise ConfigError(
+            f"locks has {MASK} where its password was masked: write that in its place, or leave "
+            "locks out and set MSGWORKER_LOCKS"
+        )
     return where
 
 
@@ -162,7 +167,9 @@ def place_of(centre: LockCentre) -> str:
 def masked_centre(where: str) -> str:
     """The same without passwords."""
     return re.sub(
-        r"//[^/@]*@", "//***@", re.sub(r"([?&]\w*pass\w*=)[^&]*", r"\1***", where, flags=re.I)
+        r"//[^/@]*@",
+        f"//{MASK}@",
+        re.sub(r"([?&]\w*pass\w*=)[^&]*", rf"\1{MASK}", where, flags=re.I),
     )
 
 

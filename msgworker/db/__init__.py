@@ -140,6 +140,7 @@ from msgworker.db.engine import (
 )
 from msgworker.db.errors import (
     LONGEST_PAUSE_SECONDS,
+    MASK,
     NO_MEMORY,
     Failures,
     Fate,

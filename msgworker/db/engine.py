@@ -20,6 +20,7 @@ from msgworker.config import nearest
 from msgworker.db.connections import doubt_sessions, watch_sessions
 from msgworker.db.database import DATABASES, NAMES, Database, of, of_dialect
 from msgworker.db.drivers import ISOLATION
+from msgworker.db.errors import MASK
 from msgworker.db.failover import ROLLED_BACK
 from msgworker.errors import ConfigError
 
@@ -32,6 +33,11 @@ def parse_url(url: object) -> URL:
         parsed = url
     elif not isinstance(url, str) or not url.strip():
         raise ConfigError('a database url is required, such as "sqlite:///messages.db"')
+    elif MASK in url:
+        raise ConfigError(
+            f"the database url has {MASK} where its password was masked: write that in its place, "
+            "or leave the url out and set MSGWORKER_URL"
+        )
     else:
         try:
             parsed = make_url(url)

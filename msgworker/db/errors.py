@@ -187,6 +187,8 @@ def reason_of(error: BaseException) -> str:
 
 # --- URLs and texts without their secrets.
 
+MASK = "***"
+"""In the place of a password."""
 HARMLESS = re.compile(
     r"application_name|cache|charset|check_same_thread|client_encoding|connect_timeout|events|"
     r"gssencmode|host|hostaddr|immutable|isolation_level|keepalives|keepalives_count|"
@@ -204,9 +206,9 @@ _SHORT = 5
 
 def masked(url: URL) -> str:
     """The URL as text without its password, and with only harmless parts of its query."""
-    query = {key: value if HARMLESS.fullmatch(key) else "***" for key, value in url.query.items()}
+    query = {key: value if HARMLESS.fullmatch(key) else MASK for key, value in url.query.items()}
     shown = url.set(query=query).render_as_string(hide_password=True)
-    return shown.replace("%2A%2A%2A", "***")
+    return shown.replace("%2A%2A%2A", MASK)
 
 
 def secrets_of(url: str | URL) -> set[str]:
@@ -231,12 +233,12 @@ def _is_secret(key: str, value: str) -> bool:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """The text with "***" for each secret, a short one only as a separate word, and for what looks
+    """The text with MASK for each secret, a short one only as a separate word, and for what looks
     like a password or key in any URL."""
     text = without_url_secrets(text)
     for secret in sorted(secrets, key=len, reverse=True):
         word = re.escape(secret) if len(secret) > _SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
-        text = re.sub(word, "***", text)
+        text = re.sub(word, MASK, text)
     return text
 
 

@@ -281,7 +281,7 @@ class SQLite(Database):
 
     def file_path(self, url: URL) -> str:
         name = url.database or ""
-        return "" if name.startswith("file:") else os.path.abspath(name)
+        return "" if not name or name.startswith("file:") else os.path.abspath(name)
 
     def create_options(self, url: URL) -> tuple[URL, dict[str, Any]]:
         options = {"timeout": 60, "check_same_thread": False}

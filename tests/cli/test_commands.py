@@ -363,7 +363,7 @@ def test_show_tells_all_about_one(crm: Cli, folder: Path) -> None:
     for part in ("dead, no tries left", "topic       settle", "object      C-0", '"n": 1'):
         assert part in text
     assert "last error\n  ValueError: x" in text
-    assert f"commands    msgworker rerun {ids[0]}, or discard, acknowledge, edit" in text
+    assert f"commands    msgworker rerun crm:app {ids[0]}, or discard, acknowledge, edit" in text
     found = json.loads(crm("show", ids[0], *AT, "--json").stdout)
     assert (found["payload"], found["payload_cut"], found["status"]) == ('{"n":1}', False, "dead")
 

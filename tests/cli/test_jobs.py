@@ -66,6 +66,7 @@ def lines_of(crm: Cli, job: int | str) -> tuple[dict[str, str], list[str]]:
     shown, _, ways = crm("jobs", "show", str(job), *AT).stdout.partition("what can be done:\n")
     lines = (line.partition(": ") for line in shown.splitlines())
     commands = [line.strip().partition("#")[0].strip() for line in ways.splitlines()]
+    commands = [line.replace(" crm:app", "", 1) for line in commands]
     return {name: text for name, _, text in lines}, commands
 
 
@@ -142,7 +143,7 @@ def test_each_state_of_a_job_says_what_can_be_done(crm: Cli, folder: Path) -> No
     discard = f"msgworker discard --job {job} --reason TEXT"
     said, ways = lines_of(crm, job)
     assert said["state"].startswith("held: 3 wait: no instance lives that works on this table;")
-    assert ways == ["msgworker run pkg.module:app", pause, discard, cancel]
+    assert ways == ["msgworker run", pause, discard, cancel]
     alive(folder)
     said, ways = lines_of(crm, job)
     assert (said["state"], ways) == ("running", [pause, discard, cancel])
@@ -221,8 +222,9 @@ def test_a_job_behind_a_dead_message_of_another(crm: Cli, folder: Path) -> None:
     at = ("--url", f"sqlite:///{folder / 'crm.db'}", "--on-dead", "block")
     shown = crm("jobs", "show", str(job.job_id), *at).stdout
     assert f"state: held: 1 waits behind 1 dead message, such as message {first}\n" in shown
-    assert f"msgworker rerun {first} " in shown
-    assert f"msgworker discard {first} --reason TEXT " in shown
+    given = " ".join(at)
+    assert f"msgworker rerun {given} {first} " in shown
+    assert f"msgworker discard {given} {first} --reason TEXT " in shown
     (one,) = json.loads(crm("jobs", "--json", *at).stdout)["jobs"]
     assert one["holds"] == [
         {
@@ -248,7 +250,7 @@ def test_a_job_is_cancelled_with_its_messages(crm: Cli, folder: Path) -> None:
     assert sql(folder, "SELECT status FROM msgworker_message") == [(-1,)] * 3
     said, ways = lines_of(crm, job_id)
     assert said["state"].startswith("cancelled: all of it has ended, and no instance lives to")
-    assert ways == ["msgworker run pkg.module:app"]
+    assert ways == ["msgworker run"]
     assert crm("rerun", "--job", job_id, "--yes", *AT).exit_code == 5
 
 
@@ -289,7 +291,8 @@ def test_only_a_job_that_moves_has_a_rate(crm: Cli, folder: Path) -> None:
 
 def test_a_message_says_to_which_job_it_belongs(crm: Cli, folder: Path) -> None:
     job_id = opened(folder, 1)
-    assert f"job         {job_id}: msgworker jobs show {job_id}" in crm("show", "1", *AT).stdout
+    shown = f"job         {job_id}: msgworker jobs crm:app show {job_id}"
+    assert shown in crm("show", "1", *AT).stdout
 
 
 def test_a_job_is_sealed_once(crm: Cli, folder: Path) -> None:
@@ -356,7 +359,10 @@ def test_a_drain_of_a_job_that_waits_for_dead_messages_ends_with_1(crm: Cli, fol
     for more in ((), ("--processes", "2")):
         done = crm(*args, *more)
         assert done.exit_code == 1
-        assert f"job {job} waits for 3 dead messages: `msgworker rerun --job {job}`" in done.stderr
+        assert (
+            f"job {job} waits for 3 dead messages: `msgworker rerun crm:app --job {job}`"
+            in done.stderr
+        )
         assert "left=0 (its job waits for dead ones: 3) in" in done.stdout
     told = json.loads(crm(*args, "--json").stdout)
     assert (told["left"], told["dead_awaited"], told["exit_code"]) == (0, 3, 1)
@@ -371,7 +377,7 @@ def test_what_is_asked_wrongly(crm: Cli) -> None:
     for args, says in (
         (("stop", "1"), "unknown action"),
         (("show",), "by its id"),
-        (("17",), "msgworker jobs show 17"),
+        (("17",), "msgworker jobs crm:app show 17"),
         (("--watch",), "--watch is for one job"),
         (("--reason", "x"), "what is to be done"),
         (("show", "x"), "whole number"),

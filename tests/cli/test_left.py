@@ -48,10 +48,10 @@ def test_work_that_nobody_does_is_said_given_back_and_done(
         line for line in log.splitlines() if "180 messages left that no instance handles" in line
     ]
     assert len(said) == 1, log
-    assert "msgworker release --nobody --older-than 1h" in said[0]
+    assert "msgworker release crm:app --nobody --older-than 1h" in said[0]
 
     assert "30 messages at 1 without an owner" in cli("doctor", *AT).stdout
-    assert "release --nobody" in cli("explain", 1, *AT).stdout
+    assert "release crm:app --nobody" in cli("explain", 1, *AT).stdout
     assert cli("release", "--nobody", "--older-than", "1h", *AT).exit_code == 2  # it asks
     given = cli("release", "--nobody", "--older-than", "1h", "--yes", *AT)
     assert (given.exit_code, given.stdout) == (0, "released 30\n"), given.stderr

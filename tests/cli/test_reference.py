@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 import pytest
 
 from msgworker.cli import main
-from msgworker.cli.group import COMMANDS, app_as_option, is_reference, takes_app
+from msgworker.cli.group import COMMANDS, Invocation, app_as_option, is_reference, takes_app
 from msgworker.store import bounded
 from tests.support.programs import LOOKS, WRITES, Cli, dead, sql
 
@@ -110,7 +111,8 @@ def test_a_part_without_a_match_is_no_list_without_one(
     for more in ((), ("--json",)):
         assert crm(*asked, *more).exit_code == 0
         assert crm(*asked, *more, "--after", "2").exit_code == 5
-    assert crm(*asked).stderr.endswith("so far; continue with: msgworker list ... --after 2\n")
+    more = "msgworker list crm:app --status done --topic other --after 2\n"
+    assert crm(*asked).stderr.endswith(f"so far; continue with: {more}")
 
 
 @pytest.mark.parametrize(
@@ -164,12 +166,12 @@ def test_the_app_stands_before_an_action_or_behind_it(crm: Cli, folder: Path) ->
         says = "no schedule 'crm:nightly'" if command == "schedules" else ""
         assert (first.exit_code, says in first.stderr) == (5 if says else 0, True), first.stderr
     for wrong, says in (
-        (("jobs", "show", "crm:app"), "msgworker jobs show ID"),
-        (("jobs", "crm:app", "show"), "msgworker jobs show ID"),
+        (("jobs", "show", "crm:app"), "msgworker jobs crm:app show ID"),
+        (("jobs", "crm:app", "show"), "msgworker jobs crm:app show ID"),
         (("jobs", "stop", "crm:app", "1"), "unknown action 'stop'"),
-        (("jobs", "crm:app", "1"), "msgworker jobs show 1"),
+        (("jobs", "crm:app", "1"), "msgworker jobs crm:app show 1"),
         (("jobs", "show", "crm:app", "1", "--app", "billing:app"), "two Apps are given"),
-        (("schedules", "crm:app", "pause"), "msgworker schedules pause NAME"),
+        (("schedules", "crm:app", "pause"), "msgworker schedules crm:app pause NAME"),
     ):
         done = crm(*wrong)
         assert (done.exit_code, says in done.stderr) == (2, True), (wrong, done.stderr)
@@ -295,3 +297,69 @@ def test_what_a_reference_looks_like() -> None:
     assert all(is_reference(text) for text in ("a:b", "a.b.c:d", "_x:y1", "päckchen:größe"))
     assert not any(is_reference(t) for t in ("", "a", ":", "a:", ":b", "1:2", "a:b:c", "a..b:c"))
     assert not any(is_reference(t) for t in ("vm-1:2", "a b:c", "a/b:c", "42", "a.py:1", "a:b c"))
+
+
+GIVEN = [
+    (("crm:app",), "crm:app"),
+    (("--url", "sqlite:///crm.db", "--config", "of crm.toml"), None),
+    (("--url", "sqlite:///crm.db?timeout=9", "--table", "msgworker_message"), None),
+]
+
+
+@pytest.mark.parametrize(("given", "told"), GIVEN)
+def test_what_is_proposed_acts_on_what_this_call_acts_on(
+    crm: Cli, folder: Path, given: tuple[str, ...], told: str | None
+) -> None:
+    (folder / "of crm.toml").write_text('on_dead = "continue"\n')
+    dead(crm, folder, 3)
+    folder.joinpath("msgworker.toml").write_text('url = "sqlite:///other.db"\n')
+    told = shlex.join(given) if told is None else told
+    asked = ("--status", "dead", "--limit", "2")
+    done = crm("list", *given, *asked)
+    line = done.stderr.splitlines()[-1]
+    assert line == f"there may be more: msgworker list {told} {' '.join(asked)} --after 2"
+    page = crm(*shlex.split(line.partition("msgworker ")[2])).stdout
+    assert page.splitlines()[1].split()[0] == "3"
+    assert f"commands    msgworker rerun {told} 1, or" in crm("show", *given, "1").stdout
+    said = crm("release", *given, "gone-1").stderr
+    assert said.endswith(f"no such instance: gone-1; see `msgworker instances {told}`\n")
+    sql(folder, "DROP TABLE msgworker_job")
+    assert f"run `msgworker db {told} upgrade`" in crm("doctor", *given).stdout
+
+
+def test_a_password_is_in_no_command_that_is_proposed(cli: Cli) -> None:
+    url = "postgresql://anna:s3cr3t@127.0.0.1:1/crm"
+    said = cli("jobs", "show", "--url", url, "--locks", "x").stderr
+    assert "s3cr3t" not in said
+    said = cli("jobs", "show", "--url", url).stderr
+    masked = "postgresql://anna:***@127.0.0.1:1/crm"
+    assert f"msgworker jobs --url '{masked}' show ID" in said
+    done = cli("jobs", "show", "1", "--url", masked)
+    assert (done.exit_code, "where its password was masked" in done.stderr) == (2, True)
+    done = cli("locks", "--locks", "redis://***@127.0.0.1:1")
+    assert (done.exit_code, "where its password was masked" in done.stderr) == (2, True)
+
+
+def test_what_takes_an_app_alone_is_proposed_with_one() -> None:
+    told = Invocation(given={"url": "sqlite:///x.db", "config_file": "x.toml"})
+    assert told.command("run") == "msgworker run pkg.module:app --config x.toml"
+    assert told.command("ddl") == "msgworker ddl --config x.toml"
+    assert told.command("--version") == "msgworker --version"
+    text = "`msgworker doctor --sql` or `doctor`, msgworker run"
+    assert Invocation(given={"app_ref": "crm:app"}).proposes(text) == (
+        "`msgworker doctor crm:app --sql` or `doctor`, msgworker run"
+    )
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_app_of_a_command_that_is_proposed_is_the_app(command: str) -> None:
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
+    if not takes_app(found):
+        return
+    told = Invocation(given={"app_ref": "crm:app"})
+    for rest in REST.get(command, ()), ("some:name",):
+        words = told.command(" ".join([command, *rest])).split()[2:]
+        read = app_as_option(click.Context(main), command, found, words)
+        known = command == "release" and not rest
+        assert known or read == ["--app=crm:app", *rest], command

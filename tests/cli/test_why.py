@@ -294,7 +294,7 @@ def test_doctor_without_a_schema_ends_with_4_and_its_sql_mends_it(cli: Cli, fold
     assert done.exit_code == 4
     lines = done.stdout.splitlines()
     assert lines[1:3] == ["1 finding to fix (statements: --sql), 0 advised", ""]
-    assert "nor do the 12 tables beside it: run `msgworker init-db`" in "\n".join(lines[3:])
+    assert "nor do the 12 tables beside it: run `msgworker init-db crm:app`" in "\n".join(lines[3:])
     assert "CREATE" not in done.stdout
     script = cli("doctor", *AT, "--sql")
     assert script.exit_code == 4

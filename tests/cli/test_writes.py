@@ -47,7 +47,9 @@ def test_a_group_that_does_not_exist_is_said_to(crm: Cli, folder: Path) -> None:
     for options in (("--dry-run",), ("--yes",)):
         done = crm("rerun", "--group", "0123456789ab", *options, *AT)
         assert (done.exit_code, done.stdout) == (5, "")
-        assert "there is no group 0123456789ab; `msgworker failures` lists them" in done.stderr
+        assert (
+            "there is no group 0123456789ab; `msgworker failures crm:app` lists them" in done.stderr
+        )
     (group,) = json.loads(crm("failures", "--json", *AT).stdout)["failures"]
     assert crm("rerun", "--group", group["fingerprint"], *AT).stdout == "rerun 1\n"
 
@@ -167,7 +169,7 @@ def test_a_rerun_that_is_cut_short_says_how_to_go_on(
     # The first step is told of only after it is committed.
     done = crm("rerun", "--dead", "--yes", *AT)
     assert done.exit_code == 130
-    assert "continue with: msgworker rerun --operation 1" in done.stderr
+    assert "continue with: msgworker rerun crm:app --operation 1" in done.stderr
     changed = states(folder).count(0)
     assert 0 < changed < 401
     assert f"{changed} changed so far" in done.stderr
@@ -231,9 +233,12 @@ def test_release_of_a_dead_and_of_a_living_instance(crm: Cli, folder: Path) -> N
     ("name", "told"),
     [
         ("host-1-ab", "instance host-1-ab has claimed nothing"),
-        ("foo", "no such instance: foo; see `msgworker instances`"),
-        ("host-2", "no such instance: host-2; see `msgworker instances`; did you mean host-2-cd?"),
-        ("host-", "no such instance: host-; see `msgworker instances`"),
+        ("foo", "no such instance: foo; see `msgworker instances crm:app`"),
+        (
+            "host-2",
+            "no such instance: host-2; see `msgworker instances crm:app`; did you mean host-2-cd?",
+        ),
+        ("host-", "no such instance: host-; see `msgworker instances crm:app`"),
     ],
 )
 def test_release_tells_an_unknown_instance_from_one_with_empty_hands(
@@ -482,7 +487,7 @@ def test_edit_advises_no_option_that_it_has_not(crm: Cli, folder: Path) -> None:
     assert "is done; a done message is not edited: send another one" in done.stderr
     done = crm("edit", early, "--priority", 1, "--rerun", "--reason", "r", *AT)
     assert done.exit_code == 5
-    assert f"`msgworker rerun {early} --force` runs it nevertheless" in done.stderr
+    assert f"`msgworker rerun crm:app {early} --force` runs it nevertheless" in done.stderr
     done = crm("edit", early, "--priority", 2, "--rerun", "--force", "--reason", "r", *AT)
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"edited message {early}, rerun 1")
     assert states(folder) == [0, 2]
@@ -545,7 +550,9 @@ def test_acknowledge_says_what_stays_held_up_and_status_goes_on_to_say_it(
     assert found["holding"] == 1
     done = crm("acknowledge", held, "--reason", "INC-4711", "--actor", "ana", *AT)
     assert (done.stdout, "1 of them holds up" in done.stderr) == ("acknowledged 1\n", True)
-    told = "1 dead message holds up its job until it is rerun or discarded: msgworker jobs"
+    told = (
+        "1 dead message holds up its job until it is rerun or discarded: `msgworker jobs crm:app`"
+    )
     assert told in crm("status", *AT).stderr
     (count,) = json.loads(crm("status", "--json", *AT).stdout)["counts"]
     assert (count["acknowledged"], count["hold_objects"], count["hold_jobs"]) == (1, 0, 1)

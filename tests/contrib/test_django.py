@@ -103,6 +103,8 @@ def test_send_is_part_of_django_s_transaction_and_manage_py_runs_the_handlers(
     manage = ("manage.py", "msgworker")
     done = run(environment, *manage, "drain", "--topic", "invoice.book", "--linger", "0")
     assert (done.returncode, "done=1" in done.stdout) == (0, True), done.stderr
+    done = run(environment, *manage, "jobs", "show")
+    assert "by its id: manage.py msgworker jobs show ID\n" in done.stderr
     with app.engine.connect() as conn:
         keys = conn.execute(sa.text("SELECT booking_key FROM customers_booking")).scalars().all()
     assert keys == [f"msgworker_message:{first}"]

@@ -40,7 +40,7 @@ class Command(BaseCommand):
         before = os.environ.get("PYTHONPATH", "")
         if paths and paths[0] not in before.split(os.pathsep):
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [paths[0], before]))
-        main.main(with_app(ours(words)), prog_name=name)
+        main.main(with_app(ours(words)), prog_name=name, brought=APP)
 
 
 def ours(words: list[str]) -> list[str]:
