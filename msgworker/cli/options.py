@@ -169,7 +169,8 @@ def _opened(ctx: click.Context, app: App) -> App:
         call.engine = app.engine
     ctx.call_on_close(app.engine.dispose)
     path = db.DatabaseFile(app.engine).path
-    if path and ctx.info_name not in WITHOUT_A_FILE and not os.path.exists(path):
+    missing = os.path.isdir(os.path.dirname(path)) and not os.path.exists(path)
+    if missing and ctx.info_name not in WITHOUT_A_FILE:
         raise SchemaError(
             f"there is no database file {path}: correct the path, or run `msgworker init-db`, "
             "which makes it"

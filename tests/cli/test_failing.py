@@ -56,6 +56,7 @@ def one_line(stderr: str) -> bool:
         ("sqlite+aiosqlite:///x.db", 2, "is an async driver"),
         ("sqlite:///${NOT_SET}.db", 2, "environment variable NOT_SET, which is not set"),  # 23
         ("sqlite:///empty.db", 4, "table msgworker_message does not exist"),  # 24
+        ("sqlite:///mispelt.db", 4, "mispelt.db: correct the path, or run `msgworker init-db"),
     ],
 )
 @pytest.mark.parametrize("command", [("status",), ("send", "t"), ("rerun", "1")])
@@ -63,11 +64,13 @@ def test_bad_url(
     cli: Cli, folder: Path, url: str | None, code: int, text: str, command: tuple[str, ...]
 ) -> None:
     (folder / "text.db").write_text("this is a text, not a database " * 100)
+    (folder / "empty.db").touch()
     done = cli(*command, *([] if url is None else ["--url", url]))
     assert (done.exit_code, done.stdout) == (code, ""), done.stderr
     assert text in done.stderr
     assert one_line(done.stderr), done.stderr
     assert CANARY not in done.stderr
+    assert not (folder / "mispelt.db").exists()
 
 
 @pytest.mark.parametrize(

@@ -363,3 +363,12 @@ def test_the_app_of_a_command_that_is_proposed_is_the_app(command: str) -> None:
         read = app_as_option(click.Context(main), command, found, words)
         known = command == "release" and not rest
         assert known or read == ["--app=crm:app", *rest], command
+
+
+@pytest.mark.parametrize("command", sorted({*REST, "run", "drain"} - {"init-db"}))
+def test_no_command_but_one_makes_a_file_of_sqlite(cli: Cli, folder: Path, command: str) -> None:
+    done = cli(command, "crm:app", *REST.get(command, ()))
+    assert not folder.joinpath("crm.db").exists()
+    told = "crm.db: correct the path, or run `msgworker init-db crm:app`, which makes it\n"
+    connects = command not in ("ddl", "config")
+    assert (done.exit_code, done.stderr.endswith(told)) == (4 * connects, connects), done.stderr

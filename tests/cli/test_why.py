@@ -290,6 +290,7 @@ def test_doctor_is_content_with_a_fresh_schema(crm: Cli) -> None:
 
 
 def test_doctor_without_a_schema_ends_with_4_and_its_sql_mends_it(cli: Cli, folder: Path) -> None:
+    folder.joinpath("crm.db").touch()
     done = cli("doctor", *AT)
     assert done.exit_code == 4
     lines = done.stdout.splitlines()
