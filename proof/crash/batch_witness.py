@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from msgworker.errors import Reject
-from msgworker.instance.running.batch import BatchCaller, BatchTransaction, Part
+from msgworker.instance.running.batch import BatchCaller, Part
 from msgworker.instance.running.outcome import DONE as LANE_DONE
 from msgworker.message import Outcome
 from proof.crash.points import AFTER_SETTLE, IN_SETTLE, die_at, now
@@ -36,9 +36,9 @@ def watch_batches(witness: Witness) -> None:
     """From now on batches are written down."""
     handle, call = BatchCaller.handle, BatchCaller._call
     run, settle, look = (
-        BatchTransaction.run,
-        BatchTransaction._settle,
-        BatchTransaction._was_committed,
+        BatchCaller._in_transaction,
+        BatchCaller._settle,
+        BatchCaller._was_committed,
     )
     tell = witness._tell
 
@@ -68,7 +68,7 @@ def watch_batches(witness: Witness) -> None:
                 tell.record(Kind.ENDED, row.msg_id, row.object_id, instance=owner, detail=how)
         return failures
 
-    def watched_settle(self: BatchTransaction, conn: Any, parts: list[Part]) -> Any:
+    def watched_settle(self: BatchCaller, conn: Any, parts: list[Part]) -> Any:
         now.sent_at = tell.now()
         for part in parts:
             me = part.lane.owner
@@ -80,11 +80,11 @@ def watch_batches(witness: Witness) -> None:
         _die(parts, IN_SETTLE)
         return flagged
 
-    def watched_look(self: BatchTransaction, *args: Any) -> bool:
+    def watched_look(self: BatchCaller, *args: Any) -> bool:
         now.guessed = look(self, *args)
         return bool(now.guessed)
 
-    def watched_run(self: BatchTransaction, parts: list[Part], *args: Any) -> None:
+    def watched_run(self: BatchCaller, parts: list[Part], *args: Any) -> None:
         now.guessed = False
         run(self, parts, *args)
         if any(part.lane.result is not LANE_DONE for part in parts):
@@ -109,9 +109,9 @@ def watch_batches(witness: Witness) -> None:
 
     BatchCaller.handle = watched_handle  # type: ignore[method-assign]
     BatchCaller._call = watched_call  # type: ignore[method-assign]
-    BatchTransaction._settle = watched_settle  # type: ignore[method-assign]
-    BatchTransaction._was_committed = watched_look  # type: ignore[method-assign]
-    BatchTransaction.run = watched_run  # type: ignore[method-assign]
+    BatchCaller._settle = watched_settle  # type: ignore[method-assign]
+    BatchCaller._was_committed = watched_look  # type: ignore[method-assign]
+    BatchCaller._in_transaction = watched_run  # type: ignore[method-assign]
 
 
 def _how(error: BaseException) -> str:

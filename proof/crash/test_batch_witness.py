@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.instance.running.batch import BatchCaller, BatchTransaction, Cancelled, Part
+from msgworker.instance.running.batch import BatchCaller, Cancelled, Part
 from proof.crash import points
 from proof.crash.batch_witness import BEHIND, SHARED, tell_of_batches, watch_batches
 from proof.history import DONE, NEW, Event, Final, Kind, Outcome, Row
@@ -109,9 +109,9 @@ def test_only_a_batch_that_was_committed_is_written_down_as_done(
     for owner, name in (
         (BatchCaller, "handle"),
         (BatchCaller, "_call"),
-        (BatchTransaction, "_settle"),
-        (BatchTransaction, "_was_committed"),
-        (BatchTransaction, "run"),
+        (BatchCaller, "_settle"),
+        (BatchCaller, "_was_committed"),
+        (BatchCaller, "_in_transaction"),
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     told: list[int] = []
@@ -131,8 +131,9 @@ def test_only_a_batch_that_was_committed_is_written_down_as_done(
     )
     caller: Any = SimpleNamespace(transacting=SimpleNamespace(until_committed=until_committed))
     nothing: Any = SimpleNamespace()
-    batch = BatchTransaction(nothing, nothing, caller)
+    batch = BatchCaller(nothing, nothing, caller=caller, lanes=nothing)
     points.now.sent_at = 0.5
     message: Any = SimpleNamespace(msg_id=1)
-    batch.run([Part(lane, [message])], lambda _: {}, lambda: None, nothing)
+    run_batch: Any = batch._in_transaction
+    run_batch([Part(lane, [message])], nothing, nothing)
     assert told == ([] if cancelled else [1])

@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import OperatorRequests
-from msgworker.instance.running.batch import BatchTransaction
+from msgworker.instance.running.batch import BatchCaller
 from msgworker.instance.running.call import Caller
 from msgworker.instance.settling.writer import Writer
 from proof.simulation.strands import Stage
@@ -35,7 +35,7 @@ ACTS = {
     Writer.write_once.__code__: Act.SETTLE,
     Writer._write_alone.__code__: Act.SETTLE,
     Caller._settle.__code__: Act.SETTLE,
-    BatchTransaction._settle.__code__: Act.SETTLE,
+    BatchCaller._settle.__code__: Act.SETTLE,
     Claimer.release.__code__: Act.RELEASE,
     Recovery._try_to.__code__: Act.RECOVER,
     OperatorRequests._end.__code__: Act.CANCEL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from msgworker.db import led_elsewhere, reason_of, without
 from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim, PayloadError
 from msgworker.events import FellBack, Started
 from msgworker.instance.connections import TransactionProgress, carried, lent, misled, missed
-from msgworker.instance.running.call import Caller, NotRead
+from msgworker.instance.running.call import Caller, NotDone, NotRead
 from msgworker.instance.running.context import BatchContext, Context
 from msgworker.instance.running.gather import Batch, Gathering
 from msgworker.instance.running.handler import Handler
@@ -35,7 +34,7 @@ from msgworker.store.rows import Row
 from msgworker.store.send import send_all
 from msgworker.store.settle import OutOfDate, Share
 
-# --- One transaction for a batch: the writes of its handler and the outcomes of all its lanes.
+# --- What a batch is made of, and how it may end.
 
 
 @dataclass(slots=True)
@@ -68,176 +67,15 @@ class Failed(Exception):
         self.by_id = by_id
 
 
+def _all_failed(parts: list[Part], error: HandlerMisuse) -> Failed:
+    return Failed({part.lane.row.msg_id: error for part in parts})
+
+
 class Cancelled(Exception):
     """Raised to roll back because an operator has cancelled a message of the batch."""
 
 
 Failures = dict[Any, BaseException]
-
-
-class BatchTransaction:
-    """Runs a transactional handler for a batch. One for each instance, called by its handler
-    threads."""
-
-    def __init__(self, setup: Setup, shared: Shared, caller: Caller) -> None:
-        self._setup = setup
-        self._shared = shared
-        self._caller = caller
-
-    def run(
-        self,
-        parts: list[Part],
-        call: Callable[[Any], Failures],
-        check_time: Callable[[], None],
-        handler: Handler,
-    ) -> None:
-        """Call the handler and settle the lanes in one transaction. call: calls the handler with
-        its connection; returns the failures that it has named. check_time: raises if it took too
-        long.
-
-        Raises what these raise; Failed, OutOfDate or LostClaim: then nothing is committed, except
-        that with LostClaim this may be unknown. If an operator has cancelled a message of the
-        batch, nothing is committed, and only that message has a result.
-        """
-        first = parts[0].lane
-        in_doubt = False
-
-        def once(stage: TransactionProgress) -> None:
-            self._once(parts, handler, call, check_time, stage)
-
-        def was_committed() -> bool:
-            nonlocal in_doubt
-            in_doubt = True
-            found = self._was_committed(parts)
-            in_doubt = False
-            return found
-
-        try:
-            self._caller.transacting.until_committed(first.row, first.owner, once, was_committed)
-        except Cancelled:
-            return
-        except Exception as error:
-            if in_doubt:  # it may be committed: nothing of it may start again
-                raise LostClaim(first.row.msg_id, first.owner) from error
-            raise
-        for part in parts:
-            part.lane.result = DONE
-
-    def _once(
-        self,
-        parts: list[Part],
-        handler: Handler,
-        call: Callable[[Any], Failures],
-        check_time: Callable[[], None],
-        stage: TransactionProgress,
-    ) -> None:
-        for part in parts:  # what it has sent in a call that was rolled back
-            part.sends = []
-        with self._caller.opened(handler) as (given, conn, run):
-            run(self._refuse_lost, parts)
-            failures = self._lent(conn, parts, lambda: call(given), stage)
-            if failures:
-                raise Failed(failures)
-            check_time()
-            if any([self.is_cancelled(part.lane) for part in parts]):
-                raise Cancelled
-            flagged = run(self._settle, parts)
-            stage.led = led_elsewhere(conn)
-            stage.committing = True
-        self._settled(parts, flagged)
-        if stage.led is not None and not self._was_committed(parts):
-            self._unsettled(parts, misled("the handler", stage.led))
-
-    def is_cancelled(self, lane: Lane) -> bool:
-        """Whether an operator has cancelled its flagged message; if so, sets its result."""
-        in_flight = self._shared.in_flight
-        if not in_flight.cancels or (request := in_flight.cancelled(lane.row)) is None:
-            return False
-        lane.width, lane.verdict, lane.result = 1, None, cancelled(request)
-        return True
-
-    @staticmethod
-    def _lent(
-        conn: Connection,
-        parts: list[Part],
-        call: Callable[[], Failures],
-        stage: TransactionProgress,
-    ) -> Failures:
-        try:
-            with lent(conn, stage, "the handler"):
-                return call()
-        except HandlerMisuse as error:
-            if not stage.ended:
-                raise
-            # The handler may have committed: a call for each message would write that again.
-            raise Failed({part.lane.row.msg_id: error for part in parts}) from error
-
-    def _refuse_lost(self, conn: Connection, parts: list[Part]) -> None:
-        """Raise OutOfDate if our lease was lost since the claim and others may have taken some of
-        the messages."""
-        if parts[0].lane.owner == self._shared.identity.id:
-            return
-        tries = {part.lane.row.msg_id: part.lane.row.tries for part in parts}
-        found = recover.still_flagged(conn, self._setup.tables, tries)
-        if not set(tries) <= set(found.free):
-            raise OutOfDate
-
-    def _settle(self, conn: Connection, parts: list[Part]) -> set[int]:
-        """Write the outcome; returns the next messages that are flagged now."""
-        shares = []
-        for part in parts:
-            lane = part.lane
-            self._caller.before_settle(lane)
-            ahead = settlement(lane, self._setup, self._shared).next_id
-            failed = lane.next_row if lane.verdict is not None else None
-            # Even if its topic is paused, or at a stop: its handler has run, and only the failure
-            # is to be written.
-            if failed is not None and not self._shared.controls.needs_permit(failed):
-                ahead = failed.msg_id
-            followers = [message.msg_id for message in part.messages[1:]]
-            shares.append(Share(lane.row.msg_id, followers, ahead))
-        first = parts[0].lane
-        tables, tries = self._setup.tables, first.row.tries
-        try:
-            flagged = store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
-        except OutOfDate:
-            misuse = missed(conn, "the handler")
-            if misuse is None:
-                raise
-            raise misuse from None
-        if self._setup.registry.has_follow_ups:
-            registry = self._setup.registry
-            rows = [row for part in parts for row in part.lane.taken()]
-            about = [follow_ups(registry, tables, row, Outcome.DONE, None) for row in rows]
-            send_all(conn, tables, [one for sends in about for one in sends])
-        self._caller.send_with(conn, [one for part in parts for one in part.sends])
-        return flagged
-
-    def _was_committed(self, parts: list[Part]) -> bool:
-        """Lock and read the rows, which waits for a COMMIT that is still under way. A batch is
-        committed as a whole or not at all."""
-        heads = {part.lane.row.msg_id for part in parts}
-        nexts = {row.msg_id for part in parts if (row := part.lane.next_row)}
-        with self._caller.transacting.beside() as conn:
-            me = parts[0].lane.owner
-            flagged = done.look(conn, self._setup.tables, heads | nexts, me=me)
-        if not heads.isdisjoint(flagged):
-            return False
-        self._settled(parts, flagged)
-        return True
-
-    @staticmethod
-    def _unsettled(parts: list[Part], error: HandlerMisuse) -> None:
-        """Fail all messages: what the handler wrote is committed, the outcome is not."""
-        for part in parts:
-            part.lane.continues = None
-        raise Failed({part.lane.row.msg_id: error for part in parts}) from error
-
-    @staticmethod
-    def _settled(parts: list[Part], flagged: set[int]) -> None:
-        for part in parts:
-            ahead = part.lane.next_row
-            part.lane.continues = ahead is not None and ahead.msg_id in flagged
 
 
 # --- Call a handler for a batch, in the transaction of its outcome if it is transactional.
@@ -250,15 +88,6 @@ FAIL_ROUNDS = 4
 """How often a transactional handler is called for a batch while it names messages that fail."""
 RELEASED = Result(Outcome.RELEASED)
 """The result if our lease is lost, and the lanes with it; or if the stop cancelled the handler."""
-
-
-class _NotDone(Exception):
-    """Raised to roll back because the handler returned what cannot be the result of several
-    messages, such as Reject or RetryLater."""
-
-    def __init__(self, result: Result) -> None:
-        super().__init__(result.error)
-        self.result = result
 
 
 class _OfHandler(Exception):
@@ -278,7 +107,6 @@ class BatchCaller:
         self._caller = caller
         self._lanes = lanes
         self.gathering = Gathering(setup, shared, lanes)
-        self._transaction = BatchTransaction(setup, shared, caller)
 
     def handle_beside(self, lane: Lane) -> list[Lane] | None:
         """Run a lane with those that wait beside it; returns those that have a result. None if its
@@ -359,7 +187,7 @@ class BatchCaller:
         """The messages of a lane, up to the first that cannot be read. None if that is the flagged
         one, or if that is cancelled; then the lane has its result."""
         messages: list[Message[Any]] = []
-        if self._transaction.is_cancelled(lane):
+        if self._is_cancelled(lane):
             return None
         for number, row in enumerate(lane.taken()):
             try:
@@ -376,6 +204,14 @@ class BatchCaller:
                 break
         lane.width = len(messages)
         return Part(lane, messages)
+
+    def _is_cancelled(self, lane: Lane) -> bool:
+        """Whether an operator has cancelled its flagged message; if so, sets its result."""
+        in_flight = self._shared.in_flight
+        if not in_flight.cancels or (request := in_flight.cancelled(lane.row)) is None:
+            return False
+        lane.width, lane.verdict, lane.result = 1, None, cancelled(request)
+        return True
 
     def _started(self, parts: list[Part]) -> None:
         if self._setup.events.wants(Started):
@@ -401,7 +237,7 @@ class BatchCaller:
         failures = self._call(parts, handler, running, None)
         self._check_time(handler, running)
         for part in parts:
-            if not self._transaction.is_cancelled(part.lane):
+            if not self._is_cancelled(part.lane):
                 part.lane.result = part.done()
         self._without(parts, failures, handler)
 
@@ -415,12 +251,6 @@ class BatchCaller:
             what = (which, again, before, before - again - len(ids))
             self._shared.log.info(text, *what)
 
-    def _in_transaction(self, parts: list[Part], handler: Handler, running: Execution) -> None:
-        def call(conn: Any) -> Failures:
-            return self._call(parts, handler, running, conn)
-
-        self._transaction.run(parts, call, lambda: self._check_time(handler, running), handler)
-
     def _raised(self, error: BaseException, batch: Batch, running: Execution) -> None:
         """After an exception: a single message gets its result; otherwise all lanes without a
         result run alone."""
@@ -428,9 +258,9 @@ class BatchCaller:
         if outcomes.is_of_a_stop(error, stopped=running.stopped):
             self._end(batch.lanes, RELEASED)
             return
-        returned = error.result if type(error) is _NotDone else None
+        returned = error.result if type(error) is NotDone else None
         open_lanes = [lane for lane in batch.lanes if lane.result is None]
-        left = [lane for lane in open_lanes if not self._transaction.is_cancelled(lane)]
+        left = [lane for lane in open_lanes if not self._is_cancelled(lane)]
         if batch.is_single and not left:
             return
         if len(left) == 1 and batch.is_single:
@@ -494,6 +324,130 @@ class BatchCaller:
             lost = LostClaim(first.row.msg_id, first.owner)
             first.result = self._caller.outcomes.of_error(lost, handler, first.row)
 
+    # ------------------------------------------------------------ transactional
+
+    def _in_transaction(self, parts: list[Part], handler: Handler, running: Execution) -> None:
+        """Call the handler and settle the lanes in one transaction.
+
+        Raises what the handler raises; Failed, OutOfDate or LostClaim: then nothing is committed,
+        except that with LostClaim this may be unknown. If an operator has cancelled a message of
+        the batch, nothing is committed, and only that message has a result.
+        """
+        first = parts[0].lane
+        in_doubt = False
+
+        def once(stage: TransactionProgress) -> None:
+            self._once(parts, handler, running, stage)
+
+        def was_committed() -> bool:
+            nonlocal in_doubt
+            in_doubt = True
+            found = self._was_committed(parts)
+            in_doubt = False
+            return found
+
+        try:
+            self._caller.transacting.until_committed(first.row, first.owner, once, was_committed)
+        except Cancelled:
+            return
+        except Exception as error:
+            if in_doubt:  # it may be committed: nothing of it may start again
+                raise LostClaim(first.row.msg_id, first.owner) from error
+            raise
+        for part in parts:
+            part.lane.result = DONE
+
+    def _once(
+        self, parts: list[Part], handler: Handler, running: Execution, stage: TransactionProgress
+    ) -> None:
+        for part in parts:  # what it has sent in a call that was rolled back
+            part.sends = []
+        with self._caller.opened(handler) as (given, conn, run):
+            run(self._refuse_lost, parts)
+            try:
+                with lent(conn, stage, "the handler"):
+                    failures = self._call(parts, handler, running, given)
+            except HandlerMisuse as error:
+                if not stage.ended:
+                    raise
+                # The handler may have committed: a call for each message would write that again.
+                raise _all_failed(parts, error) from error
+            if failures:
+                raise Failed(failures)
+            self._check_time(handler, running)
+            if any([self._is_cancelled(part.lane) for part in parts]):
+                raise Cancelled
+            flagged = run(self._settle, parts)
+            stage.led = led_elsewhere(conn)
+            stage.committing = True
+        self._settled(parts, flagged)
+        if stage.led is not None and not self._was_committed(parts):
+            # What the handler wrote is committed, the outcome is not.
+            for part in parts:
+                part.lane.continues = None
+            why = misled("the handler", stage.led)
+            raise _all_failed(parts, why) from why
+
+    def _refuse_lost(self, conn: Connection, parts: list[Part]) -> None:
+        """Raise OutOfDate if our lease was lost since the claim and others may have taken some of
+        the messages."""
+        if parts[0].lane.owner == self._shared.identity.id:
+            return
+        tries = {part.lane.row.msg_id: part.lane.row.tries for part in parts}
+        found = recover.still_flagged(conn, self._setup.tables, tries)
+        if not set(tries) <= set(found.free):
+            raise OutOfDate
+
+    def _settle(self, conn: Connection, parts: list[Part]) -> set[int]:
+        """Write the outcome; returns the next messages that are flagged now."""
+        shares = []
+        for part in parts:
+            lane = part.lane
+            self._caller.before_settle(lane)
+            ahead = settlement(lane, self._setup, self._shared).next_id
+            failed = lane.next_row if lane.verdict is not None else None
+            # Even if its topic is paused, or at a stop: its handler has run, and only the failure
+            # is to be written.
+            if failed is not None and not self._shared.controls.needs_permit(failed):
+                ahead = failed.msg_id
+            followers = [message.msg_id for message in part.messages[1:]]
+            shares.append(Share(lane.row.msg_id, followers, ahead))
+        first = parts[0].lane
+        tables, tries = self._setup.tables, first.row.tries
+        try:
+            flagged = store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
+        except OutOfDate:
+            misuse = missed(conn, "the handler")
+            if misuse is None:
+                raise
+            raise misuse from None
+        if self._setup.registry.has_follow_ups:
+            registry = self._setup.registry
+            rows = [row for part in parts for row in part.lane.taken()]
+            about = [follow_ups(registry, tables, row, Outcome.DONE, None) for row in rows]
+            send_all(conn, tables, [one for sends in about for one in sends])
+        self._caller.send_with(conn, [one for part in parts for one in part.sends])
+        return flagged
+
+    def _was_committed(self, parts: list[Part]) -> bool:
+        """Lock and read the rows, which waits for a COMMIT that is still under way. A batch is
+        committed as a whole or not at all."""
+        heads = {part.lane.row.msg_id for part in parts}
+        nexts = {row.msg_id for part in parts if (row := part.lane.next_row)}
+        with self._caller.transacting.beside() as conn:
+            me = parts[0].lane.owner
+            flagged = done.look(conn, self._setup.tables, heads | nexts, me=me)
+        if not heads.isdisjoint(flagged):
+            return False
+        self._settled(parts, flagged)
+        return True
+
+    @staticmethod
+    def _settled(parts: list[Part], flagged: set[int]) -> None:
+        for part in parts:
+            ahead = part.lane.next_row
+            part.lane.continues = ahead is not None and ahead.msg_id in flagged
+
     # ------------------------------------------------------------ the handler
 
     def _call(self, parts: list[Part], handler: Handler, running: Execution, conn: Any) -> Failures:
@@ -519,7 +473,7 @@ class BatchCaller:
                     Part.share_out(sent, parts)
             result = self._caller.outcomes.returned(value, handler, attempt)
             if result is not DONE:
-                raise _NotDone(result)
+                raise NotDone(result)
             failures = context._counted()
             if not failures:
                 self._caller.flush(context, conn)
@@ -557,7 +511,7 @@ class BatchCaller:
                 value = self._of_handler(handler, running, *arguments)
                 result = self._caller.outcomes.returned(value, handler, 1)
                 if result is not DONE:
-                    raise _NotDone(result)
+                    raise NotDone(result)
                 self._caller.flush(context, conn)
             finally:
                 sent = context._sent()

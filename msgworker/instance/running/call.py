@@ -186,8 +186,8 @@ class Transacting:
 BUDGET_PAUSE_SECONDS = 0.2
 
 
-class _Undo(Exception):
-    """Roll the handler's transaction back and report this result."""
+class NotDone(Exception):
+    """Raised to roll back a handler that has another result than DONE."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(result.error)
@@ -294,8 +294,8 @@ class Caller:
                 result = self._transactional(lane, msg, handler, running)
             else:
                 result = self._plain(lane, msg, handler, running)
-        except _Undo as undo:
-            result = undo.result
+        except NotDone as ended:
+            result = ended.result
         except BaseException as error:  # the thread survives any exception
             result = self.outcomes.raised(error, handler, row, stopped=running.stopped)
         finally:
@@ -466,7 +466,7 @@ class Caller:
     ) -> None:
         """Roll back unless the handler has returned in time, with nothing but "done"."""
         if result is not DONE:
-            raise _Undo(result)
+            raise NotDone(result)
         if running.until is not None and time.monotonic() > running.until:
             raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
         self._refuse_cancelled(lane)
@@ -510,7 +510,7 @@ class Caller:
         """Roll back if an operator cancels the message."""
         in_flight = self._in_flight
         if in_flight.cancels and (request := in_flight.cancelled(lane.row)) is not None:
-            raise _Undo(cancelled(request))
+            raise NotDone(cancelled(request))
 
     def flush(self, context: Context, given: Any) -> None:
         """Write what the session of a transactional handler holds. given: its connection."""
