@@ -167,12 +167,12 @@ def _show(app: App, job_id: int, *, as_json: bool, watch: bool, seconds: float |
             print_text(line, rest="    ")
     if watch and not _is_over(found):
         return ExitCode.RETRIES
-    return int(watch and found.dead.count > 0)
+    return int(watch and bool(found.dead))
 
 
 def _is_over(one: JobInfo) -> bool:
     """It has completed, and nothing that was rerun or sent since is unfinished."""
-    return one.completed_at is not None and not one.unfinished.count
+    return one.completed_at is not None and not one.unfinished
 
 
 def _watched(app: App, job_id: int, limit: float | None) -> JobInfo:
@@ -207,15 +207,15 @@ def progress(one: JobInfo, rate: float | None) -> str:
     marks = None if one.share is None else int(20 * one.share)
     bar = "?" * 20 if marks is None else "#" * marks + "." * (20 - marks)
     parts = [f"[{bar}] {one.percent} %", f"{one.ended} of {one.total}"]
-    if one.dead.count:
+    if one.dead:
         parts.append(f"{one.dead} dead")
-    if one.retrying.count:
+    if one.retrying:
         have = "has" if str(one.retrying) == "1" else "have"
         parts.append(f"{one.waiting} waiting, {one.retrying} of them {have} failed")
     if rate and one.rate and one.state in (JobState.OPEN, JobState.RUNNING):
         left = one.unfinished
         parts.append(f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s")
-        if left.count and not left.more and not one.acts:
+        if left and not left.more and not one.acts:
             parts.append(f"{age(max(1.0, left.count / rate))} left")
     if one.state is not JobState.RUNNING:
         parts.append(one.state.value)
@@ -230,7 +230,7 @@ def _lines(one: JobInfo, *, blocks: bool) -> list[str]:
     if over:
         then = f"when it completed: {one.completed_done:,} done, {one.completed_dead:,} dead"
         same = (one.done.count, one.dead.count) == (one.completed_done, one.completed_dead)
-        counts = then if same and not one.unfinished.count else f"{then}; now: {counts}"
+        counts = then if same and not one.unfinished else f"{then}; now: {counts}"
     lines.append(f"messages: {counts}")
     who = {"opened_at": one.opened_by, "paused_at": one.paused_by}
     why = {"paused_at": one.paused_reason}
@@ -270,32 +270,32 @@ def ways_of(one: JobInfo, *, blocks: bool) -> list[tuple[str, str]]:
     dead = one.to_rerun or Capped(0)
     its_dead = f"its {many(dead, 'dead message')}"
     ways = [way for hold in one.holds for way in _ways_out(hold)]
-    if dead.count:
+    if dead:
         stays = "; it stays completed" if over else ""
         stays += "" if blocks else f"; {AGAIN_ONLY}"
         ways.append((f"rerun --job {job}", f"try {its_dead} again{stays}"))
     waits = one.on_dead == "wait" and one.cancelled_at is None
-    if dead.count and not over and (by_dead or waits):
+    if dead and not over and (by_dead or waits):
         then = "what is behind goes on" if by_dead else "it does not wait for them"
         then = "it completes, and counts them as dead" if state is JobState.WAITS else then
         discard = f"discard --job {job} --status dead --reason TEXT"
         ways.append((discard, f"give up {its_dead}: {then}"))
     if over:
-        if one.unfinished.count:
+        if one.unfinished:
             ways.append((f"cancel --job {job} --reason TEXT", "cancel what is unfinished again"))
         return ways
     if state is JobState.PAUSED:
         ways.append((f"jobs resume {job}", "let its messages start again"))
-    elif one.waiting.count:
+    elif one.waiting:
         ways.append((f"jobs pause {job}", "let none of its messages start"))
     if one.sealed_at is None:
         ways.append((f"jobs seal {job}", "all of it was sent"))
-    if one.waiting.count:
-        too = f", and {its_dead}" if blocks and dead.count else ""
+    if one.waiting:
+        too = f", and {its_dead}" if blocks and dead else ""
         ways.append((f"discard --job {job} --reason TEXT", f"give up what waits{too}"))
     if one.cancelled_at is None:
         ways.append((f"jobs cancel {job} --reason TEXT", "cancel all of it; it sends no message"))
-    elif one.unfinished.count:  # sent by handlers since
+    elif one.unfinished:  # sent by handlers since
         ways.append((f"jobs cancel {job} --reason TEXT", "cancel what is unfinished"))
     return ways
 

@@ -161,7 +161,7 @@ class Report:
             # Otherwise they were fixed or removed since the database refused them.
             refused=self.refused if found.by.get(Waits.DUE) else 0,
             undone=min(self.undone, found.by.get(Waits.DUE, 0)),
-            dead_awaited=found.dead_awaited.count if found.dead_awaited else 0,
+            dead_awaited=max(1, found.dead_awaited.count) if found.dead_awaited else 0,
         )
 
 

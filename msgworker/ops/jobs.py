@@ -157,7 +157,7 @@ class Jobs(Repairs):
         if self._known_job(job_id).cancelled_at is None:  # it has just completed
             self._refuse_completed(job_id)
         done = more = self.cancel(**how, progress=progress)
-        while more and self._known_job(job_id).waiting.count:
+        while more and self._known_job(job_id).waiting:
             more = self.cancel(**how, status=State.NEW)  # what was sent by those that ran
             done = replace(
                 done, matched=done.matched + more.matched, changed=done.changed + more.changed

@@ -142,7 +142,7 @@ def failures(
     if len(ranked) > limit:
         following = cursor_text([chosen[-1][1].count, chosen[-1][0]])
     # What is not wanted was not counted.
-    walk = _walk(t, t.cols(), None if job is None else bounded.an_id(job))
+    walk = bounded.failed(t, t.cols(), None if job is None else bounded.an_id(job))
     all_read = walk.end(conn, t, rows=newest, newest=True) is None
     complete = all_read and following is None
     return Found(rows, complete=complete, next_after=following, looked_at=read)
@@ -168,14 +168,6 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
     )
 
 
-def _walk(t: Tables, c: Cols, job: ColumnElement[int] | None) -> bounded.Walk:
-    """The failed rows, all or of a job."""
-    if job is None:
-        return bounded.failed(t, c)
-    (walk,) = bounded.of_job(t, c, job, {State.FAILED, State.DEAD})
-    return walk
-
-
 def _failed(t: Tables, by_job: bool) -> sa.Subquery:
     """The newest failed rows: i, t (topic), l (tries left), of the last try p (fingerprint), x
     (error) and at, w (if a message waits behind the row: the first one of their object), e (error),
@@ -199,7 +191,8 @@ def _failed(t: Tables, by_job: bool) -> sa.Subquery:
         sa.case((bounded.acknowledged(t, c), 1), else_=0).label("a"),
     )
     rows = bindparam("newest", type_=sa.Integer())
-    walk = _walk(t, c, bindparam("job", type_=sa.BigInteger()) if by_job else None)
+    job = bindparam("job", type_=sa.BigInteger()) if by_job else None
+    walk = bounded.failed(t, c, job)
     return walk.query(t, columns, (), end=None, limit=rows, newest=True).subquery("q")
 
 

@@ -24,8 +24,9 @@ from msgworker.table import JOB_TABLE, Tables
 
 COUNTED = 1_000_000
 """The most messages of each state that are counted of one job."""
-OF_A_LIST = 10_000
-"""The same of each job of a list."""
+OF_A_LIST = (100_000, 10_000)
+"""The same of each job of a list: while fewer than LISTED were counted in it, and then."""
+LISTED = 500_000
 LOOKED_AT = 400
 """The oldest and newest waiting messages of one job of which is asked what they wait for."""
 LOOKED_AT_OF_A_LIST = 20
@@ -86,7 +87,8 @@ class JobInfo:
     among the first 10,000; None in a list, where it is not asked. completed_done, completed_dead:
     how they were when it completed; what was rerun since has changed, and then what was purged is
     missing. holds: what those that wait wait for, as far as that was looked at. rate: how many have
-    ended a second, on average since it was opened; None where nothing of it goes on. seconds_left:
+    ended a second, on average since it was opened, and of a completed one until then; None where
+    nothing of it goes on. seconds_left:
     until the others have at that rate; None where an operator must act first. Both are None where
     it is unknown, as where not all of those were counted. on_complete, object_id, payload (JSON):
     of the message that is sent; report_id: that message. on_dead: what a dead message means to it.
@@ -191,8 +193,15 @@ def find(
         where.append(c.job_id < sa.literal(after, sa.BigInteger()))
     query = _query(t).where(*where).order_by(c.job_id.desc()).limit(limit)
     world = cache(partial(_look, conn, t))
-    how: dict[str, Any] = {"most": OF_A_LIST, "looks": LOOKED_AT_OF_A_LIST, "listed": True}
-    rows = [_info(conn, t, row, world, **how) for row in conn.execute(query).all()]
+    how: dict[str, Any] = {"looks": LOOKED_AT_OF_A_LIST, "listed": True}
+    rows: list[JobInfo] = []
+    counted = 0
+    for row in conn.execute(query).all():
+        most = OF_A_LIST[counted >= LISTED]
+        rows.append(_info(conn, t, row, world, most=most, **how))
+        one = rows[-1]
+        ended = one.ended if one.completed_at is None else one.dead  # its done ones are known
+        counted += (one.unfinished + ended).count
     return Found(rows, next_after=rows[-1].job_id if len(rows) == limit else None)
 
 
@@ -234,11 +243,9 @@ def _info(
     given = {name: getattr(row, name) for name in (*_INSTANTS, "report_id")}
     given |= {name: shown(getattr(row, name)) for name in _TEXTS if getattr(row, name) is not None}
     found = _counts(conn, t, row, most)
-    again = found["retrying"].count > 0
-    if not found["dead"].count:
-        found["to_rerun"] = Capped(0)
-    elif looks and not listed:
-        found["to_rerun"] = jobs.given_up(conn, t, row.job_id)
+    if looks and not listed:
+        dead = found["dead"]
+        found["to_rerun"] = jobs.given_up(conn, t, row.job_id) if dead else dead
     left, ended = found["waiting"] + found["running"], found["done"] + found["dead"]
     age, share = row.mw_age, ended
     if over:
@@ -247,17 +254,17 @@ def _info(
         age = None if row.opened_at is None else (row.completed_at - row.opened_at).total_seconds()
     known_rate = share.count and not share.more and age and age > 0
     rate = share.count / float(age) if known_rate else None
-    looks = 0 if listed and found["running"].count else looks
-    holds, goes_on = _holds(conn, t, row, found, world, looks=looks, again=again)
+    looks = 0 if listed and found["running"] else looks
+    holds, goes_on = _holds(conn, t, row, found, world, looks=looks)
     acts = [one for one in holds if one.needs_act]
-    if not over and left.count and not goes_on:
+    if not over and not (left and goes_on):
         rate = None
     ends = rate and left.count and not left.more and not acts and not over
     ends = ends and row.cancelled_at is None and row.paused_at is None
     values: dict[str, Any] = {**dict.fromkeys(_TEXTS), **given, **found}
     return JobInfo(
         job_id=int(row.job_id),
-        state=_state(row, holds=acts, left=left.count, goes_on=goes_on),
+        state=_state(row, holds=acts, left=bool(left), goes_on=goes_on),
         rate=rate,
         seconds_left=left.count / rate if rate and ends else None,
         holds=tuple(holds),
@@ -275,7 +282,7 @@ def _counts(conn: Connection, t: Tables, row: Any, most: int) -> dict[str, Cappe
     if found["dead"].more and found["dead"].count <= dead.count:
         found["dead"] = dead
     found["done"] = Capped(row.done or 0)
-    if found["waiting"].count or found["running"].count or found["dead"] != dead:
+    if found["waiting"] or found["running"] or found["dead"] != dead:
         found["done"] = jobs.counts(conn, t, row.job_id, most=most)["done"]
     return found
 
@@ -313,33 +320,33 @@ def _holds(
     world: Callable[[], _Look],
     *,
     looks: int,
-    again: bool,
 ) -> tuple[list[Hold], bool]:
     """What messages of a job wait for; and whether any of them goes on, as far as is known."""
-    waiting, running = found["waiting"], found["running"].count
+    waiting, running = found["waiting"], bool(found["running"])
     if row.paused_at is not None and row.completed_at is None:
-        return [], running > 0
+        return [], running
     if not looks:
         return [], True
-    if not waiting.count:
+    if not waiting:
         return _at_the_end(conn, t, row, found, world), True
     beside, holding = world()
-    how: dict[str, Any] = {"most": looks, "retries": again}
+    how: dict[str, Any] = {"most": looks, "retries": bool(found["retrying"])}
     groups = remaining.of_job(conn, holding, int(row.job_id), beside, **how)
     more = waiting.more or sum(one.number for one in groups) < waiting.count
-    holds = [_hold(one, more) for one in groups if one.waits in _HOLDS]
-    return holds, running > 0 or any(one.waits not in _HOLDS for one in groups)
+    holds = [_hold(one, waiting if more else None) for one in groups if one.waits in _HOLDS]
+    return holds, running or any(one.waits not in _HOLDS for one in groups)
 
 
 def _at_the_end(
     conn: Connection, t: Tables, row: Any, found: dict[str, Capped], world: Callable[[], _Look]
 ) -> list[Hold]:
     """What holds a sealed job of which nothing is unfinished and that has not completed."""
-    if found["running"].count or row.sealed_at is None or row.completed_at is not None:
+    if found["running"] or row.sealed_at is None or row.completed_at is not None:
         return []
-    if row.on_dead == jobs.WAIT and row.cancelled_at is None and found["dead"].count:
-        dead = found.get("to_rerun") or jobs.given_up(conn, t, row.job_id)
-        if dead.count:
+    if row.on_dead == jobs.WAIT and row.cancelled_at is None and found["dead"]:
+        dead = found.get("to_rerun")
+        dead = jobs.given_up(conn, t, row.job_id) if dead is None else dead
+        if dead:
             it = "it is" if dead.count == 1 and not dead.more else "they are"
             text = f"it waits for {many(dead, 'dead message')}, until {it} rerun or discarded"
             return [Hold(Waits.DEAD, dead, text)]
@@ -349,9 +356,11 @@ def _at_the_end(
     return [Hold(Waits.NO_HANDLER, Capped(0), text)]
 
 
-def _hold(one: OfJob, more: bool) -> Hold:
+def _hold(one: OfJob, waiting: Capped | None) -> Hold:
+    """waiting: how many wait in all, if not all of them were looked at."""
+    more = waiting is not None
     count, rows = Capped(one.number, more), Capped(one.rows, more)
-    wait = f"{count} wait{'s' if one.number == 1 and not more else ''}"
+    wait = f"{count} of {waiting} wait" if more else f"{count} wait{'s' * (one.number == 1)}"
     after = "" if one.seconds is None else f", the first for {span(one.seconds)}"
     first = f"such as message {one.msg_id}"
     text = {
@@ -364,7 +373,7 @@ def _hold(one: OfJob, more: bool) -> Hold:
     return Hold(one.waits, count, text, one.msg_id, one.here, topic)
 
 
-def _state(row: Any, *, holds: Sequence[Hold], left: int, goes_on: bool) -> JobState:
+def _state(row: Any, *, holds: Sequence[Hold], left: bool, goes_on: bool) -> JobState:
     if row.cancelled_at is not None:
         return JobState.CANCELLED
     if row.completed_at is not None:

@@ -208,8 +208,8 @@ def of_group(
 ) -> Found[MessageInfo]:
     """The failed messages of a group: by the last try, without one by the last error. after,
     `next_after`: a msg_id."""
-    c = t.cols()
-    walk = bounded.failed(t, c).behind(after, newest=newest)
+    c, job = t.cols(), None if wanted.job is None else an_id(wanted.job)
+    walk = bounded.failed(t, c, job).behind(after, newest=newest)
     last = walk.end(conn, t, rows=GROUP_WALK, newest=newest)
     columns = [c.msg_id.label("i"), *group_columns(t, c)]
     where = bounded.where(t, c, wanted)

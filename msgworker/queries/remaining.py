@@ -71,7 +71,7 @@ class Left:
     @property
     def job_waits(self) -> list[str]:
         """What to do about dead messages that the job waits for, if no dead one is in `by`."""
-        if self.dead_awaited is None or not self.dead_awaited.count or self.by.get(Waits.DEAD):
+        if not self.dead_awaited or self.by.get(Waits.DEAD):
             return []
         text = f"job {self.job} waits for {many(self.dead_awaited, 'dead message')}: `msgworker "
         text += f"rerun --job {self.job}` tries them again, `msgworker discard --job {self.job} "

@@ -88,6 +88,10 @@ class Capped:
     more: bool = False
     about: bool = False
 
+    def __bool__(self) -> bool:
+        """Whether there are any, or may be: of "0+" none was found before counting stopped."""
+        return self.count > 0 or self.more
+
     def __str__(self) -> str:
         return f"{'about ' if self.about else ''}{self.count:,}{'+' if self.more else ''}"
 
@@ -460,8 +464,10 @@ def in_state(t: Tables, c: Cols, word: State) -> ColumnElement[bool]:
 # --- Where the messages of a filter stand, and the next of them.
 
 
-def failed(t: Tables, c: Cols) -> Walk:
-    """Rows that have failed, dead ones too."""
+def failed(t: Tables, c: Cols, job: ColumnElement[int] | None = None) -> Walk:
+    """Rows that have failed, dead ones too: all, or of a job."""
+    if job is not None:
+        return of_job(t, c, job, {State.FAILED, State.DEAD})[0]
     return Walk("failed", (t.failed_rows(c),), t.failed_key(c))
 
 

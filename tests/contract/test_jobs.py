@@ -12,12 +12,14 @@ import sqlalchemy as sa
 
 from msgworker import ConfigError, JobSealed, MessageTable, SchemaError
 from msgworker.app import setup_of
+from msgworker.cli.jobs import ways_of
 from msgworker.db import Trouble
 from msgworker.events import JobCompleted
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness import jobs as closing
 from msgworker.ops.repairs import Repairs
 from msgworker.queries import jobs as progress
+from msgworker.queries.remaining import Left
 from msgworker.store import jobs
 from msgworker.table import JOB_TABLE
 from tests.support.leases import registered
@@ -500,6 +502,34 @@ def test_a_large_job_is_counted_in_parts(app, monkeypatch):
     assert (over.done, over.dead) == (5, 4)
 
 
+def test_a_list_counts_its_first_jobs_further(app, monkeypatch):
+    for _ in range(3):
+        opened(app, 4)
+    monkeypatch.setattr(progress, "OF_A_LIST", (5, 2))
+    monkeypatch.setattr(progress, "LISTED", 8)
+    assert [str(one.waiting) for one in app.ops.jobs()] == ["4", "4", "2+"]
+
+
+def test_none_found_before_counting_stopped_may_be_some(app, monkeypatch):
+    monkeypatch.setattr(jobs, "DEAD_LOOKED_AT", 2)
+    alive(app)
+    job = opened(app, 3, on_dead="wait")
+    ids = Table(app).column("msg_id")
+    dies(app, *ids)
+    app.ops.discard(ids[:2], reason="paid by hand", actor="anna")
+    t = replace(app.tables, _built={})  # what is looked at is a literal of the statement
+    with app.engine.connect() as conn:
+        found = progress.show(conn, t, job.job_id)
+        (listed,) = progress.find(conn, t, is_open=None, limit=5, after=None)
+    assert (str(found.to_rerun), listed.to_rerun) == ("0+", None)
+    assert (found.state, listed.state, found.rate) == ("waits", "waits", None)
+    commands = [command.partition(" --")[0] for command, _ in ways_of(found, blocks=False)]
+    assert commands == ["rerun", "discard", f"jobs cancel {job.job_id}"]
+    with app.engine.connect() as conn:
+        awaited = jobs.awaited(conn, t, job.job_id)
+    assert Left(job=job.job_id, dead_awaited=awaited).job_waits
+
+
 def test_the_states_of_a_job(app):
     alive(app)
     job = opened(app, 1, seals=False, on_dead="wait")
@@ -515,6 +545,9 @@ def test_the_states_of_a_job(app):
     (msg_id,) = Table(app).column("msg_id")
     edit(app, msg_id, status=-1, error_try_times=DEAD)
     assert state() == "waits"
+    found = app.ops.job(job.job_id)
+    assert (found.ended.count, found.rate, found.seconds_left) == (1, None, None)
+    assert [one.to_rerun for one in app.ops.jobs()] == [None]
     edit(app, msg_id, status=2)
     assert complete(app, job) is not None
     assert state() == "completed"
@@ -638,7 +671,7 @@ def test_what_holds_a_large_job_is_said_of_its_oldest_and_newest(blocking, monke
     dies(app, first)
     assert held(app, job) == ("held", [("dead", 4)])
     (listed,) = app.ops.jobs()
-    assert listed.holds[0].text.startswith("2+ wait behind 1+ dead messages, such as")
+    assert listed.holds[0].text.startswith("2+ of 4 wait behind 1+ dead messages, such as")
     with app.engine.begin() as conn:
         app.send(conn, "t", object_id="free")
     edit(app, max(Table(app).column("msg_id")), job_id=job.job_id)

@@ -16,7 +16,7 @@ from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
 from msgworker.message import Outcome, Settlement, State
 from msgworker.ops import Ops
-from msgworker.queries import counts, failures, lanes
+from msgworker.queries import counts, failures, lanes, pages
 from msgworker.queries.counts import Exact
 from msgworker.queries.explain import Reason
 from msgworker.queries.instances import Life
@@ -312,6 +312,20 @@ def test_failures_of_a_job_are_its_own(app):
     for wrong in (0, "1", True):
         with pytest.raises(ConfigError, match="job"):
             app.ops.failures(job=wrong)
+
+
+def test_a_group_of_a_job_walks_the_failed_of_that_job_alone(app, monkeypatch):
+    failing(app)
+    send(app, *"abcde")
+    with app.job("import") as job:
+        (mine,) = send(app, "z", job=job)
+    send(app, *"fghij")
+    app.drain(linger=5)
+    monkeypatch.setattr(pages, "GROUP_WALK", 2)
+    (group,) = app.ops.failures(job=job.job_id)
+    wanted = {"fingerprint": group.fingerprint, "job": job.job_id}
+    for found in (app.ops.find(**wanted), app.ops.messages(**wanted)):
+        assert ([one.msg_id for one in found], found.complete) == ([mine], True)
 
 
 def test_a_group_is_found_in_pages_lowest_id_first(app):

@@ -19,7 +19,7 @@ from msgworker.web.pages.overview import lines
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds
 from tests.support.ops import FAILED, NEW, RUNNING, put
-from tests.support.rows import Table
+from tests.support.rows import Table, edit
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 NONE = Capped(0)
@@ -106,6 +106,12 @@ def test_what_dead_messages_hold_up_is_told_until_they_do_no_more(
     Table(app).edit(status=-1, error_try_times=3)
     (dead,) = Table(app).column("msg_id")
     ann = visit(app)
+    with app.engine.begin() as conn:
+        app.send(conn, "t", object_id="a")
+    (*_, waits) = Table(app).column("msg_id")
+    edit(app, waits, job_id=job.job_id)
+    assert "Discard what waits, and its dead messages…" in ann.get(f"/jobs/{job.job_id}").main
+    edit(app, waits, status=2, job_id=None)
     object_, job_ = "1 dead message holds up its object", "1 dead message holds up its job"
     for acknowledged in (False, True):
         told = _told(ann.get("/"))

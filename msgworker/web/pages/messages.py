@@ -406,7 +406,7 @@ async def job(request: Request) -> Response:
         found = await site.ask(site.ops.job, job_id) if job_id > 0 else None
         if found is None:
             raise HTTPException(404, f"there is no job {job_id}")
-        return {"job": found}
+        return {"job": found, "blocks": site.app.table.on_dead == "block"}
 
     return await site.live(request, "job.html", values)
 
