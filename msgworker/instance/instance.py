@@ -8,7 +8,10 @@ after the last handler, or left for recovery if one still runs.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -38,8 +41,6 @@ from msgworker.instance.settling import writer
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import InstanceView, Setup, Shared
 from msgworker.instance.stop import (
-    AT_EXIT,
-    EXIT_GRACE,
     GRACE,
     HELP_SECONDS,
     HURRY_SECONDS,
@@ -56,6 +57,10 @@ GIVE_UP_SECONDS = 5.0
 TICK_SECONDS = 0.05
 CANCEL_SECONDS = 2.0  # the most that a cancelled async handler may take to end
 ROLE_SECONDS = 5.0  # the most that a role may take to end, after the last handler
+EXIT_GRACE = 3.0
+"""The grace time of handlers when the program ends without a stop."""
+EXIT_SECONDS = 5.0
+"""The most seconds for the stops of all instances when the program ends."""
 
 
 class _Part(NamedTuple):
@@ -421,13 +426,10 @@ class Instance:
         ]
         results = [(lane.row, lane.result) for lane in lanes]  # read once: a settle may replace it
         unstarted = [row for row, r in results if r is not None and r.outcome is Outcome.RELEASED]
-        link = shared.connector.new()
-        try:
+        with shared.connector.once() as link:
             for tries in sorted({row.tries for row in unstarted}):
                 ids = [row.msg_id for row in unstarted if row.tries == tries]
                 self.claimer.release(link, ids, me=shared.identity.id, tries=tries)
-        finally:
-            link.close()
         self.settler.settle_apart(known)
 
     def settle_rest(self) -> None:
@@ -501,3 +503,40 @@ class Instance:
         """Raise the error for which the instance stopped by itself, if it did."""
         if self.shared.stop.stopped_for is not None:
             raise self.shared.stop.stopped_for
+
+
+# --- A program that ends without a stop.
+
+
+class AtExit:
+    """Stops running instances when the program ends: after all non-daemon threads have ended, while
+    our daemon threads still run. In a forked child it does nothing."""
+
+    def __init__(self) -> None:
+        self._running: set[Instance] = set()
+        self._lock = threading.Lock()
+
+    def add(self, instance: Instance) -> None:
+        with self._lock:
+            if not self._running:
+                atexit.register(self._stop_all)
+            self._running.add(instance)
+
+    def discard(self, instance: Instance) -> None:
+        with self._lock:
+            self._running.discard(instance)
+            if not self._running:
+                atexit.unregister(self._stop_all)
+
+    def _stop_all(self) -> None:
+        here = os.getpid()
+        mine = [instance for instance in list(self._running) if instance.pid == here]
+        deadline = time.monotonic() + EXIT_SECONDS
+        for instance in mine:
+            instance.end_with_program()
+        for instance in mine:
+            if not instance.ending.over.wait(max(0.0, deadline - time.monotonic())):
+                instance.log_what_is_left()
+
+
+AT_EXIT = AtExit()

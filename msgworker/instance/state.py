@@ -7,7 +7,8 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -234,6 +235,15 @@ class Connector:
         if lends or beside:
             self.lent.add(link, ours=beside)
         return link
+
+    @contextmanager
+    def once(self) -> Iterator[Connections]:
+        """New connections for statements of ours, closed at the end."""
+        link = self.new()
+        try:
+            yield link
+        finally:
+            link.close()
 
     def _close_idle(self) -> None:
         """No connection is left: close those that are idle, also in the pools."""

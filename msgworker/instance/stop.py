@@ -15,7 +15,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from msgworker.errors import MsgworkerError, RuleChanged
 
@@ -83,7 +83,7 @@ async def in_thread(work: Callable[[], T], interrupted: Callable[[], object] = l
 # longer waits for handlers, takes HURRY_SECONDS at most, and the process ends by that signal's
 # default action. A third one ends it immediately.
 #
-# An instance stops once, see `StopOnce`. `AT_EXIT` stops it if the program ends without a stop.
+# An instance stops once, see `StopOnce`.
 
 INSIST_SECONDS = 2.0
 """Seconds after a signal in which further ones count as the same stop."""
@@ -104,12 +104,6 @@ def asking() -> list[signal.Signals]:
     ignored, as under `nohup`."""
     always = (signal.SIGTERM, signal.SIGINT)
     return [n for n in NUMBERS if n in always or signal.getsignal(n) is not signal.SIG_IGN]
-
-
-EXIT_GRACE = 3.0
-"""The grace time of handlers when the program ends without a stop."""
-EXIT_SECONDS = 5.0
-"""The most seconds for the stops of all instances when the program ends."""
 
 
 _WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)
@@ -236,56 +230,6 @@ class Keeper:
     def _run(self) -> None:
         self._asked.wait()
         self._stop()
-
-
-class Unstopped(Protocol):
-    """A running instance, as AtExit sees it."""
-
-    ending: StopOnce
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-
-    def end_with_program(self) -> None:
-        """Request its stop from an existing thread; returns at once."""
-
-    def log_what_is_left(self) -> None:
-        """Log what a stop that takes too long leaves to recovery."""
-
-
-class AtExit:
-    """Stops running instances when the program ends: after all non-daemon threads have ended, while
-    our daemon threads still run. In a forked child it does nothing."""
-
-    def __init__(self) -> None:
-        self._running: set[Unstopped] = set()
-        self._lock = threading.Lock()
-
-    def add(self, instance: Unstopped) -> None:
-        with self._lock:
-            if not self._running:
-                atexit.register(self._stop_all)
-            self._running.add(instance)
-
-    def discard(self, instance: Unstopped) -> None:
-        with self._lock:
-            self._running.discard(instance)
-            if not self._running:
-                atexit.unregister(self._stop_all)
-
-    def _stop_all(self) -> None:
-        here = os.getpid()
-        mine = [instance for instance in list(self._running) if instance.pid == here]
-        deadline = time.monotonic() + EXIT_SECONDS
-        for instance in mine:
-            instance.end_with_program()
-        for instance in mine:
-            if not instance.ending.over.wait(max(0.0, deadline - time.monotonic())):
-                instance.log_what_is_left()
-
-
-AT_EXIT = AtExit()
 
 
 class Beside:

@@ -14,11 +14,10 @@ from msgworker.counted import plural
 from msgworker.db import Trouble, connecting, outage_pause, trouble
 from msgworker.errors import ExitCode, MsgworkerError, RuleChanged
 from msgworker.instance.claiming.drain import Drain
-from msgworker.instance.instance import GIVE_UP_SECONDS, TICK_SECONDS, Instance
+from msgworker.instance.instance import AT_EXIT, GIVE_UP_SECONDS, TICK_SECONDS, Instance
 from msgworker.instance.observers import Tally
 from msgworker.instance.state import Setup
 from msgworker.instance.stop import (
-    AT_EXIT,
     GRACE,
     HELP_SECONDS,
     HURRY_SECONDS,
@@ -220,12 +219,8 @@ def _left_within(instance: Instance, within: Slice | None, seconds: float) -> Le
 def _left(instance: Instance, within: Slice | None) -> Left:
     setup, shared = instance.setup, instance.shared
     asked = replace(setup.asked(shared.identity.ids), within=within)
-    link = shared.connector.new()
-    try:
-        with link.statement() as conn:
-            return left(conn, holding(setup.tables, shared.controls.paused), asked)
-    finally:
-        link.close()
+    with shared.connector.once() as link, link.statement() as conn:
+        return left(conn, holding(setup.tables, shared.controls.paused), asked)
 
 
 def complaints(report: Report, found: Left) -> Iterator[str]:
@@ -462,6 +457,21 @@ class Worker(Working):
         with Signals(request):
             yield request
 
+    @contextmanager
+    def _running(self, drain: Drain | None, *, signals: bool, grace: float) -> Iterator[Instance]:
+        """An instance that runs while the block does. Raises the error for which it stopped by
+        itself."""
+        with self._listening(signals) as request:
+            instance = self._start(drain, request=request, grace=grace)
+            try:
+                yield instance
+            except Exception:  # outcomes cannot be written: do not wait for handlers
+                instance.limit_grace(0.0)
+                raise
+            finally:
+                self._end(instance, grace, request)
+            instance.raise_why_it_left()
+
     def _end(self, instance: Instance, grace: float, request: StopRequest | None) -> None:
         """Stop, or wait for the stop in progress. After a request to stop at once, wait for no
         handler, and end the process.
@@ -515,19 +525,11 @@ class Worker(Working):
         that did not end in time; MsgworkerError if this worker runs already.
         """
         deadline = None if time_limit is None else time.monotonic() + time_limit
-        with self._listening(signals) as request:
-            instance = self._start(None, request=request, grace=grace)
-            try:
-                while not self._should_stop(instance):
-                    if deadline is not None and time.monotonic() >= deadline:
-                        break
-                    self._stop_request.wait(0.2)
-            except Exception:  # outcomes cannot be written: do not wait for handlers
-                instance.limit_grace(0.0)
-                raise
-            finally:
-                self._end(instance, grace, request)
-            instance.raise_why_it_left()
+        with self._running(None, signals=signals, grace=grace) as instance:
+            while not self._should_stop(instance):
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
+                self._stop_request.wait(0.2)
 
     def _should_stop(self, instance: Instance) -> bool:
         instance.raise_what_people_must_mend()
@@ -556,24 +558,16 @@ class Worker(Working):
         lost = False
         if retry_linger is None:
             retry_linger = RETRY_LINGER if linger else 0.0
-        with self._listening(signals) as request:
-            until = Drain(linger=linger, retry_linger=retry_linger, overdue=OVERDUE_SECONDS)
-            instance = self._start(until, request=request, grace=grace)
-            try:
-                while not self._should_stop(instance) and not instance.fetcher.exhausted:
-                    lost = instance.database_gone_seconds() > outage_limit
-                    if lost:
-                        instance.limit_grace(0.0)
-                    if lost or (deadline is not None and time.monotonic() >= deadline):
-                        break
-                    instance.fetcher.over.wait(0.05)
-                within = instance.finder.reach
-            except Exception:
-                instance.limit_grace(0.0)
-                raise
-            finally:
-                self._end(instance, grace, request)
-            instance.raise_why_it_left()
+        until = Drain(linger=linger, retry_linger=retry_linger, overdue=OVERDUE_SECONDS)
+        with self._running(until, signals=signals, grace=grace) as instance:
+            while not self._should_stop(instance) and not instance.fetcher.exhausted:
+                lost = instance.database_gone_seconds() > outage_limit
+                if lost:
+                    instance.limit_grace(0.0)
+                if lost or (deadline is not None and time.monotonic() >= deadline):
+                    break
+                instance.fetcher.over.wait(0.05)
+            within = instance.finder.reach
         if deadline is not None:
             rest = max(GIVE_UP_SECONDS, deadline - time.monotonic())
             outage_limit = min(outage_limit, rest)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.instance.stop import EXIT_SECONDS
+from msgworker.instance.instance import EXIT_SECONDS
 from tests.support.databases import SQLITE
 from tests.support.leases import leases
 from tests.support.rows import send

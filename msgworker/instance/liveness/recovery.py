@@ -51,11 +51,8 @@ def change(setup: Setup, wanted: Rule, log: logging.Logger, *, may_bury: bool) -
     while another process changes it.
     """
     shared = Shared(setup)  # as of an instance, but it is never registered
-    link = shared.connector.new()
-    try:
+    with shared.connector.once() as link:
         verdict = _change(setup, shared, link, wanted, may_bury)
-    finally:
-        link.close()
     table, old = setup.tables.spec.name, Rule.of(setup.tables.spec)
     if verdict.state is rule.Answer.CHANGED:
         text = "the rule of table %s is %s now, it was %s%s"

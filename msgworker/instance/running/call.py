@@ -84,12 +84,8 @@ class Transacting:
     @contextmanager
     def beside(self) -> Iterator[Connection]:
         """A transaction on a connection that no handler has had, to see what is committed."""
-        link = self._shared.connector.new()
-        try:
-            with link.transaction() as conn:
-                yield conn
-        finally:
-            link.close()
+        with self._shared.connector.once() as link, link.transaction() as conn:
+            yield conn
 
     def until_committed(
         self,
@@ -337,16 +333,13 @@ class Caller:
             return row
         if not self.budget.take(length, shared.stop.requested.is_set):
             raise NotRead
-        link = shared.connector.new()
         try:
-            with reaching(setup.engine), link.statement() as conn:
+            with self._reading() as conn:
                 found = with_payload(conn, setup.tables, row)
         except Exception as error:
             if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
                 raise NotRead from error
             raise
-        finally:
-            link.close()
         # By now the message may be recovered by another instance, or deleted.
         if found is None or not (self._identity.trusted() and self._identity.is_ours(owner)):
             raise NotRead
@@ -368,12 +361,14 @@ class Caller:
         )
 
     def _read_tick(self, msg_id: int) -> datetime | None:
-        link = self._shared.connector.new()
-        try:
-            with reaching(self._setup.engine), link.statement() as conn:
-                return schedules.tick_of(conn, self._setup.tables, msg_id)
-        finally:
-            link.close()
+        with self._reading() as conn:
+            return schedules.tick_of(conn, self._setup.tables, msg_id)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        connector = self._shared.connector
+        with reaching(self._setup.engine), connector.once() as link, link.statement() as conn:
+            yield conn
 
     def _created_at(self, row: Row) -> datetime | None:
         try:
