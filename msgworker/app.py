@@ -169,6 +169,9 @@ class App(Declaring):
         return self.engine, self._own, self._engine_beside(lends=True)
 
     def _engine_beside(self, *, lends: bool) -> sa.Engine:
+        found = self._beside.get(lends)
+        if found is not None:
+            return found
         with self._lock:
             if lends not in self._beside:
                 self._beside[lends] = db.beside(self.engine, lends=lends)
@@ -221,13 +224,15 @@ class App(Declaring):
 
     @property
     def _known(self) -> KnownTables:
-        own = self._own
+        found = self._known_tables
+        if found is not None:
+            return found
         with self._lock:
             if self._known_tables is None:
                 from msgworker.schema.known import KnownTables
 
                 self._known_tables = KnownTables(
-                    own, self.table, names_rule=self._names_rule, with_headers=self._tracer.on
+                    self._own, self.table, names_rule=self._names_rule, with_headers=self._tracer.on
                 )
             return self._known_tables
 

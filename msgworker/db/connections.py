@@ -7,6 +7,7 @@ import enum
 import os
 import re
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -35,6 +36,12 @@ from msgworker.db.poolers import shares_sessions
 from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError, TookTooLong
 
 _ANY_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")
+
+
+def is_a(target: object, module: str, name: str) -> bool:
+    """Whether it is an instance of a class of a module, which is not imported for that: another
+    thread may be importing it now, and nothing is an instance of what is not there yet."""
+    return isinstance(target, getattr(sys.modules.get(module), name, ()))
 
 
 @contextmanager

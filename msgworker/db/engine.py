@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import sys
 import weakref
 from contextlib import nullcontext
 from typing import Any
@@ -17,7 +16,7 @@ from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
-from msgworker.db.connections import doubt_sessions, watch_sessions
+from msgworker.db.connections import doubt_sessions, is_a, watch_sessions
 from msgworker.db.database import DATABASES, NAMES, Database, of, of_dialect
 from msgworker.db.drivers import ISOLATION
 from msgworker.db.errors import MASK
@@ -105,12 +104,6 @@ def place_of(conn: sa.Connection, table: str, schema: str | None) -> tuple[str, 
 def _plainly(url: URL) -> URL:
     database = DATABASES[url.get_backend_name()]
     return database.plain_url(url.set(drivername=f"{database.family}+{url.get_driver_name()}"))
-
-
-def is_a(target: object, module: str, name: str) -> bool:
-    """Whether it is an instance of a class of a module, which is not imported for that: another
-    thread may be importing it now, and nothing is an instance of what is not there yet."""
-    return isinstance(target, getattr(sys.modules.get(module), name, ()))
 
 
 ASYNC = "sqlalchemy.ext.asyncio"

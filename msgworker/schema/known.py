@@ -60,6 +60,9 @@ class KnownTables:
 
     def read(self, seconds: float | None = None) -> Tables:
         """The live tables; read once. seconds: the time that each statement of it has."""
+        found = self._tables
+        if found is not None:
+            return found
         with self._lock:
             if self._tables is None:
                 self._tables = self._resolved(seconds=seconds)

@@ -571,7 +571,9 @@ def chunk(
     c = t.cols()
     columns = [c.msg_id.label("i")]
     found = of_filter(conn, t, wanted, columns, after=after, limit=limit, rows=walk)
-    ids = in_group(conn, t, [int(row[0]) for row in found.rows], wanted.fingerprint)
+    ids = [int(row[0]) for row in found.rows]
+    if wanted.fingerprint is not None:
+        ids = in_group(conn, t, ids, wanted.fingerprint)
     return ids, None if found.next_at is None else int(found.next_at)
 
 

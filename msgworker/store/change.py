@@ -120,8 +120,10 @@ def lock(
         return []
     key = ("change_lock", tuple(words), waits)
     query = build() if wanted is not None else t.built(key, build)
-    locked = conn.scalars(query, {"mw_ids": list(ids)}).all()
-    return in_group(conn, t, locked, wanted.fingerprint if wanted else None)
+    locked = list(conn.scalars(query, {"mw_ids": list(ids)}))
+    if wanted is None or wanted.fingerprint is None:
+        return locked
+    return in_group(conn, t, locked, wanted.fingerprint)
 
 
 def matching(
@@ -131,7 +133,7 @@ def matching(
     found: list[int] = []
     for part in t.parts(ids):
         found += conn.scalars(_matching(t, words, wanted), {"mw_ids": part})
-    return in_group(conn, t, found, wanted.fingerprint)
+    return found if wanted.fingerprint is None else in_group(conn, t, found, wanted.fingerprint)
 
 
 def _matching(t: Tables, words: Sequence[State], wanted: Filter | None) -> sa.Select[Any]:

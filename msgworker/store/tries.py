@@ -252,15 +252,13 @@ def group_of(last_try: str | None, error: str | bytes | None, tries: int) -> str
     return fingerprint(plain_error(error) or "")
 
 
-def in_group(conn: Connection, t: Tables, ids: Sequence[int], group: str | None) -> list[int]:
-    """Those of the failed messages that are of a group; all if none is asked for."""
+def in_group(conn: Connection, t: Tables, ids: Sequence[int], group: str) -> list[int]:
+    """Those of the failed messages that are of a group, in their order."""
 
     def build() -> sa.Select[Any]:
         c = t.cols()
         return sa.select(c.msg_id, *group_columns(t, c)).where(t.among(c.msg_id))
 
-    if group is None:
-        return list(ids)
     found: set[int] = set()
     for part in t.parts(ids):
         rows = conn.execute(t.built("groups", build), {"mw_ids": part})
