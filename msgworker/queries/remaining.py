@@ -28,8 +28,7 @@ from msgworker.store import jobs, pauses
 from msgworker.store.bounded import Capped
 from msgworker.store.recover import undated
 from msgworker.table import JOB, Cols, Tables
-from msgworker.table.indexes import job_msg_id
-from msgworker.table.tables import ONE, ZERO
+from msgworker.table.tables import ONE, ZERO, job_msg_id
 
 # A message waits for what holds its object: the running message if there is one, else the head.
 

@@ -41,7 +41,7 @@ from msgworker.store.recover import of_running
 from msgworker.store.rows import MIN_ID
 from msgworker.store.tries import in_group
 from msgworker.table import JOB, Cols, Tables, lit
-from msgworker.table.indexes import by_job, job_status
+from msgworker.table.tables import by_job, job_status
 
 T = TypeVar("T")
 SCAN = 100_000

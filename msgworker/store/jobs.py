@@ -1,7 +1,7 @@
 """Jobs: messages that belong together, and the message that is sent when all of them have ended.
 
 No count is kept: the messages are the count, and the index `job` finds those of one that are
-unfinished (table/indexes.py). A job has completed when it is sealed and none of them is; who finds
+unfinished (table/tables.py). A job has completed when it is sealed and none of them is; who finds
 that first writes `completed_at`, under a lock of the row, and sends the message of the job in the
 same transaction. So nothing that a crash interrupts has to be made good: the next look finds it.
 
@@ -31,8 +31,7 @@ from msgworker.store.rows import MIN_ID
 from msgworker.store.schedules import object_of
 from msgworker.store.send import insert_one, row_values
 from msgworker.table import JOB, JOB_TABLE, Cols, Tables, lit, text_lit
-from msgworker.table.indexes import by_job, job_status
-from msgworker.table.tables import ONE, ZERO
+from msgworker.table.tables import ONE, ZERO, by_job, job_status
 
 WAIT = "wait"
 PART = 1_000_000

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.db import Trouble, now, real_instant, trouble
 from msgworker.processlock import ProcessLock
 from msgworker.table import JOB_TABLE, PAUSE, Cols, Tables
-from msgworker.table.indexes import by_job
+from msgworker.table.tables import by_job
 
 
 @dataclass(frozen=True, slots=True)

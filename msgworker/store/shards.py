@@ -22,8 +22,7 @@ from msgworker.message import Status
 from msgworker.store.candidates import Candidate, as_candidates, hint_columns
 from msgworker.store.rows import MIN_ID
 from msgworker.table import JOB, SLICES, Cols, Tables, lit
-from msgworker.table.indexes import job_status
-from msgworker.table.tables import ONE, ZERO
+from msgworker.table.tables import ONE, ZERO, job_status
 
 BRANCHES = (1, 4, 16)
 """Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""

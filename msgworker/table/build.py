@@ -22,7 +22,7 @@ from msgworker import db
 from msgworker.db import Database, KeyText, UtcDateTime, key_text, long_text, plain_text
 from msgworker.latency import RAN, WAITED
 from msgworker.table import where
-from msgworker.table.indexes import add_job_index, indexing
+from msgworker.table.indexes import add_job_index, add_priority_index, add_unique_index, indexing
 from msgworker.table.spec import (
     ADDED,
     FAILED,
@@ -43,7 +43,7 @@ from msgworker.table.spec import (
     ColumnRole,
     MessageTable,
 )
-from msgworker.table.tables import Tables, add_priority_index, add_unique_index
+from msgworker.table.tables import Tables
 
 MAX_TABLE = 128
 MAX_ACTOR = 200

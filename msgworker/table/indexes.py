@@ -11,8 +11,8 @@ oldest  unfinished rows by age: old before new
 due     rows that wait for an instant, by that instant: retries and delayed messages
 failed  failed and dead rows by age: operators search them among millions of done ones
 id      all rows by id, where partitions allow no primary key
-urgent  rows with a priority; unique  keys that count: tables.py
-job     rows that belong to a job, by status: below
+urgent  rows with a priority, by priority and age; unique  keys that count; job  rows that belong
+        to a job, by status: their predicates are functions of tables.py
 shard, flag  unfinished rows by slice, object and age, if scopes are used (`spec.slices`);
         the object comes before the age, so that a deep object is one step; or behind it, see
         `Database.slices_by_age`
@@ -34,18 +34,36 @@ from msgworker.db import Database, KeyText
 from msgworker.table.spec import (
     FAILED,
     FAILED_MARK,
+    HELD_KEY,
     JOB,
     JOB_STATUS,
+    MAX_KEY,
     MAX_OBJECT_ID,
     NO_OBJECT,
     NO_OBJECT_RUNNING,
     OPEN_OBJECT,
     RUNNING_OBJECT,
     SLICES,
+    URGENT,
+    URGENT_RANK,
     Cols,
     text_lit,
 )
-from msgworker.table.tables import ONE, Tables, add_generated, generated
+from msgworker.table.tables import (
+    ONE,
+    Tables,
+    generated,
+    held_key,
+    if_of_a_job,
+    job_status,
+    key_counts,
+    of_a_job,
+    takes_keys,
+    unique_index_name,
+    urgent_order,
+    urgent_rank,
+    urgent_rows,
+)
 
 
 def indexing(database: Database) -> type[Tables]:
@@ -261,33 +279,39 @@ class FunctionIndexes(CaseIndexes):
         return False
 
 
-# --- Jobs: the messages of one, by status, for its progress and its end.
-#
-# The index `job` has every message that belongs to a job, and no other one where an index can be
-# partial, or of a function. So a job's count is read from its own entries, and whether any of its
-# messages is unfinished is one probe for each status. It asks nothing of the rule of the table.
+# --- The indexes `urgent`, `unique` and `job`, each made only if the table has its column.
 
 
-def by_job(t: Tables) -> bool:
-    """Whether the table has the column of jobs and their index."""
-    return t.has("job_id") and (t.indexes is None or t.spec.index_name(JOB) in t.indexes)
+def add_generated(t: Tables, name: str, of: ColumnElement[Any], kind: TypeEngine[Any]) -> None:
+    """Attach one to the message table."""
+    computed = sa.Computed(of, persisted=t.database.stored_columns)
+    hidden = {db.HIDDEN: True}
+    t.message.append_column(sa.Column(name, kind, computed, nullable=True, info=hidden))
 
 
-def job_status(t: Tables, c: Cols) -> ColumnElement[int]:
-    """The status of a message that belongs to a job, as in the index."""
-    assert c.job_id is not None
-    if t.database.partial_indexes:
-        return c.status
+def add_priority_index(t: Tables) -> None:
+    """Attach the index, and the generated column that it is on, to the message table."""
+    c = t.cols()
+    if c.priority is None:
+        return
     if t.database.case_index == "column":
-        return generated(c, JOB_STATUS + t.spec.part)
-    return _if_of_a_job(t, c, c.status)
+        add_generated(t, URGENT_RANK + t.spec.part + t.spec.rule, urgent_rank(t, c), sa.Integer())
+    option = t.database.index_where(urgent_rows(t, c))
+    sa.Index(t.spec.index_name(URGENT), *urgent_order(t, c), **option)
 
 
-def job_msg_id(t: Tables, c: Cols) -> ColumnElement[int]:
-    """The msg_id of a message that belongs to a job, by which the index has those of a status."""
-    if t.database.partial_indexes or t.database.case_index == "column":
-        return c.msg_id
-    return _if_of_a_job(t, c, c.msg_id)
+def add_unique_index(t: Tables) -> None:
+    """Attach the index, and the generated column that it is on, to the message table."""
+    if not takes_keys(t):
+        return
+    c = t.cols()
+    assert c.unique_key is not None
+    if t.database.case_index == "column":
+        kind = db.key_text(MAX_KEY)  # byte by byte, whatever the collation of the column
+        held = sa.case((key_counts(t, c), c.unique_key))
+        add_generated(t, HELD_KEY + t.spec.part, held, kind)
+    option = t.database.index_where(key_counts(t, c))
+    sa.Index(unique_index_name(t), held_key(t, c), unique=True, **option)
 
 
 def add_job_index(t: Tables) -> None:
@@ -297,19 +321,9 @@ def add_job_index(t: Tables) -> None:
         return
     keys: list[ColumnElement[Any]] = [c.msg_id, c.error_try_times]
     if t.database.case_index == "column" and not t.database.partial_indexes:
-        status = _if_of_a_job(t, c, c.status)
+        status = if_of_a_job(t, c, c.status)
         add_generated(t, JOB_STATUS + t.spec.part, status, sa.SmallInteger())
     elif not t.database.partial_indexes:  # an entry of only NULLs is not in an index
-        keys = [_if_of_a_job(t, c, key) for key in keys]
+        keys = [if_of_a_job(t, c, key) for key in keys]
     option = t.database.index_where(of_a_job(t, c))
     sa.Index(t.spec.index_name(JOB), c.job_id, job_status(t, c), *keys, **option)
-
-
-def of_a_job(t: Tables, c: Cols) -> ColumnElement[bool]:
-    """It belongs to a job: the predicate of the index."""
-    assert c.job_id is not None
-    return t.within(c, c.job_id.is_not(None))
-
-
-def _if_of_a_job(t: Tables, c: Cols, value: ColumnElement[int]) -> ColumnElement[int]:
-    return sa.case((of_a_job(t, c), value))

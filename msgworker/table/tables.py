@@ -22,8 +22,9 @@ from msgworker.payload import fitting
 from msgworker.processlock import ProcessLock
 from msgworker.table.spec import (
     HELD_KEY,
+    JOB,
+    JOB_STATUS,
     MAX_ERROR,
-    MAX_KEY,
     MOST_PRIORITY,
     SLICES,
     UNIQUE,
@@ -35,21 +36,15 @@ from msgworker.table.spec import (
 )
 from msgworker.table.where import Where, one_of
 
-# --- Generated columns, on databases that need them for indexes.
+ONE: ColumnElement[int] = sa.literal_column("1")
+ZERO: ColumnElement[int] = sa.literal_column("0")
 
 
 def generated(c: Cols, name: str) -> ColumnElement[Any]:
-    """One of our generated columns, of the source of `c`."""
+    """One of our generated columns, which some databases need for indexes, of the source of `c`."""
     source: FromClause = c.msg_id.table
     found: ColumnElement[Any] = source.c[name]
     return found
-
-
-def add_generated(t: Tables, name: str, of: ColumnElement[Any], kind: TypeEngine[Any]) -> None:
-    """Attach one to the message table."""
-    computed = sa.Computed(of, persisted=t.database.stored_columns)
-    hidden = {db.HIDDEN: True}
-    t.message.append_column(sa.Column(name, kind, computed, nullable=True, info=hidden))
 
 
 # --- Priorities: the predicates of rows that have one, and the index by which these are found.
@@ -57,9 +52,6 @@ def add_generated(t: Tables, name: str, of: ColumnElement[Any], kind: TypeEngine
 # The index `urgent` has the rows with a priority that may be claimed and wait for no instant, by
 # priority and age. It is made only if the table has the column, and holds no other row: messages
 # without a priority cost nothing. A row leaves it when it is flagged.
-
-ONE: ColumnElement[int] = sa.literal_column("1")
-ZERO: ColumnElement[int] = sa.literal_column("0")
 
 
 def prioritized(t: Tables) -> bool:
@@ -79,7 +71,12 @@ def rank_of(t: Tables, c: Cols) -> ColumnElement[Any]:
     if t.database.partial_indexes:
         return _rank(c)
     if t.database.case_index == "column":
-        return generated(c, _column_name(t))
+        return generated(c, URGENT_RANK + t.spec.part + t.spec.rule)
+    return urgent_rank(t, c)
+
+
+def urgent_rank(t: Tables, c: Cols) -> ColumnElement[Any]:
+    """The same, NULL for all rows that are not in the index."""
     return sa.case((_urgent(t, c), _rank(c)))
 
 
@@ -110,21 +107,6 @@ def urgent_rows(t: Tables, c: Cols) -> ColumnElement[bool]:
         return rank_of(t, c).is_not(None)
     # Written in this form, no planner uses the indexes of open rows for it.
     return sa.case((_urgent(t, c), ONE), else_=ZERO) == ONE
-
-
-def add_priority_index(t: Tables) -> None:
-    """Attach the index, and the generated column that it is on, to the message table."""
-    c = t.cols()
-    if c.priority is None:
-        return
-    if t.database.case_index == "column":
-        add_generated(t, _column_name(t), sa.case((_urgent(t, c), _rank(c))), sa.Integer())
-    option = t.database.index_where(urgent_rows(t, c))
-    sa.Index(t.spec.index_name(URGENT), *urgent_order(t, c), **option)
-
-
-def _column_name(t: Tables) -> str:
-    return URGENT_RANK + t.spec.part + t.spec.rule
 
 
 def _msg_id(t: Tables, c: Cols) -> ColumnElement[int]:
@@ -207,18 +189,44 @@ def holds_key(t: Tables, c: Cols, key: ColumnElement[Any]) -> list[ColumnElement
     return [mine, key_counts(t, c)] if t.database.partial_indexes else [mine]
 
 
-def add_unique_index(t: Tables) -> None:
-    """Attach the index, and the generated column that it is on, to the message table."""
-    if not takes_keys(t):
-        return
-    c = t.cols()
-    assert c.unique_key is not None
+# --- Jobs: the messages of one, by status, for its progress and its end.
+#
+# The index `job` has every message that belongs to a job, and no other one where an index can be
+# partial, or of a function. So a job's count is read from its own entries, and whether any of its
+# messages is unfinished is one probe for each status. It asks nothing of the rule of the table.
+
+
+def by_job(t: Tables) -> bool:
+    """Whether the table has the column of jobs and their index."""
+    return t.has("job_id") and (t.indexes is None or t.spec.index_name(JOB) in t.indexes)
+
+
+def job_status(t: Tables, c: Cols) -> ColumnElement[int]:
+    """The status of a message that belongs to a job, as in the index."""
+    assert c.job_id is not None
+    if t.database.partial_indexes:
+        return c.status
     if t.database.case_index == "column":
-        kind = db.key_text(MAX_KEY)  # byte by byte, whatever the collation of the column
-        held = sa.case((key_counts(t, c), c.unique_key))
-        add_generated(t, HELD_KEY + t.spec.part, held, kind)
-    option = t.database.index_where(key_counts(t, c))
-    sa.Index(unique_index_name(t), held_key(t, c), unique=True, **option)
+        return generated(c, JOB_STATUS + t.spec.part)
+    return if_of_a_job(t, c, c.status)
+
+
+def job_msg_id(t: Tables, c: Cols) -> ColumnElement[int]:
+    """The msg_id of a message that belongs to a job, by which the index has those of a status."""
+    if t.database.partial_indexes or t.database.case_index == "column":
+        return c.msg_id
+    return if_of_a_job(t, c, c.msg_id)
+
+
+def of_a_job(t: Tables, c: Cols) -> ColumnElement[bool]:
+    """It belongs to a job: the predicate of the index."""
+    assert c.job_id is not None
+    return t.within(c, c.job_id.is_not(None))
+
+
+def if_of_a_job(t: Tables, c: Cols, value: ColumnElement[int]) -> ColumnElement[int]:
+    """The value, NULL for all rows that are not in the index."""
+    return sa.case((of_a_job(t, c), value))
 
 
 # --- The base of all statements: the existing columns, and the predicates of the protocol.

@@ -57,8 +57,7 @@ from msgworker.store.rows import Row
 from msgworker.store.settle import Share, settle_batch
 from msgworker.store.shards import Place
 from msgworker.table import Tables
-from msgworker.table.indexes import by_job
-from msgworker.table.tables import takes_keys
+from msgworker.table.tables import by_job, takes_keys
 from tests.oracle_driver import Log
 
 
