@@ -19,7 +19,7 @@ from msgworker.events import EVENTS, EventName
 from msgworker.message import State, StateName
 from msgworker.producing import AllSendOptions, ManyOptions
 from msgworker.table import COLUMNS, Cols, MessageTable
-from msgworker.table.spec import Columns
+from msgworker.table.columns import Columns
 from msgworker.web.sessions import Role, RoleName
 from tests import keywords
 

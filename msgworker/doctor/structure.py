@@ -49,7 +49,7 @@ from msgworker.table import (
     Tables,
     own_tables,
     tables_for,
-    where,
+    where_problem,
 )
 
 # --- What a check has found.
@@ -231,7 +231,7 @@ def subject_of(
     usable = None
     as_is = read(conn, inspector, spec, database, described)
     lacks = any(spec.names()[role] in lacking for role in REQUIRED)
-    lacks = lacks or bool(where.problem(spec.where, kinds))
+    lacks = lacks or bool(where_problem(spec.where, kinds))
     if not lacks and not only_anew(as_is):
         there = describe.look(inspector, describe.bare(spec), described)
         sound = difference(least.message, there, database).sound(there.indexes)
@@ -349,7 +349,7 @@ def missing_columns(p: Subject) -> list[Finding]:
         there = [str(one["name"]) for one in p.columns.values()]
         return [needed("columns", describe.unnamed(p.spec, unnamed, there))]
     kinds = {name: column["type"] for name, column in p.columns.items()}
-    if p.exists and (why := where.problem(p.spec.where, kinds)):
+    if p.exists and (why := where_problem(p.spec.where, kinds)):
         return [needed("columns", f"table {p.spec.name} {why}")]
     found = []
     asked_for = describe.asked_for(p.spec)

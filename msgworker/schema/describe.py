@@ -33,7 +33,8 @@ from msgworker.table import (
     MessageTable,
     Tables,
     live_names,
-    where,
+    named_where,
+    where_problem,
 )
 
 # --- Any table.
@@ -156,7 +157,7 @@ def require_columns(spec: MessageTable, kinds: dict[str, Any]) -> None:
     lacking = [role for role in lacking if spec.names()[role].lower() not in have]
     if lacking:
         raise SchemaError(unnamed(spec, lacking, kinds))
-    if why := where.problem(spec.where, kinds):
+    if why := where_problem(spec.where, kinds):
         raise SchemaError(f"table {spec.name} {why}")
 
 
@@ -580,7 +581,7 @@ def instants(live: Live) -> Instants:
 def unfilled(live: Live) -> tuple[str, ...]:
     """Columns that need a value and get one neither by our INSERT nor by the database."""
     ours = {live.columns[role].name for role in FILLED if role in live.columns}
-    ours |= set(where.named(live.spec.where, live.all).values())
+    ours |= set(named_where(live.spec.where, live.all).values())
     return tuple(c.name for n, c in live.all.items() if n not in ours and c.must_be_given)
 
 

@@ -21,8 +21,8 @@ from msgworker.db import AnyText, array_of_texts, array_param, array_rows, kind_
 from msgworker.errors import ConfigError, DuplicateMessage, PayloadError, SchemaError
 from msgworker.message import Outgoing, Status
 from msgworker.table import MessageTable, Tables, lit
+from msgworker.table.spec import literal
 from msgworker.table.tables import ONE, ZERO, holds_key, key_counts, takes_keys, unique_index_name
-from msgworker.table.where import literal
 
 # --- Send a message with a unique key, in the caller's transaction, which a taken key does not
 # break.

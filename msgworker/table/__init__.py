@@ -3,10 +3,10 @@
 A user writes a `MessageTable`: names and rules. The statements are built from `Tables`: the same
 for one database, with the columns that exist.
 
-spec        what each column holds, its type, and what is lost without it; MessageTable
+columns     what each column holds, its type, and what is lost without it
+spec        MessageTable: names, rules, and which rows are messages
 tables      Tables: the predicates of the protocol
 indexes     the guard and the claim indexes: a class of Tables for each kind of database
-where       which rows are messages
 build       our own tables; Tables of the columns of a database; the versions of the schema
 """
 
@@ -43,7 +43,7 @@ from msgworker.table.build import (
     tables_for,
     version_of,
 )
-from msgworker.table.spec import (
+from msgworker.table.columns import (
     ADDED,
     BESIDE,
     COLUMNS,
@@ -77,9 +77,7 @@ from msgworker.table.spec import (
     URGENT,
     URGENT_RANK,
     Cols,
-    MessageTable,
     Slice,
-    lit,
-    text_lit,
 )
-from msgworker.table.tables import Tables
+from msgworker.table.spec import MessageTable, named_where, where_problem
+from msgworker.table.tables import Tables, lit, text_lit

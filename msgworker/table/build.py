@@ -21,9 +21,7 @@ from sqlalchemy.types import TypeEngine
 from msgworker import db
 from msgworker.db import Database, KeyText, UtcDateTime, key_text, long_text, plain_text
 from msgworker.latency import RAN, WAITED
-from msgworker.table import where
-from msgworker.table.indexes import add_job_index, add_priority_index, add_unique_index, indexing
-from msgworker.table.spec import (
+from msgworker.table.columns import (
     ADDED,
     FAILED,
     FAILED_MARK,
@@ -41,8 +39,9 @@ from msgworker.table.spec import (
     URGENT,
     URGENT_RANK,
     ColumnRole,
-    MessageTable,
 )
+from msgworker.table.indexes import add_job_index, add_priority_index, add_unique_index, indexing
+from msgworker.table.spec import MessageTable, marked_where, where_columns
 from msgworker.table.tables import Tables
 
 MAX_TABLE = 128
@@ -542,7 +541,7 @@ def build_tables(
         failed_try=TRY.made(spec, database, metadata),
         names=names,
         indexes=indexes,
-        where=where.marked(message),
+        where=marked_where(message),
         **facts,
     )
     tables.add_indexes()
@@ -605,7 +604,7 @@ def _message_table(
             kind = db.WholeId()
         counted = database.identity(always=database.partitioned) if role == "msg_id" else ()
         columns.append(sa.Column(names[role], kind, *counted, **options))
-    columns += where.columns(spec.where, database, live)
+    columns += where_columns(spec.where, database, live)
     options = database.table_options(names.get("object_id") if database.partitioned else None)
     table = sa.Table(spec.bare_name, metadata, *columns, schema=spec.schema, **options)
     if database.partitioned:  # the ids are unique, but no constraint can say so

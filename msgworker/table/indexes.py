@@ -31,7 +31,7 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker import db
 from msgworker.db import Database, KeyText
-from msgworker.table.spec import (
+from msgworker.table.columns import (
     FAILED,
     FAILED_MARK,
     HELD_KEY,
@@ -47,7 +47,6 @@ from msgworker.table.spec import (
     URGENT,
     URGENT_RANK,
     Cols,
-    text_lit,
 )
 from msgworker.table.tables import (
     ONE,
@@ -59,6 +58,7 @@ from msgworker.table.tables import (
     key_counts,
     of_a_job,
     takes_keys,
+    text_lit,
     unique_index_name,
     urgent_order,
     urgent_rank,

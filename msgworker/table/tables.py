@@ -20,7 +20,7 @@ from msgworker.db import Database, Instants, KeyText, has_come, now, now_plus, w
 from msgworker.message import Status, ends_at
 from msgworker.payload import fitting
 from msgworker.processlock import ProcessLock
-from msgworker.table.spec import (
+from msgworker.table.columns import (
     HELD_KEY,
     JOB,
     JOB_STATUS,
@@ -31,13 +31,21 @@ from msgworker.table.spec import (
     URGENT,
     URGENT_RANK,
     Cols,
-    MessageTable,
-    lit,
 )
-from msgworker.table.where import Where, one_of
+from msgworker.table.spec import MessageTable, Where, one_of
 
 ONE: ColumnElement[int] = sa.literal_column("1")
 ZERO: ColumnElement[int] = sa.literal_column("0")
+
+
+def lit(status: Status) -> ColumnElement[int]:
+    """A status as a literal in the SQL text."""
+    return sa.literal_column(str(int(status)), sa.Integer())
+
+
+def text_lit(text: str) -> ColumnElement[str]:
+    """One of our own constants as a literal in the SQL text."""
+    return sa.literal(text, sa.String(), literal_execute=True)
 
 
 def generated(c: Cols, name: str) -> ColumnElement[Any]:
