@@ -137,18 +137,23 @@ def carry_out(
         total = int(would)
         if dry_run or would.matched == 0:
             return would
-        if total > 1 or (always_ask and total):
-            many = f"{plural(total, 'message')} of {app.table.name}"
-            confirm(question.format(many + _aside(would)), yes=yes)
-        if _aside(would):
-            note(f"{plural(total, 'message')}{_aside(would)}")
+        ask(app, would, question, yes=yes, always=always_ask)
+        if aside(would):
+            note(f"{plural(total, 'message')}{aside(would)}")
     elif dry_run:
         raise Usage("--operation has no --dry-run; `msgworker audit` shows the progress so far")
     with _watched(None if total is None else would.matched) as on_progress:
         return write(**asked, progress=on_progress)
 
 
-def _aside(would: Repaired) -> str:
+def ask(app: App, would: Repaired, question: str, *, yes: bool, always: bool = False) -> None:
+    """Ask for confirmation before more than one message is changed; question: see `carry_out`."""
+    if would > 1 or (always and would):
+        many = f"{plural(int(would), 'message')} of {app.table.name}"
+        confirm(question.format(many + aside(would)), yes=yes)
+
+
+def aside(would: Repaired) -> str:
     """Details of a rerun, cancel or acknowledge beside its number."""
     said = []
     if would.done_again:
@@ -221,7 +226,7 @@ def print_result(
     elif done.matched == 0:
         pass  # the error is printed
     elif done.dry_run:
-        click.echo(f"would {verb} {plural(done.changed, 'message')}{_aside(done)}")
+        click.echo(f"would {verb} {plural(done.changed, 'message')}{aside(done)}")
         for info in done.sample:
             click.echo(
                 f"  {info.msg_id}  {info.status}  {safe(info.topic)}  {safe(info.object_id)}"

@@ -13,11 +13,12 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import App
 from msgworker import payload as payloads
-from msgworker.cli.options import audited, by_whom, message_id, on_table, open_app, said
+from msgworker.cli.options import by_whom, message_id, on_table, open_app, said, writes
 from msgworker.cli.output import NOTHING_MATCHED, Usage, note, print_json
-from msgworker.cli.rerun import as_json_of
+from msgworker.cli.rerun import as_json_of, aside, ask
 from msgworker.cli.show import print_changes
 from msgworker.config import as_instant, seconds
+from msgworker.counted import plural
 from msgworker.db import Trouble, trouble
 from msgworker.errors import PayloadError, SchemaError
 from msgworker.logs import logger
@@ -147,7 +148,7 @@ def _text(raw: bytes, place: str) -> str:
 @click.option("--rerun", "again", is_flag=True, help="A dead one: rerun it then.")
 @click.option("--force", is_flag=True, help="With --rerun: also out of order, as of rerun.")
 @click.option("--with-successors", is_flag=True, help="With --rerun: as of rerun.")
-@audited
+@writes
 @on_table
 def edit(
     ctx: click.Context,
@@ -170,7 +171,7 @@ def edit(
     read. A dead message stays dead until it is rerun. A --reason is required, for the audit.
     """
     how, number = said(given), message_id(msg_id)
-    dry_run = how.pop("dry_run")
+    dry_run, yes = how.pop("dry_run"), how.pop("yes")
     if not dry_run and not (how["reason"] or "").strip():
         raise Usage("--reason is required; it is kept in the audit")
     if not again and (force or with_successors):
@@ -184,18 +185,20 @@ def edit(
         raise Usage("give what to edit: --topic, --payload, --available-at or --priority")
     app = open_app(ctx, given)
     done = app.ops.edit(number, **wanted, seen=seen, dry_run=True)
-    if again and done and done.sample[0].status is not State.DEAD:
-        state = done.sample[0].status
+    state = done.sample[0].status if done else None
+    if again and state not in (None, State.DEAD):
         raise Usage(f"--rerun is for a dead message, and {number} is {state}: it has yet to run")
     if topic is not None and done:
         _warn_of(app, topic)
     if not as_json:
         print_changes(done.changes)
-    if not dry_run and done:
-        done = app.ops.edit(number, **wanted, seen=done.seen, **how)
-    reruns = again and not dry_run and bool(done)
     order: dict[str, Any] = {"force": force, "with_successors": with_successors}
-    rerun = app.ops.rerun(number, **order, **how) if reruns else None
+    rerun = app.ops.rerun(number, **order, dry_run=True) if again and done else None
+    if not dry_run and done:
+        if rerun is not None:
+            ask(app, rerun, "Edit it, and set {} to new?", yes=yes)
+        done = app.ops.edit(number, **wanted, seen=done.seen, **how)
+        rerun = app.ops.rerun(number, **order, **how) if again and done else None
     if as_json:
         found = as_json_of(done, "edited")
         found.pop("sample", None)
@@ -203,10 +206,14 @@ def edit(
         print_json(found | ({} if rerun is None else {"rerun": as_json_of(rerun, "rerun")}))
     elif dry_run and done:
         click.echo(f"would edit message {number}; --seen {done.seen} edits it only as it is now")
+        if rerun is not None:
+            click.echo(f"would rerun {plural(int(rerun), 'message')}{aside(rerun)}")
     elif done:
         click.echo(f"edited message {number}{'' if rerun is None else f', rerun {int(rerun)}'}")
     for skip in (*done.skips, *(() if rerun is None else rerun.skips)):
         note(str(skip).replace("--force (force=True)", f"`msgworker rerun {number} --force`"))
+    if state is State.DEAD and done and not rerun:
+        note(f"it {'would stay' if dry_run else 'is still'} dead: `msgworker rerun {number}`")
     return 0 if done and (rerun is None or rerun) else NOTHING_MATCHED
 
 

@@ -487,6 +487,7 @@ def test_edit_advises_no_option_that_it_has_not(crm: Cli, folder: Path) -> None:
     assert "is done; a done message is not edited: send another one" in done.stderr
     done = crm("edit", early, "--priority", 1, "--rerun", "--reason", "r", *AT)
     assert done.exit_code == 5
+    assert f"it is still dead: `msgworker rerun crm:app {early}`" in done.stderr
     assert f"`msgworker rerun crm:app {early} --force` runs it nevertheless" in done.stderr
     done = crm("edit", early, "--priority", 2, "--rerun", "--force", "--reason", "r", *AT)
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"edited message {early}, rerun 1")
@@ -497,7 +498,13 @@ def test_edit_and_rerun_with_successors(crm: Cli, folder: Path) -> None:
     early, _, _ = dead(crm, folder, 3)
     sql(folder, "UPDATE msgworker_message SET object_id = 'o'")
     given = ("edit", early, "--priority", 1, "--rerun", "--with-successors", "--reason", "r", *AT)
-    assert crm(*given).stdout.splitlines()[-1] == f"edited message {early}, rerun 3"
+    would = crm(*given, "--dry-run")
+    assert (would.exit_code, would.stdout.splitlines()[-1]) == (0, "would rerun 3 messages")
+    assert json.loads(crm(*given, "--dry-run", "--json").stdout)["rerun"]["rerun"] == 3
+    asked = crm(*given)
+    assert (asked.exit_code, "Edit it, and set 3 messages of" in asked.stderr) == (2, True)
+    assert (states(folder), "edited" in asked.stdout) == ([-1, -1, -1], False)
+    assert crm(*given, "--yes").stdout.splitlines()[-1] == f"edited message {early}, rerun 3"
     assert states(folder) == [0, 0, 0]
 
 
