@@ -55,7 +55,7 @@ def app_as_option(
     """The arguments of a command, with an App in the first place, or behind an action, turned into
     --app.
 
-    Raises Usage if two Apps are given.
+    Raises Usage if two Apps are given, and for an App in another place.
     """
     options: list[click.Parameter] = [p for p in command.params if isinstance(p, click.Option)]
     bare = click.Command(name, params=options)
@@ -68,6 +68,8 @@ def app_as_option(
     given, words = split(args)
     at = _place_of_app(command, given, words)
     if at is None:
+        if given.get("app_ref") is None and (wrong := _misplaced(command, words)):
+            raise Usage(f"an App stands before the other arguments: msgworker {name} {wrong} ...")
         return list(args)
     ref, other = words[at], given.get("app_ref")
     if other is not None and other != ref:
@@ -94,6 +96,16 @@ def _place_of_app(command: click.Command, given: dict[str, Any], words: list[str
         return None
     known = given.get("app_ref") is not None or given.get("url") is not None
     return at if _is_app(own, given, rest, known=known) else None
+
+
+def _misplaced(command: click.Command, words: list[str]) -> str | None:
+    """What looks like an App where no argument is that may be it."""
+    own = [param for param in command.params if isinstance(param, click.Argument)]
+    if any(param.name in _TEXTS for param in own):
+        words = words[len(own) :]
+    elif any(param.nargs < 0 and param.name != "ids" for param in own):
+        return None
+    return next((word for word in words if is_reference(word)), None)
 
 
 def _is_app(

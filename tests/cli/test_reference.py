@@ -170,6 +170,10 @@ def test_the_app_stands_before_an_action_or_behind_it(crm: Cli, folder: Path) ->
         (("jobs", "crm:app", "show"), "msgworker jobs crm:app show ID"),
         (("jobs", "stop", "crm:app", "1"), "unknown action 'stop'"),
         (("jobs", "crm:app", "1"), "msgworker jobs crm:app show 1"),
+        (("jobs", "show", "1", "crm:app"), "stands before the other arguments: msgworker jobs crm"),
+        (("rerun", "1", "crm:app"), "stands before the other arguments: msgworker rerun crm:app "),
+        (("send", "t", "crm:app"), "stands before the other arguments: msgworker send crm:app "),
+        (("schedules", "pause", "n", "crm:app"), "other arguments: msgworker schedules crm:app "),
         (("jobs", "show", "crm:app", "1", "--app", "billing:app"), "two Apps are given"),
         (("schedules", "crm:app", "pause"), "msgworker schedules crm:app pause NAME"),
     ):
@@ -209,7 +213,6 @@ def test_the_app_as_an_argument_is_the_app_as_an_option(
         ("show", ["42"], None, ["42"]),
         ("show", ["crm:app"], "crm:app", []),
         ("rerun", ["my.crm:app", "1", "2"], "my.crm:app", ["1", "2"]),
-        ("rerun", ["1", "crm:app"], None, ["1", "crm:app"]),
         ("rerun", ["--topic", "crm:app", "crm:app"], "crm:app", ["--topic", "crm:app"]),
         ("rerun", ["--topic", "a:b"], None, ["--topic", "a:b"]),
         ("rerun", ["--", "crm:app", "1"], "crm:app", ["--", "1"]),
