@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -50,7 +51,7 @@ from msgworker.coordination.centres import DATABASE, open_centre, secrets_of_cen
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.instance.state import Scope
-from msgworker.instance.stop import Beside, Signals, StopRequest, end_by
+from msgworker.instance.stop import Signals, StopRequest, beside, end_by
 
 
 @click.command("locks")
@@ -272,11 +273,11 @@ def deal(
         asked = StopRequest()
         asked.begun = True
         with Signals(asked):
-            work = Beside(dealer.run)
-            while not work.ends_within(TICK_SECONDS) and not asked.in_order:
+            work = beside(dealer.run)
+            while not wait([work], TICK_SECONDS).done and not asked.in_order:
                 pass
             dealer.stop()
-            while not work.ends_within(TICK_SECONDS):
+            while not wait([work], TICK_SECONDS).done:
                 if asked.at_once is not None:
                     end_by(asked.at_once)
             work.result()

@@ -44,7 +44,6 @@ from msgworker.instance.stop import (
     GRACE,
     HELP_SECONDS,
     HURRY_SECONDS,
-    Keeper,
     StopOnce,
     StopRequest,
 )
@@ -103,7 +102,9 @@ class Instance:
         self._hurried = False
         self.ending = StopOnce()
         self.stop_request = stop_request or StopRequest()
-        self.keeper = Keeper(shared.stop.requested, self._stop_once)
+        # It stops the instance on request: a thread that waits for the stop may be interrupted.
+        # Started with the instance, because none can be started while the interpreter ends.
+        self._keeper = threading.Thread(target=self._keep, name="msgworker-keeper", daemon=True)
         self._grace, self._stopped = grace, stopped
         self._in_time = self._handlers_ended = True
         self.member = None if setup.scope is None else setup.scope.join(self._standing())
@@ -240,7 +241,7 @@ class Instance:
             self.heartbeat.register()
         setup, shared = self.setup, self.shared
         setup.events.emit(events.InstanceStarted(shared.identity.id, len(self.handlers)))
-        self.keeper.start()
+        self._keeper.start()
         self.watchdog.start()
         for part in self.parts:
             part.start()
@@ -263,7 +264,8 @@ class Instance:
     def is_within(self) -> bool:
         """Whether this thread belongs to the instance, so that its stop may wait for it: also that
         of the caller's loop in which its async handlers run."""
-        within = self.shared.stop.within or self.keeper.is_current or runs_here(self.setup.loop)
+        stop, here = self.shared.stop, threading.current_thread()
+        within = stop.within or here is self._keeper or runs_here(self.setup.loop)
         return within or any(role.is_current for role in (self.watchdog, *self.roles))
 
     def request_stop(self) -> None:
@@ -314,8 +316,12 @@ class Instance:
         if self.ending.until is None:
             self.limit_grace(grace)
         self.request_stop()
-        if not self.keeper.alive:  # the start failed before it was started
+        if not self._keeper.is_alive():  # the start failed before it was started
             self._stop_once()
+
+    def _keep(self) -> None:
+        self.shared.stop.requested.wait()
+        self._stop_once()
 
     def _stop_once(self) -> None:
         self.ending.do(self._stop)

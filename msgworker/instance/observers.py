@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, cast
 
@@ -103,7 +103,14 @@ class MinuteStats:
 
     def __init__(self, stream: events.Events, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
-        self._off = self._subscribe(stream)
+        self._off = [stream.on(events.Settled, self._settled)]
+        for kind, name in (
+            (events.Retried, "retried"),
+            (events.Dead, "dead"),
+            (events.Cancelled, "dead"),
+            (events.Later, "postponed"),
+        ):
+            self._off.append(stream.on(kind, partial(self._one, name)))
         self._lock = threading.Lock()
         self._now: int | None = None  # the minute that is counted, in minutes since 1970
         self._instance = ""
@@ -111,15 +118,6 @@ class MinuteStats:
         self._over: deque[Minute] = deque(maxlen=MOST_MINUTES)
         self._ended: deque[int] = deque(maxlen=MOST_MINUTES)
         self.ahead = 0.0
-
-    def _subscribe(self, stream: events.Events) -> list[Callable[[], None]]:
-        return [
-            stream.on(events.Settled, self._settled),
-            stream.on(events.Retried, self._retried),
-            stream.on(events.Dead, self._dead),
-            stream.on(events.Cancelled, self._dead),
-            stream.on(events.Later, self._later),
-        ]
 
     def end(self) -> None:
         """Count no more."""
@@ -162,28 +160,14 @@ class MinuteStats:
                         counts.waited_seconds += waited
                         counts.waited[bisect_left(WAITED, waited)] += 1
 
-    def _retried(self, event: events.Retried) -> None:
+    def _one(self, name: str, event: Any) -> None:
+        """Count one more of this name: an event of one message."""
         with self._lock:
-            self._one(event.instance, event).retried += 1
-
-    def _dead(self, event: events.Dead | events.Cancelled) -> None:
-        with self._lock:
-            self._one(event.instance, event).dead += 1
-
-    def _later(self, event: events.Later) -> None:
-        with self._lock:
-            self._one(event.instance, event).postponed += 1
-
-    def _one(
-        self,
-        instance: str,
-        event: events.Retried | events.Dead | events.Cancelled | events.Later,
-    ) -> Counts:
-        self._turn(instance)
-        counts = self._of(event.message.topic)
-        if event.span is not None:
-            _measure(counts, event.span)
-        return counts
+            self._turn(event.instance)
+            counts = self._of(event.message.topic)
+            setattr(counts, name, getattr(counts, name) + 1)
+            if event.span is not None:
+                _measure(counts, event.span)
 
     def _of(self, topic: object) -> Counts:
         name = countable(topic)
@@ -380,9 +364,12 @@ class EventLog:
         for kind, log_event in loggers.items():
             stream.on(kind, log_event)
 
+    def _say(self, level: int, name: Said, text: str, *values: object) -> None:
+        self._log.log(level, text, *values, extra={"event": name})
+
     def _started(self, event: events.InstanceStarted) -> None:
-        text, extra = "started with %s", {"event": Said.INSTANCE_STARTED}
-        self._log.info(text, plural(event.threads, "thread"), extra=extra)
+        threads = plural(event.threads, "thread")
+        self._say(logging.INFO, Said.INSTANCE_STARTED, "started with %s", threads)
 
     def _retried(self, event: events.Retried) -> None:
         self._outcome(self._retry_level, Said.MESSAGE_RETRIED, "failed", event)
@@ -441,43 +428,43 @@ class EventLog:
         text = "instance %s lost its lease; continuing as %s"
         if event.kept:
             text += f" with its {plural(event.kept, 'message')} in flight"
-        self._log.warning(text, event.instance, event.now, extra={"event": Said.LEASE_LOST})
+        self._say(logging.WARNING, Said.LEASE_LOST, text, event.instance, event.now)
 
     def _recovered(self, event: events.Recovered) -> None:
-        text = "recovered %s of dead instance %s"
-        extra = {"event": Said.INSTANCE_RECOVERED}
-        self._log.warning(text, plural(event.messages, "message"), event.dead, extra=extra)
+        text, many = "recovered %s of dead instance %s", plural(event.messages, "message")
+        self._say(logging.WARNING, Said.INSTANCE_RECOVERED, text, many, event.dead)
 
     def _fired(self, event: events.ScheduleFired) -> None:
         level = logging.DEBUG if len(event.ticks) == 1 else logging.INFO
-        text = "schedule %s: sent %s, the last one for %s"
-        values = (event.name, plural(len(event.ticks), "message"), event.ticks[-1].isoformat())
-        self._log.log(level, text, *values, extra={"event": Said.SCHEDULE_FIRED})
+        text, many = (
+            "schedule %s: sent %s, the last one for %s",
+            plural(len(event.ticks), "message"),
+        )
+        self._say(level, Said.SCHEDULE_FIRED, text, event.name, many, event.ticks[-1].isoformat())
 
     def _skipped(self, event: events.ScheduleSkipped) -> None:
         behind = "one waits" if event.msg_id is None else f"message {event.msg_id} has not ended"
         first = self._overlapped.get(event.name) != event.msg_id or event.msg_id is None
         self._overlapped[event.name] = event.msg_id
-        level = logging.INFO if first else logging.DEBUG
-        values = (event.name, event.ticks[-1].isoformat(), behind)
-        extra = {"event": Said.SCHEDULE_SKIPPED}
-        self._log.log(level, "schedule %s: skipped the tick of %s: %s", *values, extra=extra)
+        level, tick = logging.INFO if first else logging.DEBUG, event.ticks[-1].isoformat()
+        text = "schedule %s: skipped the tick of %s: %s"
+        self._say(level, Said.SCHEDULE_SKIPPED, text, event.name, tick, behind)
 
     def _replaced(self, event: events.ScheduleReplaced) -> None:
-        values = (event.name, event.tick.isoformat(), event.msg_id)
         text = "schedule %s: the tick of %s takes the place of message %s, which has not ended"
-        self._log.info(text, *values, extra={"event": Said.SCHEDULE_REPLACED})
+        told = (event.name, event.tick.isoformat(), event.msg_id)
+        self._say(logging.INFO, Said.SCHEDULE_REPLACED, text, *told)
 
     def _not_fired(self, event: events.ScheduleFailed) -> None:
         text = "schedule %s: its message cannot be sent: %s; trying again in %.0f s"
-        values = (event.name, shown(event.error, MAX_ERROR), event.delay_seconds)
-        self._log.warning(text, *values, extra={"event": Said.SCHEDULE_FAILED})
+        told = (event.name, shown(event.error, MAX_ERROR), event.delay_seconds)
+        self._say(logging.WARNING, Said.SCHEDULE_FAILED, text, *told)
 
     def _job_completed(self, event: events.JobCompleted) -> None:
         text = "job %s (%s) has completed: %s done, %s dead%s"
         sent = "" if event.topic is None else f"; sent message {event.report_id}"
         told = (event.job, shown(event.name, MAX_JOB), event.done, event.dead, sent)
-        self._log.info(text, *told, extra={"event": Said.JOB_COMPLETED})
+        self._say(logging.INFO, Said.JOB_COMPLETED, text, *told)
 
 
 def _facts(name: Said, message: events.Facts) -> dict[str, Any]:

@@ -40,16 +40,13 @@ class Working(ABC):
         """Stop in order; True if every handler ended within `grace` seconds."""
 
 
-# --- Calls that an event loop waits for.
+# --- Calls in a thread of their own, so that the thread that waits can handle signals, or is free
+# for an event loop.
 
 
-async def in_thread(work: Callable[[], T], interrupted: Callable[[], object] = lambda: None) -> T:
-    """Run `work` in a thread of its own, which no other work of the program can keep waiting, and
-    wait for its end; the loop goes on meanwhile. Its error is raised here.
-
-    If the waiting task is cancelled, `interrupted` is called, and CancelledError is raised when
-    `work` has ended.
-    """
+def beside(work: Callable[[], T]) -> Future[T]:
+    """Call `work` in a thread of its own, which no other work of the program can keep waiting; here
+    if no other thread can be started."""
     ended: Future[T] = Future()
 
     def run() -> None:
@@ -60,9 +57,19 @@ async def in_thread(work: Callable[[], T], interrupted: Callable[[], object] = l
 
     try:
         threading.Thread(target=run, name="msgworker-beside", daemon=True).start()
-    except RuntimeError:  # no other thread can be started
+    except RuntimeError:
         run()
-    waiting = asyncio.wrap_future(ended)
+    return ended
+
+
+async def in_thread(work: Callable[[], T], interrupted: Callable[[], object] = lambda: None) -> T:
+    """Call `work` in a thread of its own, and wait for its end; the loop goes on meanwhile. Its
+    error is raised here.
+
+    If the waiting task is cancelled, `interrupted` is called, and CancelledError is raised when
+    `work` has ended.
+    """
+    waiting = asyncio.wrap_future(beside(work))
     cancelled: asyncio.CancelledError | None = None
     while not waiting.done():
         try:
@@ -200,67 +207,6 @@ class StopOnce:
         if self._error is not None:
             raise self._error
         return self._complete
-
-
-class Keeper:
-    """The keeper: the thread that stops an instance on request. A thread that waits for the stop
-    may be interrupted; this one is not.
-
-    Started with the instance, because no thread can be started while the interpreter ends.
-    """
-
-    def __init__(self, asked: threading.Event, stop: Callable[[], object]) -> None:
-        self._stop = stop
-        self._asked = asked
-        self._thread = threading.Thread(target=self._run, name="msgworker-keeper", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it waits for a request, or is stopping the instance."""
-        return self._thread.is_alive()
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the calling thread is its thread."""
-        return self._thread is threading.current_thread()
-
-    def _run(self) -> None:
-        self._asked.wait()
-        self._stop()
-
-
-class Beside:
-    """A call in a separate thread, so that the main thread can handle signals; in the calling
-    thread if no other can be started."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self._work = work
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="msgworker-stop", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:
-            self._run()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:
-            self._error = error
-
-    def ends_within(self, seconds: float) -> bool:
-        """Wait at most so long for its end; returns whether it has ended."""
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def result(self) -> None:
-        """Raise the exception of the call."""
-        if self._error is not None:
-            raise self._error
 
 
 def end_by(number: int) -> None:

@@ -21,10 +21,10 @@ from msgworker.instance.stop import (
     GRACE,
     HELP_SECONDS,
     HURRY_SECONDS,
-    Beside,
     Signals,
     StopRequest,
     Working,
+    beside,
     end_by,
 )
 from msgworker.logs import Said
@@ -482,7 +482,7 @@ class Worker(Working):
             instance.stop(grace)
             return
         instance.begin_stop(grace)
-        help_: Beside | None = None
+        helped = False
         insisted_at: float | None = None
         while not instance.ending.ends_within(TICK_SECONDS):
             if request.at_once is None:
@@ -494,8 +494,9 @@ class Worker(Working):
             elif now - insisted_at > HURRY_SECONDS:
                 instance.shared.log.warning("the stop takes too long; recovery follows")
                 break
-            elif help_ is None and now - insisted_at > HELP_SECONDS:
-                help_ = Beside(instance.release_unstarted)
+            elif not helped and now - insisted_at > HELP_SECONDS:
+                helped = True
+                beside(instance.release_unstarted)
         request.begun = False
         if request.at_once is not None and request.ends_process:
             end_by(request.at_once)

@@ -131,9 +131,7 @@ def test_a_stop_runs_where_it_is_if_no_thread_can_be_started(
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     done: list[int] = []
-    stop = stopping.Beside(lambda: done.append(threading.get_ident()))
-    assert stop.ends_within(60.0)
-    stop.result()
+    stopping.beside(lambda: done.append(threading.get_ident())).result(60.0)
     assert done == [threading.get_ident()]
 
 

@@ -24,10 +24,10 @@ from msgworker.instance.running.on_loop import AsyncBatchContext, AsyncContext
 from msgworker.instance.running.outcome import DONE, Result, cancelled, describe, fault
 from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.running.traceback import home_of, trim
-from msgworker.instance.settling.writer import follow_ups, settlement
+from msgworker.instance.settling.writer import follow_ups, settlement, what_became
 from msgworker.instance.state import Setup, Shared
 from msgworker.logs import Said
-from msgworker.message import Message, Outcome, Outgoing, topic_of
+from msgworker.message import Message, Outcome, Outgoing, Settled, topic_of
 from msgworker.store import done, recover
 from msgworker.store import settle as store
 from msgworker.store.rows import Row
@@ -380,7 +380,8 @@ class BatchCaller:
             flagged = run(self._settle, parts)
             stage.led = led_elsewhere(conn)
             stage.committing = True
-        self._settled(parts, flagged)
+        for part in parts:
+            part.lane.continues = part.lane.next_id in flagged
         if stage.led is not None and not self._was_committed(parts):
             # What the handler wrote is committed, the outcome is not.
             for part in parts:
@@ -430,23 +431,16 @@ class BatchCaller:
         return flagged
 
     def _was_committed(self, parts: list[Part]) -> bool:
-        """Lock and read the rows, which waits for a COMMIT that is still under way. A batch is
+        """Whether the rows show that the COMMIT arrived; if so, sets `lane.continues`. A batch is
         committed as a whole or not at all."""
-        heads = {part.lane.row.msg_id for part in parts}
-        nexts = {row.msg_id for part in parts if (row := part.lane.next_row)}
+        lanes = {part.lane.row.msg_id: part.lane for part in parts}
         with self._caller.transacting.beside() as conn:
-            me = parts[0].lane.owner
-            flagged = done.look(conn, self._setup.tables, heads | nexts, me=me)
-        if not heads.isdisjoint(flagged):
+            became = what_became(conn, self._setup.tables, lanes, parts[0].lane.owner)
+        if len(became) < len(lanes):
             return False
-        self._settled(parts, flagged)
+        for msg_id, lane in lanes.items():
+            lane.continues = became[msg_id] is Settled.ADVANCED
         return True
-
-    @staticmethod
-    def _settled(parts: list[Part], flagged: set[int]) -> None:
-        for part in parts:
-            ahead = part.lane.next_row
-            part.lane.continues = ahead is not None and ahead.msg_id in flagged
 
     # ------------------------------------------------------------ the handler
 

@@ -552,11 +552,8 @@ class Caller:
 
     def _was_committed(self, lane: Lane) -> bool:
         """Whether the rows show that the COMMIT arrived; if so, sets `lane.continues`."""
-        lanes = {lane.row.msg_id: lane}
-        ids = set(lanes) | ({lane.next_row.msg_id} if lane.next_row else set())
         with self.transacting.beside() as conn:
-            flagged = done.look(conn, self._setup.tables, ids, me=lane.owner)
-        became = what_became(lanes, flagged)
+            became = what_became(conn, self._setup.tables, {lane.row.msg_id: lane}, lane.owner)
         if not became:
             return False
         lane.continues = became[lane.row.msg_id] is Settled.ADVANCED

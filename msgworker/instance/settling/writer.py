@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -132,9 +132,16 @@ def _plain(about: dict[str, Any]) -> dict[str, Any]:
 # --- The settlements of finished lanes, and their results if the answer was lost.
 
 
-def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int, Settled]:
-    """The results of lanes whose settle got no answer, from the rows still flagged by us. Lanes
-    whose own row is flagged are left out: nothing was written."""
+def what_became(
+    conn: Connection, tables: Tables, lanes: Mapping[int, Lane], me: str
+) -> dict[int, Settled]:
+    """What became of lanes whose settle got no answer, by the rows that are flagged by us.
+
+    The lane's own row is: nothing was written, it is left out. Its next row is: the lane continues.
+    Neither: it has ended, or is lost. It locks the rows, which waits for a COMMIT under way.
+    """
+    ids = set(lanes) | {i for lane in lanes.values() if (i := lane.next_id) is not None}
+    flagged = done.look(conn, tables, ids, me=me)
     became: dict[int, Settled] = {}
     for msg_id, lane in lanes.items():
         if msg_id not in flagged:
@@ -313,15 +320,8 @@ class Writer:
         return became if known is None else known
 
     def _look(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
-        """Read what was written, after an answer was lost.
-
-        The lane's row is still flagged by us: not committed, left out of the result. Its next row
-        is: committed, the lane continues. Neither: committed and ended, or lost.
-        """
-        ids = set(lanes) | {i for lane in lanes.values() if (i := lane.next_id) is not None}
         with self.link.transaction() as conn:
-            flagged = done.look(conn, self._setup.tables, ids, me=me)
-        return what_became(lanes, flagged)
+            return what_became(conn, self._setup.tables, lanes, me)
 
     def write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:
         """One try; `became` is filled with what is known to be committed, also when it raises."""
