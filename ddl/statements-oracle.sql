@@ -764,7 +764,8 @@ UPDATE msgworker_message SET status=-1, available_at=CASE WHEN (CASE WHEN
     = :mw_times;
 SELECT msgworker_message.msg_id, msgworker_message.claimed_at AS anon_1, (SELECT max(l.try_no) AS max_1
 FROM msgworker_try l
-WHERE l.table_name = :mw_table AND l.msg_id = msgworker_message.msg_id) AS anon_2
+WHERE l.table_name = :mw_table AND l.msg_id = msgworker_message.msg_id) AS anon_2, CAST(SYSTIMESTAMP AT TIME
+    ZONE 'UTC' AS TIMESTAMP) AS mw_now
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */);
 UPDATE msgworker_message SET status=-1, available_at=NULL, finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS

@@ -577,7 +577,8 @@ UPDATE msgworker_message SET status=-1, available_at=CASE WHEN (CASE WHEN
 SELECT msgworker_message.msg_id, CASE WHEN msgworker_message.claimed_at BETWEEN '0001-01-02' AND '9999-12-30'
     THEN msgworker_message.claimed_at END AS anon_1, (SELECT max(l.try_no) AS max_1
 FROM msgworker_try AS l
-WHERE l.table_name = %(mw_table)s::VARCHAR AND l.msg_id = msgworker_message.msg_id) AS anon_2
+WHERE l.table_name = %(mw_table)s::VARCHAR AND l.msg_id = msgworker_message.msg_id) AS anon_2,
+    statement_timestamp() AS mw_now
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */);
 UPDATE msgworker_message SET status=-1, available_at=NULL, finished_at=statement_timestamp(),

@@ -535,7 +535,8 @@ SELECT msgworker_message.msg_id, CASE WHEN msgworker_message.claimed_at GLOB '[0
     julianday(msgworker_message.claimed_at) IS NOT NULL THEN msgworker_message.claimed_at END AS anon_1,
     (SELECT max(l.try_no) AS max_1
 FROM msgworker_try AS l
-WHERE l.table_name = ? AND l.msg_id = msgworker_message.msg_id) AS anon_2
+WHERE l.table_name = ? AND l.msg_id = msgworker_message.msg_id) AS anon_2, strftime('%Y-%m-%d %H:%M:%f',
+    'now') AS mw_now
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (SELECT value
 FROM json_each(?));

@@ -279,6 +279,7 @@ class Settlement(NamedTuple):
     numbers.
     trace: the traceback that is stored with the try.
     sends: messages that are sent with it, if it is written.
+    ran_seconds: since its handler started, of a failed try; None = that is not known.
     """
 
     msg_id: int
@@ -290,6 +291,7 @@ class Settlement(NamedTuple):
     later_times: int = 0
     trace: str | None = None
     sends: tuple[Outgoing, ...] = ()
+    ran_seconds: float | None = None
 
 
 class Settled(enum.Enum):

@@ -300,8 +300,8 @@ TRY_COLUMNS = (
 
 
 def _try_row(one: Try) -> list[Any]:
-    took = None if one.started_at is None else (one.ended_at - one.started_at).total_seconds()
-    return [one.number, one.kind, ago(one.ended_at), _took(took), one.instance, one.error]
+    took = _took(one.ran_seconds)
+    return [one.number, one.kind, ago(one.ended_at), took, one.instance, one.error]
 
 
 def _took(seconds_: float | None) -> str:

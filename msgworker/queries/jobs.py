@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker.counted import many, span
-from msgworker.db import now, real_instant, seconds_since
+from msgworker.db import real_instant, seconds_since
 from msgworker.payload import shown
 from msgworker.queries import remaining
 from msgworker.queries.explain import Waits, World
@@ -225,7 +225,7 @@ def _query(t: Tables) -> sa.Select[Any]:
         real_instant(c[name]).label(name) if name in _INSTANTS else c[name] for name in _COLUMNS
     ]
     age = seconds_since(real_instant(c.opened_at)).label("mw_age")
-    return sa.select(*columns, age, now().label("mw_now"))
+    return sa.select(*columns, age)
 
 
 def _info(

@@ -245,7 +245,7 @@ def _wanted(t: Tables, s: Settlement) -> Wanted:
 
 def _keep_tries(conn: Connection, t: Tables, written: Sequence[Settlement], me: str) -> None:
     failures = [
-        tries.Failure(s.msg_id, _KINDS[s.outcome], s.error, s.trace)
+        tries.Failure(s.msg_id, _KINDS[s.outcome], s.error, s.trace, s.ran_seconds)
         for s in written
         if s.outcome in _KINDS
     ]

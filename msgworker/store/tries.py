@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -121,18 +121,21 @@ class Kind(enum.StrEnum):
 
 
 class Failure(NamedTuple):
-    """A try to store."""
+    """A try to store. ran_seconds: since its handler started, None = that is not known."""
 
     msg_id: int
     kind: Kind
     error: str | None
     trace: str | None = None
+    ran_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
     """A failed try. number: counted from the first try of all, reruns included.
 
+    started_at: when its handler started, None where that is not known; of a crash, when it was
+    claimed.
     traceback: the user's frames whole, the error last; None where none was kept, and in lists.
     """
 
@@ -144,6 +147,13 @@ class Try:
     error: str | None
     fingerprint: str | None
     traceback: str | None = None
+
+    @property
+    def ran_seconds(self) -> float | None:
+        """How long its handler ran; None where that is not known, as of a crash."""
+        if self.started_at is None or self.kind == Kind.CRASH:
+            return None
+        return (self.ended_at - self.started_at).total_seconds()
 
     @property
     def ends_with(self) -> str | None:
@@ -160,11 +170,11 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
 
     instance: the owner of the messages. The oldest ones beyond KEPT per message are deleted.
     """
-    found: dict[int, tuple[datetime | None, int]] = {}
+    found: dict[int, tuple[datetime | None, int, datetime]] = {}
     for ids in t.parts([f.msg_id for f in failures]):
         params = {"mw_ids": ids, "mw_table": t.message.name}
-        for msg_id, started_at, last in conn.execute(_last_tries(t), params).all():
-            found[msg_id] = (started_at, last or 0)
+        for msg_id, claimed_at, last, at in conn.execute(_last_tries(t), params).all():
+            found[msg_id] = (claimed_at, last or 0, at)
     rows = [
         {
             "mw_table": t.message.name,
@@ -172,7 +182,7 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
             "mw_no": found[f.msg_id][1] + 1,
             "mw_kind": str(f.kind),
             "mw_who": instance[:64],
-            "mw_started": found[f.msg_id][0],
+            "mw_started": _began(f, *found[f.msg_id]),
             "mw_error": None if f.error is None else f.error[:MAX_ERROR],
             "mw_print": fingerprint(f.error or ""),
             **({"mw_trace": f.trace} if t.keeps(t.failed_try.c.traceback) else {}),
@@ -184,11 +194,17 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
         conn.execute(_insert(t), rows)
     full = [
         {"mw_table": t.message.name, "mw_id": msg_id, "mw_no": last + 1 - KEPT}
-        for msg_id, (_, last) in found.items()
+        for msg_id, (_, last, _) in found.items()
         if last >= KEPT
     ]
     if full:
         conn.execute(_delete_up_to(t), full)
+
+
+def _began(one: Failure, claimed_at: datetime | None, _: int, at: datetime) -> datetime | None:
+    if one.kind is Kind.CRASH:
+        return claimed_at
+    return None if one.ran_seconds is None else at - timedelta(seconds=one.ran_seconds)
 
 
 def of(
@@ -272,10 +288,11 @@ def in_group(conn: Connection, t: Tables, ids: Sequence[int], group: str) -> lis
 def _last_tries(t: Tables) -> sa.Select[Any]:
     def build() -> sa.Select[Any]:
         c = t.cols()
-        started: ColumnElement[Any] = sa.null()
+        claimed: ColumnElement[Any] = sa.null()
         if c.claimed_at is not None:
-            started = real_instant(c.claimed_at)
-        return sa.select(c.msg_id, started, last_try(t, c.msg_id)).where(t.among(c.msg_id))
+            claimed = real_instant(c.claimed_at)
+        columns = (c.msg_id, claimed, last_try(t, c.msg_id), now().label("mw_now"))
+        return sa.select(*columns).where(t.among(c.msg_id))
 
     return t.built("tries_last", build)
 

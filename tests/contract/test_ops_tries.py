@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,6 +31,19 @@ def test_every_failed_try_is_kept_with_its_error_and_time(app):
     assert len({one.fingerprint for one in info.tries}) == 1
     assert info.tries[-1].error == info.last_error
     assert all(one.instance for one in info.tries)
+
+
+def test_a_try_begins_with_its_handler_and_not_with_its_claim(app):
+    def slow(msg: Any) -> None:
+        time.sleep(0.5)
+        raise Reject("no")
+
+    app.add_handler(None, slow)
+    ids = send(app, "a", "b")
+    app.drain(threads=1, linger=0)
+    first, second = sorted(app.ops.show(i).tries[0].started_at for i in ids)
+    assert second - first > timedelta(seconds=0.4)
+    assert all(app.ops.show(i).tries[0].ran_seconds > 0.4 for i in ids)
 
 
 def test_a_rerun_keeps_the_tries_and_counts_on(app):

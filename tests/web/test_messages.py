@@ -202,7 +202,7 @@ def test_a_message_tells_its_tries_with_tracebacks_folded(sqlite_app: App, ann: 
         examples = [one.text for one in groups.tree.all("small") if "example" in one.text]
         assert examples == [f"for example {other}: ValueError: no account for <b>{other}</b>"]
     words = [one.text for one in page.tree.all("ol", **{"class": "timeline"})[0].all("span")]
-    assert words == ["inserted", *["claimed", "failed"] * 3, "dead"]
+    assert words == ["inserted", *["started", "failed"] * 3, "dead"]
 
 
 def test_the_page_of_a_message_names_the_trace_in_which_it_was_sent(
@@ -379,7 +379,7 @@ def test_the_timeline_is_in_order_and_ends_with_what_is_to_come() -> None:
     between = AT + timedelta(seconds=2)
     entry = AuditEntry(7, "rerun", "ann", None, {}, AT, AT, 1, 1, 0, msg_id=5, changed_at=between)
     told = [(one.word, one.coming) for one in timeline(info, [entry])]
-    past = [(word, False) for word in ("inserted", "claimed", "rerun", "failed")]
+    past = [(word, False) for word in ("inserted", "started", "rerun", "failed")]
     assert told == [*past, ("retry", True)]
 
 

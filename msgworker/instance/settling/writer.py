@@ -150,7 +150,7 @@ def what_became(
     return became
 
 
-assert len(Settlement._fields) == 9, "settlements() gives each of them"
+assert len(Settlement._fields) == 10, "settlements() gives each of them"
 
 
 def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Settlement]:
@@ -166,7 +166,8 @@ def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Set
             place, rows = lane.place + lane.width, lane.rows
             next_id = rows[place][0] if place < len(rows) else None
             # Its own `__new__`, with defaults and names, takes three times as long.
-            one = new(Settlement, (row.msg_id, done, next_id, None, 0.0, row.tries, 0, None, ()))
+            values = (row.msg_id, done, next_id, None, 0.0, row.tries, 0, None, (), None)
+            one = new(Settlement, values)
         else:
             one = settlement(lane, setup, shared)
         found.append(one)
@@ -196,6 +197,7 @@ def settlement(lane: Lane, setup: Setup, shared: Shared) -> Settlement:
         row.later_times,
         result.trace,
         follow_ups_of(lane, setup),
+        time.monotonic() - lane.started_at if lane.started_at else None,
     )
 
 

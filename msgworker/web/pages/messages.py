@@ -27,6 +27,7 @@ from msgworker.queries.messages import MessageInfo, acts
 from msgworker.store.audit import AuditEntry
 from msgworker.store.bounded import Capped, Found
 from msgworker.store.items import ItemState
+from msgworker.store.tries import Kind
 from msgworker.web import shown
 from msgworker.web.forms import SPANS, Chosen, id_of
 from msgworker.web.sessions import Role
@@ -160,7 +161,8 @@ def _past(info: MessageInfo, audit: Sequence[AuditEntry]) -> Iterator[Event]:
         yield Event(info.created_at, "inserted")
     for one in info.tries:
         if one.started_at is not None:
-            yield Event(one.started_at, "claimed", one.instance or "")
+            word = "claimed" if one.kind == Kind.CRASH else "started"
+            yield Event(one.started_at, word, one.instance or "")
         yield Event(one.ended_at, one.kind, f"try {one.number}")
     if info.status is State.PROCESSING and info.claimed_at is not None:
         yield Event(info.claimed_at, "claimed", info.claimed_by or "")
