@@ -249,6 +249,7 @@ CREATE TABLE msgworker_schedule (
   overlap VARCHAR(10) DEFAULT 'allow' NOT NULL,
   skipped BIGINT DEFAULT 0 NOT NULL,
   replaced BIGINT DEFAULT 0 NOT NULL,
+  paused_reason VARCHAR(1000),
   PRIMARY KEY (table_name, name)
 );
 

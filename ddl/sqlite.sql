@@ -250,6 +250,7 @@ CREATE TABLE msgworker_schedule (
   overlap TEXT DEFAULT 'allow' NOT NULL,
   skipped BIGINT DEFAULT 0 NOT NULL,
   replaced BIGINT DEFAULT 0 NOT NULL,
+  paused_reason TEXT,
   PRIMARY KEY (table_name, name)
 );
 

@@ -739,7 +739,7 @@ SELECT utc_timestamp(6) AS mw_now, msgworker_schedule.name, msgworker_schedule.s
     msgworker_schedule.paused_at END AS paused_at, msgworker_schedule.paused_by, msgworker_schedule.version,
     msgworker_schedule.declared_by, CASE WHEN msgworker_schedule.declared_at BETWEEN '0001-01-02' AND
     '9999-12-30' THEN msgworker_schedule.declared_at END AS declared_at, msgworker_schedule.overlap,
-    msgworker_schedule.skipped, msgworker_schedule.replaced
+    msgworker_schedule.skipped, msgworker_schedule.replaced, msgworker_schedule.paused_reason
 FROM msgworker_schedule
 WHERE msgworker_schedule.table_name = %s ORDER BY msgworker_schedule.name;
 SELECT utc_timestamp(6) AS mw_now;

@@ -1060,7 +1060,7 @@ SELECT CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AS mw_now, msgworker_s
     msgworker_schedule.next_at AS next_at, msgworker_schedule.last_at AS last_at, msgworker_schedule.paused_at
     AS paused_at, msgworker_schedule.paused_by, msgworker_schedule.version, msgworker_schedule.declared_by,
     msgworker_schedule.declared_at AS declared_at, msgworker_schedule.overlap, msgworker_schedule.skipped,
-    msgworker_schedule.replaced
+    msgworker_schedule.replaced, msgworker_schedule.paused_reason
 FROM msgworker_schedule
 WHERE msgworker_schedule.table_name = :table_name_1 ORDER BY msgworker_schedule.name;
 SELECT CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) AS mw_now FROM DUAL;

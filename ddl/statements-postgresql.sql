@@ -843,7 +843,7 @@ SELECT statement_timestamp() AS mw_now, msgworker_schedule.name, msgworker_sched
     msgworker_schedule.paused_at END AS paused_at, msgworker_schedule.paused_by, msgworker_schedule.version,
     msgworker_schedule.declared_by, CASE WHEN msgworker_schedule.declared_at BETWEEN '0001-01-02' AND
     '9999-12-30' THEN msgworker_schedule.declared_at END AS declared_at, msgworker_schedule.overlap,
-    msgworker_schedule.skipped, msgworker_schedule.replaced
+    msgworker_schedule.skipped, msgworker_schedule.replaced, msgworker_schedule.paused_reason
 FROM msgworker_schedule
 WHERE msgworker_schedule.table_name = %(table_name_1)s::VARCHAR ORDER BY msgworker_schedule.name;
 SELECT statement_timestamp() AS mw_now;

@@ -789,7 +789,8 @@ SELECT strftime('%Y-%m-%d %H:%M:%f', 'now') AS mw_now, msgworker_schedule.name, 
     msgworker_schedule.paused_at END AS paused_at, msgworker_schedule.paused_by, msgworker_schedule.version,
     msgworker_schedule.declared_by, CASE WHEN msgworker_schedule.declared_at GLOB '[0-9][0-9][0-9][0-9]-*' AND
     julianday(msgworker_schedule.declared_at) IS NOT NULL THEN msgworker_schedule.declared_at END AS
-    declared_at, msgworker_schedule.overlap, msgworker_schedule.skipped, msgworker_schedule.replaced
+    declared_at, msgworker_schedule.overlap, msgworker_schedule.skipped, msgworker_schedule.replaced,
+    msgworker_schedule.paused_reason
 FROM msgworker_schedule
 WHERE msgworker_schedule.table_name = ? ORDER BY msgworker_schedule.name;
 SELECT strftime('%Y-%m-%d %H:%M:%f', 'now') AS mw_now;

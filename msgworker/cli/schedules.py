@@ -114,7 +114,8 @@ def _state(one: ScheduleInfo) -> str:
     if one.problem is not None:
         return one.problem
     if one.paused_at is not None:
-        return f"paused {when(one.paused_at)} by {one.paused_by or '-'}"
+        why = f": {one.paused_reason}" if one.paused_reason else ""
+        return f"paused {when(one.paused_at)} by {one.paused_by or '-'}{why}"
     if not one.stored:
         return "not started yet"
     if one.late_seconds > LATE_SECONDS:

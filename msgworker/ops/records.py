@@ -126,7 +126,7 @@ class ScheduleInfo:
     one that is made from the configuration alone. stored: whether it is in the table: it is
     written at the start of an instance. declared_by: the instance that has written it.
     problem: why it cannot fire. overlap: "allow", "skip" or "replace"; skipped, replaced: how many
-    ticks were, since it is in the table.
+    ticks were, since it is in the table. paused_reason: None where none was given.
     """
 
     name: str
@@ -149,6 +149,7 @@ class ScheduleInfo:
     overlap: str = "allow"
     skipped: int = 0
     replaced: int = 0
+    paused_reason: str | None = None
 
 
 class _Changed(Exception):
@@ -171,7 +172,7 @@ class Scheduling(Writing):
             if not store.is_there(conn, t):
                 now, rows = store.clock(conn), list[Stored]()
             else:
-                now, rows = store.look(conn, t, whole=store.counts_overlap(conn, t))
+                now, rows = store.look(conn, t, whole=store.is_whole(conn, t))
         found = [_info(row, now, None if declared is None else row.name in ours) for row in rows]
         there = {row.name for row in rows}
         found += [_unwritten(one, now) for name, one in ours.items() if name not in there]
@@ -197,7 +198,8 @@ class Scheduling(Writing):
         by = self._who(actor, reason)
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
-            return store.change(conn, t, row, {"paused_at": now, "paused_by": by.actor})
+            values = {"paused_at": now, "paused_by": by.actor, **_why(conn, t, by.reason)}
+            return store.change(conn, t, row, values)
 
         return self._change_schedule(
             "pause-schedule", name, by, dry_run, act, lambda row: row.paused_at is None
@@ -219,6 +221,7 @@ class Scheduling(Writing):
             after = now if row.last_at is None else max(now, row.last_at)
             next_at = ticks.read(row.spec, row.time_zone).after(after)
             values = {"paused_at": None, "paused_by": None, "next_at": next_at}
+            values |= _why(conn, t, None)
             return store.change(conn, t, row, values)
 
         return self._change_schedule(
@@ -315,7 +318,7 @@ class Scheduling(Writing):
         raise MsgworkerError(f"schedule {name!r} is changed all the time; try again")
 
     def _named(self, conn: Connection, t: Tables, name: Any) -> tuple[Stored, datetime]:
-        now, rows = store.look(conn, t, whole=store.counts_overlap(conn, t))
+        now, rows = store.look(conn, t, whole=store.is_whole(conn, t))
         for row in rows:
             if row.name == name:
                 return row, now
@@ -323,6 +326,11 @@ class Scheduling(Writing):
         if any(one.name == name for one in self._declared() or ()):
             hint = "the App declares it, and the first start of an instance or a drain writes it"
         raise ConfigError(f"there is no schedule {name!r:.120} in the table; {hint}")
+
+
+def _why(conn: Connection, t: Tables, reason: str | None) -> dict[str, Any]:
+    """The column of the reason, where the table has it."""
+    return {"paused_reason": reason} if store.is_whole(conn, t) else {}
 
 
 def _info(row: Stored, now: datetime, declared: bool | None) -> ScheduleInfo:
@@ -355,6 +363,7 @@ def _info(row: Stored, now: datetime, declared: bool | None) -> ScheduleInfo:
         overlap=row.overlap,
         skipped=row.skipped,
         replaced=row.replaced,
+        paused_reason=row.paused_reason,
     )
 
 

@@ -67,6 +67,7 @@ class Stored:
     overlap: str = "allow"
     skipped: int = 0
     replaced: int = 0
+    paused_reason: str | None = None
 
     @property
     def key(self) -> str | None:
@@ -96,12 +97,13 @@ def is_there(conn: Connection, t: Tables) -> bool:
     return db.is_there(sa.inspect(conn), SCHEDULE.of(t)) is not False
 
 
-ADDED = ("overlap", "skipped", "replaced")
+ADDED = ("overlap", "skipped", "replaced", "paused_reason")
 """Columns that version 13 of the schema has added."""
 
 
-def counts_overlap(conn: Connection, t: Tables) -> bool:
-    """Whether the table has the columns that say how ticks may overlap, and count them."""
+def is_whole(conn: Connection, t: Tables) -> bool:
+    """Whether the table has the columns ADDED: how ticks may overlap, how many did, and why it is
+    paused."""
     table = SCHEDULE.of(t)
     try:
         found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
@@ -112,7 +114,7 @@ def counts_overlap(conn: Connection, t: Tables) -> bool:
 
 def look(conn: Connection, t: Tables, *, whole: bool = True) -> tuple[datetime, list[Stored]]:
     """The time of the database, and all schedules of this message table, by name. whole: with the
-    columns of `counts_overlap`."""
+    columns of `is_whole`."""
 
     def build() -> sa.Select[Any]:
         c = SCHEDULE.of(t).c
@@ -178,7 +180,7 @@ def fire(
     None, and nothing is sent, if it is not: another instance has fired them. In the caller's
     transaction, which holds the row, so that one alone decides what becomes of a tick. rows: as of
     `send.row_values`, one for each of `ticks`. skips: none is sent. counts: skipped ticks, where
-    the table has columns for it (`counts_overlap`)."""
+    the table has columns for it (`is_whole`)."""
     last_at = ticks[-1] if ticks and not skips else seen.last_at
     if not change(conn, t, seen, {"next_at": next_at, "last_at": last_at}):
         return None
@@ -386,7 +388,7 @@ def sender_of(
 ) -> str:
     """In words, which schedule has sent a message: the one whose unique key it has, whatever its
     topic is by now, else that of this topic and object."""
-    rows = look(conn, t, whole=counts_overlap(conn, t))[1] if is_there(conn, t) else []
+    rows = look(conn, t, whole=is_whole(conn, t))[1] if is_there(conn, t) else []
     held = None if object_id is None else str(object_id)
     same = [row for row in rows if key is not None and row.key == key]
     same = same or [row for row in rows if (row.topic, row.object_id) == (topic, held)]

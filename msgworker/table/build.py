@@ -358,6 +358,8 @@ def _schedule(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("overlap", plain_text(10), info={ADDED: about}, **allow)
     for name in ("skipped", "replaced"):
         yield _number(name, about=f"ticks that were {name} are not counted")
+    about = "why a schedule is paused stands in the audit only"
+    yield sa.Column("paused_reason", plain_text(MAX_REASON), info={ADDED: about})
 
 
 SCHEDULE = OwnTable(
@@ -447,10 +449,10 @@ VERSIONS = (
     Version(12, "keys of requests", ("operation.request_key", "operation:key")),
     Version(
         13,
-        "jobs, overlap of schedules",
+        "jobs, overlap of schedules and why they are paused",
         (
             *("job", *_columns(13), f"message.{JOB_STATUS}", f"message:{JOB}"),
-            *(f"schedule.{name}" for name in ("overlap", "skipped", "replaced")),
+            *(f"schedule.{name}" for name in ("overlap", "skipped", "replaced", "paused_reason")),
         ),
     ),
 )

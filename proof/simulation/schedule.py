@@ -259,7 +259,7 @@ class Schedule:
             (instance, "GIVE_UP_SECONDS", 1e6),
             (settler, "LEAST_BESIDE", 1),
             (schedules, "is_there", lambda conn, t: True),
-            (schedules, "counts_overlap", lambda conn, t: True),
+            (schedules, "is_whole", lambda conn, t: True),
             (ticks, "MOST_TICKS", 3),
         ]
 

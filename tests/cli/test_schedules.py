@@ -65,7 +65,7 @@ def test_schedules_pauses_resumes_sends_and_deletes(crm: Cli, folder: Path, app)
     assert (
         crm("schedules", "pause", "nightly", *AT).stdout == "schedule nightly is paused already\n"
     )
-    assert "by anna" in crm("schedules", *AT).stdout
+    assert "by anna: month end" in crm("schedules", *AT).stdout
     assert "month end" in crm("audit", *AT).stdout
     sent = crm("schedules", "run-now", "nightly", *AT)
     assert sent.stdout == "sent the message of schedule nightly: message 1\n"

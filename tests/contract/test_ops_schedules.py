@@ -48,12 +48,13 @@ def test_a_paused_schedule_leaves_out_the_ticks_of_its_pause(timed):
     assert ops.pause_schedule("hourly", actor="anna", reason="month end") == 1
     assert ops.pause_schedule("hourly") == 0
     (info,) = ops.schedules()
-    assert (info.paused_by, info.next_times) == ("anna", ())
+    assert (info.paused_by, info.paused_reason, info.next_times) == ("anna", "month end", ())
     put_back(timed, "hourly", 7200)
     role = timer(timed)
     assert ticks_of(timed) == []
     assert ops.resume_schedule("hourly") == 1
     assert ops.resume_schedule("hourly") == 0
+    assert ops.schedules()[0].paused_reason is None
     role.round_once()
     role.ended()
     assert ticks_of(timed) == []

@@ -749,7 +749,7 @@ def test_overlap_needs_keys_and_the_table_of_today(app, make_app):
     plain = an_app(make_app)
     plain.every("23h", topic="t", catch_up="one")
     with app.engine.begin() as conn:
-        for name in ("overlap", "skipped", "replaced"):
+        for name in ("overlap", "skipped", "replaced", "paused_reason"):
             conn.exec_driver_sql(f"ALTER TABLE msgworker_schedule DROP COLUMN {name}")
     late = an_app(make_app)
     late.every("23h", topic="t", overlap="skip")
@@ -763,7 +763,10 @@ def test_overlap_needs_keys_and_the_table_of_today(app, make_app):
     (shown,) = app.ops.schedules()
     assert (shown.overlap, shown.skipped) == ("allow", 0)
     texts = [one.text for one in app.ops.doctor()]
-    assert len([text for text in texts if "msgworker_schedule has no column" in text]) == 3
+    assert len([text for text in texts if "msgworker_schedule has no column" in text]) == 4
+    for change, reason in ((app.ops.pause_schedule, "month end"), (app.ops.resume_schedule, None)):
+        assert change("t", reason=reason) == 1
+        assert app.ops.schedules()[0].paused_reason is None
     app.upgrade_schema()
     timer(late).ended()
     assert rows(app)["t"].overlap == "skip"

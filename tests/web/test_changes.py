@@ -462,8 +462,9 @@ def test_schedules_are_paused_resumed_run_and_deleted(sqlite_app: App, ann: Brow
         ("delete-schedule", "not in the table yet"),
     ):
         act = ann.get(f"/act/{kind}?name=nightly")
-        assert "Done" in ann.send(act, f"/act/{kind}", reason="test").main, kind
-        assert told in ann.get("/schedules").main, kind
+        assert "Done" in ann.send(act, f"/act/{kind}", reason="bank closed").main, kind
+        shown = ann.get("/schedules").main
+        assert (told in shown, ": bank closed" in shown) == (True, kind == "pause-schedule"), kind
     assert "there is no schedule" in ann.get("/act/pause-schedule?name=no").main
     assert [one.kind for one in sqlite_app.ops.audit()] == [
         "delete-schedule",

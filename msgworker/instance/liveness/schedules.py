@@ -49,7 +49,7 @@ class Timer(Role):
         self._shared = shared
         self.link = shared.connector.new()
         self._declared = {one.name: one for one in setup.schedules}
-        self._counts = True  # how ticks overlap, see `store.counts_overlap`
+        self._counts = True  # how ticks overlap, see `store.is_whole`
         self._to_declare = set(self._declared)
         self._failing: dict[str, _Failing] = {}
         self._logged: set[object] = set()
@@ -65,7 +65,7 @@ class Timer(Role):
         try:
             with self.link.statement() as conn:
                 there = store.is_there(conn, self._setup.tables)
-                self._counts = store.counts_overlap(conn, self._setup.tables)
+                self._counts = store.is_whole(conn, self._setup.tables)
             if not there:
                 raise SchemaError(
                     "table msgworker_schedule is missing, which schedules need. Run "

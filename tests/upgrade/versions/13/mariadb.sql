@@ -251,6 +251,7 @@ CREATE TABLE msgworker_schedule (
   overlap VARCHAR(10) NOT NULL DEFAULT 'allow',
   skipped BIGINT NOT NULL DEFAULT 0,
   replaced BIGINT NOT NULL DEFAULT 0,
+  paused_reason VARCHAR(1000),
   PRIMARY KEY (table_name, name)
 )ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 

@@ -248,6 +248,7 @@ CREATE TABLE msgworker_schedule (
   overlap VARCHAR2(10 CHAR) DEFAULT 'allow' NOT NULL,
   skipped NUMBER(19) DEFAULT 0 NOT NULL,
   replaced NUMBER(19) DEFAULT 0 NOT NULL,
+  paused_reason VARCHAR2(1000 CHAR),
   PRIMARY KEY (table_name, name)
 );
 
