@@ -32,7 +32,7 @@ if typing.TYPE_CHECKING:
         TookTooLong,
     )
     from msgworker.instance.running.context import BatchContext, Context, FanOut
-    from msgworker.instance.running.on_loop import AsyncBatchContext, AsyncContext
+    from msgworker.instance.running.transactions import AsyncBatchContext, AsyncContext
     from msgworker.instance.worker import Report, Worker
     from msgworker.message import Message
     from msgworker.producing import Job
@@ -79,8 +79,8 @@ __all__ = [
 
 _HOMES = {
     "App": "app",
-    "AsyncBatchContext": "instance.running.on_loop",
-    "AsyncContext": "instance.running.on_loop",
+    "AsyncBatchContext": "instance.running.transactions",
+    "AsyncContext": "instance.running.transactions",
     "BatchContext": "instance.running.context",
     "Context": "instance.running.context",
     "Databases": "databases",

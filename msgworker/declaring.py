@@ -18,7 +18,7 @@ from msgworker.message import Message
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
 
-    from msgworker.instance.running.on_loop import AsyncBatchContext, AsyncContext
+    from msgworker.instance.running.transactions import AsyncBatchContext, AsyncContext
 
 One = Message[Any]
 Many = list[Message[Any]]

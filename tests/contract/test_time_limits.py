@@ -143,19 +143,29 @@ def test_a_limit_that_a_batch_meets_lets_each_message_run_alone(limit_app: Any, 
     assert len(calls) <= 8
 
 
-@pytest.mark.parametrize("name", ["postgresql", "mariadb"])
-def test_a_limit_that_an_item_meets_fails_the_item(limit_app: Any, name: str) -> None:
-    app = limit_app(name, *LIMIT[name])
+@pytest.mark.parametrize(
+    ("name", "limit", "value", "work"),
+    [
+        pytest.param("postgresql", *LIMIT["postgresql"], slow, id="postgresql-statement"),
+        pytest.param("mariadb", *LIMIT["mariadb"], slow, id="mariadb-statement"),
+        pytest.param("mariadb", "wait_timeout", "1", idle, id="mariadb-session"),
+    ],
+)
+def test_a_limit_that_an_item_meets_fails_the_item(
+    limit_app: Any, caplog: Any, name: str, limit: str, value: str, work: Work
+) -> None:
+    app = limit_app(name, limit, value)
     starts: list[str] = []
 
-    @app.handler("t")
+    @app.handler("t", wait=wait_fixed(0))
     def handle(msg: Message, ctx: Context) -> None:
         def item(key: str, conn: sa.Connection) -> None:
             starts.append(key)
-            slow(conn)
+            work(conn)
 
         ctx.fan_out(item, ["a"], transactional_items=True).raise_for_failed()
 
     send(app, "o")
     app.drain(threads=1, linger=2, time_limit=60)
     assert starts == ["a"] * 3
+    assert len([one for one in caplog.messages if "a time limit of the server ended" in one]) == 3

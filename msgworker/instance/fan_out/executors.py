@@ -16,14 +16,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.db import (
-    Failures,
-    Fate,
-    Trouble,
     led_elsewhere,
-    reason_of,
-    repeatable,
-    trouble,
-    until_known,
 )
 from msgworker.errors import (
     HandlerMisuse,
@@ -33,7 +26,6 @@ from msgworker.errors import (
     PayloadError,
 )
 from msgworker.instance.connections import (
-    SAME_CLAIM_RUNS,
     Connections,
     TransactionProgress,
     call_user,
@@ -43,10 +35,10 @@ from msgworker.instance.connections import (
     misled,
     missed,
 )
-from msgworker.instance.observers import log_time_limit
 from msgworker.instance.running.context import RunningItem
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import Stopped
+from msgworker.instance.running.transactions import until_committed
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import Outgoing
 from msgworker.payload import encode
@@ -219,56 +211,34 @@ class Transactional:
         self._link.owner = self._beside.owner = fence.owner
 
     def __call__(self, task: Task) -> ItemResult:
-        fence, runs, refused = self._fence, 0, False
-        stage = TransactionProgress()
-        failed: BaseException | None = None
+        fence = self._fence
+        ended = ItemResult(task, skipped=True)
 
-        # What `until_known` calls, in its order; it says what their results mean.
-        def send() -> ItemResult:
-            nonlocal stage
-            stage = TransactionProgress()
-            return ItemResult(task, self._in_one_transaction(task, stage), recorded=True)
+        def once(stage: TransactionProgress) -> None:
+            nonlocal ended
+            try:
+                ended = ItemResult(task, self._in_one_transaction(task, stage), recorded=True)
+            except _Done:
+                stage.committing = True  # it was, in an earlier run
+                ended = self._read(task) or ItemResult(task, error=_unwritable(task))
 
-        def look() -> ItemResult | None:
-            return self._read(task) or (
-                ItemResult(task, error=_unwritable(task)) if refused else None
-            )
-
-        def judge(error: BaseException, looking: bool) -> Fate:
-            nonlocal runs, failed, refused
-            if looking:
-                return Fate.RAISE if repeatable(error, looking) is Fate.RAISE else Fate.UNKNOWN
-            if isinstance(error, _Done):
-                refused = True
-                return Fate.UNKNOWN
-            if not stage.again(error):
-                if stage.took_too_long(error):
-                    log_time_limit(fence.shared.log, fence.row, reason_of(error))
-                return Fate.RAISE
-            runs, failed = runs + stage.begun, error
-            lost = stage.committing and trouble(error) is Trouble.LOST
-            return Fate.UNKNOWN if lost else Fate.AGAIN
-
-        def may_continue() -> bool:
-            return not fence.gone and not fence.shared.stop.gave_up()
-
-        def before_again() -> ItemResult | None:
-            if runs == SAME_CLAIM_RUNS:
-                return ItemResult(task, error=failed)
-            return None if may_continue() and fence.may_start() else ItemResult(task, skipped=True)
+        def was_committed() -> bool:
+            nonlocal ended
+            if (found := self._read(task)) is not None:
+                ended = found
+            return found is not None
 
         try:
-            known = until_known(
-                *(send, look, may_continue, Failures(fence.setup.urgent_pause)),
-                judge=judge,
-                before_again=before_again,
+            committed = until_committed(
+                *(fence.setup, fence.shared, fence.row, once, was_committed),
+                gone=lambda: fence.gone,
+                over=lambda: fence.over,
             )
         except LostClaim:
-            fence.lost = True
-            known = None
+            fence.lost, committed = True, False
         except BaseException as error:
             return ItemResult(task, error=carried(error))
-        return ItemResult(task, skipped=True) if known is None else known
+        return ended if committed else ItemResult(task, skipped=True)
 
     def close(self) -> None:
         for link in (self._link, self._beside):

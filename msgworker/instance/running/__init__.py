@@ -1,5 +1,5 @@
 """Lanes wait for threads, threads call handlers, handlers end in an outcome.
 
-In order: in_flight, pool, call, gather, batch, handler, context, on_loop, outcome, traceback,
+In order: in_flight, pool, call, gather, batch, transactions, handler, context, outcome, traceback,
 spans.
 """

@@ -20,10 +20,10 @@ from msgworker.instance.running.context import BatchContext, Context
 from msgworker.instance.running.gather import Batch, Gathering
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
-from msgworker.instance.running.on_loop import AsyncBatchContext, AsyncContext
 from msgworker.instance.running.outcome import DONE, Result, cancelled, describe, fault
 from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.running.traceback import home_of, trim
+from msgworker.instance.running.transactions import AsyncBatchContext, AsyncContext
 from msgworker.instance.settling.writer import follow_ups, settlement, what_became
 from msgworker.instance.state import Setup, Shared
 from msgworker.logs import Said

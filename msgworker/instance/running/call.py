@@ -13,23 +13,16 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.db import (
-    Failures,
-    Fate,
     Trouble,
     kind_of,
     led_elsewhere,
     reaching,
     read_instant,
-    reason_of,
-    session_seconds,
     trouble,
-    until_known,
 )
 from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.events import Started
 from msgworker.instance.connections import (
-    SAME_CLAIM_RUNS,
-    Connections,
     TransactionProgress,
     call_user,
     end_if_forked,
@@ -38,13 +31,13 @@ from msgworker.instance.connections import (
     missed,
 )
 from msgworker.instance.fan_out.fan_out import FanOuts
-from msgworker.instance.observers import facts, log_time_limit
+from msgworker.instance.observers import facts
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
-from msgworker.instance.running.on_loop import AsyncContext, LoopTransactions
 from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_of
 from msgworker.instance.running.pool import AsyncCalls
+from msgworker.instance.running.transactions import AsyncContext, LoopTransactions, Transacting
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import (
@@ -61,118 +54,6 @@ from msgworker.store import done, recover, schedules
 from msgworker.store import settle as store
 from msgworker.store.rows import Row, with_payload
 from msgworker.store.send import notify, send_all
-
-# --- Transactions that run handlers, each on a connection of its thread, until the result is
-# known.
-
-
-class Transacting:
-    """Runs transactional handlers; called by handler threads, each on a connection of its own."""
-
-    def __init__(self, setup: Setup, shared: Shared) -> None:
-        self._setup = setup
-        self._shared = shared
-        self._local = threading.local()
-
-    def link(self) -> Connections:
-        """The connection of this thread that is lent to handlers."""
-        link: Connections | None = getattr(self._local, "link", None)
-        if link is None:
-            link = self._local.link = self._shared.connector.new(lends=True, spare=True)
-        return link
-
-    @contextmanager
-    def beside(self) -> Iterator[Connection]:
-        """A transaction on a connection that no handler has had, to see what is committed."""
-        with self._shared.connector.once() as link, link.transaction() as conn:
-            yield conn
-
-    def until_committed(
-        self,
-        row: Row,
-        owner: str,
-        once: Callable[[TransactionProgress], None],
-        was_committed: Callable[[], bool],
-    ) -> None:
-        """Run handlers and write their outcome in one transaction. row: the message, the first one
-        of several. owner: the id that claimed it. once: runs the transaction once. was_committed:
-        whether the rows show that it is committed.
-
-        If the database rolled it back (deadlock, lost connection), it runs again under the same
-        claim, without a try counted; SAME_CLAIM_RUNS times at most, because a handler may be the
-        cause. Not if a time limit of the server ended it, which would end it again. In an outage it
-        waits as long as the claim is ours. After a lost COMMIT it calls `was_committed`. Raises
-        LostClaim, and HandlerTimeout if the server closed the session for its time.
-        """
-        self.link().owner = owner
-        stage = TransactionProgress()
-        runs, took = 0, 0.0
-        failed: BaseException | None = None
-
-        # What `until_known` calls, in its order; it says what their results mean.
-        def send() -> bool:
-            nonlocal stage
-            stage = TransactionProgress()
-            once(stage)
-            return True
-
-        def look() -> bool | None:
-            return True if was_committed() else None
-
-        def judge(error: BaseException, looking: bool) -> Fate:
-            nonlocal runs, failed, took
-            if looking:
-                return Fate.RAISE if trouble(error) is Trouble.OTHER else Fate.UNKNOWN
-            if not stage.again(error):
-                if stage.took_too_long(error):
-                    log_time_limit(self._shared.log, row, reason_of(error))
-                return Fate.RAISE
-            text = "message %s: rolled back, run again"
-            self._shared.log.info(text, row.msg_id, exc_info=error, extra=facts(row))
-            runs, failed, took = runs + stage.begun, error, stage.seconds()
-            lost = stage.committing and trouble(error) is Trouble.LOST
-            return Fate.UNKNOWN if lost else Fate.AGAIN
-
-        def may_continue() -> bool:
-            return self._shared.identity.is_ours(owner) and not self._shared.stop.gave_up()
-
-        def before_again() -> None:
-            if runs == SAME_CLAIM_RUNS and failed is not None:
-                raise failed
-            if failed is not None and trouble(failed) is Trouble.LOST and stage.begun:
-                self._refuse_overtime(row, took, failed)
-            self._wait_for_trust(row, owner)
-
-        pauses = Failures(self._setup.urgent_pause)
-        known = until_known(
-            send, look, may_continue, pauses, judge=judge, before_again=before_again
-        )
-        if known is None:
-            raise LostClaim(row.msg_id, owner)
-
-    def _refuse_overtime(self, row: Row, took: float, error: BaseException) -> None:
-        """Raise HandlerTimeout if the session was lost after the server's time limit for sessions:
-        the server closes it without an error, and would do so again."""
-        try:
-            with self.beside() as conn:
-                limit = session_seconds(conn)
-        except Exception:  # the server is away, so that is the cause
-            return
-        if limit is None or took < limit:
-            return
-        text = (
-            f"the server ended the session after {took:.0f} s: it lets a session be idle, or a "
-            f"transaction last, for {limit:g} s ({reason_of(error)})"
-        )
-        log_time_limit(self._shared.log, row, text)
-        raise HandlerTimeout(text) from error
-
-    def _wait_for_trust(self, row: Row, owner: str) -> None:
-        """Wait until the lease is trusted. Raises LostClaim if it is lost or `stop.gave_up()`."""
-        identity, gave_up = self._shared.identity, self._shared.stop.gave_up
-        if not identity.wait_for_trust(lambda: not identity.is_ours(owner) or gave_up()):
-            raise LostClaim(row.msg_id, owner)
-
 
 # --- Run the handler of a lane's current message and return its outcome.
 #
