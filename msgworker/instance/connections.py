@@ -1,14 +1,8 @@
-"""The connections of a role, and calls of user code, so that what it leaves behind does no harm.
-
-One file, because whoever lends a connection to user code needs both sides of it.
-"""
+"""The connections of a role, and calls of user code, so that what it leaves behind does no harm."""
 
 from __future__ import annotations
 
-import gc
-import logging
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -17,7 +11,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import copy_context
 from dataclasses import dataclass
 from traceback import clear_frames
-from types import FrameType
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, RootTransaction
@@ -45,7 +38,6 @@ from msgworker.db import (
     trouble,
 )
 from msgworker.errors import DatabaseUnavailable, ExitCode, HandlerMisuse
-from msgworker.logs import Said
 from msgworker.processlock import Renewed
 
 # --- Calls of user code.
@@ -90,21 +82,6 @@ def end_if_forked(pid: int) -> None:
     with suppress(OSError):
         os.write(2, TEXT.format(_here, pid, pid).encode())
     os._exit(ExitCode.REFUSED)
-
-
-class no_child_returns:
-    """The block runs user code in process `pid`; a child that leaves the block ends."""
-
-    __slots__ = ("_pid",)
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exc: object) -> None:
-        end_if_forked(self._pid)
 
 
 def free_memory(error: BaseException | None) -> None:
@@ -550,138 +527,3 @@ class _InUse:
                 link.close(lost=True)
         finally:
             link.busy_since = None
-
-
-class SpareConnections:
-    """Connections of threads that need them only sometimes. If none is left, the idle ones are
-    closed; otherwise a settle that gets no connection would block all others.
-
-    Added to by handler threads; `close_idle` may be called by any thread.
-    """
-
-    def __init__(self) -> None:
-        self._links: list[Connections] = []
-
-    def add(self, link: Connections) -> None:
-        """Whoever uses the connections of `link` holds `link.lock`."""
-        self._links.append(link)
-
-    def close_idle(self) -> None:
-        """Return the connections of idle links."""
-        for link in list(self._links):
-            if link.lock.acquire(blocking=False):
-                try:
-                    link.close()
-                finally:
-                    link.lock.release()
-
-    def close(self) -> None:
-        """Return all connections; the threads must have ended."""
-        for link in self._links:
-            link.close()
-
-
-# --- The connections that handlers, their items and their records use; the watchdog cuts dead ones.
-#
-# A handler may run for any time, so long use of its connection is no sign of a fault. The watchdog
-# cuts a connection in two cases:
-#
-# * Its message was claimed under an id that has lost its lease. Nothing that the handler writes can
-#   be committed.
-# * It has waited for one answer for longer than a lease, and was opened before connections of other
-#   roles were found to hang: a network fault leaves all connections of its time half open. If the
-#   statement was only slow, the handler runs again under the same claim, on a new connection, and
-#   may then take its time.
-#
-# A thread that waits for an answer is inside one call from SQLAlchemy to the driver. The watchdog
-# sees that, and for how long, in the thread's frames, so it costs a statement nothing.
-
-DRIVER_CALLS = "sqlalchemy/engine/default.py"
-
-
-def frames_now() -> dict[int, FrameType]:
-    """The innermost frame of each thread, by its ident. Garbage collection is off meanwhile: before
-    Python 3.11.9 it could deadlock the process here."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames()
-    finally:
-        if was_on:
-            gc.enable()
-
-
-class LentConnections:
-    """Threads of handlers and of items add and discard their connections; the watchdog calls
-    `look`."""
-
-    def __init__(self) -> None:
-        self._links: dict[Connections, bool] = {}
-        self._calls: dict[Connections, tuple[FrameType, float]] = {}
-        self._cut: dict[Connections, float] = {}
-
-    def add(self, link: Connections, *, ours: bool = False) -> None:
-        """ours: it sends statements of our own only, none of which takes as long as a lease."""
-        self._links[link] = ours
-
-    def discard(self, link: Connections) -> None:
-        """Forget a closed one."""
-        self._links.pop(link, None)
-
-    def look(
-        self,
-        log: logging.LoggerAdapter[logging.Logger],
-        *,
-        is_ours: Callable[[str], bool],
-        limit: float,
-        dead_at: float,
-    ) -> None:
-        """Cut dead connections, once for each use. limit: seconds to wait for one answer. dead_at:
-        when connections of roles were last found to hang (monotonic)."""
-        links = dict(self._links)
-        used = any(link.busy_since is not None for link in links)
-        frames = frames_now() if used else {}
-        for link, ours in links.items():
-            since, owner = link.busy_since, link.owner
-            call = None if since is None else call_of(frames.get(link.ident or 0))
-            waited = self._waited(link, call)
-            if since is None or self._cut.get(link) == since:
-                continue
-            if owner is not None and not is_ours(owner):
-                self._end(log, link, since, f"{owner} has lost its lease")
-            elif waited > limit and (ours or link.opened_at <= dead_at):
-                self._end(log, link, since, f"no answer for {waited:.0f} s")
-        for gone in set(self._calls) | set(self._cut):
-            if gone not in links:
-                self._calls.pop(gone, None)
-                self._cut.pop(gone, None)
-
-    def _waited(self, link: Connections, call: FrameType | None) -> float:
-        """The seconds since its thread was first seen in this call."""
-        now = time.monotonic()
-        if call is None:
-            self._calls.pop(link, None)
-            return 0.0
-        before = self._calls.get(link)
-        if before is None or before[0] is not call:  # kept, so that no new frame is the same object
-            self._calls[link] = before = (call, now)
-        return now - before[1]
-
-    def _end(
-        self, log: logging.LoggerAdapter[logging.Logger], link: Connections, since: float, why: str
-    ) -> None:
-        self._cut[link] = since
-        text = "the connection of a handler is cut: %s"
-        log.warning(text, why, extra={"event": Said.INSTANCE_STUCK})
-        link.cut()
-
-
-def call_of(frame: FrameType | None) -> FrameType | None:
-    """The frame of the call to the driver that a thread is in; None = it is in none."""
-    while frame is not None:
-        code = frame.f_code
-        place = code.co_filename.replace("\\", "/")
-        if code.co_name.startswith("do_") and place.endswith(DRIVER_CALLS):
-            return frame
-        frame = frame.f_back
-    return None

@@ -23,8 +23,6 @@ from msgworker.events import Events
 from msgworker.instance.connections import (
     Connections,
     FairLock,
-    LentConnections,
-    SpareConnections,
     end_if_forked,
 )
 from msgworker.instance.liveness.identity import Identity, new_instance_id
@@ -201,15 +199,15 @@ class Setup:
 class Connector:
     """Makes the connections of one instance; called by any of its threads.
 
-    spare: those that may be closed while idle, if the pool has none left. lent: those of handlers,
-    their items and their records.
+    lent: those of handlers, their items and their records; True = only for statements of ours, none
+    of which takes as long as a lease.
     """
 
     def __init__(self, setup: Setup, gave_up: Callable[[], bool]) -> None:
         self._setup = setup
         self._gave_up = gave_up
-        self.spare = SpareConnections()
-        self.lent = LentConnections()
+        self._spare: list[Connections] = []
+        self.lent: dict[Connections, bool] = {}
 
     def new(
         self,
@@ -229,11 +227,11 @@ class Connector:
         tuning = setup.tables.database.tuned if tuned else None
         turns = None if setup.turns is None else setup.turns.until(self._gave_up, urgent=urgent)
         engine = setup.engine if setup.lent is None or not lends else setup.lent
-        link = Connections(engine, turns, tuning, self._close_idle)
+        link = Connections(engine, turns, tuning, self._none_left)
         if spare:
-            self.spare.add(link)
+            self._spare.append(link)
         if lends or beside:
-            self.lent.add(link, ours=beside)
+            self.lent[link] = beside
         return link
 
     @contextmanager
@@ -245,9 +243,29 @@ class Connector:
         finally:
             link.close()
 
-    def _close_idle(self) -> None:
-        """No connection is left: close those that are idle, also in the pools."""
-        self.spare.close_idle()
+    def close(self, link: Connections) -> None:
+        """Close connections that are `lent`."""
+        self.lent.pop(link, None)
+        link.close()
+
+    def close_spare(self) -> None:
+        """Close all spare connections; the threads must have ended."""
+        for link in self._spare:
+            link.close()
+
+    def close_idle(self) -> None:
+        """Close the spare connections that are idle."""
+        for link in list(self._spare):
+            if link.lock.acquire(blocking=False):
+                try:
+                    link.close()
+                finally:
+                    link.lock.release()
+
+    def _none_left(self) -> None:
+        """No connection is left, so that a settle that gets none would block all others: close
+        those that are idle, also in the pools."""
+        self.close_idle()
         for engine in (self._setup.engine, self._setup.lent):
             if engine is not None:
                 engine.pool.dispose()

@@ -41,7 +41,7 @@ def pair(overlap: None, one: Instance) -> Iterator[Instance]:
     """`one`, with two writers."""
     assert len(one.settler.writers) == 2
     yield one
-    one.shared.connector.spare.close()
+    one.shared.connector.close_spare()
 
 
 class Hold:
@@ -218,7 +218,7 @@ def test_a_connection_that_is_just_closed_holds_up_no_settle(pair, app, table, m
 
     monkeypatch.setattr(spare.link, "close", slow)
     lanes = finished(pair, app, 1, "o")
-    closed = in_thread(pair.shared.connector.spare.close_idle)
+    closed = in_thread(pair.shared.connector.close_idle)
     assert closing.wait(60)
     settle_in_thread(pair, lanes)()
     assert table.statuses == [2]
@@ -323,7 +323,7 @@ def test_connections_are_closed_after_the_settles_that_use_them(pair, app, table
     assert sent.wait(60)
     first.link.open()
     first.lock.release()
-    pair.shared.connector.spare.close_idle()
+    pair.shared.connector.close_idle()
     over: list[int] = []
     closing = in_thread(lambda: (pair.settler.close(), over.append(1)))
     until(lambda: asked.by or over, "it waits for the second one")
@@ -443,7 +443,7 @@ def test_an_idle_second_connection_is_given_to_whoever_has_none(pair, app):
     spare = pair.settler.writers[1]
     assert spare.open()
     assert spare.link.together is not None
-    pair.shared.connector.spare.close_idle()
+    pair.shared.connector.close_idle()
     assert spare.link.together is None
 
 

@@ -377,7 +377,7 @@ def test_a_stop_that_is_recorded_is_not_cut_off_by_who_needs_a_connection(app, m
 
         def meanwhile(_, link):
             with link.transaction() as conn:
-                one.shared.connector.spare.close_idle()  # a handler finds no connection left
+                one.shared.connector.close_idle()  # a handler finds no connection left
                 closed.append(conn.closed)
 
         monkeypatch.setattr(OwnLease, "record_stopped", meanwhile)

@@ -242,9 +242,7 @@ class Transactional:
 
     def close(self) -> None:
         for link in (self._link, self._beside):
-            self._fence.shared.connector.lent.discard(link)
-        self._link.close()
-        self._beside.close()
+            self._fence.shared.connector.close(link)
 
     def _in_one_transaction(self, task: Task, stage: TransactionProgress) -> str | None:
         fence, tables = self._fence, self._fence.setup.tables

@@ -211,8 +211,7 @@ class Recorder:
 
     def close(self) -> None:
         """Give the connection back."""
-        self._fence.shared.connector.lent.discard(self._link)
-        self._link.close()
+        self._fence.shared.connector.close(self._link)
 
     def _write(self, batch: list[Record]) -> bool:
         fence, setup = self._fence, self._fence.setup

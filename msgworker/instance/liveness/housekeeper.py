@@ -306,7 +306,7 @@ class Housekeeper(Role):
         late.daemon = True
         with suppress(RuntimeError):  # no thread starts while the interpreter ends
             late.start()
-        alone = self._link.lock.acquire(timeout=seconds)  # see `SpareConnections.add`
+        alone = self._link.lock.acquire(timeout=seconds)  # see `Connector.new`
         try:
             yield
         finally:

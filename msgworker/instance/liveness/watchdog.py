@@ -8,17 +8,28 @@
   whether it continues or is fenced.
 * When a stop no longer waits for the database (`Stop.give_up_at`), every connection of a role or a
   settle that is in use is cut.
+* A handler may run for any time, so long use of its connection is no sign of a fault. It is cut if
+  its message was claimed under an id that has lost its lease: nothing that the handler writes can
+  be committed. And if it has waited for one answer for longer than a lease, and was opened before
+  connections of other roles were found to hang: a network fault leaves all connections of its time
+  half open. If the statement was only slow, the handler runs again under the same claim, on a new
+  connection, and may then take its time.
+
+A thread that waits for an answer is inside one call from SQLAlchemy to the driver. That is seen,
+and for how long, in the thread's frames, so it costs a statement nothing.
 """
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
 
 from msgworker.clock import clock
 from msgworker.errors import HandlerStuck
-from msgworker.instance.connections import Connections, frames_now
+from msgworker.instance.connections import Connections
 from msgworker.instance.observers import facts
 from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Execution
@@ -31,6 +42,7 @@ LATE_SECONDS = 0.2
 CUT_AGAIN_SECONDS = 0.1
 LEAST_SECONDS = 5.0  # a round may take this long on a busy machine
 FRAMES = 6
+DRIVER_CALLS = "sqlalchemy/engine/default.py"
 
 
 class Watchdog(Role):
@@ -52,6 +64,8 @@ class Watchdog(Role):
         self._settling = settling
         self._reported: dict[Connections, float] = {}
         self._dead_at = 0.0  # when a connection last gave no answer for too long
+        self._calls: dict[Connections, tuple[FrameType, float]] = {}  # of handlers, and since when
+        self._cut: dict[Connections, float] = {}  # the use in which one of a handler was cut
 
     def run_once(self) -> int:
         """Returns how many roles are stuck."""
@@ -61,12 +75,7 @@ class Watchdog(Role):
         found = [self._look(r.name, r.busy_since, r.ident, link) for r, link in self._roles]
         for link in self._settling:
             found.append(self._look("settle", link.busy_since, link.ident, link))
-        self._shared.connector.lent.look(
-            self.log,
-            is_ours=self._shared.identity.is_ours,
-            limit=self._limit,
-            dead_at=self._dead_at,
-        )
+        self._look_at_lent()
         return sum(found)
 
     @property
@@ -140,6 +149,65 @@ class Watchdog(Role):
             )
             link.cut()
         return True
+
+    def _look_at_lent(self) -> None:
+        """Cut dead connections of handlers, once for each use."""
+        links, is_ours = dict(self._shared.connector.lent), self._shared.identity.is_ours
+        used = any(link.busy_since is not None for link in links)
+        frames = frames_now() if used else {}
+        for link, ours in links.items():
+            since, owner = link.busy_since, link.owner
+            call = None if since is None else call_of(frames.get(link.ident or 0))
+            waited = self._waited(link, call)
+            if since is None or self._cut.get(link) == since:
+                continue
+            if owner is not None and not is_ours(owner):
+                self._cut_lent(link, since, f"{owner} has lost its lease")
+            elif waited > self._limit and (ours or link.opened_at <= self._dead_at):
+                self._cut_lent(link, since, f"no answer for {waited:.0f} s")
+        for gone in (set(self._calls) | set(self._cut)) - set(links):
+            self._calls.pop(gone, None)
+            self._cut.pop(gone, None)
+
+    def _waited(self, link: Connections, call: FrameType | None) -> float:
+        """The seconds since its thread was first seen in this call."""
+        now = time.monotonic()
+        if call is None:
+            self._calls.pop(link, None)
+            return 0.0
+        before = self._calls.get(link)
+        if before is None or before[0] is not call:  # kept, so that no new frame is the same object
+            self._calls[link] = before = (call, now)
+        return now - before[1]
+
+    def _cut_lent(self, link: Connections, since: float, why: str) -> None:
+        self._cut[link] = since
+        text = "the connection of a handler is cut: %s"
+        self.log.warning(text, why, extra={"event": Said.INSTANCE_STUCK})
+        link.cut()
+
+
+def frames_now() -> dict[int, FrameType]:
+    """The innermost frame of each thread, by its ident. Garbage collection is off meanwhile: before
+    Python 3.11.9 it could deadlock the process here."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def call_of(frame: FrameType | None) -> FrameType | None:
+    """The frame of the call to the driver that a thread is in; None = it is in none."""
+    while frame is not None:
+        code = frame.f_code
+        place = code.co_filename.replace("\\", "/")
+        if code.co_name.startswith("do_") and place.endswith(DRIVER_CALLS):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def place_of(ident: int | None) -> str:

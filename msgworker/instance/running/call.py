@@ -267,7 +267,7 @@ class Caller:
 
     def close(self) -> None:
         """Return the threads' connections; the threads must have ended."""
-        self._shared.connector.spare.close()
+        self._shared.connector.close_spare()
         self._loop.close(self.on_loop.close)
 
     def call(self, handler: Handler, running: Execution, *arguments: Any) -> Any:

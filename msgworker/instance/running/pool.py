@@ -16,7 +16,7 @@ from typing import Any
 
 from msgworker.db import NO_MEMORY
 from msgworker.errors import HandlerTimeout, MsgworkerError, Reject, RetryLater
-from msgworker.instance.connections import no_child_returns
+from msgworker.instance.connections import end_if_forked
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.observers import facts
 from msgworker.instance.role import outlive
@@ -515,8 +515,10 @@ class AsyncCalls:
             end()
         try:
             async with asyncio.timeout(timeout) as limit:
-                with no_child_returns(self._pid):
+                try:
                     value = await coroutine
+                finally:
+                    end_if_forked(self._pid)
             took = asyncio.get_running_loop().time() - began
             late = timeout is not None and took > timeout  # it blocked, or swallowed the cancel
             if late and not isinstance(value, Reject | RetryLater):
