@@ -221,11 +221,21 @@ FAILURE_COLUMNS = (
 )
 
 
+def _texts(one: Failures) -> str:
+    """What the messages of a group say, such as "12 say: no host a; 3 say: no host b"."""
+    if not one.texts:
+        return f"for example: {one.example}"
+    said = [f"{each.count:,} say{'s' * (each.count == 1)}: {each.text}" for each in one.texts]
+    return "; ".join(
+        said + ([f"and {plural(one.other_texts, 'other')}"] if one.other_texts else [])
+    )
+
+
 def _failure_row(one: Failures) -> list[Any]:
     numbers = [f"{n:,}" if n else "-" for n in (one.dead, one.failing, one.waiting_objects)]
     seen = age(since(one.last_seen))
     topics = ", ".join(one.topics) or None
-    error = f"{one.error}; for example: {one.example}" if one.varies else one.error
+    error = f"{one.error}; {_texts(one)}" if one.varies else one.error
     return [one.fingerprint, *numbers, seen, one.sample_id, topics, error]
 
 

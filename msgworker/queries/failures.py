@@ -7,7 +7,9 @@ acknowledged, discarded or cancelled is in none of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +29,18 @@ READ = 5_000
 TEXTS = 2_000
 """The most different error texts of rows without a try."""
 NOTHING = "(no error was recorded)"
+TEXTS_READ = 50
+"""The most different texts of last tries that are read of one group."""
+SHOWN = 5
+"""The most different texts that are shown of one group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What `count` messages of a group say, without its place."""
+
+    text: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +49,9 @@ class Failures:
 
     error: what all of them say; or, if `varies`, their pattern, with ids, numbers and quoted values
     masked. example: what the newest one says, without its place; sample_error: with it. Both are
-    None only where no error was recorded. waiting_objects: those that continue only when a message
+    None only where no error was recorded. texts: if it varies, what most of them say, the
+    commonest first; other_texts: how many different ones there are besides. Both are nothing where
+    each message says something else. waiting_objects: those that continue only when a message
     of this group has ended. first_seen, last_seen: of the last tries, None if not known.
     """
 
@@ -51,6 +67,8 @@ class Failures:
     sample_error: str | None
     example: str | None = None
     varies: bool = False
+    texts: tuple[Text, ...] = ()
+    other_texts: int = 0
 
     @property
     def count(self) -> int:
@@ -69,6 +87,7 @@ class _Group:
     text: str | None = None
     least: str | None = None
     most: str | None = None
+    texts: Counter[str] = field(default_factory=Counter)  # of those without a try
 
     @property
     def count(self) -> int:
@@ -129,8 +148,10 @@ def failures(
         statement = t.built(("failures_bare", asked), lambda: _grouped(t, *asked, bare=True))
         for raw, *facts in conn.execute(statement, params).all():
             text = shown(shortened(raw)) if isinstance(raw, bytes) else shortened(raw)
+            group = groups.setdefault(fingerprint(raw or ""), _Group())
+            group.texts[unplaced(text or "")] += int(facts[2])
             facts += [text, text]
-            groups.setdefault(fingerprint(raw or ""), _Group()).add(*facts)
+            group.add(*facts)
     ranked = sorted(groups.items(), key=lambda g: (-g[1].count, g[0]))
     if after is not None:
         count, last = cursor_place(after, int, str)
@@ -138,6 +159,10 @@ def failures(
     chosen = ranked[:limit]
     samples = tries.of(conn, t, [group.sample for _, group in chosen])
     rows = [_shown(key, group, samples) for key, group in chosen]
+    if varying := [row.fingerprint for row in rows if row.varies]:
+        statement = t.built(("failures_texts", asked), lambda: _texts(t, *asked))
+        told = conn.execute(statement, params | {"groups": varying}).all()
+        rows = [_with_texts(row, groups[row.fingerprint], told) for row in rows]
     following = None
     if len(ranked) > limit:
         following = cursor_text([chosen[-1][1].count, chosen[-1][0]])
@@ -168,10 +193,39 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
     )
 
 
-def _failed(t: Tables, by_job: bool) -> sa.Subquery:
+def _with_texts(row: Failures, group: _Group, told: Sequence[Any]) -> Failures:
+    """With what its messages say. told: as `_texts` has read it."""
+    if not row.varies:
+        return row
+    texts, unread = Counter(group.texts), 0
+    for key, text, count, of_group in told:
+        if key == row.fingerprint:
+            texts[unplaced(text or "")] += int(count)
+            unread = max(0, int(of_group) - TEXTS_READ)
+    commonest = texts.most_common(SHOWN)
+    others = len(texts) - len(commonest) + unread
+    if others and commonest[0][1] == 1:
+        return row
+    return replace(row, texts=tuple(Text(*one) for one in commonest), other_texts=others)
+
+
+def _texts(t: Tables, by_topic: bool, since: bool, by_job: bool) -> sa.Select[Any]:
+    """Of groups that vary the commonest texts of last tries: their group, text, how many say so,
+    and how many different ones it has."""
+    f = _failed(t, by_job, {*"itpxa", *(("at", "f") if since else ())}).c
+    asked = (*_asked(t, f, by_topic, since), f.p.in_(bindparam("groups", expanding=True)))
+    grouped = sa.select(f.p, f.x, sa.func.count().label("n")).where(*asked).group_by(f.p, f.x)
+    g = grouped.subquery("g").c
+    place = sa.func.row_number().over(partition_by=g.p, order_by=(g.n.desc(), g.x))
+    of_group = sa.func.count().over(partition_by=g.p)
+    h = sa.select(g.p, g.x, g.n, of_group.label("d"), place.label("r")).subquery("h").c
+    return sa.select(h.p, h.x, h.n, h.d).where(h.r <= sa.literal_column(str(TEXTS_READ)))
+
+
+def _failed(t: Tables, by_job: bool, only: Collection[str] = ()) -> sa.Subquery:
     """The newest failed rows: i, t (topic), l (tries left), of the last try p (fingerprint), x
     (error) and at, w (if a message waits behind the row: the first one of their object), e (error),
-    f (finished), n (failed tries), a (acknowledged)."""
+    f (finished), n (failed tries), a (acknowledged). only: not all of these."""
     c = t.cols()
     null: Any = sa.null()
     x = t.failed_try.alias("x").c
@@ -191,9 +245,10 @@ def _failed(t: Tables, by_job: bool) -> sa.Subquery:
         sa.case((bounded.acknowledged(t, c), 1), else_=0).label("a"),
     )
     rows = bindparam("newest", type_=sa.Integer())
+    wanted = [column for column in columns if not only or column.name in only]
     job = bindparam("job", type_=sa.BigInteger()) if by_job else None
     walk = bounded.failed(t, c, job)
-    return walk.query(t, columns, (), end=None, limit=rows, newest=True).subquery("q")
+    return walk.query(t, wanted, (), end=None, limit=rows, newest=True).subquery("q")
 
 
 def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:

@@ -21,11 +21,12 @@ from msgworker.queries.counts import Exact
 from msgworker.queries.explain import Reason
 from msgworker.queries.instances import Life
 from msgworker.queries.messages import acts
-from msgworker.store import bounded, settle
+from msgworker.store import bounded, settle, tries
+from msgworker.store.tries import Failure, Kind
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered
-from tests.support.ops import failing, looks, put, why
-from tests.support.rows import Table, send
+from tests.support.ops import FAILED, failing, looks, put, why
+from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 
 
@@ -312,6 +313,41 @@ def test_failures_of_a_job_are_its_own(app):
     for wrong in (0, "1", True):
         with pytest.raises(ConfigError, match="job"):
             app.ops.failures(job=wrong)
+
+
+def test_a_group_shows_what_most_of_its_messages_say(app):
+    said = [*["a1"] * 4, *["b2"] * 3, "c3", "d4", "e5", "f6", "g7"]
+    texts = [
+        f"ConnectionError: no host {name} [mail.py:{n} in send]" for n, name in enumerate(said)
+    ]
+    ids = put(app, *((f"a{n}", FAILED) for n in range(len(said))), last_error="x")
+    with app.engine.begin() as conn:
+        tried = [Failure(i, Kind.FAILED, text) for i, text in zip(ids[:9], texts, strict=False)]
+        tries.keep(conn, app.tables, tried, instance="i")
+    for msg_id, text in zip(ids[9:], texts[9:], strict=True):  # these have no try
+        edit(app, msg_id, last_error=text)
+    (group,) = app.ops.failures()
+    assert (group.varies, group.count) == (True, 12)
+    assert group.error == "ConnectionError: no host # [mail.py in send]"
+    found = [(one.text, one.count) for one in group.texts]
+    assert found[:2] == [("ConnectionError: no host a1", 4), ("ConnectionError: no host b2", 3)]
+    assert [count for _, count in found[2:]] == [1, 1, 1]
+    app.ops.acknowledge(ids[:7], reason="known", actor="anna")
+    (group,) = app.ops.failures()
+    assert [one.count for one in group.texts] == [1, 1, 1, 1, 1]
+    app.ops.acknowledge(ids[7:10], reason="known", actor="anna")
+    (group,) = app.ops.failures(topic="t")
+    assert len(group.texts) == 2
+
+
+def test_a_group_of_which_each_message_says_something_else_shows_one(app):
+    ids = put(app, *((f"a{n}", FAILED) for n in range(7)), last_error="x")
+    with app.engine.begin() as conn:
+        tried = [Failure(i, Kind.FAILED, f"ValueError: no {i}") for i in ids]
+        tries.keep(conn, app.tables, tried, instance="i")
+    (group,) = app.ops.failures()
+    assert (group.varies, group.texts, group.other_texts) == (True, (), 0)
+    assert group.example == f"ValueError: no {ids[-1]}"
 
 
 def test_a_group_of_a_job_walks_the_failed_of_that_job_alone(app, monkeypatch):
