@@ -369,7 +369,7 @@ class Connections:
         self.ident: int | None = None  # the thread that used it last
         self.lock = threading.Lock()
         self._succession = succession_of(engine)
-        self._turn = self._succession.turn
+        self._succession_turn = self._succession.turn
         self._pid = os.getpid()
 
     def connect(self) -> Connection:
@@ -380,7 +380,7 @@ class Connections:
             turn = self._succession.check(conn)
             self.opened_at = time.monotonic()
             if not self.is_open:
-                self._turn = turn
+                self._succession_turn = turn
             return conn
         except Exception as error:
             if no_connection_left(error):
@@ -419,8 +419,8 @@ class Connections:
 
     def _begin(self) -> None:
         end_if_forked(self._pid)
-        if self._turn != self._succession.turn and self.busy_since is None:
-            self._turn = self._succession.turn
+        if self._succession_turn != self._succession.turn and self.busy_since is None:
+            self._succession_turn = self._succession.turn
             if self.is_open:
                 self.close(lost=True)
                 raise DatabaseUnavailable("the connection may lead to a server that was replaced")

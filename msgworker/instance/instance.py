@@ -373,7 +373,7 @@ class Instance:
             # In each round: a handler thread may just have started another handler, and a settle
             # may just have queued a lane for its next message.
             self.shared.in_flight.cancel()
-            self.settler.give_back(self.lanes.take_back(), wait=False)
+            self.settler.release(self.lanes.take_back(), wait=False)
             now = time.monotonic()
             pause = TICK_SECONDS if cancelled else min(TICK_SECONDS, self._deadline - now)
             if self.handlers.join(max(0.0, pause)):
@@ -440,7 +440,7 @@ class Instance:
 
     def settle_rest(self) -> None:
         self.settler.flush_waiting()
-        self.settler.give_back(self.lanes.take_back())
+        self.settler.release(self.lanes.take_back())
 
     def _close(self) -> None:
         """Return the connections and end the event loop, after the last handler."""

@@ -265,7 +265,7 @@ class Witness:
     # ------------------------------------------------------------ recovery
 
     def _watch_recovery(self) -> None:
-        take, give = Recovery._take_over, Recovery._give_back
+        take, give = Recovery._take_over, Recovery._recover_rows
         recovering, releasing, keeping = recover.recover, recover.release, tries.keep
 
         def watched_take(self: Recovery, seen: lease.Lease) -> int:
@@ -319,7 +319,7 @@ class Witness:
 
         witness = self
         Recovery._take_over = watched_take  # type: ignore[method-assign]
-        Recovery._give_back = watched_give  # type: ignore[method-assign]
+        Recovery._recover_rows = watched_give  # type: ignore[method-assign]
         tries.keep = watched_keep
         recover.recover = watched_recover
         recover.release = watched_release

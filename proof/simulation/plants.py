@@ -245,7 +245,7 @@ def no_take_over() -> AbstractContextManager[None]:
     """Recovery: rows of an expired lease are given back without taking it over."""
 
     def give_back(self: Recovery, seen: lease.Lease) -> int:
-        return self._give_back(seen.name)[0]
+        return self._recover_rows(seen.name)[0]
 
     return replaced(Recovery, "_take_over", give_back)
 

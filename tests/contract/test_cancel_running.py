@@ -166,7 +166,7 @@ def test_a_message_that_is_released_before_the_request_is_seen_is_dead(app, tabl
     (msg_id,) = send(app, "o")
     one.fetcher.run_once()
     cancel(app, msg_id)
-    one.settler.give_back(one.lanes.take_back())
+    one.settler.release(one.lanes.take_back())
     assert table.statuses == [0]
     beat(other)
     assert (table.statuses, table.one("last_error"), ran) == ([-1], GONE, [])
@@ -220,7 +220,7 @@ def test_a_request_whose_end_is_rolled_back_harms_no_start_and_is_ended_later(
     send(sqlite_app, "o")
     one.fetcher.run_once()
     cancel(sqlite_app, *Table(sqlite_app).column("msg_id"))
-    one.settler.give_back(one.lanes.take_back())
+    one.settler.release(one.lanes.take_back())
     end, asked = change.end_request, []
 
     def rolled_back(*given: Any) -> bool:

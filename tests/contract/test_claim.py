@@ -322,7 +322,7 @@ def test_what_we_give_back_ourselves_is_found_by_the_next_look(one, app, table, 
     held.in_between()
     starts = held.starts
     if how == "released":
-        one.settler.give_back(one.lanes.take_back())
+        one.settler.release(one.lanes.take_back())
     else:
         beat(one)
     assert [c.msg_id for c in one.finder.look(1, 0).candidates] == [msg_id]

@@ -208,7 +208,7 @@ def test_a_message_whose_topic_was_changed_since_the_look_needs_the_permit_of_it
         if was == "free":
             claim_all(one)  # its permit is taken
             assert {lane.row.msg_id for lane in one.shared.in_flight.lanes} == {first, moved}
-            one.settler.give_back([n for n in one.lanes.take_back() if n.row.msg_id == moved])
+            one.settler.release([n for n in one.lanes.take_back() if n.row.msg_id == moved])
             look = one.finder.look(5, 0)
         else:
             look = one.finder.look_limited("t", 5, 0)

@@ -296,7 +296,7 @@ def test_what_waits_for_a_settle_that_hangs_is_settled_by_the_other_one(pair, ap
     lanes = finished(pair, app, 3, "o")
     first = settle_in_thread(pair, lanes[:1])
     assert held.came.wait(60)
-    back = in_thread(lambda: pair.settler.give_back(lanes[1:]))
+    back = in_thread(lambda: pair.settler.release(lanes[1:]))
     until(lambda: table.statuses == [1, 0, 0], "released by the other one")
     held.go.set()
     back()

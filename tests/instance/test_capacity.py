@@ -111,10 +111,10 @@ def test_threads_that_run_dry_while_all_is_held_make_it_hold_more():
     for _ in range(3):
         lane_limit.update(0.00005, [])
         held.append(lane_limit.lanes)
-        lane_limit.threads_idled()
+        lane_limit.grow()
     assert held == [28, 112, 112]  # once for each claim
     lane_limit.claimed(idled=False, full=False)
-    lane_limit.threads_idled()
+    lane_limit.grow()
     lane_limit.update(0.00005, [])
     assert lane_limit.lanes <= 112  # there was no more to claim
 

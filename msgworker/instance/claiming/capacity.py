@@ -79,7 +79,7 @@ class LaneLimit:
         elif not idled and self._grown > self._least:
             self._grown = max(self._least, int(self._grown * 0.9))
 
-    def threads_idled(self) -> None:
+    def grow(self) -> None:
         """A thread is idle: raise the limit if the last claim reached it. Otherwise lanes that are
         being settled would fill a low limit, and idle threads would wait for their end."""
         if self._full:

@@ -320,7 +320,7 @@ class Fetcher(Role):
         staying = max(0, held - self._settler.leaving)
         busy = staying + self._look_at_handlers()
         if self._lanes.threads_idled and not limit.has_free(busy):
-            limit.threads_idled()
+            limit.grow()
             busy = staying + self._look_at_handlers()
         most = self._setup.tables.spec.max_tries
         if (held == 1 and shared.in_flight.quarantined(most)) or not shared.identity.trusted():
@@ -352,7 +352,7 @@ class Fetcher(Role):
         if lanes:
             text = "gave back what waited for a thread: %s"
             self.log.debug(text, plural(len(lanes), "lane"))
-            self._settler.give_back(lanes)
+            self._settler.release(lanes)
 
     @property
     def _empties(self) -> bool:
@@ -375,7 +375,7 @@ class Fetcher(Role):
         step = self._quiesce.step(held, reason)
         if step is Step.BEGUN:
             self.log.debug("nothing new is started: %s", reason.value)
-            self._settler.give_back(self._lanes.take_back())
+            self._settler.release(self._lanes.take_back())
         return step in (Step.BEGUN, Step.QUIESCING, Step.EMPTY)
 
     # ------------------------------------------------------------ look and claim

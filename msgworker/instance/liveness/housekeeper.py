@@ -169,8 +169,8 @@ class Housekeeper(Role):
         self.jobs = JobCloser(setup, shared, self._link)
         self.requests = OperatorRequests(setup, shared, self._link)
         self.history_writer = HistoryWriter(setup, shared, self._link, settler.spans)
-        rest, given_back = self._stopping.wait, self.requests.given_back
-        self.recovery = Recovery(setup, shared, self._link, rest=rest, given_back=given_back)
+        rest, end_requests = self._stopping.wait, self.requests.end_for
+        self.recovery = Recovery(setup, shared, self._link, rest=rest, on_recovered=end_requests)
 
     def prepare(self) -> None:
         """Load paused and limited topics, and the database's clock: before the lease is taken."""

@@ -75,7 +75,7 @@ def _change(
         verdict = _once(setup, link, wanted, may_bury)
         if verdict.state is rule.Answer.HELD and rounds < ROUNDS:
             rounds += 1
-            _give_back(setup, shared, link)
+            _recover_dead(setup, shared, link)
         elif verdict.state is rule.Answer.LOCKED and time.monotonic() < deadline:
             time.sleep(rule.look_seconds(setup.tables))
         else:
@@ -93,7 +93,7 @@ def _once(setup: Setup, link: Connections, wanted: Rule, may_bury: bool) -> Verd
         return Verdict(rule.Answer.LOCKED)
 
 
-def _give_back(setup: Setup, shared: Shared, link: Connections) -> None:
+def _recover_dead(setup: Setup, shared: Shared, link: Connections) -> None:
     """Recover messages of dead instances, as the housekeeping does."""
 
     def rest(seconds: float) -> bool:
@@ -124,7 +124,7 @@ NOT_RENEWED = (
     ", or did not renew its lease in time: its process still runs, so it was suspended, or a call "
     "of a handler kept Python's GIL for as long as a lease"
 )
-GiveBack = Callable[[list[int], str, bool], int]
+RecoverSome = Callable[[list[int], str, bool], int]
 """Gives messages back in a transaction, with this error text. True: and sends the messages of
 `on_dead` about those that are dead now. Returns how many."""
 FORBEAR_LEASES = 2.0
@@ -152,7 +152,7 @@ class Recovery:
     """The recovery of dead instances by this one; runs in the housekeeper's thread.
 
     rest: waits so many seconds; returns true, perhaps earlier, if the instance stops.
-    given_back: called in the transaction of each batch that is given back.
+    on_recovered: called in the transaction of each batch, with its ids.
     more: whether the last round ran out of time; the next one is due at once.
     under_way: messages are being given back. begun: how many instances it has begun to recover.
     The housekeeper writes these two, the fetcher reads them.
@@ -165,14 +165,14 @@ class Recovery:
         link: Connections,
         *,
         rest: Callable[[float], bool],
-        given_back: Callable[[Connection, list[int]], None] = lambda conn, ids: None,
+        on_recovered: Callable[[Connection, list[int]], None] = lambda conn, ids: None,
     ) -> None:
         self._setup = setup
         self._shared = shared
         self._link = link
         self._log = shared.log
         self._rest = rest
-        self._given_back = given_back
+        self._on_recovered = on_recovered
         self._until = 0.0  # on the monotonic clock
         self._moved = False  # whether this round has made progress
         # The last row of a dead instance, where time ran out.
@@ -194,7 +194,7 @@ class Recovery:
         self._count_peers(leases)
         self._until = max(begun + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
         self._restart_ttls([one for one in leases if one.ahead and one.name != shared.identity.id])
-        given_back, failed = 0, list[Exception]()
+        recovered, failed = 0, list[Exception]()
 
         def tried(work: Callable[[], int]) -> int:
             try:
@@ -209,18 +209,18 @@ class Recovery:
             for work in self._due(leases, holders):
                 self.under_way = True
                 self.begun += 1
-                given_back += tried(work)
+                recovered += tried(work)
                 if self._out_of_time():
                     self.more = True
                     break
-            given_back += tried(self._recover_foreign)
+            recovered += tried(self._recover_foreign)
             # Rows that cannot be given back wait for the next round.
             self.more = self.more and self._moved
         finally:
             self.under_way = self.more
         if failed:  # the others are recovered
             raise failed[0]
-        return given_back
+        return recovered
 
     def _out_of_time(self) -> bool:
         """Whether the time is over, or we may be dead ourselves."""
@@ -288,14 +288,14 @@ class Recovery:
             for msg_id, tries in flagged.items()
         }
         stale = {i: tries for i, (tries, since) in self._foreign.items() if now - since > patience}
-        given_back = 0
+        recovered = 0
         for tries in set(stale.values()):
             ids = [i for i in stale if stale[i] == tries]
             text = f"a foreign consumer held this message for more than {patience:g} s"
-            given_back += self._all_or_each(ids, partial(self._try_foreign, tries), text)
-        if given_back:
-            self._log.warning("recovered %s of a foreign consumer", plural(given_back, "message"))
-        return given_back
+            recovered += self._all_or_each(ids, partial(self._try_foreign, tries), text)
+        if recovered:
+            self._log.warning("recovered %s of a foreign consumer", plural(recovered, "message"))
+        return recovered
 
     def _take_over(self, seen: lease.Lease) -> int:
         setup, shared = self._setup, self._shared
@@ -304,12 +304,12 @@ class Recovery:
             won = lease.take_over(conn, setup.tables, seen, me=me, ttl=ttl)
         if not won:
             return 0
-        given_back, finished = self._recover_all(seen)
+        recovered, finished = self._recover_all(seen)
         # If it was taken over before, another instance has logged it.
-        if finished and not given_back and seen.taken_by is None:
+        if finished and not recovered and seen.taken_by is None:
             unknown = "" if setup.tables.has("claimed_by") else ", as far as the table can tell"
             self._log.warning("instance %s is dead; it had no message%s", seen.name, unknown)
-        return given_back
+        return recovered
 
     def _continue_with(self, dead: lease.Lease) -> int:
         return self._recover_all(dead)[0]
@@ -319,12 +319,12 @@ class Recovery:
         row. Returns how many, and whether that was all."""
         setup, shared = self._setup, self._shared
         why = NOT_RENEWED if runs_here(dead) else ""
-        given_back, finished = self._give_back(dead.name, why)
+        recovered, finished = self._recover_rows(dead.name, why)
         if finished:
             with self._link.transaction() as conn:
                 lease.drop(conn, setup.tables, dead.name, taken_by=shared.identity.id)
             self._moved = True
-        return given_back, finished
+        return recovered, finished
 
     def _recover_orphan(self, dead_id: recover.Owner) -> int:
         """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
@@ -335,9 +335,9 @@ class Recovery:
         with self._link.transaction() as conn:
             if dead_id in {one.name for one in lease.read_all(conn, self._setup.tables)}:
                 return 0
-        return self._give_back(dead_id)[0]
+        return self._recover_rows(dead_id)[0]
 
-    def _give_back(self, dead_id: recover.Owner, why: str = "") -> tuple[int, bool]:
+    def _recover_rows(self, dead_id: recover.Owner, why: str = "") -> tuple[int, bool]:
         """Give back rows in batches, in short transactions. Returns how many, and whether no row is
         left.
 
@@ -347,13 +347,13 @@ class Recovery:
         tables = self._setup.tables
         text = f"instance {shown(dead_id)} died while it held this message{why}"
         after = self._seen.pop(dead_id, MIN_ID)
-        given_back, all_of_them = 0, after == MIN_ID
+        recovered, all_of_them = 0, after == MIN_ID
         while True:
             begun = time.monotonic()
             with self._link.transaction() as conn:
                 ids = recover.flagged_by(conn, tables, dead_id, after=after, limit=recover.BATCH)
             done = self._all_or_each(ids, partial(self._try_to, dead_id), text)
-            given_back += done
+            recovered += done
             all_of_them &= done == len(ids)
             if done:
                 self._moved = True
@@ -364,38 +364,35 @@ class Recovery:
             if self._rest_after(time.monotonic() - begun) or self._out_of_time():
                 self._seen[dead_id], all_of_them = after, False
                 break
-        if given_back:
-            event = Recovered(self._shared.identity.id, shown(dead_id), given_back)
+        if recovered:
+            event = Recovered(self._shared.identity.id, shown(dead_id), recovered)
             self._setup.events.emit(event)
-        return given_back, all_of_them
+        return recovered, all_of_them
 
-    def _all_or_each(self, ids: list[int], give_back: GiveBack, text: str) -> int:
+    def _all_or_each(self, ids: list[int], recover_some: RecoverSome, text: str) -> int:
         """Give back together, else one by one, so that a row that cannot be given back does not
         block the others. Returns how many."""
         if not ids:
             return 0
         try:
-            return self._gave_back(ids, give_back(ids, text, True))
+            done = recover_some(ids, text, True)
         except Exception as error:
             if trouble(error) not in OF_A_ROW:
                 raise
-        done = 0
-        for one in random.sample(ids, len(ids)):
-            if self._out_of_time():
-                break
-            done += self._each(one, give_back, text)
-        return self._gave_back(ids, done)
-
-    def _gave_back(self, ids: list[int], done: int) -> int:
+            done = 0
+            for one in random.sample(ids, len(ids)):
+                if self._out_of_time():
+                    break
+                done += self._each(one, recover_some, text)
         if done:
             self._shared.in_flight.look_again.append(min(ids))
         return done
 
-    def _each(self, msg_id: int, give_back: GiveBack, text: str) -> int:
+    def _each(self, msg_id: int, recover_some: RecoverSome, text: str) -> int:
         # The table may refuse the text, or a message of `on_dead`.
         for words, sends_on_dead in ((text, True), (text, False), (UNWRITABLE, False)):
             try:
-                return give_back([msg_id], words, sends_on_dead)
+                return recover_some([msg_id], words, sends_on_dead)
             except Exception as error:
                 if trouble(error) not in OF_A_ROW:
                     raise
@@ -413,12 +410,12 @@ class Recovery:
     def _try_to(
         self, dead_id: recover.Owner, ids: list[int], text: str, sends_on_dead: bool
     ) -> int:
-        tables, given_back = self._setup.tables, list[int]()
+        tables, recovered = self._setup.tables, list[int]()
         with self._link.transaction() as conn:
-            done = recover.recover(conn, tables, ids, dead_id=dead_id, text=text, into=given_back)
+            done = recover.recover(conn, tables, ids, dead_id=dead_id, text=text, into=recovered)
             if sends_on_dead and self._setup.registry.has_follow_ups:
-                self._send_on_dead(conn, given_back, text)
-            self._given_back(conn, ids)
+                self._send_on_dead(conn, recovered, text)
+            self._on_recovered(conn, ids)
             return done
 
     def _send_on_dead(self, conn: Connection, ids: list[int], text: str) -> None:

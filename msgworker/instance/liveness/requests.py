@@ -281,7 +281,7 @@ class OperatorRequests:
         if kept:
             in_flight.cancel_requested()
 
-    def given_back(self, conn: Connection, ids: list[int]) -> None:
+    def end_for(self, conn: Connection, ids: list[int]) -> None:
         """End the requests for messages of a dead instance, in the transaction that recovers them:
         they are not tried again."""
         if not self.open or "ends" in self._refused:

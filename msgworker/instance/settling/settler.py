@@ -180,7 +180,7 @@ class Settler:
         while not writer.lock.acquire(timeout=LONG_SECONDS):
             self.flush()  # with another writer, if this one hangs
 
-    def give_back(self, lanes: Sequence[Lane], *, wait: bool = True) -> None:
+    def release(self, lanes: Sequence[Lane], *, wait: bool = True) -> None:
         """Release lanes whose current message no handler has started. wait=False: `SettleThread`
         does that."""
         for lane in lanes:
