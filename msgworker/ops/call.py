@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, nearest, number, seconds, whole
-from msgworker.db import connecting, deadline, is_overtime
+from msgworker.db import AnyId, AnyText, KeyText, connecting, deadline, is_overtime
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName
 from msgworker.payload import clean, without_url_secrets
@@ -305,6 +305,17 @@ def _check_object(value: Any) -> None:
         raise ConfigError(f"object_id must be a text or a whole number, got {value!r:.80}")
     if isinstance(value, int) and not LEAST <= value <= MOST:
         raise ConfigError(f"object_id has at most 64 bits, got {value!r:.60}")
+
+
+def object_of(t: Tables, text: str) -> Any:
+    """An object_id that was kept as a text, as its column has it; raises ConfigError."""
+    kind = t.object_type
+    if isinstance(kind, AnyId | AnyText | KeyText | sa.String):
+        return text
+    try:
+        return kind.python_type(text)
+    except (ValueError, TypeError, ArithmeticError):
+        raise ConfigError(f"{text!r:.80} is no object_id of this table") from None
 
 
 def text_of(name: str, value: Any) -> str | None:

@@ -10,9 +10,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-import sqlalchemy as sa
-
-from msgworker import db
 from msgworker.config import whole
 from msgworker.errors import ConfigError
 from msgworker.message import State
@@ -134,13 +131,7 @@ class Looks(Call):
     def object_id(self, text: str) -> Any:
         """An object_id that was given as a text, as the column of the table has it; raises
         ConfigError for a text that is none."""
-        kind = self._tables.object_type
-        if isinstance(kind, db.AnyText | db.KeyText | sa.String):
-            return text
-        try:
-            return kind.python_type(text)
-        except (ValueError, TypeError, ArithmeticError):
-            raise ConfigError(f"{text!r:.80} is no object_id of this table") from None
+        return call.object_of(self._tables, text)
 
     def place(self, msg_id: int) -> LanePlace | None:
         """Where a message stands among the unfinished ones of its object, and how many wait behind

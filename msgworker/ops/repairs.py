@@ -259,7 +259,7 @@ class Repairs(Writing):
         op = None
         if how.operation is not None:
             op = self._resumed(kind, how.operation, asked.given)
-            asked = asked.again(op)
+            asked = asked.again(op, self._tables)
         act = act_of(asked)
         needs = kind if act.needs_reason and not how.dry_run else None
         by = (

@@ -73,11 +73,13 @@ class Selection:
         said = ((one, getattr(self, one.name)) for one in fields(self))
         return {one.name: value for one, value in said if value is not one.default}
 
-    def again(self, op: Operation) -> Selection:
+    def again(self, op: Operation, t: Tables) -> Selection:
         """That of an interrupted operation; `ids`: given again."""
         said = {one.name: op.filter[one.name] for one in fields(self) if one.name in op.filter}
         if said.get("since") is not None:
             said["since"] = datetime.fromisoformat(said["since"])
+        if isinstance(said.get("object_id"), str):
+            said["object_id"] = call.object_of(t, said["object_id"])
         return Selection(**(said if self.ids is None else said | {"ids": self.ids}))
 
     def filter(self, act: Act) -> Filter | None:

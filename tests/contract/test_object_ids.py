@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from msgworker.doctor import Severity
 from msgworker.instance.instance import Instance
 from tests import variants
 from tests.support.doctor import needed, run
+from tests.support.ops import Cut, cut_after
 from tests.support.rounds import register
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, foreign_table, insert, make_table
@@ -325,3 +327,21 @@ def test_a_long_text_is_no_object_where_the_guard_is_an_index_on_an_expression(m
         app.create_schema()
     run(mariadb, str(told.value).partition("To fix it: ")[2])
     app.create_schema()
+
+
+@pytest.mark.parametrize("name", ["mariadb", "postgresql", "sqlite"])
+def test_an_object_that_is_given_as_a_text_is_found(made, name):
+    """In the JSON API, and where an interrupted operation is continued."""
+    if variants.is_mysql() and name == "mariadb":
+        pytest.skip("it has no type for this")
+    app, database = made(name, "UUID")
+    one, other = (str(uuid.UUID(int=n)) for n in (1, 2))
+    put(database, *[one] * 150, other)
+    object_id = app.ops.object_id(one)
+    assert len(app.ops.find(object_id=object_id, limit=200)) == 150
+    run(database, "UPDATE tb SET status = -1, error_try_times = 3")
+    with pytest.raises(Cut):
+        app.ops.rerun(object_id=object_id, progress=cut_after(1))
+    (cut,) = app.ops.audit()
+    assert (0 < cut.changed < 150, cut.finished_at) == (True, None)
+    assert app.ops.rerun(operation=cut.op_id) == 150
