@@ -689,7 +689,6 @@ class App(Declaring):
         from msgworker import doctor, ops  # noqa: F401
         from msgworker.instance.worker import Worker
         from msgworker.queries import (  # noqa: F401
-            charts,
             counts,
             explain,
             failures,

@@ -19,8 +19,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable, queries
 from msgworker.db import DATABASES, NAMES
 from msgworker.errors import DuplicateMessage
-from msgworker.queries import charts, remaining
-from msgworker.queries import counts as overview
+from msgworker.queries import counts, remaining
 from msgworker.queries.explain import Asked
 from msgworker.schema import apply
 from msgworker.store import shards
@@ -353,7 +352,7 @@ def test_oracle_s_script_is_clean():
 
 def test_every_function_that_reads_for_operators_is_called_for_its_statements():
     """But for two that need an answer: of the clock, and of a catalogue."""
-    apart = {charts.read, overview.read}
+    apart = {counts.history_of, counts.sizes}
     log: Any = Compiled("sqlite")
     called = {act for act, _ in acts(tables_for(MessageTable(), DATABASES["sqlite"]), log)}
     for part in pkgutil.iter_modules(queries.__path__, f"{queries.__name__}."):

@@ -80,7 +80,7 @@ def test_a_look_imports_what_it_reads_with_and_no_more(tmp_path):
         "app.ops.find(limit=1)\n"
         "pass"
     )
-    parts = ("coordination", "doctor", "web", "queries.charts", "queries.lanes", "queries.pages")
+    parts = ("coordination", "doctor", "web", "queries.counts", "queries.lanes", "queries.pages")
     assert imported_by(code) & {f"msgworker.{part}" for part in parts} == set()
 
 

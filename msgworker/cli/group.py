@@ -309,7 +309,7 @@ COMMANDS = {
     "pause": ("upkeep", "Stop handlers of a topic from starting; list paused topics."),
     "resume": ("upkeep", "Resume a paused topic."),
     "limits": ("explain", "List topics with max_running or rate, and who has the permits."),
-    "schedules": ("schedules", "List schedules; pause, resume, delete one, or send it now."),
+    "schedules": ("upkeep", "List schedules; pause, resume, delete one, or send it now."),
     "jobs": ("jobs", "List jobs; show how far one is; seal one, or cancel it."),
     "audit": ("show", "List what operators did, newest first."),
     "lanes": (
@@ -321,7 +321,7 @@ COMMANDS = {
     "partitions": ("locks", "Show the current and the next owner of each shard."),
     "deal": ("locks", "Deal messages to instance types, a few at a time."),
     "doctor": ("schema", "Compare table, indexes, rights and server with what is needed."),
-    "config": ("config", "List every setting with its value and origin."),
+    "config": ("web", "List every setting with its value and origin."),
 }
 """Summaries fit into a line of 80 characters beside the longest name."""
 NEED_APP = ("run", "drain")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from msgworker.ops.edits import Edits
-from msgworker.ops.jobs import Jobs
 from msgworker.ops.queries import Looks
-from msgworker.ops.records import Locking, Scheduling
+from msgworker.ops.records import Jobs, Locking, Scheduling
 from msgworker.ops.upkeep import Upkeep
 
 __all__ = ["Ops"]

@@ -49,7 +49,7 @@ from msgworker.store import audit
 from msgworker.store.audit import Kind, Operation
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.rows import RowKept
-from msgworker.table import CANCEL, HISTORY, JOB_TABLE, LIMIT, OWN, Tables
+from msgworker.table import CANCEL, HISTORY, JOB_TABLE, LIMIT, OWN, OwnTable, Tables
 from msgworker.table.tables import unique_index_name
 
 T = TypeVar("T")
@@ -455,20 +455,23 @@ class Writing(Call):
 
     def _ready(self) -> None:
         """Raise SchemaError if the tables of ops are missing."""
-        if not self._tables.missing:
-            return
-        from msgworker.schema import known
-
-        missing = known.missing_tables(self._engine, self._tables)
         features = {CANCEL.name, LIMIT.name, HISTORY.name, JOB_TABLE.name}
-        needed = missing - features
+        needed = self._tables_with(*OWN).missing - features
         if needed:
             named = [f"{one.name} ({one.about})" for one in OWN if one.name in needed]
             raise SchemaError(
                 f"table {', '.join(named)} is missing. "
                 "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
             )
-        self._found = replace(self._tables, missing=missing)  # created since this App read it
+
+    def _tables_with(self, *own: OwnTable) -> Tables:
+        """The tables, with these of ours, if they were created since this App has read them."""
+        if not all(one.is_there(self._tables) for one in own):
+            from msgworker.schema import known
+
+            missing = known.missing_tables(self._engine, self._tables)
+            self._found = replace(self._tables, missing=missing)
+        return self._tables
 
     def _resumed(self, kind: Kind, op_id: int, asked: dict[str, Any]) -> Operation:
         """An interrupted operation to continue; raises ConfigError if it does not exist, or had

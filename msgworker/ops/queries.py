@@ -20,8 +20,7 @@ from msgworker.store.bounded import LEAST, MOST, Filter, Found
 
 if TYPE_CHECKING:  # each method imports what it reads with
     from msgworker.doctor import Finding
-    from msgworker.queries.charts import History, Timings, Window
-    from msgworker.queries.counts import Count, Overview, Sizes
+    from msgworker.queries.counts import Count, History, Overview, Sizes, Timings, Window
     from msgworker.queries.explain import Explanation
     from msgworker.queries.failures import Failures
     from msgworker.queries.instances import InstanceInfo, TopicLimit
@@ -255,18 +254,18 @@ class Looks(Call):
         """
         _known_window(window)
         call.text_of("topic", topic)
-        from msgworker.queries import charts
+        from msgworker.queries import counts
 
-        return self._read(charts.read, window=window, topic=topic)
+        return self._read(counts.history_of, window=window, topic=topic)
 
     def timings(self, window: Window = "1h", *, waits: bool = True) -> Timings:
         """What was done of each topic in the last hour ("1h"), 6 hours ("6h") or 24 hours ("24h"),
         and how long its handlers ran and its messages waited. waits: False leaves the waits out,
         which takes a quarter less time. Raises ConfigError."""
         _known_window(window)
-        from msgworker.queries import charts
+        from msgworker.queries import counts
 
-        return self._read(charts.timings, window=window, waits=bool(waits))
+        return self._read(counts.timings, window=window, waits=bool(waits))
 
     def sizes(self) -> Sizes:
         """The bytes of the message table, of the tables beside it, and of their indexes.
@@ -276,7 +275,7 @@ class Looks(Call):
         """
         from msgworker.queries import counts
 
-        return self._read(counts.read)
+        return self._read(counts.sizes)
 
     def doctor(self) -> list[Finding]:
         """Compare the live schema, rows and server with what is needed; changes nothing.
@@ -297,7 +296,7 @@ class Looks(Call):
 
 
 def _known_window(window: str) -> None:
-    from msgworker.queries.charts import WINDOWS
+    from msgworker.queries.counts import WINDOWS
 
     if not isinstance(window, str) or window not in WINDOWS:
         raise ConfigError(f"window must be one of {', '.join(WINDOWS)}; got {window!r:.80}")

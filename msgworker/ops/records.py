@@ -1,31 +1,42 @@
-"""Locks and schedules: list them, and change them."""
+"""Locks, schedules and jobs: list them, and change them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from msgworker import ticks
-from msgworker.config import nearest
-from msgworker.db import writing
+from msgworker.config import nearest, whole
+from msgworker.db import Trouble, trouble, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
+from msgworker.message import State
 from msgworker.ops import call
 from msgworker.ops.operation import Writing
-from msgworker.ops.results import Repaired
+from msgworker.ops.queries import MAX_PAGE
+from msgworker.ops.repairs import Repairs
+from msgworker.ops.results import OnProgress, Repaired
+from msgworker.producing import refuse_jobs
 from msgworker.queries import messages
 from msgworker.schedules import Schedule, next_times
-from msgworker.store import audit
-from msgworker.store import schedules as store
+from msgworker.store import audit, pauses
+from msgworker.store import jobs as jobs_store
+from msgworker.store import schedules as schedules_store
+from msgworker.store.bounded import MOST, Found
+from msgworker.store.pauses import PausedJob
 from msgworker.store.schedules import Stored
-from msgworker.table import Tables
+from msgworker.table import JOB_TABLE, Tables
 
-if TYPE_CHECKING:  # imported when locks are asked for
+if TYPE_CHECKING:
     from msgworker.coordination.lease import Lease, LockCentre
+    from msgworker.queries.jobs import JobInfo
 
 # --- List locks (msgworker.coordination) and take them away.
 
@@ -169,10 +180,10 @@ class Scheduling(Writing):
         declared = self._declared()
         ours = {one.name: one for one in declared or ()}
         with self._reading() as (conn, t):
-            if not store.is_there(conn, t):
-                now, rows = store.clock(conn), list[Stored]()
+            if not schedules_store.is_there(conn, t):
+                now, rows = schedules_store.clock(conn), list[Stored]()
             else:
-                now, rows = store.look(conn, t, whole=store.is_whole(conn, t))
+                now, rows = schedules_store.look(conn, t, whole=schedules_store.is_whole(conn, t))
         found = [_info(row, now, None if declared is None else row.name in ours) for row in rows]
         there = {row.name for row in rows}
         found += [_unwritten(one, now) for name, one in ours.items() if name not in there]
@@ -181,7 +192,7 @@ class Scheduling(Writing):
     def can_schedule(self) -> bool:
         """Whether the table of schedules is there: without it none can fire."""
         with self._reading() as (conn, t):
-            return store.is_there(conn, t)
+            return schedules_store.is_there(conn, t)
 
     def pause_schedule(
         self,
@@ -199,7 +210,7 @@ class Scheduling(Writing):
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             values = {"paused_at": now, "paused_by": by.actor, **_why(conn, t, by.reason)}
-            return store.change(conn, t, row, values)
+            return schedules_store.change(conn, t, row, values)
 
         return self._change_schedule(
             "pause-schedule", name, by, dry_run, act, lambda row: row.paused_at is None
@@ -222,7 +233,7 @@ class Scheduling(Writing):
             next_at = ticks.read(row.spec, row.time_zone).after(after)
             values = {"paused_at": None, "paused_by": None, "next_at": next_at}
             values |= _why(conn, t, None)
-            return store.change(conn, t, row, values)
+            return schedules_store.change(conn, t, row, values)
 
         return self._change_schedule(
             "resume-schedule", name, by, dry_run, act, lambda row: row.paused_at is not None
@@ -246,10 +257,10 @@ class Scheduling(Writing):
         sent: list[Any] = []
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
-            (values,) = store.rows_of(t, row, [now])
+            (values,) = schedules_store.rows_of(t, row, [now])
             with self._tracer.sending(row.topic) as sending:
                 sending.carry(values, t.max_headers)
-                sent[:] = [store.send_now(conn, t, row, values)]
+                sent[:] = [schedules_store.send_now(conn, t, row, values)]
                 sending.sent(msg_id=sent[0])
             return True
 
@@ -274,7 +285,7 @@ class Scheduling(Writing):
         by = self._who(actor, reason)
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
-            return store.delete(conn, t, row)
+            return schedules_store.delete(conn, t, row)
 
         return self._change_schedule("delete-schedule", name, by, dry_run, act, lambda row: True)
 
@@ -290,7 +301,7 @@ class Scheduling(Writing):
         """Change the row of a schedule as it is now, and record it, in one transaction."""
         self._ready()
         with self._reading() as (conn, t):
-            if not store.is_there(conn, t):
+            if not schedules_store.is_there(conn, t):
                 raise SchemaError(
                     "table msgworker_schedule is missing. Run App.create_schema() or `msgworker "
                     "init-db`, or see `msgworker ddl`"
@@ -318,7 +329,7 @@ class Scheduling(Writing):
         raise MsgworkerError(f"schedule {name!r} is changed all the time; try again")
 
     def _named(self, conn: Connection, t: Tables, name: Any) -> tuple[Stored, datetime]:
-        now, rows = store.look(conn, t, whole=store.is_whole(conn, t))
+        now, rows = schedules_store.look(conn, t, whole=schedules_store.is_whole(conn, t))
         for row in rows:
             if row.name == name:
                 return row, now
@@ -330,7 +341,7 @@ class Scheduling(Writing):
 
 def _why(conn: Connection, t: Tables, reason: str | None) -> dict[str, Any]:
     """The column of the reason, where the table has it."""
-    return {"paused_reason": reason} if store.is_whole(conn, t) else {}
+    return {"paused_reason": reason} if schedules_store.is_whole(conn, t) else {}
 
 
 def _info(row: Stored, now: datetime, declared: bool | None) -> ScheduleInfo:
@@ -385,3 +396,171 @@ def _unwritten(one: Schedule, now: datetime) -> ScheduleInfo:
         stored=False,
         overlap=one.overlap,
     )
+
+
+# --- Jobs: list them, seal one, pause one, and cancel one with all its messages.
+
+CANCEL_RERUN = "`cancel` cancels what was rerun of it"
+
+
+def forget_jobs(engine: sa.Engine, t: Tables, before: datetime) -> None:
+    """Delete what has completed before this instant of the jobs that have no message left. What
+    cannot be deleted now is left to the next purge."""
+    after: int | None = 0 if jobs_store.is_there(t) else None
+    try:
+        while after is not None:
+            with writing(engine) as conn:
+                after = jobs_store.forget(conn, t, before=before, after=after)
+    except DBAPIError as error:
+        if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
+            raise
+
+
+class Jobs(Repairs):
+    """Operations on jobs; `actor`, `reason` and `dry_run` as in `Repairs`."""
+
+    def jobs(
+        self, *, is_open: bool | None = None, limit: int = 50, after: int | None = None
+    ) -> Found[JobInfo]:
+        """Jobs, the newest first, with how far each is, counted up to 10,000 messages of a state;
+        none where the database has no jobs. A list with `next_after` (None = no more), which is
+        `after` of the next page.
+
+        is_open: True = only those that have not completed, False = only the others. Raises
+        ConfigError.
+        """
+        whole("limit", limit, 1, MAX_PAGE)
+        if after is not None:
+            whole("after", after, 1, MOST)
+        from msgworker.queries import jobs
+
+        if not jobs_store.is_there(self._tables_with(JOB_TABLE)):
+            return Found()
+        return self._read(jobs.find, is_open=is_open, limit=limit, after=after)
+
+    def job(self, job_id: int) -> JobInfo | None:
+        """One job, counted up to 1,000,000 messages of a state; None if there is no such one."""
+        whole("job_id", job_id, 1, MOST)
+        from msgworker.queries import jobs
+
+        if not jobs_store.is_there(self._tables_with(JOB_TABLE)):
+            return None
+        return self._read(jobs.show, job_id)
+
+    def seal_job(
+        self,
+        job_id: int,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Say that all messages of a job were sent, as `Job.seal`; for one whose producer has ended
+        before that. Returns 1, or 0 if it was sealed already. Raises ConfigError for an unknown
+        job."""
+        by = self._who(actor, reason)
+        return self._on_job(
+            "seal-job", job_id, by, dry_run, jobs_store.seal, lambda job: not job.sealed_at
+        )
+
+    def pause_job(
+        self,
+        job_id: int,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Let no message of a job start, on any instance, from its next heartbeat on: what runs
+        ends, what waits keeps its place, and so does what stands behind it in the same object.
+
+        It waits for those who have sent into the job and not committed. Returns 1, or 0 if it was
+        paused already. Raises ConfigError for an unknown job, and for one that has completed.
+        """
+        by = self._who(actor, reason)
+        self._refuse_completed(job_id, "pause the topics of what was rerun of it")
+        act = partial(jobs_store.pause, by=by.actor, why=by.reason)
+        return self._on_job("pause-job", job_id, by, dry_run, act, lambda job: not job.paused_at)
+
+    def resume_job(
+        self,
+        job_id: int,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Let the messages of a paused job start again. Returns 1, or 0 if it was not paused.
+        Raises ConfigError for an unknown job."""
+        by = self._who(actor, reason)
+        wanted: Callable[[JobInfo], bool] = lambda job: job.paused_at is not None  # noqa: E731
+        return self._on_job("resume-job", job_id, by, dry_run, jobs_store.resume, wanted)
+
+    def paused_jobs(self) -> list[PausedJob]:
+        """The jobs that are paused and have not completed, the newest first, 1,000 at most."""
+        return self._read(pauses.read_jobs)
+
+    def cancel_job(
+        self,
+        job_id: int,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+        rate: float | None = None,
+        progress: OnProgress | None = None,
+    ) -> Repaired:
+        """Cancel a job: it is sealed, its message is never sent, and all its messages that have not
+        ended are cancelled, as by `cancel(job=...)`, whose result is returned.
+
+        An interrupted call is continued by another one. A reason is required. What handlers of its
+        messages have sent into it meanwhile is cancelled, too. Raises ConfigError for an unknown
+        job, and for one that has completed.
+        """
+        by = self._who(actor, reason, needs_reason=None if dry_run else "cancel-job")
+        self._refuse_completed(job_id)
+        how: dict[str, Any] = {"job": job_id, "reason": reason, "actor": actor, "rate": rate}
+        if dry_run:
+            return self.cancel(**how, dry_run=True)
+        wanted: Callable[[JobInfo], bool] = lambda job: not job.cancelled_at  # noqa: E731
+        self._on_job("cancel-job", job_id, by, False, jobs_store.cancel, wanted)
+        if self._known_job(job_id).cancelled_at is None:  # it has just completed
+            self._refuse_completed(job_id)
+        done = more = self.cancel(**how, progress=progress)
+        while more and self._known_job(job_id).waiting:
+            more = self.cancel(**how, status=State.NEW)  # what was sent by those that ran
+            done = replace(
+                done, matched=done.matched + more.matched, changed=done.changed + more.changed
+            )
+        return done
+
+    def _refuse_completed(self, job_id: int, then: str = CANCEL_RERUN) -> None:
+        if self._known_job(job_id).completed_at is not None:
+            raise ConfigError(f"job {job_id} has completed; {then}")
+
+    def _on_job(
+        self,
+        kind: audit.Kind,
+        job_id: int,
+        by: call.Who,
+        dry_run: bool,
+        act: Callable[[Connection, Tables, int], bool],
+        wanted: Callable[[JobInfo], bool],
+    ) -> Repaired:
+        """Change the row of a job, if it is as wanted, and record it, in one transaction."""
+        self._ready()
+        would = int(wanted(self._known_job(job_id)))
+        if dry_run or not would:
+            return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
+        return self._at_once(kind, by, {"job": job_id}, lambda conn, t: act(conn, t, job_id))
+
+    def _known_job(self, job_id: int) -> JobInfo:
+        """The job, of which only is counted whether there are any messages of a state."""
+        from msgworker.queries import jobs
+
+        whole("job_id", job_id, 1, MOST)
+        refuse_jobs(self._tables_with(JOB_TABLE))
+        found = self._read(jobs.show, job_id, most=1, looks=0)
+        if found is None:
+            raise ConfigError(f"there is no job {job_id} of table {self._tables.spec.name}")
+        return found

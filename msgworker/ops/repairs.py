@@ -245,11 +245,7 @@ class Repairs(Writing):
         up_to, count_limit, expected_count, rate, operation, progress: as in `rerun`.
         """
         asked, how = read_options("cancel", ids, reason, options)
-        if not CANCEL.is_there(self._tables):  # it may have been created since
-            from msgworker.schema import known
-
-            missing = known.missing_tables(self._engine, self._tables)
-            self._found = replace(self._tables, missing=missing)
+        self._tables_with(CANCEL)
         return self._write("cancel", lambda _: _CANCEL, asked, how)
 
     def _write(

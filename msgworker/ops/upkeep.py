@@ -20,8 +20,8 @@ from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops import call
 from msgworker.ops.call import Clock, Who
-from msgworker.ops.jobs import forget_jobs
 from msgworker.ops.operation import Bulk, Step, Writing, check_all
+from msgworker.ops.records import forget_jobs
 from msgworker.ops.results import OnProgress, Repaired, Skip, Skips, Why
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
 from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover

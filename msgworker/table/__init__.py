@@ -36,6 +36,7 @@ from msgworker.table.build import (
     VERSIONS,
     WAITED_COUNTS,
     Need,
+    OwnTable,
     build_tables,
     live_names,
     own_tables,

@@ -13,7 +13,6 @@ from msgworker.db import DATABASES
 from msgworker.limit import Limit
 from msgworker.message import Outcome, Settlement, State
 from msgworker.queries import (
-    charts,
     counts,
     explain,
     failures,
@@ -23,6 +22,7 @@ from msgworker.queries import (
     pages,
     remaining,
 )
+from msgworker.queries import counts as charts
 from msgworker.queries import counts as overview
 from msgworker.queries import jobs as shown_jobs
 from msgworker.store import (

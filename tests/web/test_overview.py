@@ -9,8 +9,7 @@ import pytest
 
 from msgworker import App
 from msgworker.message import State
-from msgworker.queries.charts import TopicTimes
-from msgworker.queries.counts import TopicInfo
+from msgworker.queries.counts import TopicInfo, TopicTimes
 from msgworker.store.bounded import Capped
 from msgworker.web.pages.overview import pace, state_of
 from tests.support.browsing import Browser, Page

@@ -11,8 +11,7 @@ from msgworker import App, MessageTable
 from msgworker.errors import TookTooLong
 from msgworker.message import State
 from msgworker.ops import Ops
-from msgworker.queries.charts import TopicTimes
-from msgworker.queries.counts import Overview, TopicInfo
+from msgworker.queries.counts import Overview, TopicInfo, TopicTimes
 from msgworker.store.bounded import Capped
 from msgworker.store.pauses import Pause
 from msgworker.web.pages.overview import lines

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from starlette.exceptions import HTTPException
 
-from msgworker.queries.charts import History, Timings
-from msgworker.queries.counts import Overview, Sizes, TopicInfo
+from msgworker.queries.counts import History, Overview, Sizes, Timings, TopicInfo
 from msgworker.queries.failures import Failures
 from msgworker.queries.jobs import JobInfo
 from msgworker.queries.lanes import LaneInfo

@@ -16,8 +16,7 @@ from starlette.routing import Route
 
 from msgworker.counted import plural, that_hold_up
 from msgworker.message import State, topic_of
-from msgworker.queries.charts import WINDOWS, HistoryPoint, TopicTimes, Window
-from msgworker.queries.counts import Overview, TopicInfo
+from msgworker.queries.counts import WINDOWS, HistoryPoint, Overview, TopicInfo, TopicTimes, Window
 from msgworker.store.bounded import Capped
 from msgworker.store.pauses import PausedJob
 from msgworker.table import MAX_TOPIC
