@@ -89,9 +89,9 @@ def limit_of(
 ) -> Limit | None:
     """The limits as given to a handler, None = none given. whose: for the errors. Raises
     ConfigError."""
+    if rate is None and burst is not None:
+        raise ConfigError(f"{whose}: burst=... is for rate=...; leave it out, or add a rate")
     if max_running is None and rate is None:
-        if burst is not None:
-            raise ConfigError(f"{whose}: burst=... is for rate=...; leave it out, or add a rate")
         return None
     made = Limit()
     if max_running is not None:
@@ -99,8 +99,6 @@ def limit_of(
             made, max_running=whole(f"max_running of {whose}", max_running, 1, MOST_RUNNING)
         )
     if rate is None:
-        if burst is not None:
-            raise ConfigError(f"{whose}: burst=... is for rate=...; leave it out, or add a rate")
         return made
     found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if found is None:

@@ -148,11 +148,6 @@ class AnyId(TypeDecorator[Any]):
         return str(value) if isinstance(value, UUID) else value
 
 
-def key_text(length: int) -> TypeEngine[str]:
-    """A column type for keys of at most `length` characters; see KeyText."""
-    return KeyText(length)
-
-
 class bytewise(OfDatabase):
     """A text that is compared byte by byte, whatever the collation of its column: for conditions
     and for GROUP BY."""
@@ -293,10 +288,6 @@ class Utf8(TypeDecorator[str]):
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
         return value.encode() if isinstance(value, str) else value
-
-
-def long_text() -> TypeEngine[str]:
-    return LongText()
 
 
 def big_id() -> TypeEngine[int]:

@@ -375,11 +375,6 @@ def topic_to_pause(topic: Any) -> str:
     return topic
 
 
-def limit_of(limit: Any, most: int) -> int:
-    """How many rows of a listing."""
-    return whole("limit", limit, 1, most)
-
-
 def age_of(older_than: Any) -> float | datetime:
     """An age in seconds, or the instant itself; raises ConfigError unless it is in the past."""
     if isinstance(older_than, datetime):

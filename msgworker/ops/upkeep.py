@@ -29,7 +29,7 @@ from msgworker.store.audit import AuditEntry, Kind
 from msgworker.store.bounded import LEAST, MOST, Found
 from msgworker.store.lease import Lease
 from msgworker.store.pauses import Pause
-from msgworker.store.purge import Archive
+from msgworker.store.purge import Archive, Old
 from msgworker.store.rows import MIN_ID
 from msgworker.table import HISTORY, Tables
 
@@ -37,19 +37,6 @@ MAX_AUDIT = 10_000
 OfTopic = Callable[[Connection, Tables, str], bool]
 
 # --- Purge: delete finished rows older than an instant, in short transactions.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Old:
-    """What to purge: finished before this instant; dead: also dead messages; topic: only this."""
-
-    before: datetime
-    dead: bool = False
-    topic: str | None = None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"before": self.before, "dead": self.dead, "topic": self.topic}
 
 
 def needs_age(t: Tables) -> None:
@@ -80,7 +67,7 @@ def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive 
         beside = purge.beside(conn, t)
 
     def work(op_id: int, part: list[int], conn: Connection) -> Step:
-        ids = purge.lock(conn, t, part, **old.options)
+        ids = purge.lock(conn, t, part, old)
         gone = sorted(set(part).difference(ids))
         if ids:
             kept = len(ids) if into is None else purge.archive(conn, t, into, ids)
@@ -88,7 +75,7 @@ def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive 
         return Step(len(part), len(ids), [Skip(i, Why.CHANGED) for i in gone])
 
     def page(conn: Connection, after: int | None) -> list[int]:
-        return purge.chunk(conn, t, **old.options, after=after, limit=CHUNK)
+        return purge.chunk(conn, t, old, after=after, limit=CHUNK)
 
     bulk.over_all(page, work, after=bulk.last_id, full=CHUNK)
 
@@ -468,7 +455,7 @@ class Upkeep(Writing):
             op = None
             before = self._before(call.age_of(older_than))
             asked["before"] = before.isoformat()
-        old = Old(before=before, dead=bool(asked["dead"]), topic=asked["topic"])
+        old = Old(before, bool(asked["dead"]), asked["topic"])
         if dry_run:
             return self._would_purge(old)
         self._ready()
@@ -483,8 +470,8 @@ class Upkeep(Writing):
 
     def _would_purge(self, old: Old) -> Repaired:
         with self._reading() as (conn, t):
-            count = purge.count(conn, t, **old.options)
-            first = purge.chunk(conn, t, **old.options, after=None, limit=SAMPLE)
+            count = purge.count(conn, t, old)
+            first = purge.chunk(conn, t, old, after=None, limit=SAMPLE)
         return self._told("purge", Counted(first, count))
 
     # ------------------------------------------------------------ pause
@@ -572,7 +559,7 @@ class Upkeep(Writing):
         kind: "rerun", "pause", ... actor: exactly. since: started at or after this instant. A list
         with `next_after` (None = no more), which is `after` of the next page. Raises ConfigError.
         """
-        call.limit_of(limit, MAX_AUDIT)
+        whole("limit", limit, 1, MAX_AUDIT)
         if msg_id is not None:
             whole("msg_id", msg_id, LEAST, MOST)
         if after is not None:

@@ -524,7 +524,7 @@ def _by_step(
     c = table.c
 
     def build() -> sa.Select[Any]:
-        place = step_of(c.minute_at, sa.literal_column(str(step)))
+        place = step_of(c.minute_at, lit(step))
         query = sa.select(place, *(_sum(t, c[name]) for name in SUMMED))
         since = sa.bindparam("mw_begin", type_=UtcDateTime())
         query = query.where(c.table_name == t.label, c.minute_at >= since)

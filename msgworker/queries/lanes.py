@@ -38,7 +38,7 @@ from msgworker.store.bounded import (
     cursor_text,
 )
 from msgworker.store.rows import MIN_ID
-from msgworker.table import Cols, Tables
+from msgworker.table import Cols, Tables, lit
 
 BEHIND = 1000
 """Messages behind a head are counted up to this number."""
@@ -411,13 +411,13 @@ def _heads(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, tuple[i
         for i in range(branches):
             source, one = t.message.alias("m"), t.message.alias("k")
             c, k = t.cols(source), t.cols(one)
-            place: ColumnElement[int] = sa.literal_column(str(i))
+            place = lit(i)
             columns: list[ColumnElement[Any]] = [place.label("p"), c.msg_id.label("i")]
             own = k.msg_id == bindparam(f"i{i}", type_=sa.BigInteger())
             key = sa.select(t.object_key(k)).where(own).scalar_subquery()
             query = t.hinted(sa.select(*columns), source, "object")
             query = query.where(t.open_object(c) == key, t.open_rows(c))
-            branch = query.order_by(t.open_msg_id(c)).limit(sa.literal_column(str(BEHIND + 2)))
+            branch = query.order_by(t.open_msg_id(c)).limit(lit(BEHIND + 2))
             parts.append(branch if t.database.bare_unions else sa.select(branch.subquery(f"q{i}")))
         u = (sa.union_all(*parts) if branches > 1 else parts[0]).subquery("u")
         return sa.select(u.c.p, sa.func.min(u.c.i), sa.func.count()).group_by(u.c.p)

@@ -49,6 +49,7 @@ from msgworker.table import (
     Cols,
     MessageTable,
     Tables,
+    lit,
 )
 from msgworker.tracing import trace_id_of
 
@@ -157,7 +158,7 @@ def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
         elif role == "headers":
             plain = isinstance(column.type, sa.String)
             text = column if plain else sa.cast(column, sa.Text())
-            column = sa.case((text_length(text) <= sa.literal_column(str(MAX_HEADERS)), text))
+            column = sa.case((text_length(text) <= lit(MAX_HEADERS), text))
         elif role in _TEXTS:
             column = beginning(column)
         columns.append(column.label(f"f{len(columns)}"))

@@ -27,7 +27,7 @@ from msgworker.queries.instances import InstanceInfo, Life, why_not
 from msgworker.store import jobs, pauses
 from msgworker.store.bounded import Capped
 from msgworker.store.recover import undated
-from msgworker.table import JOB, Cols, Tables
+from msgworker.table import JOB, Cols, Tables, lit
 from msgworker.table.tables import ONE, ZERO, job_msg_id
 
 # A message waits for what holds its object: the running message if there is one, else the head.
@@ -290,9 +290,9 @@ def _end(t: Tables, status: Status, newest: bool, most: int) -> sa.Select[Any]:
     query = query.order_by(key.desc() if newest else key)
     if status is Status.FAILED:  # among dead ones, of which there may be any number
         again = sa.case((t.tries_left(m), ONE), else_=ZERO).label("again")
-        c = query.add_columns(again).limit(sa.literal_column(str(FAILED_SCAN))).subquery().c
+        c = query.add_columns(again).limit(lit(FAILED_SCAN)).subquery().c
         query = sa.select(c.o, c.i).where(c.again == ONE).order_by(c.i.desc() if newest else c.i)
-    some = query.limit(sa.literal_column(str(most)))
+    some = query.limit(lit(most))
     return sa.select(*some.subquery().c)
 
 

@@ -8,7 +8,6 @@ import re
 import secrets
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -253,7 +252,8 @@ def behind(source: db.IdSource, highest: int) -> str:
 # --- A message sent, claimed, settled and purged in a transaction that is rolled back.
 #
 # Nothing of it is ever seen by another session, and no id of the database is used up where the
-# database counts them: the message brings one of its own, below zero. Triggers do run.
+# database counts them: the message brings one of its own, below zero. Triggers do run. What may
+# fail is done within a savepoint, so that errors of a row leave the transaction as it was.
 
 TRIAL = "trial"
 ATTEMPTS = 3
@@ -317,13 +317,6 @@ def _tried(conn: Connection, t: Tables, live: Live) -> Iterator[Fault]:
         yield from _purged(conn, t, live, sent)
 
 
-@contextmanager
-def _savepoint(conn: Connection) -> Iterator[None]:
-    """Errors of a row leave the transaction as it was."""
-    with conn.begin_nested():
-        yield
-
-
 def _send(conn: Connection, t: Tables, live: Live) -> _Sent:
     """Insert a message as `App.send` does; raises _Untried."""
     if describe.unfilled(live):
@@ -333,7 +326,7 @@ def _send(conn: Connection, t: Tables, live: Live) -> _Sent:
         for _ in range(ATTEMPTS):
             own = _own_id(live)
             try:
-                with _savepoint(conn):
+                with conn.begin_nested():
                     return _inserted(conn, t, live, own, object_id)
             except DBAPIError as error:
                 db.raise_lost(error)
@@ -407,7 +400,7 @@ def _newest(conn: Connection, t: Tables) -> _Sent | None:
     if t.database.row_locks and not t.database.blocks:  # who takes blocks locks no limited query
         query = query.with_for_update(skip_locked=t.database.skip_locked)
     try:
-        with _savepoint(conn):
+        with conn.begin_nested():
             found = conn.execute(query).first()
     except DBAPIError as error:
         db.raise_lost(error)
@@ -443,7 +436,7 @@ def _without_id(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault |
 
 def _unseen(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault | None:
     try:
-        with _savepoint(conn):
+        with conn.begin_nested():
             seen = conn.scalar(sa.select(sa.func.count()).select_from(t.message).where(sent.which))
     except DBAPIError as error:
         db.raise_lost(error)
@@ -481,7 +474,7 @@ def _problem(
     """Why a message does not become what is written; None if it does, or that is unknown."""
     change = sa.update(t.message).where(sent.which).values(t.values(**row))
     try:
-        with _savepoint(conn):
+        with conn.begin_nested():
             count = conn.execute(change).rowcount
             if count == 0:
                 return f"nothing is changed, without an error: {_hidden_by(live)}"
@@ -500,7 +493,7 @@ def _problem(
 
 def _purged(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[Fault]:
     try:
-        with _savepoint(conn):
+        with conn.begin_nested():
             if conn.execute(sa.delete(t.message).where(sent.which)).rowcount:
                 return
             reason = f"nothing is deleted, without an error: {_hidden_by(live)}"

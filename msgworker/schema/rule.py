@@ -38,6 +38,7 @@ from msgworker.table import (
     Cols,
     MessageTable,
     Tables,
+    lit,
     tables_for,
 )
 from msgworker.table.tables import ONE
@@ -331,12 +332,12 @@ def would_die(conn: Connection, t: Tables, wanted: Rule) -> int:
 
 def _too_often(t: Tables, wanted: Rule) -> list[ColumnElement[bool]]:
     c = t.cols()
-    return [t.failed_rows(c), t.tries_left(c), t.tries(c) >= _number(wanted.max_tries)]
+    return [t.failed_rows(c), t.tries_left(c), t.tries(c) >= lit(wanted.max_tries)]
 
 
 def _bury(conn: Connection, t: Tables, wanted: Rule) -> int:
     """What has failed as often as the new rule allows, or more often; return how many."""
-    tries = {"error_try_times": _number(wanted.max_tries)} if wanted.on_dead == BLOCK else {}
+    tries = {"error_try_times": lit(wanted.max_tries)} if wanted.on_dead == BLOCK else {}
     values = t.values(finished_at=now(), available_at=sa.null(), **tries)
     if not values:
         return would_die(conn, t, wanted)
@@ -364,14 +365,10 @@ def _renumbered(
     too_few = old.max_tries < new.max_tries
     too_many = old.max_tries > new.max_tries and new.on_dead == BLOCK
     if old.on_dead == BLOCK and (too_few or too_many):
-        yield tries == _number(old.max_tries), _number(new.max_tries)
+        yield tries == lit(old.max_tries), lit(new.max_tries)
     if old.ended < new.ended:
-        ended = sa.and_(tries >= _number(old.ended), tries < _number(new.ended))
-        yield ended, _number(new.ended)
-
-
-def _number(value: int) -> ColumnElement[int]:
-    return sa.literal_column(str(value), sa.Integer())
+        ended = sa.and_(tries >= lit(old.ended), tries < lit(new.ended))
+        yield ended, lit(new.ended)
 
 
 # ---------------------------------------------------------------- rows from before the rule

@@ -269,13 +269,13 @@ def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
         nothing: sa.ColumnElement[Any] = sa.null()
         error = nothing
         if c.last_error is not None:
-            error = sa.func.substr(c.last_error, 1, sa.literal_column(str(MAX_WAS_ERROR)))
+            error = sa.func.substr(c.last_error, 1, lit(MAX_WAS_ERROR))
         # Said with its type: in a SELECT, a bare parameter has none.
         op = sa.cast(bindparam("mw_op", type_=sa.BigInteger()), sa.BigInteger())
-        status = sa.func.coalesce(c.status, sa.literal_column("99"))
+        status = sa.func.coalesce(c.status, lit(99))
         owner = nothing
         if c.claimed_by is not None:  # of a foreign consumer it may be longer
-            owner = sa.func.substr(c.claimed_by, 1, sa.literal_column(str(MAX_WAS_OWNER)))
+            owner = sa.func.substr(c.claimed_by, 1, lit(MAX_WAS_OWNER))
         columns: list[Any] = [c.msg_id, op, now(), status, t.tries(c), owner, error]
         chosen = sa.select(*[x.label(f"a{i}") for i, x in enumerate(columns)])
         names = ["msg_id", "op_id", "changed_at", "was_status", "was_tries"]

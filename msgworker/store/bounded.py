@@ -253,7 +253,7 @@ def _rows(conn: Connection, parts: list[sa.Select[Any]]) -> list[list[Any]]:
         return [list(conn.execute(part)) for part in parts]
     numbered = []
     for number, part in enumerate(parts):
-        place: ColumnElement[int] = sa.literal_column(str(number))
+        place = lit(number)
         numbered.append(sa.select(place, *part.subquery(f"p{number}").c))
     found: list[list[Any]] = [[] for _ in parts]
     for number, *row in conn.execute(sa.union_all(*numbered)):
@@ -376,7 +376,7 @@ def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
     """
     blocks = t.spec.on_dead == "block"
     last = ends_at(t.spec.max_tries, t.spec.on_dead) - 1
-    more = t.tries(c) > sa.literal_column(str(last)) if blocks else sa.true()
+    more = t.tries(c) > lit(last) if blocks else sa.true()
     if c.last_error is None:
         return sa.and_(c.status == lit(Status.FAILED), more) if blocks else sa.false()
     text = said(c.last_error, DISCARDED, CANCELLED)

@@ -267,7 +267,7 @@ def _give_up(conn: Connection, t: Tables, ids: Sequence[int], text: str, prefix:
         tries = ends_at(t.spec.max_tries, t.spec.on_dead)
         values = t.values(
             status=lit(Status.FAILED),
-            error_try_times=sa.literal_column(str(tries)),
+            error_try_times=lit(tries),
             available_at=sa.null(),
             claimed_by=sa.null(),
             finished_at=now(),

@@ -68,7 +68,7 @@ def read(conn: Connection, t: Tables, msg_id: int, *, lock: bool = False) -> Hel
         payload = length = none
         if c.payload is not None:
             text = as_text(t, c.payload)
-            most: sa.ColumnElement[int] = sa.literal_column(str(t.spec.max_payload))
+            most = lit(t.spec.max_payload)
             length = text_length(text)
             payload, length = sa.case((length <= most, text)), sa.case((length > most, length))
         columns = (

@@ -122,54 +122,59 @@ def seal(conn: Connection, t: Tables, job_id: int) -> bool:
     """Close a job to further senders; False if it was sealed, or is not there. Waits for those that
     have sent into it and not committed."""
 
-    def build() -> sa.Update:
-        job = JOB_TABLE.of(t)
+    def build(job: sa.Table) -> sa.Update:
         return sa.update(job).where(*_this(t), job.c.sealed_at.is_(None)).values(sealed_at=now())
 
-    done = conn.execute(t.built("job_seal", build), {"mw_job": job_id} | _of(t))
-    return bool(done.rowcount)
+    return _changed(conn, t, job_id, "job_seal", build)
 
 
 def cancel(conn: Connection, t: Tables, job_id: int) -> bool:
     """Seal a job, and send no message when it has ended; False if that is so, or it has
     completed."""
 
-    def build() -> sa.Update:
-        job = JOB_TABLE.of(t)
+    def build(job: sa.Table) -> sa.Update:
         where = (*_this(t), job.c.completed_at.is_(None), job.c.cancelled_at.is_(None))
         sealed = sa.func.coalesce(job.c.sealed_at, now())
         return sa.update(job).where(*where).values(cancelled_at=now(), sealed_at=sealed)
 
-    done = conn.execute(t.built("job_cancel", build), {"mw_job": job_id} | _of(t))
-    return bool(done.rowcount)
+    return _changed(conn, t, job_id, "job_cancel", build)
 
 
 def pause(conn: Connection, t: Tables, job_id: int, by: str, why: str | None) -> bool:
     """Let no message of a job start; False if that is so, or it has completed."""
 
-    def build() -> sa.Update:
-        job = JOB_TABLE.of(t)
+    def build(job: sa.Table) -> sa.Update:
         where = (*_this(t), job.c.completed_at.is_(None), job.c.paused_at.is_(None))
         text = sa.String()
         who = {"paused_by": bindparam("mw_by", type_=text)}
         who["paused_reason"] = bindparam("mw_why", type_=text)
         return sa.update(job).where(*where).values({"paused_at": now(), **who})
 
-    this = {"mw_job": job_id, "mw_by": by, "mw_why": why} | _of(t)
-    return bool(conn.execute(t.built("job_pause", build), this).rowcount)
+    return _changed(conn, t, job_id, "job_pause", build, mw_by=by, mw_why=why)
 
 
 def resume(conn: Connection, t: Tables, job_id: int) -> bool:
     """Let them start again; False if it was not paused."""
 
-    def build() -> sa.Update:
-        job = JOB_TABLE.of(t)
+    def build(job: sa.Table) -> sa.Update:
         nothing: ColumnElement[Any] = sa.null()
         values = dict.fromkeys(("paused_at", "paused_by", "paused_reason"), nothing)
         return sa.update(job).where(*_this(t), job.c.paused_at.is_not(None)).values(values)
 
-    done = conn.execute(t.built("job_resume", build), {"mw_job": job_id} | _of(t))
-    return bool(done.rowcount)
+    return _changed(conn, t, job_id, "job_resume", build)
+
+
+def _changed(
+    conn: Connection,
+    t: Tables,
+    job_id: int,
+    key: str,
+    build: Callable[[sa.Table], sa.Update],
+    **params: Any,
+) -> bool:
+    """Change the row of a job; whether it was as the statement under `key` asks for."""
+    change = t.built(key, lambda: build(JOB_TABLE.of(t)))
+    return bool(conn.execute(change, {"mw_job": job_id, **params} | _of(t)).rowcount)
 
 
 def job_of(conn: Connection, t: Tables, msg_id: Any) -> int | None:
@@ -202,7 +207,7 @@ def forget(conn: Connection, t: Tables, *, before: datetime, after: int) -> int 
     def page() -> sa.Select[Any]:
         c = JOB_TABLE.of(t).c
         query = sa.select(c.job_id).where(*old(c), c.job_id > bindparam("mw_after", type_=_BIG))
-        return query.order_by(c.job_id).limit(sa.literal_column(str(LOOKED_AT)))
+        return query.order_by(c.job_id).limit(lit(LOOKED_AT))
 
     def build() -> sa.Delete:
         job = JOB_TABLE.of(t)
@@ -233,7 +238,7 @@ def ended(conn: Connection, t: Tables, *, after: int = 0) -> tuple[list[int], in
         found = sa.select(c.job_id, sa.case((_unfinished(t, c), ZERO), else_=ONE))
         where = (c.table_name == bindparam("mw_table"), c.completed_at.is_(None))
         found = found.where(*where, c.sealed_at.is_not(None), c.job_id > mark)
-        return found.order_by(c.job_id).limit(sa.literal_column(str(LOOKED_AT)))
+        return found.order_by(c.job_id).limit(lit(LOOKED_AT))
 
     rows = conn.execute(t.built("jobs_ended", build), {"mw_after": after} | _of(t)).all()
     more = int(rows[-1][0]) if len(rows) == LOOKED_AT else None
@@ -317,7 +322,7 @@ def ended_of(
         if status is Status.FAILED:
             query = query.where(sa.not_(t.tries_left(c)))
         query = query.where(c.msg_id > bindparam("mw_after", type_=_BIG)).order_by(c.msg_id)
-        part = query.limit(sa.literal_column(str(PART))).subquery()
+        part = query.limit(lit(PART)).subquery()
         return sa.select(sa.func.count(), sa.func.max(part.c.i))
 
     found = {"done": 0, "dead": 0}
@@ -347,7 +352,7 @@ def counts(
         source = t.message.alias()
         again = sa.case((t.tries_left(t.cols(source)), ONE), else_=ZERO)
         failed = of_status(t, job, Status.FAILED, source=source)
-        failed = failed.with_only_columns(again.label("a")).limit(sa.literal_column(str(scan)))
+        failed = failed.with_only_columns(again.label("a")).limit(lit(scan))
         f = failed.subquery("f").c
         both = sa.select(sa.func.count().label("n"), sa.func.sum(f.a).label("a")).subquery("g").c
         return sa.select(both.n, both.a, *parts)
@@ -383,7 +388,7 @@ def given_up(conn: Connection, t: Tables, job_id: int) -> Capped:
         counted = sa.case((spent, ONE), else_=ZERO).label("d")
         job = bindparam("mw_job", type_=_BIG)
         failed = of_status(t, job, Status.FAILED, source=source).with_only_columns(counted)
-        first = failed.limit(sa.literal_column(str(DEAD_LOOKED_AT)))
+        first = failed.limit(lit(DEAD_LOOKED_AT))
         return sa.select(sa.func.count(), sa.func.sum(first.subquery("d").c.d))
 
     looked, found = conn.execute(t.built("job_given_up", build), {"mw_job": job_id}).one()
@@ -404,7 +409,7 @@ def awaited(conn: Connection, t: Tables, job_id: int) -> Capped:
 
 
 def _count_of(query: sa.Select[Any], most: int) -> Any:
-    inner = query.limit(sa.literal_column(str(most))).subquery()
+    inner = query.limit(lit(most)).subquery()
     return sa.select(sa.func.count()).select_from(inner).scalar_subquery()
 
 

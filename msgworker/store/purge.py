@@ -33,61 +33,50 @@ def has_age(t: Tables) -> bool:
     return t.has("finished_at") or t.has("created_at")
 
 
-def _old(
-    t: Tables, c: Cols, before: datetime, dead: bool, topic: str | None
-) -> list[ColumnElement[bool]]:
+class Old(NamedTuple):
+    """What to purge: finished before this instant; dead: also dead messages; topic: only this."""
+
+    before: datetime
+    dead: bool = False
+    topic: str | None = None
+
+
+def _where(t: Tables, c: Cols, old: Old) -> list[ColumnElement[bool]]:
     """Finished, and so long ago. A dead message that holds its object back is not finished."""
     ended: ColumnElement[bool] = c.status == lit(Status.DONE)
-    if dead:
+    if old.dead:
         over = sa.and_(c.status == lit(Status.FAILED), sa.not_(t.unfinished(c)))
         ended = sa.or_(ended, over)
     # Foreign consumers do not fill finished_at.
     times = [db.utc_of(x) for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None]
     age = sa.func.coalesce(*times) if len(times) > 1 else times[0]
-    where = [*t.is_message(c), ended, age < sa.literal(before, db.UtcDateTime())]
-    if topic is not None:
-        refuse_lacking(t, topic=topic)
-        where += of_topic(c.topic, topic)
+    where = [*t.is_message(c), ended, age < sa.literal(old.before, db.UtcDateTime())]
+    if old.topic is not None:
+        refuse_lacking(t, topic=old.topic)
+        where += of_topic(c.topic, old.topic)
     return where
 
 
-def count(conn: Connection, t: Tables, *, before: datetime, dead: bool, topic: str | None) -> int:
+def count(conn: Connection, t: Tables, old: Old) -> int:
     """How many messages are old enough."""
     c = t.cols()
     query = sa.select(sa.func.count()).select_from(t.message)
-    return int(conn.execute(query.where(*_old(t, c, before, dead, topic))).scalar_one())
+    return int(conn.execute(query.where(*_where(t, c, old))).scalar_one())
 
 
-def chunk(
-    conn: Connection,
-    t: Tables,
-    *,
-    before: datetime,
-    dead: bool,
-    topic: str | None,
-    after: int | None,
-    limit: int,
-) -> list[int]:
+def chunk(conn: Connection, t: Tables, old: Old, *, after: int | None, limit: int) -> list[int]:
     """The next messages that are old enough, by msg_id, behind `after`."""
     c = t.cols()
-    query = sa.select(c.msg_id).where(*_old(t, c, before, dead, topic))
+    query = sa.select(c.msg_id).where(*_where(t, c, old))
     if after is not None:
         query = query.where(c.msg_id > after)
     return list(conn.scalars(query.order_by(c.msg_id).limit(limit)))
 
 
-def lock(
-    conn: Connection,
-    t: Tables,
-    ids: Sequence[int],
-    *,
-    before: datetime,
-    dead: bool,
-    topic: str | None,
-) -> list[int]:
+def lock(conn: Connection, t: Tables, ids: Sequence[int], old: Old) -> list[int]:
     """Lock those that are still old enough; at most `max_ids` ids. A rerun may have been faster."""
     c = t.cols()
-    query = sa.select(c.msg_id).where(t.among(c.msg_id), *_old(t, c, before, dead, topic))
+    query = sa.select(c.msg_id).where(t.among(c.msg_id), *_where(t, c, old))
     query = query.order_by(c.msg_id)
     if t.database.row_locks:
         query = query.with_for_update()

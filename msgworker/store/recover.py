@@ -200,7 +200,7 @@ def _locked(
 
 def _recovered_values(t: Tables) -> dict[str, Any]:
     c = t.cols()
-    most: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries))
+    most = lit(t.spec.max_tries)
     failed = one_more_try(t, most)
     crashes = or_zero(c.crash_times)
     dead = failed >= most

@@ -114,7 +114,7 @@ def _after_key(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     if c.headers is None or t.max_headers == 0:
         return []
     text = as_text(t, c.headers)
-    short = text_length(text) <= sa.literal_column(str(MAX_HEADERS))
+    short = text_length(text) <= lit(MAX_HEADERS)
     return [*([sa.null()] if t.fold is None else []), sa.case((short, text))]
 
 
@@ -140,7 +140,7 @@ def row_columns(t: Tables, c: Cols, *, ahead: bool = True) -> list[ColumnElement
         oversize: ColumnElement[Any] = sa.null()
     else:
         most_read = min(READ_AHEAD, t.spec.max_payload) if ahead else t.spec.max_payload
-        most: ColumnElement[int] = sa.literal_column(str(most_read))
+        most = lit(most_read)
         text = as_text(t, c.payload)
         length = text_length(text)
         payload = sa.case((length <= most, text))

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from msgworker import db
-from msgworker.db import Database, KeyText, UtcDateTime, key_text, long_text, plain_text
+from msgworker.db import Database, KeyText, LongText, UtcDateTime, plain_text
 from msgworker.latency import RAN, WAITED
 from msgworker.table.columns import (
     ADDED,
@@ -106,7 +106,7 @@ def _id(name: str) -> sa.Column[Any]:
 
 
 def _table_name(length: int = MAX_TABLE, *, key: bool = True) -> sa.Column[Any]:
-    return sa.Column("table_name", key_text(length), primary_key=key, nullable=False)
+    return sa.Column("table_name", KeyText(length), primary_key=key, nullable=False)
 
 
 def _number(
@@ -124,7 +124,7 @@ def _number(
 def _lease(_: Database) -> Iterable[sa.Column[Any]]:
     # term grows with every renewal and take-over, so that a take-over names exactly what it saw.
     # serves: the message table and the topics of an instance, as JSON, for operators.
-    yield sa.Column("name", key_text(64), primary_key=True)
+    yield sa.Column("name", KeyText(64), primary_key=True)
     yield sa.Column("kind", plain_text(20), nullable=False, server_default="instance")
     yield _number("term")
     yield sa.Column("taken_by", plain_text(64))
@@ -133,7 +133,7 @@ def _lease(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("renewed_at", UtcDateTime(), nullable=False)
     yield sa.Column("label", plain_text(200))
     yield _number("in_hand", big=False)
-    yield sa.Column("serves", long_text())
+    yield sa.Column("serves", LongText())
 
 
 LEASE = OwnTable(
@@ -145,10 +145,10 @@ def _item(_: Database) -> Iterable[sa.Column[Any]]:
     zero = sa.text("0")
     yield _table_name(60)
     yield _id("msg_id")
-    yield sa.Column("item_key", key_text(MAX_OBJECT_ID), primary_key=True)
+    yield sa.Column("item_key", KeyText(MAX_OBJECT_ID), primary_key=True)
     yield sa.Column("status", sa.SmallInteger(), nullable=False)
     yield sa.Column("tries", sa.SmallInteger(), nullable=False, server_default=zero)
-    yield sa.Column("item_value", long_text())
+    yield sa.Column("item_value", LongText())
     yield sa.Column("last_error", plain_text(MAX_ERROR))
     yield sa.Column("finished_at", UtcDateTime())
     yield sa.Column("total", sa.Integer(), info={ADDED: "the number of items left is unknown"})
@@ -171,9 +171,9 @@ def _try(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("started_at", UtcDateTime())
     yield sa.Column("ended_at", UtcDateTime(), nullable=False)
     yield sa.Column("error", plain_text(MAX_ERROR))
-    yield sa.Column("fingerprint", key_text(16))
+    yield sa.Column("fingerprint", KeyText(16))
     about = "tries are stored without their tracebacks"
-    yield sa.Column("traceback", long_text(), info={ADDED: about})
+    yield sa.Column("traceback", LongText(), info={ADDED: about})
 
 
 TRY = OwnTable(
@@ -195,12 +195,12 @@ def _operation(database: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("kind", plain_text(20), nullable=False)
     yield sa.Column("actor", plain_text(MAX_ACTOR), nullable=False)
     yield sa.Column("reason", plain_text(MAX_REASON))
-    yield sa.Column("op_filter", long_text())
+    yield sa.Column("op_filter", LongText())
     yield sa.Column("started_at", UtcDateTime(), nullable=False)
     yield sa.Column("finished_at", UtcDateTime())
     yield sa.Column("last_id", sa.BigInteger())
     yield from map(_number, ("steps", "matched", "changed", "skipped"))
-    yield sa.Column("request_key", key_text(MAX_REQUEST_KEY))
+    yield sa.Column("request_key", KeyText(MAX_REQUEST_KEY))
 
 
 WITHOUT_OPS = "ops cannot write or pause without it"
@@ -235,7 +235,7 @@ AUDIT = OwnTable(
 
 def _pause(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
-    yield sa.Column("topic", key_text(MAX_TOPIC), primary_key=True)
+    yield sa.Column("topic", KeyText(MAX_TOPIC), primary_key=True)
     yield sa.Column("actor", plain_text(MAX_ACTOR), nullable=False)
     yield sa.Column("reason", plain_text(MAX_REASON))
     yield sa.Column("paused_at", UtcDateTime(), nullable=False)
@@ -275,7 +275,7 @@ def _limit(_: Database) -> Iterable[sa.Column[Any]]:
     # full_us: when the bucket of the rate is full, in microseconds since 1970. version: grows with
     # every declaration.
     yield _table_name()
-    yield sa.Column("topic", key_text(MAX_TOPIC), primary_key=True)
+    yield sa.Column("topic", KeyText(MAX_TOPIC), primary_key=True)
     yield sa.Column("max_running", sa.Integer())
     yield _number("rate_starts", big=False)
     yield _number("rate_seconds", least="1", big=False)
@@ -305,8 +305,8 @@ NUMBERS_OF_HISTORY = (*COUNTED, *SUMS, *RAN_COUNTS, *WAITED_COUNTS)
 def _history(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
     yield sa.Column("minute_at", UtcDateTime(), primary_key=True)
-    yield sa.Column("instance", key_text(LONGEST_ID), primary_key=True)
-    yield sa.Column("topic", key_text(MAX_TOPIC), primary_key=True)
+    yield sa.Column("instance", KeyText(LONGEST_ID), primary_key=True)
+    yield sa.Column("topic", KeyText(MAX_TOPIC), primary_key=True)
     yield from (_number(name, big=name in SUMS) for name in NUMBERS_OF_HISTORY)
 
 
@@ -320,10 +320,10 @@ HISTORY = OwnTable(
 
 
 def _lock(_: Database) -> Iterable[sa.Column[Any]]:
-    yield sa.Column("name", key_text(MAX_LOCK), primary_key=True)
-    yield sa.Column("owner", key_text(MAX_LOCK_OWNER))
+    yield sa.Column("name", KeyText(MAX_LOCK), primary_key=True)
+    yield sa.Column("owner", KeyText(MAX_LOCK_OWNER))
     yield _number("token")
-    yield sa.Column("claim_id", key_text(32))
+    yield sa.Column("claim_id", KeyText(32))
     yield _number("since_ms")
     yield _number("expires_ms")
 
@@ -339,12 +339,12 @@ LOCK = OwnTable(
 
 def _schedule(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
-    yield sa.Column("name", key_text(MAX_SCHEDULE), primary_key=True)
+    yield sa.Column("name", KeyText(MAX_SCHEDULE), primary_key=True)
     yield sa.Column("spec", plain_text(MAX_SPEC), nullable=False)
     yield sa.Column("time_zone", plain_text(MAX_ZONE), nullable=False)
     yield sa.Column("topic", plain_text(MAX_TOPIC), nullable=False)
     yield sa.Column("object_id", plain_text(MAX_OBJECT_ID))
-    yield sa.Column("payload", long_text())
+    yield sa.Column("payload", LongText())
     yield sa.Column("catch_up", plain_text(10), nullable=False)
     yield sa.Column("next_at", UtcDateTime(), nullable=False)
     yield sa.Column("last_at", UtcDateTime())
@@ -379,7 +379,7 @@ def _job(database: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("name", plain_text(MAX_JOB), nullable=False)
     texts = {"on_complete": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "opened_by": MAX_ACTOR}
     yield from (sa.Column(name, plain_text(most)) for name, most in texts.items())
-    yield sa.Column("payload", long_text())
+    yield sa.Column("payload", LongText())
     yield sa.Column("on_dead", plain_text(10), nullable=False, server_default="complete")
     now = db.created_default(database, "UTC")
     yield sa.Column("opened_at", UtcDateTime(), nullable=False, server_default=now)

@@ -93,7 +93,7 @@ ROLES = {
         ),
         ColumnRole(
             "object_id",
-            *("key", lambda: db.key_text(MAX_OBJECT_ID)),
+            *("key", lambda: db.KeyText(MAX_OBJECT_ID)),
             required=True,
             own_type=True,
             filled=True,
@@ -103,7 +103,7 @@ ROLES = {
         ColumnRole("error_try_times", "number", sa.SmallInteger, "0", required=True, filled=True),
         ColumnRole(
             "payload",
-            *("json", db.long_text),
+            *("json", db.LongText),
             without="messages carry nothing but their object",
             own_type=True,
             filled=True,
@@ -168,7 +168,7 @@ ROLES = {
         ),
         ColumnRole(
             "unique_key",
-            *("key", lambda: db.key_text(MAX_KEY)),
+            *("key", lambda: db.KeyText(MAX_KEY)),
             without=_NO_KEYS,
             since=6,
             own_type=True,

@@ -209,7 +209,7 @@ class GeneratedColumns(CaseIndexes):
         own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
         longest = t.database.max_key(kind if own else KeyText())
         length = length if longest is None else min(length, longest)
-        key = self.database.key_like(kind, length) if own else db.key_text(length)
+        key = self.database.key_like(kind, length) if own else db.KeyText(length)
         wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
             OPEN_OBJECT + t.spec.part + t.spec.rule: (self._open_case(plain), key)
         }
@@ -307,7 +307,7 @@ def add_unique_index(t: Tables) -> None:
     c = t.cols()
     assert c.unique_key is not None
     if t.database.case_index == "column":
-        kind = db.key_text(MAX_KEY)  # byte by byte, whatever the collation of the column
+        kind = db.KeyText(MAX_KEY)  # byte by byte, whatever the collation of the column
         held = sa.case((key_counts(t, c), c.unique_key))
         add_generated(t, HELD_KEY + t.spec.part, held, kind)
     option = t.database.index_where(key_counts(t, c))

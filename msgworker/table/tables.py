@@ -38,9 +38,9 @@ ONE: ColumnElement[int] = sa.literal_column("1")
 ZERO: ColumnElement[int] = sa.literal_column("0")
 
 
-def lit(status: Status) -> ColumnElement[int]:
-    """A status as a literal in the SQL text."""
-    return sa.literal_column(str(int(status)), sa.Integer())
+def lit(number: int) -> ColumnElement[int]:
+    """A number of ours, such as a Status, as a literal in the SQL text."""
+    return sa.literal_column(str(int(number)), sa.Integer())
 
 
 def text_lit(text: str) -> ColumnElement[str]:
@@ -136,7 +136,7 @@ def _urgent(t: Tables, c: Cols) -> ColumnElement[bool]:
 def _has_one(c: Cols) -> ColumnElement[bool]:
     """Between two numbers, because a text and NaN are greater than any."""
     assert c.priority is not None
-    return c.priority.between(ONE, sa.literal_column(str(MOST_PRIORITY)))
+    return c.priority.between(ONE, lit(MOST_PRIORITY))
 
 
 def _rank(c: Cols) -> ColumnElement[Any]:
@@ -395,7 +395,7 @@ class Tables(ABC):
         return sa.func.coalesce(c.error_try_times, ZERO)
 
     def tries_left(self, c: Cols) -> ColumnElement[bool]:
-        return self.tries(c) < sa.literal_column(str(self.spec.max_tries))
+        return self.tries(c) < lit(self.spec.max_tries)
 
     def unfinished(self, c: Cols) -> ColumnElement[bool]:
         """Holds back its successors: new, running, failed with tries left (block: also dead).
@@ -405,7 +405,7 @@ class Tables(ABC):
         last = ends_at(self.spec.max_tries, self.spec.on_dead)
         found = sa.or_(
             c.status.in_([ZERO, ONE]),
-            sa.and_(c.status == lit(Status.FAILED), self.tries(c) < sa.literal_column(str(last))),
+            sa.and_(c.status == lit(Status.FAILED), self.tries(c) < lit(last)),
         )
         return self.within(c, found)
 
@@ -439,8 +439,8 @@ class Tables(ABC):
         """
         if not self.database.partial_indexes:
             return self.within(c, c.status == lit(status))
-        below: ColumnElement[int] = sa.literal_column(str(status - 1))
-        above: ColumnElement[int] = sa.literal_column(str(status + 1))
+        below = lit(status - 1)
+        above = lit(status + 1)
         return self.within(c, sa.and_(c.status > below, c.status < above))
 
     def failed(self, c: Cols) -> ColumnElement[bool]:

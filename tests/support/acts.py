@@ -492,7 +492,7 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield pauses.add, {"topic": "t", "actor": "me", "reason": None}
     yield pauses.remove, {"topic": "t"}
     if purge.has_age(t):
-        old = {"before": now, "dead": True, "topic": "t"}
+        old = {"old": purge.Old(now, dead=True, topic="t")}
         yield purge.count, old
         yield purge.chunk, old | {"after": 1, "limit": 10}
         yield purge.lock, old | {"ids": some}
