@@ -84,7 +84,7 @@ def claimed(app: App) -> Iterator[tuple[Instance, list[Lane]]]:
             yield made, list(made.lanes.ready)
         finally:
             made.settler.flush_waiting()
-            made.settler.give_back(made.lanes.take_back())
+            made.settler.release(made.lanes.take_back())
 
 
 def work_off(one: Instance) -> None:

@@ -28,6 +28,7 @@ ROUNDS_AT_START = 50
 LONG_PAST_SECONDS = 60.0
 LONGEST_PAUSE_SECONDS = 60.0
 MESSAGE = ("topic", "object_id", "payload", "catch_up")
+WHEN = {"spec", "time_zone"}
 
 
 @dataclass(slots=True)
@@ -224,18 +225,17 @@ class Timer(Role):
         if row is None:
             self._insert(one, now)
             return True
-        values = {
-            key: getattr(one, key) for key in self._keys if getattr(one, key) != getattr(row, key)
-        }
-        moved = (row.spec, row.time_zone) != (one.spec, one.tz)
+        values = self._changes(one, row)
+        moved = bool(values.keys() & WHEN)
         is_due = row.paused_at is None and row.next_at is not None and row.next_at <= now
         waits = moved and is_due and name not in self._failing
+        if waits:
+            values = {key: value for key, value in values.items() if key not in WHEN}
+        else:
+            self._to_declare.discard(name)
         if moved and not waits:
             last = now if row.last_at is None else max(now, row.last_at)
-            next_at = ticks.read(one.spec, one.tz).after(last)
-            values |= {"spec": one.spec, "time_zone": one.tz, "next_at": next_at}
-        if not waits:
-            self._to_declare.discard(name)
+            values["next_at"] = ticks.read(one.spec, one.tz).after(last)
         if not values:
             return False
         self._change(one, row, values)
@@ -278,10 +278,10 @@ class Timer(Role):
             if row is None:
                 text = "schedule %s was deleted from the table: it does not fire until a restart"
                 self._log_once(("deleted", name), text, name)
-            elif (there := self._of_row(row)) != (here := self._values(one)):
-                keys = [key for key in here if here[key] != there[key]]
+            elif declared := self._changes(one, row):
                 changes = "; ".join(
-                    f"{key}: {_said(there[key])}, not {_said(here[key])}" for key in keys
+                    f"{key}: {_said(getattr(row, key))}, not {_said(value)}"
+                    for key, value in declared.items()
                 )
                 text = (
                     "schedule %s was changed by another program (%s); it fires as in the table. A "
@@ -304,18 +304,15 @@ class Timer(Role):
             self._logged.add(what)
             self.log.warning(text, *values)
 
-    @property
-    def _keys(self) -> tuple[str, ...]:
-        """What a row says of its messages."""
-        return (*MESSAGE, "overlap") if self._counts else MESSAGE
-
     def _values(self, one: Schedule) -> dict[str, Any]:
         """A declaration by the columns of its row."""
-        message = {key: getattr(one, key) for key in self._keys}
+        keys = (*MESSAGE, "overlap") if self._counts else MESSAGE
+        message = {key: getattr(one, key) for key in keys}
         return {"name": one.name, "spec": one.spec, "time_zone": one.tz, **message}
 
-    def _of_row(self, row: Stored) -> dict[str, Any]:
-        return {key: getattr(row, key) for key in ("name", "spec", "time_zone", *self._keys)}
+    def _changes(self, one: Schedule, row: Stored) -> dict[str, Any]:
+        """What a declaration has otherwise than its row."""
+        return {k: v for k, v in self._values(one).items() if v != getattr(row, k)}
 
 
 def _said(value: object) -> str:

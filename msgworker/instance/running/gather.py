@@ -118,19 +118,25 @@ class Gathering:
     def _fill(self, batch: Batch) -> None:
         first, handler, registry = batch.lanes[0], batch.handler, self._setup.registry
         controls = self._shared.controls
-        rest = _Rest(self.size(handler).now)
+        messages, characters = self.size(handler).now, BYTES  # what still fits
 
-        def take(lane: Lane) -> None:
-            rest.take(lane.row)
-            if handler.transactional:
-                for row in self._behind(lane, handler):
-                    if not rest.fits(row):
-                        break
-                    rest.take(row)
-                    lane.width += 1
+        def fits(row: Row) -> bool:
+            """Whether it does; then it is counted. The first message does in any case."""
+            nonlocal messages, characters
+            length = _length(row)
+            if messages < 1 or (length > characters and row is not first.row):
+                return False
+            messages, characters = messages - 1, characters - length
+            return True
+
+        def take_behind(lane: Lane) -> None:
+            for row in self._behind(lane, handler) if handler.transactional else ():
+                if not fits(row):
+                    break
+                lane.width += 1
 
         def wants(lane: Lane) -> bool | None:
-            if rest.messages < 1:
+            if messages < 1:
                 return None
             if (
                 lane.owner != first.owner
@@ -140,13 +146,14 @@ class Gathering:
                 or controls.is_paused(lane.row)
             ):
                 return False
-            if not rest.fits(lane.row):
+            if not fits(lane.row):
                 return None
-            take(lane)
+            take_behind(lane)
             return True
 
-        take(first)
-        if rest.messages > 0:
+        fits(first.row)
+        take_behind(first)
+        if messages > 0:
             batch.lanes += self._lanes.take_more(wants)
 
     def _behind(self, lane: Lane, handler: Handler) -> Iterator[Row]:
@@ -160,21 +167,6 @@ class Gathering:
             ):
                 return
             yield row
-
-
-class _Rest:
-    """How many messages, and characters of payload, still fit into a batch."""
-
-    def __init__(self, messages: int) -> None:
-        self.messages = messages
-        self._bytes = BYTES
-
-    def fits(self, row: Row) -> bool:
-        return self.messages > 0 and _length(row) <= self._bytes
-
-    def take(self, row: Row) -> None:
-        self.messages -= 1
-        self._bytes -= _length(row)
 
 
 def _length(row: Row) -> int:
