@@ -27,8 +27,8 @@ from msgworker.cli.output import (
 from msgworker.cli.rerun import carry_out, long_work, operation_of, print_result, rate_of
 from msgworker.config import as_instant, nearest, seconds
 from msgworker.errors import ConfigError
+from msgworker.ops.call import Repaired
 from msgworker.ops.records import ScheduleInfo
-from msgworker.ops.results import Repaired
 
 # --- `release`: give back the messages of an instance, or messages without an owner.
 

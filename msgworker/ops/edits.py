@@ -19,10 +19,9 @@ from msgworker.config import whole
 from msgworker.db import kind_of, read_instant, whole_number
 from msgworker.errors import ConfigError
 from msgworker.message import ACKNOWLEDGED, State, Status
-from msgworker.ops.call import Who
+from msgworker.ops.call import Repaired, Skip, Who, Why
 from msgworker.ops.operation import Step
 from msgworker.ops.repairs import Repairs, WriteOptions, read_options, recorded
-from msgworker.ops.results import Repaired, Skip, Why
 from msgworker.ops.selection import Act
 from msgworker.payload import pretty, shown
 from msgworker.queries import messages

@@ -7,6 +7,7 @@ wherever it is interrupted.
 from __future__ import annotations
 
 import copy
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,8 +40,7 @@ from msgworker.db import (
 )
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call
-from msgworker.ops.call import Call, Who
-from msgworker.ops.results import OnProgress, Progress, Repaired, Sent, Skip, Skips, Why
+from msgworker.ops.call import Call, OnProgress, Progress, Repaired, Sent, Skip, Skips, Who, Why
 from msgworker.ops.selection import SAMPLE, Counted
 from msgworker.producing import AllSendOptions
 from msgworker.queries import messages
@@ -349,6 +349,13 @@ class Bulk:
 # --- Shared parts of all writes: the audit tables, dry runs, resuming after an interruption.
 
 
+def _key_of(key: Any) -> str:
+    """The key of a request; raises ConfigError."""
+    if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z0-9.:_-]{1,100}", key):
+        raise ConfigError(f"a key is 1 to 100 letters, digits and any of .:_-, got {key!r:.80}")
+    return key
+
+
 class Writing(Call):
     """Helpers of the writes."""
 
@@ -376,13 +383,13 @@ class Writing(Call):
         by = call.who(actor, None, source=source)
         other = copy.copy(self)
         other._actor, other._source = None if actor is None else by.actor, by.source
-        other._key = None if key is None else call.key_of(key)
-        other._request = None if request is None else call.key_of(request)
+        other._key = None if key is None else _key_of(key)
+        other._request = None if request is None else _key_of(request)
         return other
 
     def recorded(self, key: str) -> Operation | None:
         """The operation that was recorded with this key, see `acting`; None if there is none."""
-        call.key_of(key)
+        _key_of(key)
         self._ready()
         return self._read(audit.with_key, key)
 

@@ -171,9 +171,12 @@ class Looks(Call):
         whole("limit", limit, 1, MAX_LIMIT)
         if after is not None and not isinstance(after, str):
             raise ConfigError(f"after must be the key of an item, got {after!r:.80}")
-        chosen = None if state is None else call.item_state(state)
         from msgworker.store import items
 
+        try:
+            chosen = None if state is None else items.ItemState(state)
+        except ValueError:
+            raise ConfigError(f'state must be "done" or "failed", got {state!r:.80}') from None
         return self._read(items.find, msg_id, state=chosen, limit=limit, after=after)
 
     def explain(self, msg_id: int) -> Explanation | None:

@@ -19,10 +19,10 @@ from msgworker.db import Trouble, trouble, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops import call
+from msgworker.ops.call import OnProgress, Repaired
 from msgworker.ops.operation import Writing
 from msgworker.ops.queries import MAX_PAGE
 from msgworker.ops.repairs import Repairs
-from msgworker.ops.results import OnProgress, Repaired
 from msgworker.producing import refuse_jobs
 from msgworker.queries import messages
 from msgworker.schedules import Schedule, next_times

@@ -16,9 +16,8 @@ from msgworker.config.values import renamed
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import DISCARDED, State, Status
 from msgworker.ops import call
-from msgworker.ops.call import Filters, Who
+from msgworker.ops.call import Filters, OnProgress, Repaired, Skip, Who, Why
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
-from msgworker.ops.results import OnProgress, Repaired, Skip, Why
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Counted, CountFirst, Selection
 from msgworker.store import audit, cancels, change, edits
 from msgworker.store.change import SeenRow

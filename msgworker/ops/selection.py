@@ -15,8 +15,7 @@ from msgworker.config import whole
 from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
 from msgworker.message import State, StateName, Status, word_of
 from msgworker.ops import call
-from msgworker.ops.call import ENDLESS, Clock, Who
-from msgworker.ops.results import OnProgress, Progress, Skip, Skips, Why
+from msgworker.ops.call import ENDLESS, Clock, OnProgress, Progress, Skip, Skips, Who, Why
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, change, jobs
 from msgworker.store.audit import Kind, Operation

@@ -19,10 +19,9 @@ from msgworker.db import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops import call
-from msgworker.ops.call import Clock, Who
+from msgworker.ops.call import Clock, OnProgress, Repaired, Skip, Skips, Who, Why
 from msgworker.ops.operation import Bulk, Step, Writing, check_all
 from msgworker.ops.records import forget_jobs
-from msgworker.ops.results import OnProgress, Repaired, Skip, Skips, Why
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
 from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover
 from msgworker.store.audit import AuditEntry, Kind
@@ -31,7 +30,7 @@ from msgworker.store.lease import Lease
 from msgworker.store.pauses import Pause
 from msgworker.store.purge import Archive, Old
 from msgworker.store.rows import MIN_ID
-from msgworker.table import HISTORY, Tables
+from msgworker.table import HISTORY, MAX_TOPIC, Tables
 
 MAX_AUDIT = 10_000
 OfTopic = Callable[[Connection, Tables, str], bool]
@@ -512,13 +511,16 @@ class Upkeep(Writing):
         self, kind: Kind, topic: Any, by: Who, dry_run: bool, wanted: OfTopic, act: OfTopic
     ) -> Repaired:
         """Change what is recorded of a topic, if it is as wanted."""
-        name = call.topic_to_pause(topic)
+        if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC:
+            raise ConfigError(
+                f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r:.80}"
+            )
         self._ready()
-        would = int(self._read(wanted, name))
+        would = int(self._read(wanted, topic))
         if dry_run or not would:
             return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
         try:
-            return self._at_once(kind, by, {"topic": name}, lambda conn, t: act(conn, t, name))
+            return self._at_once(kind, by, {"topic": topic}, lambda conn, t: act(conn, t, topic))
         except IntegrityError:  # another process pauses it at the same moment
             return Repaired(kind=kind)
 

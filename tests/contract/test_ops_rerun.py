@@ -13,8 +13,8 @@ from tenacity import wait_none
 from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
 from msgworker.ops import operation
 from msgworker.ops import repairs as rerunning
+from msgworker.ops.call import Progress, Why
 from msgworker.ops.operation import Bulk
-from msgworker.ops.results import Progress, Why
 from msgworker.store import bounded, tries
 from msgworker.store.tries import Failure, Kind, fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.ops.results import ADVICE, Why
+from msgworker.ops.call import ADVICE, Why
 from msgworker.web.pages.audit import HELP
 from msgworker.web.pages.messages import cell, csv_of
 from tests.support.browsing import Browser

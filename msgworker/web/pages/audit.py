@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from msgworker.ops.results import ADVICE, Repaired, Why
+from msgworker.ops.call import ADVICE, Repaired, Why
 from msgworker.store.audit import AuditEntry, Kind
 from msgworker.store.bounded import MOST
 from msgworker.web import shown

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from msgworker.config import as_instant
 from msgworker.errors import ConfigError, PayloadError
 from msgworker.message import State
-from msgworker.ops.results import OnProgress, Repaired
+from msgworker.ops.call import OnProgress, Repaired
 from msgworker.payload import decode_exactly, pretty
 from msgworker.queries.messages import MessageInfo
 from msgworker.web import forms, shown
