@@ -19,6 +19,7 @@ from msgworker.instance.liveness import requests
 from msgworker.queries.explain import Reason
 from msgworker.store import pauses
 from tests.support.ops import DONE, NEW
+from tests.support.rounds import by_hand
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 from tests.support.watching import Watch
@@ -302,3 +303,28 @@ def test_a_table_that_is_missing_is_named_with_what_it_is_for(sqlite):
     other = App(app.engine)
     with pytest.raises(SchemaError, match=r"msgworker_pause \(topics whose .*\) is missing. Run"):
         other.ops.pause("t")
+
+
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [
+        (["limit"], ["which topics are limited"]),
+        (["cancel"], ["which topics are limited", "which messages are to be cancelled"]),
+        (["limit", "cancel", "pause"], ["which topics are paused"]),
+    ],
+    ids=["limits", "cancels", "all"],
+)
+def test_an_instance_obeys_what_it_can_read_of_what_is_asked_for(
+    app: App, caplog: Any, gone: list[str], told: list[str]
+) -> None:
+    app.add_handler("x", lambda msg: None)
+    app.ops.pause("x")
+    with by_hand(app) as one:
+        with app.engine.begin() as conn:
+            for table in gone:
+                conn.exec_driver_sql(f"DROP TABLE msgworker_{table}")
+        for _ in range(3):
+            one.housekeeper.requests.read()
+        assert one.shared.controls.paused == {"x"}
+    seen = [line for line in caplog.messages if "cannot see" in line]
+    assert [line.partition(": ")[0] for line in seen] == [f"cannot see {text}" for text in told]

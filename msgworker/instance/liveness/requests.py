@@ -16,7 +16,7 @@ from msgworker.instance.state import Controls, Setup, Shared
 from msgworker.limit import Limit
 from msgworker.logs import Said
 from msgworker.store import cancels, change, limits, pauses
-from msgworker.store.cancels import Asked
+from msgworker.store.cancels import Asked, Seen
 from msgworker.store.claim import OF_A_ROW
 from msgworker.store.limits import Recorded
 from msgworker.store.pauses import HELD
@@ -136,6 +136,9 @@ class TopicLimits:
 # are cancels or limits; only then further ones read those.
 
 SHOWN = 20
+LIMITS = "cannot see which topics are limited: %s"
+CANCELS = "cannot see which messages are to be cancelled: %s"
+PAUSES = "cannot see which topics are paused: %s"
 CANNOT_END = "cannot end a request to cancel a message: %s"
 CANNOT_END_OF = "message {} cannot be cancelled: %s"
 
@@ -153,7 +156,6 @@ class OperatorRequests:
         self._log = shared.log
         self._topic_limits = TopicLimits(setup, shared, link)
         self._refused: set[str] = set()  # what the database does not let us do, logged once
-        self._limited = False
         self._jobs = frozenset[int]()  # those that are paused
         self.open = False
 
@@ -162,54 +164,39 @@ class OperatorRequests:
         self._topic_limits.check()
         jobs = self._paused_jobs()
         none_there = {PAUSE.name, CANCEL.name, LIMIT.name} <= self._setup.tables.missing
-        paused = None if none_there else self._look()
-        known = self._shared.controls.paused - {HELD}
-        self._pause(known if paused is None else paused, jobs)
-        if paused is None:  # work continues, as if the tables did not exist
+        seen = None if none_there else self._look()
+        self.open = seen is not None and seen.requests
+        self._pause(self._shared.controls.paused - {HELD} if seen is None else seen.paused, jobs)
+        if seen is None:  # work continues, as if the tables did not exist
             return
-        self._topic_limits.read(there=self._limited)
+        self._topic_limits.read(there=seen.limits)
         if self.open or self._shared.in_flight.cancels:
             self.cancel()
 
-    def _look(self) -> frozenset[str] | None:
-        """The paused topics; None if they cannot be read. Sets `open`, and whether there are
-        limits."""
-        tables = self._setup.tables
-        if "limits" not in self._refused:
+    def _look(self) -> Seen | None:
+        """What is asked for, as far as our rights allow; None = not even the pauses can be read.
+        What cannot be read is left out from then on, if the rest can be."""
+        tables, refused = self._setup.tables, dict[str, Exception]()
+        for most in (LIMITS, CANCELS, PAUSES):
+            if most in self._refused and most != PAUSES:
+                continue
             try:
-                return self._seen(limited=True)
+                with self._link.transaction() as conn:
+                    if most == PAUSES:
+                        seen = Seen(pauses.topics(conn, tables))
+                    else:
+                        seen = cancels.look(conn, tables, limited=most == LIMITS)
             except Exception as error:
-                if trouble(error) is not Trouble.REFUSED or self._topic_limits.wanted:
+                needed = most == LIMITS and self._topic_limits.wanted
+                if trouble(error) is not Trouble.REFUSED or needed:
                     raise
-                refused = error
-        if "cancels" not in self._refused:
-            try:
-                paused = self._seen(limited=False)
-                if "limits" not in self._refused:
-                    text = "cannot see which topics are limited: %s"
-                    self._log_refused("limits", text, refused)
-                return paused
-            except Exception as error:
-                if trouble(error) is not Trouble.REFUSED:
-                    raise
-                self.open = False
-                text = "cannot see which messages are to be cancelled: %s"
-                if CANCEL.is_there(tables):
-                    self._log_refused("cancels", text, error)
-        try:
-            with self._link.transaction() as conn:
-                return pauses.topics(conn, tables)
-        except Exception as error:
-            if trouble(error) is not Trouble.REFUSED:
-                raise
-            self._log_refused("pauses", "cannot see which topics are paused: %s", error)
-            return None
-
-    def _seen(self, *, limited: bool) -> frozenset[str]:
-        with self._link.transaction() as conn:
-            seen = cancels.look(conn, self._setup.tables, limited=limited)
-        self.open, self._limited = seen.requests, seen.limits
-        return seen.paused
+                refused[most] = error
+                continue
+            for text, why in refused.items():
+                self._log_refused(text, text, why)
+            return seen
+        self._log_refused(PAUSES, PAUSES, refused[PAUSES])
+        return None
 
     def _log_refused(self, what: str, text: str, error: Exception) -> None:
         if what not in self._refused:

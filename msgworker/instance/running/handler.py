@@ -251,10 +251,13 @@ def _of_a_handler() -> Iterator[None]:
     """A bad option is a HandlerError."""
     try:
         yield
+    except HandlerError:
+        raise
     except ConfigError as error:
         raise HandlerError(str(error)) from None
 
 
+@_of_a_handler()
 def make_handler(
     topic: str | None,
     fn: Any,
@@ -274,8 +277,7 @@ def make_handler(
     if not callable(fn):
         raise HandlerError(f"a handler must be callable, got {name}")
     if new.timeout is not None:
-        with _of_a_handler():
-            number(f"timeout of handler {name}", new.timeout, 0.001, 86_400 * 30)
+        number(f"timeout of handler {name}", new.timeout, 0.001, 86_400 * 30)
     if new.timeout_action not in typing.get_args(TimeoutAction):
         raise HandlerError(
             f'timeout_action of handler {name} must be "report" or "restart", '
@@ -288,8 +290,7 @@ def make_handler(
             f"wait of handler {name} must be a tenacity wait strategy, got {new.wait!r}"
         )
     if max_tries is not None:
-        with _of_a_handler():
-            whole(f"max_tries of handler {name}", max_tries, 1, MAX_TRIES)
+        whole(f"max_tries of handler {name}", max_tries, 1, MAX_TRIES)
     if not isinstance(new.transactional, bool):
         raise HandlerError(
             f"transactional of handler {name} must be True or False, got {new.transactional!r:.80}"
@@ -302,8 +303,7 @@ def make_handler(
             f"handler {name}: {'batch' if batch else 'group'}=... has no effect with max_tries=1, "
             "since only messages that can be tried again share one; leave one of them out"
         )
-    with _of_a_handler():
-        limit = limit_of(f"handler {name}", max_running, rate, burst)
+    limit = limit_of(f"handler {name}", max_running, rate, burst)
     if limit is not None and topic is None:
         raise HandlerError(
             f"handler {name}: max_running=... and rate=... are limits of a topic; name it: "
@@ -361,11 +361,10 @@ def _check_follow_up(name: str, option: str, value: object, topic: str | None) -
 
 
 def _check_batch(name: str, new: Handler) -> None:
-    with _of_a_handler():
-        for option, value in (("batch", new.batch), ("group", new.group)):
-            if value is not None:
-                whole(f"{option} of handler {name}", value, 2, MOST_IN_A_BATCH)
-        number(f"batch_seconds of handler {name}", new.batch_seconds, 0.001, 3600)
+    for option, value in (("batch", new.batch), ("group", new.group)):
+        if value is not None:
+            whole(f"{option} of handler {name}", value, 2, MOST_IN_A_BATCH)
+    number(f"batch_seconds of handler {name}", new.batch_seconds, 0.001, 3600)
     if new.most == 1 and new.batch_seconds != DEFAULT_BATCH_SECONDS:
         raise HandlerError(
             f"handler {name}: batch_seconds=... is for batch=... and group=...; leave it out, or "
