@@ -29,7 +29,7 @@ from msgworker.payload import clean, without_url_secrets
 from msgworker.queries.messages import MessageInfo
 from msgworker.schedules import Schedule
 from msgworker.store import purge
-from msgworker.store.audit import Edited
+from msgworker.store.audit import Edited, Who
 from msgworker.store.bounded import LEAST, MOST, Filter
 from msgworker.table import MAX_ACTOR, MAX_REASON, MessageTable, Tables
 from msgworker.tracing import UNTRACED, NoTracer
@@ -179,24 +179,6 @@ class Call:
 MAX_RATE = 1_000_000
 KEPT_IDS = 10_000
 """The most ids that the audit stores; of a longer list it keeps the first and the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Who:
-    """The actor, the reason, from where it was asked, the key of the request, and what was asked
-    with it."""
-
-    actor: str
-    reason: str | None
-    source: str | None = None
-    key: str | None = None
-    request: str | None = None
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """As the audit records them."""
-        names = ("actor", "reason", "source", "key", "request")
-        return {name: getattr(self, name) for name in names}
 
 
 def who(

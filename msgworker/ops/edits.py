@@ -19,14 +19,14 @@ from msgworker.config import whole
 from msgworker.db import kind_of, read_instant, whole_number
 from msgworker.errors import ConfigError
 from msgworker.message import ACKNOWLEDGED, State, Status
-from msgworker.ops.call import Repaired, Skip, Who, Why
+from msgworker.ops.call import Repaired, Skip, Why
 from msgworker.ops.operation import Step
 from msgworker.ops.repairs import Repairs, WriteOptions, read_options, recorded
 from msgworker.ops.selection import Act
 from msgworker.payload import pretty, shown
 from msgworker.queries import messages
 from msgworker.store import audit, change, edits, send
-from msgworker.store.audit import Edited
+from msgworker.store.audit import Edited, Who
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.edits import Held
 from msgworker.table import Tables

@@ -40,13 +40,13 @@ from msgworker.db import (
 )
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call
-from msgworker.ops.call import Call, OnProgress, Progress, Repaired, Sent, Skip, Skips, Who, Why
+from msgworker.ops.call import Call, OnProgress, Progress, Repaired, Sent, Skip, Skips, Why
 from msgworker.ops.selection import SAMPLE, Counted
 from msgworker.producing import AllSendOptions
 from msgworker.queries import messages
 from msgworker.schema import rule
 from msgworker.store import audit
-from msgworker.store.audit import Kind, Operation
+from msgworker.store.audit import Kind, Operation, Who
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.rows import RowKept
 from msgworker.table import CANCEL, HISTORY, JOB_TABLE, LIMIT, OWN, OwnTable, Tables
@@ -175,8 +175,7 @@ class Bulk:
         """Record it, if it is not recorded."""
         if self._op is None:
             with writing(self.engine) as conn:
-                asked = {"kind": self._kind, **self._by.fields, "asked": self._asked}
-                op_id = audit.begin(conn, self._tables, **asked)
+                op_id = audit.begin(conn, self._tables, self._kind, self._by, self._asked)
                 self._op = audit.read(conn, self._tables, op_id)
             assert self._op is not None
         return self._op
@@ -434,7 +433,7 @@ class Writing(Call):
         by = self._who(actor, reason)
         self._ready()
         t, asked = self._tables, {"ids": [msg_id], "topic": topic}
-        return audit.begin(conn, t, kind="send", **by.fields, asked=asked, done_to=msg_id)
+        return audit.begin(conn, t, "send", by, asked, done_to=msg_id)
 
     def _at_once(
         self, kind: Kind, by: Who, asked: dict[str, Any], act: Callable[[Connection, Tables], bool]
@@ -442,7 +441,7 @@ class Writing(Call):
         """An operation of one step: recorded and done in one transaction."""
         t = self._tables
         with writing(self._engine) as conn:
-            op_id = audit.begin(conn, t, kind=kind, **by.fields, asked=asked)
+            op_id = audit.begin(conn, t, kind, by, asked)
             did = int(act(conn, t))
             audit.end(conn, t, op_id, changed=did)
         return Repaired(kind=kind, op_id=op_id, matched=did, changed=did)

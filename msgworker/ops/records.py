@@ -18,7 +18,6 @@ from msgworker.config import nearest, whole
 from msgworker.db import Trouble, trouble, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
-from msgworker.ops import call
 from msgworker.ops.call import OnProgress, Repaired
 from msgworker.ops.operation import Writing
 from msgworker.ops.queries import MAX_PAGE
@@ -29,6 +28,7 @@ from msgworker.schedules import Schedule, next_times
 from msgworker.store import audit, pauses
 from msgworker.store import jobs as jobs_store
 from msgworker.store import schedules as schedules_store
+from msgworker.store.audit import Who
 from msgworker.store.bounded import MOST, Found
 from msgworker.store.pauses import PausedJob
 from msgworker.store.schedules import Stored
@@ -111,13 +111,13 @@ class Locking(Writing):
         finally:
             own.close()
 
-    def _noted(self, by: call.Who, asked: dict[str, object]) -> int | None:
+    def _noted(self, by: Who, asked: dict[str, object]) -> int | None:
         """Record it first, so that an interrupted release is in the audit too."""
         t = self._tables
         if t.missing & {"msgworker_operation", "msgworker_audit"}:
             return None
         with writing(self._engine) as conn:
-            return audit.begin(conn, t, kind=KIND, **by.fields, asked=asked)
+            return audit.begin(conn, t, KIND, by, asked)
 
 
 # --- List schedules, pause, resume and delete them, and send the message of one now.
@@ -293,7 +293,7 @@ class Scheduling(Writing):
         self,
         kind: audit.Kind,
         name: Any,
-        by: call.Who,
+        by: Who,
         dry_run: bool,
         act: OnSchedule,
         wanted: Callable[[Stored], bool],
@@ -542,7 +542,7 @@ class Jobs(Repairs):
         self,
         kind: audit.Kind,
         job_id: int,
-        by: call.Who,
+        by: Who,
         dry_run: bool,
         act: Callable[[Connection, Tables, int], bool],
         wanted: Callable[[JobInfo], bool],

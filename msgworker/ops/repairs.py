@@ -16,10 +16,11 @@ from msgworker.config.values import renamed
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import DISCARDED, State, Status
 from msgworker.ops import call
-from msgworker.ops.call import Filters, OnProgress, Repaired, Skip, Who, Why
+from msgworker.ops.call import Filters, OnProgress, Repaired, Skip, Why
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
-from msgworker.ops.selection import WHY, Act, Choice, Chunk, Counted, CountFirst, Selection
+from msgworker.ops.selection import WHY, Act, Choice, Chunk, Counted, Manner, Selection
 from msgworker.store import audit, cancels, change, edits
+from msgworker.store.audit import Who
 from msgworker.store.change import SeenRow
 from msgworker.table import AUDIT, CANCEL, OPERATION, Tables
 
@@ -141,20 +142,6 @@ class WriteOptions(Filters, total=False):
     progress: OnProgress | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
-    """How a write is done; see `Repairs.rerun`."""
-
-    reason: str | None
-    dry_run: bool = False
-    count_limit: int | None = None
-    expected_count: int | None = None
-    actor: str | None = None
-    rate: float | None = None
-    operation: int | None = None
-    progress: OnProgress | None = None
-
-
 class Repairs(Writing):
     """Writes to the table.
 
@@ -267,16 +254,15 @@ class Repairs(Writing):
             ids=asked.ids,
             wanted=asked.filter(act),
         )
-        count = CountFirst(how.dry_run, how.count_limit, how.expected_count)
         rate = call.rate_of(how.rate)
-        if count.before(op):
+        if how.counts_first:
             timed = replace(choice, clock=self._clock)
             if asked.with_successors:
                 would = _would_with_successors(timed, also_done=asked.also_done)
-                count.check(kind, would.changed)
+                how.check(kind, would.changed)
             else:
-                would = Counted.of(timed, count, None if how.dry_run else how.progress)
-                count.check(kind, would.changed, complete=would.complete)
+                would = Counted.of(timed, how)
+                how.check(kind, would.changed, complete=would.complete)
             if how.dry_run:
                 return self._told(kind, would)
         self._ready()

@@ -15,10 +15,10 @@ from msgworker.config import whole
 from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
 from msgworker.message import State, StateName, Status, word_of
 from msgworker.ops import call
-from msgworker.ops.call import ENDLESS, Clock, OnProgress, Progress, Skip, Skips, Who, Why
+from msgworker.ops.call import ENDLESS, Clock, OnProgress, Progress, Skip, Skips, Why
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, change, jobs
-from msgworker.store.audit import Kind, Operation
+from msgworker.store.audit import Kind, Operation, Who
 from msgworker.store.bounded import MOST, SCAN, Filter
 from msgworker.store.change import Behind, SeenRow
 from msgworker.table import Tables
@@ -362,40 +362,41 @@ MOST_FACTOR = 8.0
 """A part has at most so many times the messages of the one before."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountFirst:
-    """What is counted before a write, or in its place. Raises ConfigError.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a write is done; see `Repairs.rerun`. Raises ConfigError."""
 
-    limit: a dry run stops at so many messages. expected: the number that has to come out.
-    """
-
-    dry_run: bool
-    limit: int | None = None
-    expected: int | None = None
+    reason: str | None
+    dry_run: bool = False
+    count_limit: int | None = None
+    expected_count: int | None = None
+    actor: str | None = None
+    rate: float | None = None
+    operation: int | None = None
+    progress: OnProgress | None = None
 
     def __post_init__(self) -> None:
-        if self.limit is not None:
-            whole("count_limit", self.limit, 1, MOST)
-        if self.expected is not None:
-            whole("expected_count", self.expected, 0, MOST)
+        for name, least in (("count_limit", 1), ("expected_count", 0)):
+            if (value := getattr(self, name)) is not None:
+                whole(name, value, least, MOST)
 
-    def before(self, op: Operation | None) -> bool:
-        """Whether to count; not when an operation is continued."""
-        return self.dry_run or (self.expected is not None and op is None)
+    @property
+    def counts_first(self) -> bool:
+        """Whether to count before; not when an operation is continued."""
+        return self.dry_run or (self.expected_count is not None and self.operation is None)
 
     def is_enough(self, counted: Counted) -> bool:
         """Whether to stop here: at the limit of a dry run, or if it are more than expected."""
         if self.dry_run:
-            return self.limit is not None and counted.matched >= self.limit
-        return self.expected is not None and counted.changed > self.expected
+            return self.count_limit is not None and counted.matched >= self.count_limit
+        return self.expected_count is not None and counted.changed > self.expected_count
 
     def check(self, kind: str, found: int, *, complete: bool = True) -> None:
         """Raise SelectionChanged if another number of messages would be changed; of a count that is
         not complete, if it is too high already."""
-        if self.expected is None or found == self.expected:
-            return
-        if complete or found > self.expected:
-            raise SelectionChanged(kind, self.expected, found)
+        expected = self.expected_count
+        if expected is not None and (found > expected or (complete and found < expected)):
+            raise SelectionChanged(kind, expected, found)
 
 
 class CountPace:
@@ -441,7 +442,7 @@ class Counted:
         return self.matched - self.skips.count
 
     @classmethod
-    def of(cls, choice: Choice, count: CountFirst, progress: OnProgress | None = None) -> Counted:
+    def of(cls, choice: Choice, how: Manner) -> Counted:
         """Count the messages of the choice, as long as its time lasts.
 
         A dry run that is out of time returns what it has counted; else TookTooLong is raised.
@@ -450,24 +451,27 @@ class Counted:
         after: int | None = None
         try:
             while True:
-                left = None if not count.dry_run or count.limit is None else count.limit
-                size = pace.size if left is None else max(1, min(pace.size, left - found.matched))
+                size = pace.size
+                if how.dry_run and how.count_limit is not None:
+                    size = max(1, min(size, how.count_limit - found.matched))
                 chunk = choice.chunk(after, size)
                 after = chunk.next_after
                 if chunk.ids:
                     found._add(choice, chunk)
-                    if progress is not None:
-                        progress(Progress(None, found.matched, 0, found.matched - found.changed))
+                    if how.progress is not None and not how.dry_run:
+                        how.progress(
+                            Progress(None, found.matched, 0, found.matched - found.changed)
+                        )
                 if after is None:
                     break
-                if count.is_enough(found):
+                if how.is_enough(found):
                     found.complete = choice.ends_at(after)
                     break
-                if count.dry_run and not pace.goes_on():
+                if how.dry_run and not pace.goes_on():
                     found.complete = False
                     break
         except TookTooLong:
-            if not count.dry_run or choice.clock.seconds is None:
+            if not how.dry_run or choice.clock.seconds is None:
                 raise
             found.complete = False
         return found

@@ -19,12 +19,12 @@ from msgworker.db import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops import call
-from msgworker.ops.call import Clock, OnProgress, Repaired, Skip, Skips, Who, Why
+from msgworker.ops.call import Clock, OnProgress, Repaired, Skip, Skips, Why
 from msgworker.ops.operation import Bulk, Step, Writing, check_all
 from msgworker.ops.records import forget_jobs
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
 from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover
-from msgworker.store.audit import AuditEntry, Kind
+from msgworker.store.audit import AuditEntry, Kind, Who
 from msgworker.store.bounded import LEAST, MOST, Found
 from msgworker.store.lease import Lease
 from msgworker.store.pauses import Pause

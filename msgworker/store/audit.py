@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
@@ -105,43 +105,49 @@ class Operation:
 # ---------------------------------------------------------------- an operation
 
 
+class Who(NamedTuple):
+    """Who asks for an operation, why and from where. key: of the request, which no other operation
+    on this table has. request: what was asked with it."""
+
+    actor: str
+    reason: str | None
+    source: str | None = None
+    key: str | None = None
+    request: str | None = None
+
+
 def begin(
     conn: Connection,
     t: Tables,
-    *,
     kind: Kind,
-    actor: str,
-    reason: str | None,
+    by: Who,
     asked: dict[str, Any],
-    source: str | None = None,
-    key: str | None = None,
-    request: str | None = None,
+    *,
     done_to: int | None = None,
 ) -> int:
     """Record the start of an operation; return its op_id. In the caller's transaction.
 
-    key: of its request, which no other operation on this table has: raises KeyUsed. Where another
-    transaction is about to record it, this one waits for its end. request: what was asked with it.
-    done_to: the message that it has changed, where that is all: it is recorded as over.
+    done_to: the message that it has changed, where that is all: it is recorded as over. Raises
+    KeyUsed; where another transaction is about to record the key, this one waits for its end.
     """
-    more = {SOURCE: source, REQUEST: request}
+    more = {SOURCE: by.source, REQUEST: by.request}
     asked = asked | {name: value for name, value in more.items() if value is not None}
     values: dict[str, Any] = {
         "table_name": t.label,
         "kind": kind,
-        "actor": actor,
-        "reason": reason,
+        "actor": by.actor,
+        "reason": by.reason,
         "op_filter": json.dumps(asked, ensure_ascii=False, default=str),
     }
     if done_to is not None:
         values |= {"steps": 1, "last_id": done_to, "matched": 1, "changed": 1, "finished_at": now()}
-    if key is not None:
-        values["request_key"] = _key(t, key)
+    if by.key is not None:
+        values["request_key"] = _key(t, by.key)
     insert = sa.insert(OPERATION.of(t)).values(started_at=now(), **values)
     try:
         made = conn.execute(insert).inserted_primary_key
     except IntegrityError as error:
-        if key is None:
+        if by.key is None:
             raise
         raise KeyUsed("another request with this key is recorded; a key is for one") from error
     assert made is not None

@@ -17,11 +17,11 @@ from msgworker.app import setup_of
 from msgworker.db import DATABASES
 from msgworker.errors import RuleChanged
 from msgworker.instance.instance import Instance
-from msgworker.ops.call import Who
 from msgworker.ops.operation import Bulk, Step
 from msgworker.schema import rule
 from msgworker.schema.rule import Answer, Rule
 from msgworker.store import lease
+from msgworker.store.audit import Who
 from tests.support.leases import leases
 from tests.support.rounds import beat, close, declared_dead, doubted, fetch, register
 from tests.support.rows import Table, send

@@ -477,7 +477,7 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield cancels.drop_seen, {"seen": request}
     yield change.end_request, {"asked": Asked(request, State.FAILED, None, False, False)}
     yield audit.running_before, {"op_id": 1}
-    begun = {"kind": "rerun", "actor": "me", "reason": "why", "asked": {"ids": [1]}}
+    begun = {"kind": "rerun", "by": audit.Who("me", "why"), "asked": {"ids": [1]}}
     yield audit.begin, begun
     yield audit.read, {"op_id": 1}
     operation = audit.Operation(1, "rerun", "me", None, {}, now)
