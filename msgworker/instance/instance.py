@@ -35,8 +35,9 @@ from msgworker.instance.role import Role
 from msgworker.instance.running.batch import BatchCaller
 from msgworker.instance.running.call import Caller
 from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.running.on_loop import runs_here
 from msgworker.instance.running.outcome import Result
-from msgworker.instance.running.pool import HandlerThreads, LaneQueue, runs_here
+from msgworker.instance.running.pool import HandlerThreads, LaneQueue
 from msgworker.instance.settling import writer
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import InstanceView, Setup, Shared
@@ -117,9 +118,10 @@ class Instance:
         self.handlers = HandlerThreads(
             *(setup, shared, self.lanes),
             count=threads,
-            handle=self.caller.handle,
+            caller=self.caller,
             handle_batch=self.batches.handle_beside,
-            settle=self.settler.add,
+            queue=self.settler.queue,
+            settle=partial(self.settler.flush, takes_one=True),
         )
         runs = RunLength(*(settings.run_limit, settings.lanes_limit), lambda: setup.registry.most)
         self.limit_poller = LimitPoller(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -318,6 +320,66 @@ def test_a_handler_whose_task_others_cancel_fails_its_try(app, table):
 
     asyncio.run(main())
     assert "cancelled by other code" in table.one("last_error")
+
+
+def test_each_of_many_async_handlers_has_its_own_context_outcome_and_end(app, table):
+    """They follow each other in the loop, without a thread for each."""
+    seen = ContextVar("seen", default="nothing")
+    found: list[Any] = []
+
+    @app.handler("t", timeout=PATIENCE_SECONDS, max_tries=1)
+    async def handle(msg: Message, ctx: Context) -> Any:
+        found.append((seen.get(), threading.current_thread().name))
+        seen.set("something")
+        number = msg.payload
+        if number % 5 == 1:
+            await asyncio.sleep(0)
+        if number % 5 == 2:
+            raise ValueError(f"number {number}")
+        if number % 5 == 3:
+            ctx.send("next", number)
+        if number % 5 == 4:
+            sys.exit(3)
+        return Reject("no") if number % 25 == 0 else None
+
+    app.add_handler("next", lambda msg: found.append(msg.payload))
+    app.add_handler("plain", lambda msg: found.append(msg.payload))
+    for number in range(100):
+        send(app, number, payload=number)
+        if number % 10 == 0:
+            send(app, f"plain {number}", topic="plain", payload=-number)
+    app.drain(threads=4)
+
+    assert [one for one in found if isinstance(one, tuple)] == [
+        ("nothing", "msgworker-async")
+    ] * 100
+    assert sorted(one for one in found if isinstance(one, int)) == sorted(
+        [-number for number in range(0, 100, 10)] + [n for n in range(100) if n % 5 == 3]
+    )
+    rows = table.rows("topic", "payload", "status", "last_error")
+    ends = {payload: end for topic, payload, *end in rows if topic == "t"}
+    for number in range(100):
+        status, error = ends[str(number)]
+        failed = number % 5 in (2, 4) or number % 25 == 0
+        assert status == (-1 if failed else 2), number
+        if number % 5 == 2:
+            assert f"number {number}" in error
+
+
+def test_tasks_that_other_code_cancels_before_they_begin_do_not_hang(app, table):
+    """One handler cancels all that its loop has, and so the ones that have not begun yet."""
+
+    @app.handler("t", max_tries=1)
+    async def handle(msg: Message) -> None:
+        await asyncio.sleep(0.01)
+        if msg.msg_id % 7 == 0:
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+    send(app, *range(200))
+    app.drain(threads=8)
+    assert set(table.statuses) <= {2, -1}
+    assert table.statuses.count(2) >= 29
 
 
 def test_a_loop_that_is_closed_stops_the_worker_and_counts_no_try(app, table):

@@ -115,7 +115,7 @@ def refuse(thread):
 
 worker = app.worker(threads=1)
 handle = threading.Event()
-from msgworker.instance.running.pool import AsyncCalls
+from msgworker.instance.running.on_loop import AsyncCalls
 get = AsyncCalls._get
 
 def late_get(self):

@@ -175,6 +175,11 @@ class FanOuts:
         fan-out has begun, all but those of the instance, and in copies of the handler's context."""
         return self._lock is not None and not self._shared.stop.within
 
+    @property
+    def begun(self) -> bool:
+        """Whether there was a fan-out."""
+        return self._lock is not None
+
     def close(self) -> None:
         """The handler has ended: end a fan-out that it left in another thread."""
         self._closed = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -35,8 +36,13 @@ from msgworker.instance.observers import facts
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
+from msgworker.instance.running.on_loop import (
+    CANCELLED_BY_OTHERS,
+    AsyncCalls,
+    drop,
+    say_which_loop,
+)
 from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_of
-from msgworker.instance.running.pool import AsyncCalls
 from msgworker.instance.running.transactions import AsyncContext, LoopTransactions, Transacting
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Setup, Shared
@@ -105,6 +111,54 @@ class NotRead(Exception):
     """The payload could not be read now: the message is released."""
 
 
+class OnLoop:
+    """An async handler that runs in its event loop. ident: of its handler thread, which does not
+    wait for it alone. call: the coroutine to await; inner: what that awaits. found, error: what
+    `call` has returned or raised. given: what the handler gets besides its message."""
+
+    __slots__ = (
+        *("call", "error", "found", "given", "handler", "ident", "inner", "lane", "running"),
+    )
+
+    def __init__(self, lane: Lane, handler: Handler, running: Execution, ident: int) -> None:
+        self.lane = lane
+        self.handler = handler
+        self.running = running
+        self.ident = ident
+        self.given: tuple[Context, FanOuts] | None = None
+        self.call: Any = None
+        self.inner: Any = None
+        self.found: Any = CANCELLED_BY_OTHERS
+        self.error: BaseException | None = None
+
+    async def run(self) -> None:
+        """Await the handler."""
+        try:
+            self.found = await self.call
+        except BaseException as error:
+            self.error = error
+
+    @property
+    def may_block(self) -> bool:
+        """Whether to judge how it has ended may take long: it was cancelled by other code, or has
+        left a fan-out in a thread."""
+        if self.given is not None and self.given[1].begun:
+            return True
+        return self.error is None and self.found is CANCELLED_BY_OTHERS
+
+    def close(self, error: BaseException | None) -> None:
+        """It will not go on. error: why, unless it has ended."""
+        drop(self.call, self.inner)
+        self.error = self.error or error
+
+
+def _leave(given: tuple[Context, FanOuts] | None) -> None:
+    """A plain handler has ended: from now on it sends nothing, and runs no items."""
+    if given is not None:
+        given[0]._sent()
+        given[1].close()
+
+
 class Caller:
     """Calls handlers for the threads of one instance."""
 
@@ -134,58 +188,133 @@ class Caller:
     def handle(self, lane: Lane, loaded: Row | None = None) -> None:
         """Run the current message of a lane; leaves the outcome in `lane.result`. loaded: its row
         with the payload, where that was not read ahead."""
-        setup, row = self._setup, lane.row if loaded is None else loaded
+        row = lane.row if loaded is None else loaded
         if row.flaw is not None and loaded is None:
             self._handle_flawed(lane)
             return
-        topic = DEFAULT_TOPIC if row.topic is None else row.topic
-        handler = setup.registry.get(topic)
-        if handler is None:  # unregistered meanwhile: release it
-            lane.result = Result(Outcome.RELEASED)
+        ident = threading.get_ident()
+        if (begun := self._begun(lane, row, ident)) is None:
             return
-        now = time.monotonic()
-        until = None if handler.timeout is None else now + handler.timeout
-        fatal = handler.timeout_action == "restart"
-        claimed = lane.row  # requests to cancel name this very object
-        running = Execution(claimed, lane.owner, now, until, fatal, lane.part)
-        in_flight = self._in_flight
-        ident, by_thread = threading.get_ident(), in_flight.running
-        by_thread[ident] = running
-        # Checked after the handler is in `running`: the fetcher's thread claims no object that is
-        # in it. If our id was lost before that, the message may be claimed again, even by us.
-        if not self._identity.is_ours(lane.owner):
-            by_thread.pop(ident, None)
-            lane.result = Result(Outcome.RELEASED)
-            return
-        # Also after it is in `running`: the housekeeper's thread writes `cancels` first and then
-        # cancels what is in `running`, so that one of the two threads sees the other.
-        if in_flight.cancels and (request := in_flight.cancelled(claimed)) is not None:
-            by_thread.pop(ident, None)
-            lane.result = cancelled(request)
-            return
-        if setup.events.wants(Started):
-            setup.events.emit(Started(lane.owner, row))
+        topic, handler, running = begun
         try:
             msg = self.message_of(row, topic, handler)
             if handler.transactional:
                 result = self._transactional(lane, msg, handler, running)
             else:
                 result = self._plain(lane, msg, handler, running)
-        except NotDone as ended:
-            result = ended.result
+        except NotDone as undone:
+            result = undone.result
         except BaseException as error:  # the thread survives any exception
             result = self.outcomes.raised(error, handler, row, stopped=running.stopped)
         finally:
-            by_thread.pop(ident, None)
+            self._in_flight.running.pop(ident, None)
+        self._ended(lane, row, handler, running, result)
+
+    def _begun(self, lane: Lane, row: Row, ident: int) -> tuple[str, Handler, Execution] | None:
+        """The handler of a message, which runs from now on; None = it may not, the lane has its
+        result. ident: of the handler thread."""
+        setup = self._setup
+        topic = DEFAULT_TOPIC if row.topic is None else row.topic
+        handler = setup.registry.get(topic)
+        if handler is None:  # unregistered meanwhile: release it
+            lane.result = Result(Outcome.RELEASED)
+            return None
+        now = time.monotonic()
+        until = None if handler.timeout is None else now + handler.timeout
+        fatal = handler.timeout_action == "restart"
+        claimed = lane.row  # requests to cancel name this very object
+        running = Execution(claimed, lane.owner, now, until, fatal, lane.part)
+        in_flight = self._in_flight
+        in_flight.running[ident] = running
+        # Checked after the handler is in `running`: the fetcher's thread claims no object that is
+        # in it. If our id was lost before that, the message may be claimed again, even by us.
+        if not self._identity.is_ours(lane.owner):
+            in_flight.running.pop(ident, None)
+            lane.result = Result(Outcome.RELEASED)
+            return None
+        # Also after it is in `running`: the housekeeper's thread writes `cancels` first and then
+        # cancels what is in `running`, so that one of the two threads sees the other.
+        if in_flight.cancels and (request := in_flight.cancelled(claimed)) is not None:
+            in_flight.running.pop(ident, None)
+            lane.result = cancelled(request)
+            return None
+        if setup.events.wants(Started):
+            setup.events.emit(Started(lane.owner, row))
+        return topic, handler, running
+
+    def _ended(
+        self, lane: Lane, row: Row, handler: Handler, running: Execution, result: Result
+    ) -> None:
+        """The handler has ended: leave the outcome in the lane."""
+        in_flight = self._in_flight
         if lane.continues is not None:
             result = DONE
-        elif in_flight.cancels and (request := in_flight.cancelled(claimed)) is not None:
+        elif in_flight.cancels and (request := in_flight.cancelled(lane.row)) is not None:
             result = cancelled(request)
-        elif until is not None or result is not DONE:
+        elif running.until is not None or result is not DONE:
             since, until = running.since, running.until
             result = self.outcomes.late(result, handler, row, since=since, until=until)
             result = self.outcomes.written(result, handler, row)
         lane.result = result
+
+    # ------------------------------------------------------------ in the event loop
+
+    def suits_loop(self, lane: Lane) -> bool:
+        """Whether its handler can be begun and judged in the event loop, where nothing may block:
+        an async one with no transaction or batch, of a message that is read. Listeners may
+        block."""
+        row = lane.row
+        if row.flaw is not None or lane.result is not None or self._setup.events.wants(Started):
+            return False
+        handler = self._setup.registry.get(DEFAULT_TOPIC if row.topic is None else row.topic)
+        return handler is not None and handler.suits_loop
+
+    def begin_on_loop(self, lane: Lane, ident: int) -> OnLoop | None:
+        """Begin the handler of a lane in its event loop; None = the lane has its result. ident: of
+        the handler thread."""
+        if (begun := self._begun(lane, lane.row, ident)) is None:
+            return None
+        topic, handler, running = begun
+        one = OnLoop(lane, handler, running, ident)
+        try:
+            msg = self.message_of(lane.row, topic, handler)
+            arguments: tuple[Any, ...] = (msg,)
+            if handler.takes_context:
+                one.given = self._given(lane, msg, running)
+                arguments = (msg, one.given[0])
+            one.inner = handler.fn(*arguments)
+            one.call = self._loop.limited(one.inner, handler.timeout, running)
+        except BaseException as error:
+            one.error = error
+            self.end_on_loop(one)
+            return None
+        return one
+
+    def end_on_loop(self, one: OnLoop) -> None:
+        """Leave the outcome of a handler in its lane."""
+        lane, handler, running, error = one.lane, one.handler, one.running, one.error
+        try:
+            if error is None:
+                found = self._loop.value_of(one.found, running)
+                result = self._returned(found, handler, lane, one.given)
+        except BaseException as raised:
+            error = raised
+        finally:
+            _leave(one.given)
+            self._in_flight.running.pop(one.ident, None)
+        if error is not None:
+            if issubclass(type(error), RuntimeError):
+                say_which_loop(error)
+            result = self.outcomes.raised(error, handler, lane.row, stopped=running.stopped)
+        one.error = None  # whose frames hold `one`
+        self._ended(lane, lane.row, handler, running, result)
+
+    @property
+    def while_there(self) -> Callable[[Callable[[], object], Future[Any]], Any]:
+        """See AsyncCalls."""
+        return self._loop.while_there
+
+    # ------------------------------------------------------------ messages
 
     def _handle_flawed(self, lane: Lane) -> None:
         """A row that cannot be handled, or whose payload is still to be read."""
@@ -280,23 +409,33 @@ class Caller:
             end_if_forked(self._pid)
 
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Execution) -> Result:
-        attempt = lane.row.tries + 1
         if not handler.takes_context:
-            value = self.call(handler, running, msg)
-            return DONE if value is None else self.outcomes.returned(value, handler, attempt)
-        fans = FanOuts(self._setup, self._shared, running, self.outcomes.secrets)
+            return self._returned(self.call(handler, running, msg), handler, lane, None)
+        given = self._given(lane, msg, running)
         try:
-            context = Context(msg, lane.owner, attempt, running, fans=fans, setup=self._setup)
-            try:
-                value = self.call(handler, running, msg, context)
-            finally:
-                sent = context._sent()
-            result = self.outcomes.returned(value, handler, attempt)
-            if sent and result is DONE:
-                return Result(Outcome.DONE, sends=tuple(message for _, message in sent))
-            return result
+            value = self.call(handler, running, msg, given[0])
+            return self._returned(value, handler, lane, given)
         finally:
-            fans.close()
+            _leave(given)
+
+    def _given(self, lane: Lane, msg: Message[Any], running: Execution) -> tuple[Context, FanOuts]:
+        """What a plain handler gets besides its message."""
+        fans = FanOuts(self._setup, self._shared, running, self.outcomes.secrets)
+        attempt = lane.row.tries + 1
+        return Context(msg, lane.owner, attempt, running, fans=fans, setup=self._setup), fans
+
+    def _returned(
+        self, value: Any, handler: Handler, lane: Lane, given: tuple[Context, FanOuts] | None
+    ) -> Result:
+        """The outcome of a plain handler that has returned, with what it has sent."""
+        sent = None if given is None else given[0]._sent()
+        if value is not None:
+            result = self.outcomes.returned(value, handler, lane.row.tries + 1)
+            if result is not DONE:
+                return result
+        if sent:
+            return Result(Outcome.DONE, sends=tuple(message for _, message in sent))
+        return DONE
 
     # ------------------------------------------------------------ transactional
 

@@ -245,6 +245,12 @@ class Handler:
         """How many messages may share a call or a transaction; 1 without batch and group."""
         return self.batch or self.group or 1
 
+    @property
+    def suits_loop(self) -> bool:
+        """Whether all of a call can be done in the event loop: it is async, and its outcome is
+        written afterwards."""
+        return self.is_async and not self.transactional and self.batch is None
+
 
 @contextmanager
 def _of_a_handler() -> Iterator[None]:
@@ -388,12 +394,14 @@ class Registry:
 
     most: the most messages that share a call or a transaction of one of them. has_follow_ups:
     whether one of them has on_done or on_dead. has_timeouts: whether one of them has a timeout.
+    has_async: whether one of them suits the event loop.
     """
 
     handlers: dict[str | None, Handler] = field(default_factory=dict)
     most: int = 1
     has_follow_ups: bool = False
     has_timeouts: bool = False
+    has_async: bool = False
 
     def __post_init__(self) -> None:
         for handler in self.handlers.values():
@@ -402,6 +410,7 @@ class Registry:
     def _note(self, handler: Handler) -> None:
         self.most = max(self.most, handler.most)
         self.has_timeouts = self.has_timeouts or handler.timeout is not None
+        self.has_async = self.has_async or handler.suits_loop
         self.has_follow_ups = (
             self.has_follow_ups or handler.on_done is not None or handler.on_dead is not None
         )

@@ -1,30 +1,25 @@
-"""The lanes that wait for a thread, the threads that run their handlers, and the loop of async
-handlers."""
+"""The lanes that wait for a thread, and the threads that run their handlers."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from contextvars import copy_context
 
 from msgworker.db import NO_MEMORY
-from msgworker.errors import HandlerTimeout, MsgworkerError, Reject, RetryLater
-from msgworker.instance.connections import end_if_forked
+from msgworker.errors import MsgworkerError
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.observers import facts
 from msgworker.instance.role import outlive
-from msgworker.instance.running.in_flight import Execution, InFlight, Lane
-from msgworker.instance.running.outcome import LoopEnded, Result, fault
+from msgworker.instance.running.call import Caller, OnLoop
+from msgworker.instance.running.in_flight import InFlight, Lane
+from msgworker.instance.running.outcome import Result, fault
 from msgworker.instance.state import Setup, Shared
-from msgworker.instance.stop import Stop
-from msgworker.logs import logger
 from msgworker.message import Outcome
 
 # --- The lanes that wait for a handler thread.
@@ -102,17 +97,24 @@ class LaneQueue:
                 self._wake(len(passed))
         return taken
 
+    def take(self) -> Lane | None:
+        """Take a lane; None = none waits, or closed."""
+        if self._closed:
+            return None
+        try:
+            lane = self.ready.popleft()
+        except IndexError:
+            self.threads_idled = True
+            return None
+        if self._idle and self.ready:
+            self.nudge()  # `put` relies on the mean, and this handler may be slower
+        return lane
+
     def next(self) -> Lane | None:
         """Wait for a lane; None = closed. Lanes that are still queued then have not started, and
         are released."""
         while not self._closed:
-            try:
-                lane = self.ready.popleft()
-            except IndexError:
-                self.threads_idled = True
-            else:
-                if self._idle and self.ready:
-                    self.nudge()  # `put` relies on the mean, and this handler may be slower
+            if (lane := self.take()) is not None:
                 return lane
             with self._gate:
                 if self.ready:
@@ -204,9 +206,9 @@ class HandlerThreads:
     """The handler threads of an instance: take lanes, run their handlers, and pass them on to be
     settled. Started and joined by the Instance.
 
-    handle: stores its result in the lane. handle_batch: does so for the lane and for others that it
-    takes, and returns those that have a result; None if its handler takes no batches. settle: gets
-    a finished lane, and whether no other waits.
+    handle_batch: stores its result in the lane and in others that it takes, and returns those that
+    have one; None if its handler takes no batches. queue: gets a finished lane, and whether no
+    other waits; whether to call settle now.
     """
 
     def __init__(
@@ -216,15 +218,17 @@ class HandlerThreads:
         lanes: LaneQueue,
         *,
         count: int,
-        handle: Callable[[Lane], None],
+        caller: Caller,
         handle_batch: Callable[[Lane], list[Lane] | None],
-        settle: Callable[[Lane, bool], None],
+        queue: Callable[[Lane, bool], bool],
+        settle: Callable[[], None],
     ) -> None:
         self._setup = setup
         self._shared = shared
         self._lanes = lanes
-        self._handle = handle
+        self.caller = caller
         self._handle_batch = handle_batch
+        self.queue = queue
         self._settle = settle
         self._long = setup.settings.heartbeat_seconds
         self._threads = [
@@ -294,8 +298,10 @@ class HandlerThreads:
             self._lanes,
             self._shared.identity,
         )
+        registry, caller = setup.registry, self.caller
         while (lane := lanes.next()) is not None:
-            ended: Sequence[Lane] | None = None
+            ended: Sequence[Lane] = (lane,)
+            due = False
             try:
                 trusted = identity.trusted()  # before the id is compared: so it is about that id
                 if lane.owner != identity.tenure.id and not lanes.may_start(lane):
@@ -309,31 +315,59 @@ class HandlerThreads:
                 if controls.paused and controls.is_paused(lane.row):  # since the claim
                     lane.result = lane.result or Result(Outcome.RELEASED)
                     lane.finished_at = time.monotonic()
-                elif setup.registry.most > 1:
-                    ended = self._handle_batch(lane)
-                    if ended is None:
-                        self.run(lane)
+                elif registry.has_async and caller.suits_loop(lane):
+                    ended, due = self._run_on_loop(lane)
+                elif registry.most > 1 and (batch := self._handle_batch(lane)) is not None:
+                    ended = batch
                 else:
                     self.run(lane)
             except BaseException as error:
-                self._failed(lane, error)
-            if ended is None:
-                self._settle(lane, not lanes.ready)
-            else:
-                for one in ended:
-                    self._settle(one, one is ended[-1] and not lanes.ready)
+                self.fail(lane, error)
+            for one in ended:
+                due = self.queue(one, one is ended[-1] and not lanes.ready) or due
+            if due:
+                self._settle()
 
     def run(self, lane: Lane) -> None:
         """Run the handler of a lane, and record for how long."""
         begin = time.monotonic()
-        self._handle(lane)
+        self.caller.handle(lane)
+        self.record(lane, begin)
+
+    def record(self, lane: Lane, begin: float) -> None:
+        """Record how long the handler of a lane has run."""
         lane.finished_at = end = time.monotonic()
         lane.started_at, lane.ran_seconds = begin, end - begin
         if end - begin > self._long:
             self._shared.in_flight.ran_long.append((lane.row, begin, end))
         self._lanes.took(end - begin)
 
-    def _failed(self, lane: Lane, error: BaseException) -> None:
+    def _run_on_loop(self, lane: Lane) -> tuple[Sequence[Lane], bool]:
+        """Run async handlers in their event loop, that of this lane and of more that wait, until it
+        is time to settle. Returns the lanes that have a result and are not queued to be settled,
+        and whether it is time."""
+        turn = LoopTurn(self, self._lanes, lane)
+        try:
+            due = self.caller.while_there(turn.begin, turn.over)
+        except BaseException as error:  # the loop has ended, for one
+            return turn.rest(error), False
+        return ((), due) if turn.queued else (turn.rest(None), False)
+
+    def next_for_loop(self) -> Lane | None:
+        """A waiting lane whose handler may be begun in the event loop now; None = the next one is
+        another, or none waits."""
+        lanes, identity, controls = self._lanes, self._shared.identity, self._shared.controls
+        while (lane := lanes.take()) is not None:
+            trusted = identity.trusted()
+            if lane.owner != identity.tenure.id and not lanes.may_start(lane):
+                continue
+            if trusted and not controls.paused and self.caller.suits_loop(lane):
+                return lane
+            lanes.put([lane], first=True)  # for a handler thread
+            return None
+        return None
+
+    def fail(self, lane: Lane, error: BaseException) -> None:
         """A bug of ours outside the handler is a failed try, so that the object is not blocked."""
         self._shared.in_flight.running.pop(threading.get_ident(), None)
         lane.result = lane.result or fault(error)
@@ -343,245 +377,88 @@ class HandlerThreads:
             self._shared.log.error(text, lane.row.msg_id, exc_info=error, extra=facts(lane.row))
 
 
-# --- The event loop that async handlers run on: of the instance, or of the caller.
+class LoopTurn:
+    """Async handlers of one handler thread, one after the other in the event loop, while the thread
+    waits: to change threads for each message costs more than most handlers.
 
-log = logger("msgworker.handling")
-
-
-@dataclass(frozen=True, slots=True)
-class _Escaping:
-    """Carries an exception that would end the loop if it were raised there."""
-
-    error: BaseException
-
-
-_CANCELLED = object()
-"""Returned for a handler whose task was cancelled, but not by us."""
-LOOK_SECONDS = 1.0
-"""How often a handler thread checks whether the caller's loop was closed."""
-CLOSE_SECONDS = 5.0
-
-
-def _once(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> Callable[[], None]:
-    """A function for any thread that cancels a task once: a second cancel would interrupt the
-    task's cleanup."""
-    called: list[bool] = []
-
-    def cancel() -> None:
-        if task is not None and not called:
-            called.append(True)
-            task.cancel()
-
-    def end() -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(cancel)
-
-    return end
-
-
-class _Loop:
-    """An event loop with its thread. If a task ends the loop (`sys.exit` in a child task,
-    `loop.stop()`), it is started again, so that other tasks continue; if the loop fails, handler
-    threads that wait get an error."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.waiting: set[Future[Any]] = set()
-        self.closing = False
-        self.broken = False
-        self.thread = threading.Thread(target=self._run, name="msgworker-async", daemon=True)
-        try:
-            self.thread.start()
-        except RuntimeError:  # the interpreter ends
-            self.loop.close()
-            raise
-
-    def _run(self) -> None:
-        while not self.closing:
-            try:
-                self.loop.run_forever()
-                why = "stopped"
-            except (SystemExit, KeyboardInterrupt) as error:
-                why = f"ended by {type(error).__name__} in a task beside its handler"
-            except BaseException as error:
-                log.error("the event loop of async handlers has failed", exc_info=error)
-                self.broken = True
-                for future in list(self.waiting):
-                    self._fail(future)
-                return
-            if not self.closing:
-                log.warning("the event loop of async handlers was %s; it goes on", why)
-        with suppress(Exception):
-            self.loop.close()
-
-    def _fail(self, future: Future[Any]) -> None:
-        with suppress(Exception):  # it is done already
-            future.set_exception(
-                MsgworkerError("the event loop of async handlers has failed; see the log")
-            )
-
-    def run(self, coroutine: Any) -> Any:
-        """Run a coroutine to its end; raises what it raises."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        self.waiting.add(future)
-        try:
-            if self.broken:
-                self._fail(future)
-            return future.result()
-        finally:
-            self.waiting.discard(future)
-
-    def close(self) -> None:
-        """Stop the loop and its thread; coroutines that still run are dropped."""
-        self.closing = True
-        with suppress(RuntimeError):  # it is closed already
-            self.loop.call_soon_threadsafe(self.loop.stop)
-
-
-class _CallersLoop:
-    """The event loop of the caller, which may end it at any time."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, stop: Stop) -> None:
-        self._loop = loop
-        self._stop = stop
-
-    def run(self, coroutine: Any) -> Any:
-        """Run a coroutine to its end; raises what it raises, LoopEnded if it will not go on."""
-        try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError as error:
-            self._refuse_closed(error)
-            raise
-        while not wait([future], LOOK_SECONDS).done:
-            self._refuse_closed()
-        return future.result()
-
-    def _refuse_closed(self, error: BaseException | None = None) -> None:
-        if self._loop.is_closed():
-            text = "the event loop in which async handlers run was closed, with handlers in it"
-            self._stop.stop_for(
-                MsgworkerError(f"{text}; leave the block of app.running(...) first")
-            )
-            raise LoopEnded(text) from error
-
-
-class AsyncCalls:
-    """Runs async handlers in one event loop; called by handler threads.
-
-    pid: the process; a forked child that returns from a handler is ended. loop: the caller's, see
-    App.running; None = one on a thread of its own, started at the first async handler.
+    The loop's thread runs it until `over` is set, to whether it is time to settle; then it is the
+    handler thread's. What may block is left to that one. queued: the last lane is queued to be
+    settled.
     """
 
-    def __init__(self, pid: int, loop: asyncio.AbstractEventLoop | None, stop: Stop) -> None:
-        self._pid = pid
-        self._stop = stop
-        self._lock = threading.Lock()
-        self._callers = None if loop is None else _CallersLoop(loop, stop)
-        self._loop: _Loop | None = None
+    def __init__(self, threads: HandlerThreads, lanes: LaneQueue, lane: Lane) -> None:
+        self._threads = threads
+        self._lanes = lanes
+        self._ident = threading.get_ident()
+        self._context = copy_context()
+        self._lane = lane
+        self._began = time.monotonic()
+        self._one: OnLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.queued = False
+        self.over: Future[bool] = Future()
 
-    def run(self, coroutine: Any, timeout: float | None, running: Execution) -> Any:
-        """Run a coroutine to its end. After `timeout` seconds it is cancelled and HandlerTimeout
-        raised. It is also cancelled when an operator cancels its message, and at the end of the
-        grace time."""
-        value = self.wait_for(self._limited(coroutine, timeout, running), coroutine)
-        if isinstance(value, _Escaping):
-            raise value.error
-        if value is _CANCELLED:
-            # With its loop, say, which ends all that runs there: then the block ends, too.
-            running.stopped = self._stop.requested.wait(LOOK_SECONDS)
-            raise asyncio.CancelledError("the task of the handler was cancelled by other code")
-        return value
-
-    def wait_for(self, *coroutines: Any) -> Any:
-        """Run a coroutine to its end; the others are those that it awaits. Raises what it raises,
-        and LoopEnded."""
+    def begin(self) -> None:
+        """Begin the handler of the lane; those of the next ones, where it has a result at once."""
         try:
-            return (self._callers or self._get()).run(coroutines[0])
-        except LoopEnded:
-            for one in coroutines:
-                if inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
-                    one.close()
-            raise
-        except RuntimeError as error:
-            self._say_which_loop(error)
-            raise
+            self._begin()
+        except BaseException as error:
+            self.over.set_exception(error)
 
-    async def _limited(self, coroutine: Any, timeout: float | None, running: Execution) -> Any:
-        task = asyncio.current_task()
-        began = asyncio.get_running_loop().time()
-        end = _once(asyncio.get_running_loop(), task)
-        running.end_task = end
-        if running.cancel_reason is not None:  # cancelled before there was a task
-            end()
+    def _begin(self) -> None:
+        while True:
+            self._began = time.monotonic()
+            self._one = one = self._threads.caller.begin_on_loop(self._lane, self._ident)
+            if one is not None:
+                # What a handler sets in its context ends with it.
+                loop, context = asyncio.get_running_loop(), self._context.copy()
+                self._task = loop.create_task(self._run(one), context=context)
+                self._task.add_done_callback(self._stopped)
+                return
+            if not self._next():
+                return
+
+    async def _run(self, one: OnLoop) -> None:
         try:
-            async with asyncio.timeout(timeout) as limit:
-                try:
-                    value = await coroutine
-                finally:
-                    end_if_forked(self._pid)
-            took = asyncio.get_running_loop().time() - began
-            late = timeout is not None and took > timeout  # it blocked, or swallowed the cancel
-            if late and not isinstance(value, Reject | RetryLater):
-                raise HandlerTimeout(
-                    f"timeout: the handler took {took:.1f} s, its limit is {timeout:g} s"
-                )
-            return value
-        except TimeoutError:
-            if limit.expired():
-                raise HandlerTimeout(
-                    f"timeout: the handler ran longer than {timeout:g} s"
-                ) from None
-            raise
-        except (SystemExit, KeyboardInterrupt) as error:
-            return _Escaping(error)
-        except asyncio.CancelledError:
-            by_us = running.stopped or running.cancel_reason is not None
-            if self._callers is not None and not by_us and task is not None and task.cancelling():
-                return _CANCELLED
-            raise
-        finally:
-            running.end_task = None
+            await one.run()
+            if one.may_block:
+                return
+            self._threads.caller.end_on_loop(one)
+            self._one = self._task = None
+            if self._next():
+                self._begin()
+        except BaseException as error:
+            self.over.set_exception(error)
 
-    @staticmethod
-    def _say_which_loop(error: RuntimeError) -> None:
-        """Add to an error about another event loop what would help."""
-        with suppress(Exception):  # its text may fail
-            text = str(error)
-            if any(part in text for part in _OF_ANOTHER_LOOP) and _HINT not in text:
-                error.args = (f"{text}. {_HINT}", *error.args[1:])
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """A task has ended, perhaps before it began: leave its end to the thread."""
+        if self._task is task and not self.over.done():
+            self.over.set_result(False)
 
-    def _get(self) -> _Loop:
-        with self._lock:
-            if self._loop is None or self._loop.broken:
-                self._loop = _Loop()
-            return self._loop
-
-    def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
-        """Stop the loop, if it is ours; coroutines that still run are dropped. last: what is to run
-        there before."""
-        with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            if last is not None and not loop.broken:
-                with suppress(Exception):  # other code may block the loop
-                    asyncio.run_coroutine_threadsafe(last(), loop.loop).result(CLOSE_SECONDS)
-            loop.close()
-            loop.thread.join(CLOSE_SECONDS)
-
-
-_OF_ANOTHER_LOOP = ("attached to a different loop", "bound to a different event loop")
-_HINT = (
-    "Async handlers run in a loop of msgworker's own, unless the worker was started by "
-    "`async with app.running(...)`: what belongs to a loop, such as an AsyncEngine, is made for "
-    "the loop that uses it, see docs/guides/asyncio.md"
-)
-
-
-def runs_here(loop: asyncio.AbstractEventLoop | None) -> bool:
-    """Whether this thread is the one in which the loop runs, and code of it calls."""
-    if loop is None:
+    def _next(self) -> bool:
+        """The lane has its result; go on with another one. False = the turn is over."""
+        self._threads.record(self._lane, self._began)
+        self.queued = True
+        due = self._threads.queue(self._lane, not self._lanes.ready)
+        if not due and (lane := self._threads.next_for_loop()) is not None:
+            self._lane, self.queued = lane, False
+            return True
+        self.over.set_result(due)
         return False
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False
+
+    def rest(self, error: BaseException | None) -> Sequence[Lane]:
+        """For the handler thread: end what the loop has left; the lanes to queue. error: why the
+        loop has left it."""
+        one, lane = self._one, self._lane
+        if self.queued:
+            return ()
+        try:
+            if one is not None:
+                one.close(error)
+                self._threads.caller.end_on_loop(one)
+            elif error is not None:
+                raise error
+            self._threads.record(lane, self._began)
+        except BaseException as failed:
+            self._threads.fail(lane, failed)
+        return (lane,)

@@ -73,6 +73,9 @@ class TracedCaller(Caller):
         self.tracer = tracer
         self._of_thread = _OfThread()
 
+    def suits_loop(self, lane: Lane) -> bool:
+        return False  # a span is that of a thread
+
     def begin(self, rows: Sequence[Row]) -> _Try:
         """Begin a try of these rows in this thread."""
         self._of_thread.now = begun = _Try(rows)

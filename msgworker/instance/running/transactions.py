@@ -34,7 +34,7 @@ from msgworker.store.rows import Row
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
-    from msgworker.instance.running.pool import AsyncCalls
+    from msgworker.instance.running.on_loop import AsyncCalls
 
 T = TypeVar("T")
 

@@ -88,15 +88,20 @@ class Settler:
 
     def add(self, lane: Lane, nothing_waits: bool) -> None:
         """Take a finished lane from a handler thread, and settle if it is time."""
+        if self.queue(lane, nothing_waits):
+            self.flush(takes_one=True)
+
+    def queue(self, lane: Lane, nothing_waits: bool) -> bool:
+        """Take a finished lane; returns whether it is time for its handler thread to settle."""
         self._finished.append(lane)
         if nothing_waits:
-            self.flush(takes_one=True)
-        elif lane.finished_at >= self._check_at:  # seldom true: `add` runs for each message
+            return True
+        if lane.finished_at >= self._check_at:  # seldom true: this runs for each message
             gathered = self._finished_since() + GATHER_SECONDS
-            if lane.finished_at < gathered:
-                self._check_at = gathered
-            elif not self._left_to_its_thread(lane):
-                self.flush(takes_one=True)
+            if lane.finished_at >= gathered:
+                return not self._left_to_its_thread(lane)
+            self._check_at = gathered
+        return False
 
     def _left_to_its_thread(self, lane: Lane) -> bool:
         # Nothing is to be written for a lane that its transactional handler has settled.
