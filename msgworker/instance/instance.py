@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from msgworker import events
 from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
-from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, RunLength
+from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drain import Drain, DrainCheck
 from msgworker.instance.claiming.finder import Finder
@@ -123,7 +123,6 @@ class Instance:
             queue=self.settler.queue,
             settle=partial(self.settler.flush, takes_one=True),
         )
-        runs = RunLength(*(settings.run_limit, settings.lanes_limit), lambda: setup.registry.most)
         self.limit_poller = LimitPoller(
             threads=threads,
             topics=setup.topics,
@@ -133,7 +132,6 @@ class Instance:
         self.claimer = Claimer(
             *(setup, shared, link),
             lane_limit=self.lane_limit,
-            runs=runs,
             limit_poller=self.limit_poller,
         )
         self.finder = Finder(

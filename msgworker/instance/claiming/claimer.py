@@ -179,14 +179,14 @@ class Claimer:
         link: Connections,
         *,
         lane_limit: LaneLimit,
-        runs: RunLength,
         limit_poller: LimitPoller,
     ) -> None:
         self._setup = setup
         self._shared = shared
         self.link = self._link = link
         self._lane_limit = lane_limit
-        self._runs = runs
+        run, lanes = setup.settings.run_limit, setup.settings.lanes_limit
+        self._runs = RunLength(run, lanes, lambda: setup.registry.most)
         self._limit_poller = limit_poller
         self.rejected_rows = RejectedRows(setup.clock)
         self.unreleased: set[int] = set()

@@ -209,11 +209,7 @@ LEAST_PART = 50
 
 
 class Fetcher(Role):
-    """The claim loop.
-
-    exhausted: the drain is over. undone: how many due messages that it may handle the table had
-    then. The fetcher's thread writes both, the thread that waits for it reads them.
-    """
+    """The claim loop. exhausted: the drain is over; the thread that waits for it reads this."""
 
     link: Connections
 
@@ -242,8 +238,7 @@ class Fetcher(Role):
         self._claimer = claimer
         self._limit_poller = limit_poller
         self._last_try: Candidate | None = None  # a message in quarantine, of a limited topic
-        self._drain_check, self.drain_end = drain_check, drain_check.end
-        self.undone = 0
+        self.drain_check, self.drain_end = drain_check, drain_check.end
         seconds, clock = setup.settings.poll_seconds, setup.clock
         self.pace = PollPace(seconds, drains=drain_check.drains, clock=clock)
         self._threads = threads
@@ -456,8 +451,8 @@ class Fetcher(Role):
 
     def _nothing(self, look: Look) -> int:
         self.pace.looked(look)
-        if self._drain_check.is_over(look):
-            self.undone, self.exhausted = self._drain_check.undone, True
+        if self.drain_check.is_over(look):
+            self.exhausted = True
             self.stop()
         return 0
 
@@ -466,7 +461,7 @@ class Fetcher(Role):
         wanted, holding = self._lane_limit.lanes, bool(self._in_flight.lanes)
         due_in = self.drain_end.due_in
         wait = self._limit_poller.wait() if self._shared.controls.limits else None
-        if wait is not None and self._drain_check.drains:
+        if wait is not None and self.drain_check.drains:
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more
         pause = self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=more)

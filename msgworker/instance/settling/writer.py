@@ -224,6 +224,14 @@ ASK_AGAIN_SECONDS = 60.0
 """How long a spare writer that got no connection is not used."""
 
 
+class _Outage(Outage):
+    """After a rollback by the database the next try comes soon, because other lanes wait."""
+
+    def failed(self, error: BaseException) -> float:
+        pause = super().failed(error)
+        return min(pause, DEADLOCK_SECONDS) if trouble(error) is Trouble.AGAIN else pause
+
+
 class Writer:
     """Writes one batch at a time, in the thread that holds `lock`.
 
@@ -249,8 +257,7 @@ class Writer:
         self.link = shared.connector.new(spare=spare)
         self.lock = self.link.lock
         self.since: float | None = None
-        self.outage = Outage(shared.log, "settle", shared.away, setup.urgent_pause)
-        self._pauses = _Pauses(self.outage)
+        self.outage = _Outage(shared.log, "settle", shared.away, setup.urgent_pause)
         self._refused_at: float | None = None
 
     @property
@@ -313,7 +320,7 @@ class Writer:
 
         try:
             known = until_known(
-                *(send, look, may_continue, self._pauses),
+                *(send, look, may_continue, self.outage),
                 judge=judge,
                 before_again=lambda: None if may_continue() else became,
             )
@@ -433,17 +440,3 @@ class Writer:
             lane.result = self._unsent(row, why, error)
             return self._write_alone(lane, settlement(lane, setup, shared), me)
         return self._write_alone(lane, one._replace(sends=()), me)
-
-
-class _Pauses:
-    """The pauses of an outage; a deadlock is retried soon, because other lanes wait."""
-
-    def __init__(self, outage: Outage) -> None:
-        self._outage = outage
-
-    def failed(self, error: BaseException) -> float:
-        pause = self._outage.failed(error)
-        return min(pause, DEADLOCK_SECONDS) if trouble(error) is Trouble.AGAIN else pause
-
-    def over(self) -> None:
-        self._outage.over()
