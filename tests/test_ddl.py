@@ -24,7 +24,7 @@ from msgworker.queries.explain import Asked
 from msgworker.schema import apply
 from msgworker.store import shards
 from msgworker.store.done import NotTogether
-from msgworker.store.pauses import holding
+from msgworker.store.pauses import asking_jobs
 from msgworker.table import ROLES, Slice, tables_for
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
@@ -370,7 +370,7 @@ def _oracle_statements(
     log = Log()
     engine = log.engine()
     t = tables_for(spec, DATABASES["oracle"], max_headers=max_headers)
-    t = holding(t) if holds else t
+    t = asking_jobs(t) if holds else t
     with engine.connect() as conn:
         for act, options in calls(t, log):
             act(conn, t, **options)

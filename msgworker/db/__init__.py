@@ -51,6 +51,7 @@ from msgworker.db.clock import (
     UtcDateTime,
     created_default,
     has_come,
+    instant_ago,
     instant_of,
     instant_text,
     instants_of,

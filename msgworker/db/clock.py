@@ -463,6 +463,13 @@ def written(value: Any, kind: TypeEngine[Any]) -> Any:
     return traverse(value, {}, replace) if found is None else found
 
 
+def instant_ago(conn: sa.Connection, seconds: float = 0.0) -> datetime:
+    """The instant so many seconds ago, by the database's clock."""
+    then = now_plus(sa.literal(-seconds, sa.Float()))
+    found: datetime = conn.execute(sa.select(then)).scalar_one()
+    return found
+
+
 def offset_now(zone: str) -> int:
     """By how many seconds the clocks of a zone differ from UTC."""
     return offset_at(zone_of(zone), datetime.now(UTC).replace(tzinfo=None))

@@ -32,7 +32,7 @@ from msgworker.processlock import ProcessLock
 from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left, left
 from msgworker.store import pauses
-from msgworker.store.pauses import HELD, holding
+from msgworker.store.pauses import HELD, asking_jobs
 from msgworker.table import Slice
 
 # --- The report of a drain: what it did and which messages are left.
@@ -220,7 +220,7 @@ def _left(instance: Instance, within: Slice | None) -> Left:
     setup, shared = instance.setup, instance.shared
     asked = replace(setup.asked(shared.identity.ids), within=within)
     with shared.connector.once() as link, link.statement() as conn:
-        return left(conn, holding(setup.tables, shared.controls.paused), asked)
+        return left(conn, asking_jobs(setup.tables, shared.controls.paused), asked)
 
 
 def complaints(report: Report, found: Left) -> Iterator[str]:
@@ -591,4 +591,4 @@ class Worker(Working):
             t = setup.tables
             within = None if job is None else Slice("job_id", (job,), exclusive=False)
             asked = replace(setup.asked(), within=within)
-            return left(conn, holding(t) if held else t, asked)
+            return left(conn, asking_jobs(t) if held else t, asked)

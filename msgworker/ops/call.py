@@ -22,13 +22,20 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, nearest, number, seconds, whole
-from msgworker.db import AnyId, AnyText, KeyText, connecting, deadline, is_overtime
+from msgworker.db import (
+    AnyId,
+    AnyText,
+    KeyText,
+    connecting,
+    deadline,
+    instant_ago,
+    is_overtime,
+)
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName
 from msgworker.payload import clean, without_url_secrets
 from msgworker.queries.messages import MessageInfo
 from msgworker.schedules import Schedule
-from msgworker.store import purge
 from msgworker.store.audit import Edited, Who
 from msgworker.store.bounded import LEAST, MOST, Filter
 from msgworker.table import MAX_ACTOR, MAX_REASON, MessageTable, Tables
@@ -166,7 +173,7 @@ class Call:
         if isinstance(age, datetime):
             return age
         with connecting(self._engine) as conn:
-            return purge.cutoff(conn, age)
+            return instant_ago(conn, age)
 
     @property
     def _clock(self) -> Clock:

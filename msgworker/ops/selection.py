@@ -269,7 +269,7 @@ class Choice:
         """Those of the locked messages whose key is taken, unless they continue without it: then
         it is removed from them."""
         if self.act.key_taken == "without":
-            change.give_up(conn, self.tables, list(change.taken(conn, self.tables, ids)))
+            change.free_keys(conn, self.tables, list(change.taken(conn, self.tables, ids)))
         return self._taken(conn, ids)
 
     def overtaken(self, conn: Connection, ids: list[int], behind: Behind) -> dict[int, Skip]:
@@ -329,7 +329,7 @@ class Choice:
     def count_holding(self, ids: list[int]) -> int:
         """How many of the messages hold up their object, or a job."""
         with self.clock.reading(self.engine) as conn:
-            return len(jobs.holding(conn, self.tables, ids))
+            return len(jobs.held_up(conn, self.tables, ids))
 
     def _why(self, msg_id: int, seen: Mapping[int, SeenRow]) -> Why | None:
         if msg_id not in seen:

@@ -27,7 +27,7 @@ from msgworker.latency import RAN, WAITED, percentile
 from msgworker.message import State, Status, topic_of, word_of
 from msgworker.payload import shortened, shown
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
-from msgworker.store import bounded, history, jobs, pauses, purge
+from msgworker.store import bounded, history, jobs, pauses
 from msgworker.store.bounded import Capped, Filter
 from msgworker.store.pauses import Pause, PausedJob
 from msgworker.table import (
@@ -137,7 +137,7 @@ def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     failed = sa.case((c.status == lit(Status.FAILED), left), else_=ZERO)
     of_dead = (
         ZERO if one is None else sa.case((one, ONE), else_=ZERO)
-        for one in (bounded.acknowledged(t, c), *jobs.holds(t, c))
+        for one in (bounded.acknowledged(t, c), *jobs.holds_up(t, c))
     )
     labelled = zip((c.status, failed, topic, created, *of_dead), "sltcaoj", strict=True)
     return [column.label(name) for column, name in labelled]
@@ -338,7 +338,7 @@ def overview(conn: Connection, t: Tables) -> Overview:
         if one.status is State.NEW and one.oldest_seconds is not None:
             ages[name] = max(ages.get(name, 0.0), one.oldest_seconds)
     return Overview(
-        read_at=purge.cutoff(conn, 0.0),
+        read_at=db.instant_ago(conn),
         counts=totals,
         topics=_topics(conn, t, who, of_topic, ages, of_dead),
         oldest_seconds=max(ages.values(), default=None),

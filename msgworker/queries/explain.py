@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.counted import plural, span
+from msgworker.db import instant_ago
 from msgworker.message import State, in_quarantine, topic_of
 from msgworker.queries import messages
 from msgworker.queries.instances import (
@@ -31,7 +32,7 @@ from msgworker.queries.instances import (
     why_not,
 )
 from msgworker.queries.messages import MessageInfo
-from msgworker.store import cancels, items, jobs, pauses, purge, ranked, schedules, send
+from msgworker.store import cancels, items, jobs, pauses, ranked, schedules, send
 from msgworker.store.bounded import WAITING
 from msgworker.store.cancels import Request
 from msgworker.store.items import Items
@@ -89,7 +90,7 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
 
 
 def _cancel_text(conn: Connection, info: MessageInfo, request: Request) -> str:
-    ago = (purge.cutoff(conn, 0.0) - request.requested_at).total_seconds()
+    ago = (instant_ago(conn) - request.requested_at).total_seconds()
     text = f"; cancel requested by {request.actor} {span(max(0.0, ago))} ago: {request.reason}"
     if info.status is State.PROCESSING:
         return f"{text}; its instance sees that within a heartbeat, it ends with its handler"
@@ -120,7 +121,7 @@ def of_heads(
     of_jobs = {info.job_id for info in open_ones if info.job_id is not None}
     only = next(iter(of_jobs)) if len(of_jobs) == 1 else None
     paused = {one.job_id: one for one in pauses.read_jobs(conn, t, job_id=only)} if of_jobs else {}
-    holds = jobs.holding(conn, t, [one.msg_id for one in infos if one.status is State.DEAD])
+    holds = jobs.held_up(conn, t, [one.msg_id for one in infos if one.status is State.DEAD])
 
     def row(info: MessageInfo) -> Facts:
         if info.status is State.PROCESSING:

@@ -291,14 +291,14 @@ def _counts(conn: Connection, t: Tables, row: Any, most: int) -> dict[str, Cappe
 
 
 class _Look(NamedTuple):
-    """What messages wait for beside their jobs, read once for a list. t: see `pauses.holding`."""
+    """What messages wait for beside their jobs, read once for a list; see `pauses.asking_jobs`."""
 
     beside: World
     t: Tables
 
 
 def _look(conn: Connection, t: Tables) -> _Look:
-    return _Look(World.read(conn, t), pauses.holding(t) if pauses.jobs(conn, t) else t)
+    return _Look(World.read(conn, t), pauses.asking_jobs(t) if pauses.jobs(conn, t) else t)
 
 
 _HOLDS = (

@@ -84,7 +84,7 @@ class Left:
 
 def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
     """Count what is unfinished, by reason. Where nothing is, it costs one query. t: see
-    `pauses.holding`."""
+    `pauses.asking_jobs`."""
     total = messages.unfinished(conn, t) if asked.job is None else _of_job(conn, t, asked.job)
     awaited = None if asked.job is None else jobs.awaited(conn, t, asked.job)
     if total == 0:
@@ -226,7 +226,7 @@ def of_job(
     conn: Connection, t: Tables, job_id: int, world: World, *, most: int, retries: bool
 ) -> list[OfJob]:
     """What those of a job wait for that do not run: of the `most` oldest and newest at least, the
-    most first. retries: some of them have failed. t: see `pauses.holding`."""
+    most first. retries: some of them have failed. t: see `pauses.asking_jobs`."""
     statement = t.built(("left_of_a_job", most, retries), partial(_sampled, t, most, retries))
     found: dict[tuple[Any, ...], OfJob] = {}
     for row in fetch(conn, statement, {"mw_job": job_id, "mw_slice": [job_id]}):
@@ -375,7 +375,7 @@ def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> s
     if role is not None:
         values: BindParameter[Any] = bindparam("mw_slice", expanding=True)
         here = sa.case((t.slice_value(c, role).in_(values), ONE), else_=ZERO)
-    no_topic = c.topic is None and not t.holds
+    no_topic = c.topic is None and not t.asks_jobs
     columns: dict[str, ColumnElement[Any]] = {
         "s": c.status,
         "l": sa.case((t.tries_left(c), ONE), else_=ZERO),
@@ -394,7 +394,7 @@ def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> s
 
 def _grouped(t: Tables, rows: sa.Select[Any]) -> sa.Select[Any]:
     w = rows.subquery().c
-    several = t.has("topic") or t.holds
+    several = t.has("topic") or t.asks_jobs
     keys = [w.s, w.l, w.d, w.h, *([w.t] if several else [])]
     keys += [w.b] if t.has("claimed_by") else []
     nothing: ColumnElement[Any] = sa.null()

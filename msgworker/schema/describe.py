@@ -475,7 +475,7 @@ def facts(live: Live, *, traced: bool) -> dict[str, Any]:
         "doubtful": is_doubtful(live),
         "counts_ids": ids is not None and ids.counts,
         "column_limits": column_limits(live),
-        **hooks(live),
+        **_hooks(live.triggers, live.policies),
     }
 
 
@@ -545,17 +545,14 @@ def is_doubtful(live: Live) -> bool:
     return unnumbered or live.policies is not None
 
 
-def hooks(live: Live) -> dict[str, Any]:
-    """What the database does with rows by itself, as fields of Tables."""
-    return _hooks(live.triggers, live.policies)
-
-
 def hooks_now(conn: Connection, t: Tables) -> dict[str, Any]:
     traits = db.hooks_of(conn, t.message)
     return _hooks(_triggers_of(traits), _policies_of(traits))
 
 
 def _hooks(triggers: Iterable[tuple[str, str]], policies: tuple[str, str] | None) -> dict[str, Any]:
+    """What the database does with rows by itself, as fields of Tables."""
+
     def on(event: str) -> str:
         return ", ".join(sorted({name for name, when in triggers if event in when.upper()}))
 

@@ -48,7 +48,7 @@ def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
     return found
 
 
-def give_up(conn: Connection, t: Tables, ids: Sequence[int]) -> None:
+def free_keys(conn: Connection, t: Tables, ids: Sequence[int]) -> None:
     """Take their keys from messages, in the caller's transaction."""
 
     def build() -> sa.Update:
@@ -56,7 +56,7 @@ def give_up(conn: Connection, t: Tables, ids: Sequence[int]) -> None:
         return sa.update(t.message).where(t.among(t.cols().msg_id)).values(without)
 
     for part in t.parts(ids):
-        conn.execute(t.built("keys_given_up", build), {"mw_ids": part})
+        conn.execute(t.built("keys_freed", build), {"mw_ids": part})
 
 
 # --- Changes by operators: rerun, discard and cancel, and the selection of their rows.

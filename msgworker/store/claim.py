@@ -109,7 +109,7 @@ def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
     free = sa.and_(c.status == lit(Status.NEW), t.due(c))
     if c.unique_key is not None:  # it may be replaced: its payload is read under its flag
         free = sa.and_(free, c.unique_key.is_(None))
-    waits = [(held(t, c), ZERO)] if t.holds else []
+    waits = [(held(t, c), ZERO)] if t.asks_jobs else []
     return sa.case(*waits, (free, ONE), else_=ZERO)
 
 

@@ -468,7 +468,7 @@ def readable(conn: Connection, t: Tables) -> Tables:
     return t
 
 
-def holds(t: Tables, c: Cols) -> list[ColumnElement[bool] | None]:
+def holds_up(t: Tables, c: Cols) -> list[ColumnElement[bool] | None]:
     """Whether a dead message holds up its object, which waits for it, and whether an open job does;
     None where no message can."""
     dead = in_state(t, c, State.DEAD)
@@ -486,20 +486,20 @@ def holds(t: Tables, c: Cols) -> list[ColumnElement[bool] | None]:
     return [by_object, by_job]
 
 
-def holding(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[str]]:
+def held_up(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[str]]:
     """Those of the messages that are dead and hold something up: msg_id -> "its object" and "its
     job 5"."""
 
     def build() -> sa.Select[Any]:
         c = t.cols()
-        flags = [ZERO if one is None else sa.case((one, ONE), else_=ZERO) for one in holds(t, c)]
+        flags = [ZERO if one is None else sa.case((one, ONE), else_=ZERO) for one in holds_up(t, c)]
         job = sa.null() if c.job_id is None else c.job_id
         return sa.select(c.msg_id, job, *flags).where(t.among(c.msg_id))
 
     t = readable(conn, t) if ids else t
     if not ids or (t.spec.on_dead != "block" and not is_there(t)):
         return {}
-    key, found = ("jobs_holding", is_there(t)), dict[int, list[str]]()
+    key, found = ("jobs_held_up", is_there(t)), dict[int, list[str]]()
     for part in t.parts(ids):
         for msg_id, job, *flags in conn.execute(t.built(key, build), {"mw_ids": part}):
             named = zip(("its object", f"its job {job}"), flags, strict=True)

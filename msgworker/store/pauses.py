@@ -83,7 +83,7 @@ def remove(conn: Connection, t: Tables, topic: str) -> bool:
 # --- Paused jobs. To a claim their messages are of the topic HELD, which is paused: so all that is
 # done with messages of a paused topic (read past them, keep the order of their objects, count them
 # as paused) is done with them. Statements ask for the job of a message only while a job is paused
-# (`holding`): otherwise it costs nothing.
+# (`asking_jobs`): otherwise it costs nothing.
 
 HELD = "(paused with its job)"
 _HELD: ColumnElement[str] = sa.literal_column("'(paused with its job)'", sa.String())
@@ -114,14 +114,14 @@ class PausedJob:
         return f"job {self.job_id} is {self.told}"
 
 
-def holding(t: Tables, paused: Container[str] = (HELD,)) -> Tables:
+def asking_jobs(t: Tables, paused: Container[str] = (HELD,)) -> Tables:
     """The tables by which candidates are read: others, with statements of their own, while a job is
     paused. paused: topics, HELD among them if one is."""
 
     def other() -> Tables:
-        return replace(t, holds=True, _built={}, _building=ProcessLock())
+        return replace(t, asks_jobs=True, _built={}, _building=ProcessLock())
 
-    return t.built("holding", other) if HELD in paused and not t.holds else t
+    return t.built("asking_jobs", other) if HELD in paused and not t.asks_jobs else t
 
 
 def jobs(conn: Connection, t: Tables) -> frozenset[int]:
@@ -166,7 +166,7 @@ def held(t: Tables, c: Cols) -> ColumnElement[bool]:
 def topic_or_held(t: Tables, c: Cols) -> ColumnElement[Any]:
     """The topic of a message, NULL where there is no column; HELD while its job is paused."""
     topic: ColumnElement[Any] = sa.null() if c.topic is None else c.topic
-    return sa.case((held(t, c), _HELD), else_=topic) if t.holds else topic
+    return sa.case((held(t, c), _HELD), else_=topic) if t.asks_jobs else topic
 
 
 def held_among(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:

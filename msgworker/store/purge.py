@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker import db
-from msgworker.db import now_plus
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import Status
 from msgworker.store import items
@@ -18,14 +17,6 @@ from msgworker.store.audit import inserted
 from msgworker.store.bounded import of_topic, refuse_lacking
 from msgworker.table import Cols, MessageTable, Tables, lit
 from msgworker.table.build import own_tables
-
-
-def cutoff(conn: Connection, age_seconds: float) -> datetime:
-    """The instant so many seconds ago, by the database's clock."""
-    found: datetime = conn.execute(
-        sa.select(now_plus(sa.literal(-age_seconds, sa.Float())))
-    ).scalar_one()
-    return found
 
 
 def has_age(t: Tables) -> bool:

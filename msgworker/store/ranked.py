@@ -64,7 +64,7 @@ def due_in(
         parts = [_next(t, linger, *handled), _next(t, retry, *handled, failed=True)]
         return sa.select(*(part.scalar_subquery().label(f"d{i}") for i, part in enumerate(parts)))
 
-    if not (t.has("topic") or t.holds):  # every message is of one topic
+    if not (t.has("topic") or t.asks_jobs):  # every message is of one topic
         handled = topics is None or DEFAULT_TOPIC in topics
         nothing = not handled or DEFAULT_TOPIC in paused
         linger, retry_linger = (-1.0, -1.0) if nothing else (linger, retry_linger)
@@ -117,7 +117,7 @@ def _next(
 
 
 def _handled(t: Tables, c: Cols, some: bool, but: bool) -> list[ColumnElement[bool]]:
-    if c.topic is None and not t.holds:
+    if c.topic is None and not t.asks_jobs:
         return []
     topic = bytewise(sa.func.coalesce(topic_or_held(t, c), text_lit(DEFAULT_TOPIC)))
     where: list[ColumnElement[bool]] = []

@@ -269,7 +269,7 @@ class Tables(ABC):
     fills, where they are less than what may be sent.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
-    `db.folded`. holds: a job is paused, so what reads candidates asks for the job of each, see
+    `db.folded`. asks_jobs: a job is paused, so what reads candidates asks for the job of each, see
     `pauses.HELD`.
     """
 
@@ -301,7 +301,7 @@ class Tables(ABC):
     own_policies: tuple[db.Policies, ...] = ()
     column_limits: tuple[db.ColumnLimit, ...] = ()
     max_headers: int = 0
-    holds: bool = False
+    asks_jobs: bool = False
     where: Where = ()
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)

@@ -373,7 +373,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
             yield send.replace, {"found": found, "row": row}
             yield send.give_up, {"found": found, "key": "k"}
             yield change.taken, {"ids": many}
-            yield change.give_up, {"ids": many}
+            yield change.free_keys, {"ids": many}
 
 
 def scope_acts(t: Tables, log: Log) -> Iterator[Any]:

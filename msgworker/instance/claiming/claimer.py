@@ -30,7 +30,7 @@ from msgworker.instance.state import Setup, Shared
 from msgworker.message import in_quarantine, topic_of
 from msgworker.store import claim, limits, recover
 from msgworker.store.candidates import Candidate
-from msgworker.store.pauses import holding
+from msgworker.store.pauses import asking_jobs
 from msgworker.store.rows import Bare, Row
 from msgworker.table import Slice
 from msgworker.table.tables import prioritized
@@ -431,7 +431,7 @@ class Claimer:
     def _read_part(self, lanes: Sequence[Lane], run: int, within: Slice | None) -> bool:
         """Read the runs of some lanes; False = they could not be read."""
         heads = [lane.row for lane in lanes]
-        tables = holding(self._setup.tables, self._shared.controls.paused)
+        tables = asking_jobs(self._setup.tables, self._shared.controls.paused)
         try:
             with self._link.statement() as conn:
                 runs = claim.read_runs(conn, tables, heads, limit=run, within=within)

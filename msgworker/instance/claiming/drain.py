@@ -27,7 +27,7 @@ from msgworker.queries.remaining import left
 from msgworker.schema import known
 from msgworker.store import ranked
 from msgworker.store.lease import Lease
-from msgworker.store.pauses import holding
+from msgworker.store.pauses import asking_jobs
 
 # --- The decision, without a database.
 
@@ -274,7 +274,7 @@ class DrainCheck:
         with self._link.statement() as conn:
             return ranked.due_in(
                 conn,
-                holding(setup.tables, paused),
+                asking_jobs(setup.tables, paused),
                 topics=setup.topics,
                 paused=paused,
                 linger=drain.linger,
@@ -289,7 +289,7 @@ class DrainCheck:
         setup, shared = self._setup, self._shared
         asked = replace(setup.asked(shared.identity.ids), within=self._finder.reach)
         with self._link.statement() as conn:
-            found = left(conn, holding(setup.tables, shared.controls.paused), asked)
+            found = left(conn, asking_jobs(setup.tables, shared.controls.paused), asked)
         due, refused = found.due_heads, len(self._claimer.rejected_rows)
         self.undone = found.by[Waits.DUE] if due > refused else 0
         with self._link.statement() as conn:

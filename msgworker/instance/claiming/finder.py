@@ -21,7 +21,7 @@ from msgworker.instance.state import ScopeMember, Setup, Shared
 from msgworker.logs import Said
 from msgworker.queries.instances import leased
 from msgworker.store.candidates import Candidate
-from msgworker.store.pauses import holding
+from msgworker.store.pauses import asking_jobs
 from msgworker.table import SLICES, Slice, Tables
 
 # --- Warns of topics with waiting messages for which no live instance has a handler.
@@ -181,7 +181,7 @@ class Finder:
     def look(self, want: int, held: int) -> Look:
         """Up to `want` heads, while `held` lanes with an object are in flight."""
         shared, controls = self._shared, self._shared.controls
-        self.search.use(holding(self._setup.tables, controls.paused))
+        self.search.use(asking_jobs(self._setup.tables, controls.paused))
         self.search.paused = controls.apart
         self.search.busy = len(shared.in_flight.lanes) >= self._threads
         if self.search.but != controls.limits.keys():
@@ -200,7 +200,7 @@ class Finder:
             only = frozenset([topic])
             search = self._kind(setup.tables, only, shared.in_flight.blocked)
             search.only, self._limited[topic] = only, search
-        search.use(holding(setup.tables, shared.controls.paused))
+        search.use(asking_jobs(setup.tables, shared.controls.paused))
         search.paused = shared.controls.paused
         return self._look_by(search, want, held)
 

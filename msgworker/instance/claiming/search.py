@@ -366,7 +366,7 @@ class TableSearch(Search):
 
     def _is_crowded(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> bool:
         """Whether most rows are of other topics: then rows are read by topic for a while."""
-        several = self.tables.has("topic") or self.tables.holds
+        several = self.tables.has("topic") or self.tables.asks_jobs
         topics = Counter(map(attrgetter("topic"), rows)) if several else {}
         others = sum(many for topic, many in topics.items() if chooser.is_of_others(topic))
         by_topic = 2 * others > len(rows)
