@@ -171,6 +171,7 @@ class HeadChooser:
         skip_ids: set[int] | frozenset[int],
         slot: int,
         slots: int,
+        most_of_others: int = WHOLE_REACH,
     ) -> None:
         self._search = search
         self._skipped = skip_objects
@@ -184,7 +185,7 @@ class HeadChooser:
         self.own: list[Candidate] = []
         self.priorities: dict[int, int] = {}
         self._others: list[Candidate] = []
-        self.most_of_others = WHOLE_REACH
+        self.most_of_others = most_of_others
         self.oldest_of_others = self.of_others = 0
         self._waited: dict[Any, Candidate] = {}
         self.quarantined: Candidate | None = None

@@ -355,15 +355,11 @@ class SliceSearch(Search):
         if now >= self._forget_at:
             self._forget(now)
         slots = 1 if where.exclusive else slots
-        chooser = HeadChooser(
-            self, set(skip_objects or ()), skip_ids | self._skipped_ids, slot, slots
-        )
-        chooser.most_of_others = most_of_others
-        chooser.skip(self._blocked)
+        skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._skipped_ids)
+        chooser = HeadChooser(self, set(skip[0]), skip[1], slot, slots, most_of_others)
         self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
         budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._factor)
         each = math.ceil(budget / len(where.values))
-        skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._skipped_ids)
         places = self._look_urgent_in(conn, where, chooser, now, want)
         ranked = len(chooser.own)
         found, widen = self._gather(conn, where, each, skip)

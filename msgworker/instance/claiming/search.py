@@ -214,14 +214,13 @@ class TableSearch(Search):
         if now >= self._forget_at:
             self._forget(now)
         self._turn += 1
-        chooser = HeadChooser(
-            self, set(skip_objects or ()), skip_ids | self._skipped_ids, slot, slots
-        )
-        chooser.most_of_others = most_of_others
+        skip_ids = skip_ids | self._skipped_ids
+        chooser = HeadChooser(self, set(skip_objects or ()), skip_ids, slot, slots, most_of_others)
         if self._turn % 8 == 0:  # so that the oldest of other shares do not starve
             chooser.oldest_of_others = max(1, want // 8)
         due_complete, first = self._look_due(conn, chooser, now, want)
         chooser.skip(self._blocked)
+        # How many heads are enough, those with a priority included; whole: others are read, too.
         enough, whole = want, True
         if first is not None and (ranked := self._look_urgent(conn, chooser, first, now, want)):
             others = max(want - len(chooser.own), owed(want, self._overtaken))
@@ -231,23 +230,7 @@ class TableSearch(Search):
         if whole and self.tables.database.oldest_index:
             complete = self._look_window(conn, chooser, want, held, enough) and due_complete
         if whole and len(chooser.own) < enough and not complete and not self._passing:
-            those, by_age = self._those, self.tables.database.oldest_index
-            if those is None:
-                left = enough - len(chooser.own)
-                round_over = self._cursor.step(conn, chooser, left, idle=self.idle)
-                if not by_age and self._is_crowded(chooser, self._cursor.rows):
-                    self._end_is_known(conn)
-            elif not by_age and (self._crowded or self.only):  # the cursor reads no rows by age
-                self._look_at_found(conn, chooser, those)
-                self._look_behind_end(conn, chooser, PAGE, those)
-                if len(chooser.own) < enough or self._turn % 8 == 0:  # none starves
-                    over = self._look_window_among(conn, chooser, WINDOW, enough, those)
-                    round_over = (
-                        self._look_objects_among(conn, chooser, enough, those, rows=False) and over
-                    )
-                    chooser.oldest_first()
-            else:
-                round_over = self._look_objects_among(conn, chooser, enough, those)
+            round_over = self._look_objects(conn, chooser, enough)
             complete = round_over and self._cursor.clean
             self._from_start = True
         found, self._overtaken = chooser.chosen(want, self._overtaken, whole=whole)
@@ -492,6 +475,27 @@ class TableSearch(Search):
         for row in found.rows:
             chooser.offer(row)
         return found
+
+    def _look_objects(self, conn: Connection, chooser: HeadChooser, enough: int) -> bool:
+        """Step the cursor; True if that ended a round. Where no index gives rows by age, rows
+        without an object are read by age here."""
+        those, by_age = self._those, self.tables.database.oldest_index
+        if those is None:
+            left = enough - len(chooser.own)
+            round_over = self._cursor.step(conn, chooser, left, idle=self.idle)
+            if not by_age and self._is_crowded(chooser, self._cursor.rows):
+                self._end_is_known(conn)
+            return round_over
+        if by_age or not (self._crowded or self.only):
+            return self._look_objects_among(conn, chooser, enough, those)
+        self._look_at_found(conn, chooser, those)
+        self._look_behind_end(conn, chooser, PAGE, those)
+        if len(chooser.own) >= enough and self._turn % 8:  # else, so that none starves
+            return False
+        over = self._look_window_among(conn, chooser, WINDOW, enough, those)
+        round_over = self._look_objects_among(conn, chooser, enough, those, rows=False) and over
+        chooser.oldest_first()
+        return round_over
 
     def _look_objects_among(
         self,
