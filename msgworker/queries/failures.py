@@ -204,7 +204,7 @@ def _with_texts(row: Failures, group: _Group, told: Sequence[Any]) -> Failures:
             unread = max(0, int(of_group) - TEXTS_READ)
     commonest = texts.most_common(SHOWN)
     others = len(texts) - len(commonest) + unread
-    if others and commonest[0][1] == 1:
+    if commonest[0][1] == 1:
         return row
     return replace(row, texts=tuple(Text(*one) for one in commonest), other_texts=others)
 

@@ -332,12 +332,10 @@ def test_a_group_shows_what_most_of_its_messages_say(app):
     found = [(one.text, one.count) for one in group.texts]
     assert found[:2] == [("ConnectionError: no host a1", 4), ("ConnectionError: no host b2", 3)]
     assert [count for _, count in found[2:]] == [1, 1, 1]
-    app.ops.acknowledge(ids[:7], reason="known", actor="anna")
-    (group,) = app.ops.failures()
-    assert [one.count for one in group.texts] == [1, 1, 1, 1, 1]
-    app.ops.acknowledge(ids[7:10], reason="known", actor="anna")
+    assert group.other_texts == 2
+    app.ops.acknowledge(ids[:3], reason="known", actor="anna")
     (group,) = app.ops.failures(topic="t")
-    assert len(group.texts) == 2
+    assert [one.count for one in group.texts] == [3, 1, 1, 1, 1]
 
 
 def test_a_group_of_which_each_message_says_something_else_shows_one(app):
