@@ -15,9 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from msgworker.config import Settings
-from msgworker.db import (
-    secrets_of,
-)
+from msgworker.db import secrets_of
 from msgworker.errors import ConfigError
 from msgworker.events import Events
 from msgworker.instance.connections import (

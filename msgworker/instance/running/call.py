@@ -116,9 +116,7 @@ class OnLoop:
     wait for it alone. call: the coroutine to await; inner: what that awaits. found, error: what
     `call` has returned or raised. given: what the handler gets besides its message."""
 
-    __slots__ = (
-        *("call", "error", "found", "given", "handler", "ident", "inner", "lane", "running"),
-    )
+    __slots__ = ("call", "error", "found", "given", "handler", "ident", "inner", "lane", "running")
 
     def __init__(self, lane: Lane, handler: Handler, running: Execution, ident: int) -> None:
         self.lane = lane

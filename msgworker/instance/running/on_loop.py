@@ -9,22 +9,14 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from msgworker.errors import (
-    HandlerTimeout,
-    MsgworkerError,
-    Reject,
-    RetryLater,
-)
+from msgworker.errors import HandlerTimeout, MsgworkerError, Reject, RetryLater
 from msgworker.instance.connections import end_if_forked
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import LoopEnded
 from msgworker.instance.stop import Stop
 from msgworker.logs import logger
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 log = logger("msgworker.handling")
