@@ -325,7 +325,19 @@ COMMANDS = {
 }
 """Summaries fit into a line of 80 characters beside the longest name."""
 NEED_APP = ("run", "drain")
+WITH_LOCKS = (*NEED_APP, "web", "locks", "partitions", "deal", "config")
 _URL = re.compile(r"[A-Za-z][\w+.-]*://.*", re.S)
+
+
+def takes(name: str, option: str) -> bool:
+    """Whether a command has an option that says what it acts on. A thread of an instance may ask:
+    no command is imported for that."""
+    if name not in COMMANDS or name == "demo":
+        return False
+    if option == "locks":
+        return name in WITH_LOCKS
+    anywhere = option in ("app_ref", "config_file")
+    return anywhere or (name not in NEED_APP and (name, option) != ("ddl", "url"))
 
 
 @dataclass(slots=True)
@@ -351,13 +363,12 @@ class Invocation:
     def command(self, words: str) -> str:
         """A command to propose, such as "jobs show 5", as it acts on what this call acts on."""
         name, _, rest = words.partition(" ")
-        command = main.get_command(click.Context(main), name)
-        options = {str(param.name): param.opts[0] for param in command.params} if command else {}
         app = self.given.get("app_ref", APP_EXAMPLE if name in NEED_APP else None)
-        told = [app] if app is not None and app != self.brought and "app_ref" in options else []
+        told = [app] if app is not None and app != self.brought and takes(name, "app_ref") else []
         for option, value in self.given.items():
-            if option in options and option != "app_ref":
-                told += [options[option], visible(shlex.quote(value))]
+            if option != "app_ref" and takes(name, option):
+                flag = f"--{option.removesuffix('_file').replace('_', '-')}"
+                told += [flag, visible(shlex.quote(value))]
         return " ".join(part for part in (self.program, name, *told, rest) if part)
 
     def again(self, ctx: click.Context, **other: Any) -> str:

@@ -11,7 +11,8 @@ import click
 import pytest
 
 from msgworker.cli import main
-from msgworker.cli.group import COMMANDS, Invocation, app_as_option, is_reference, takes_app
+from msgworker.cli.group import COMMANDS, Invocation, app_as_option, is_reference, takes, takes_app
+from msgworker.cli.options import TARGET
 from msgworker.store import bounded
 from tests.support.programs import LOOKS, WRITES, Cli, dead, sql
 
@@ -358,6 +359,9 @@ def test_what_takes_an_app_alone_is_proposed_with_one() -> None:
 def test_the_app_of_a_command_that_is_proposed_is_the_app(command: str) -> None:
     found = main.get_command(click.Context(main), command)
     assert found is not None
+    for option in ("app_ref", "config_file", *TARGET):
+        has = any(param.name == option for param in found.params)
+        assert takes(command, option) == has or command == "demo", option
     if not takes_app(found):
         return
     told = Invocation(given={"app_ref": "crm:app"})
