@@ -16,7 +16,7 @@ from msgworker.instance.observers import facts
 from msgworker.instance.role import Outage
 from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.running.in_flight import Lane
-from msgworker.instance.running.outcome import DONE, Result
+from msgworker.instance.running.outcome import DONE
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import (
     UNWRITABLE,
@@ -385,58 +385,61 @@ class Writer:
         if self._setup.channel is not None:
             notify(conn, self._setup.channel)
 
-    def _write_alone(
-        self, lane: Lane, one: Settlement, me: str, whole: Settlement | None = None
-    ) -> Settled:
-        """Write one outcome. whole: the settlement with its error text, if `one` leaves that out to
-        find out whether the database refuses the text."""
+    def _write_alone(self, lane: Lane, one: Settlement, me: str) -> Settled:
+        """Write one outcome; if the database refuses it, what it does not refuse: a failed try in
+        place of a done one, fewer texts, fewer messages."""
         log, row = self._shared.log, lane.row
-        try:
-            with self.link.transaction() as conn:
-                tables = self._setup.tables
-                settled = store.settle_one(conn, tables, one, me=me, at_once=True)
-                if settled is Settled.LOST:
-                    done.check_not_kept(conn, tables, one.msg_id, me=me)
-                if one.sends:
-                    self._notify(conn)
-                return settled
-        except Exception as error:
-            if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
-                raise
-            kept = isinstance(error, RowKept)
-            if one.outcome is Outcome.DONE and (kept or not one.sends):
-                why = str(error) if kept else f"it cannot be written as done: {reason_of(error)}"
-                log.error("message %s: %s; its try fails", row.msg_id, why, extra=facts(row))
-                lane.result = self._unsent(row, why, error)
-                return self._write_alone(lane, settlement(lane, self._setup, self._shared), me)
+        whole: Settlement | None = None  # with its error text, while it is tried without
+        while True:
+            try:
+                return self._write_one(one, me)
+            except Exception as error:
+                if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
+                    raise
+                kept, no_text = isinstance(error, RowKept), one.error in (None, UNWRITABLE)
+                if one.outcome is Outcome.DONE and (kept or not one.sends):
+                    cannot = f"it cannot be written as done: {reason_of(error)}"
+                    why = str(error) if kept else cannot
+                    log.error("message %s: %s; its try fails", row.msg_id, why, extra=facts(row))
+                    one = self._unsent(lane, why, error)
+                elif one.sends and whole is None and not no_text:  # perhaps it refuses the text
+                    whole, one = one, one._replace(error=UNWRITABLE, trace=None)
+                elif one.sends:
+                    one, whole = self._without_sends(lane, whole or one, error), None
+                elif no_text and one.trace is None:
+                    text = "message %s: its outcome is not written: %s"
+                    # Without the driver's own text, which may show the row.
+                    shown = None if isinstance(error, DBAPIError) else error
+                    log.error(text, row.msg_id, reason_of(error), exc_info=shown, extra=facts(row))
+                    self._shared.identity.cannot_write(me, [one.msg_id])
+                    return Settled.LOST
+                else:  # the table may refuse a text (another character set, a shorter column)
+                    log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
+                    words = UNWRITABLE if one.trace is None else one.error
+                    one = one._replace(error=words, trace=None)
+
+    def _write_one(self, one: Settlement, me: str) -> Settled:
+        tables = self._setup.tables
+        with self.link.transaction() as conn:
+            settled = store.settle_one(conn, tables, one, me=me, at_once=True)
+            if settled is Settled.LOST:
+                done.check_not_kept(conn, tables, one.msg_id, me=me)
             if one.sends:
-                if whole is None and one.error not in (None, UNWRITABLE):
-                    bare = one._replace(error=UNWRITABLE, trace=None)
-                    return self._write_alone(lane, bare, me, one)
-                return self._write_unsent(lane, whole or one, me, error)
-            if one.error in (None, UNWRITABLE) and one.trace is None:
-                text = "message %s: its outcome is not written: %s"
-                # Without the driver's own text, which may show the row.
-                shown = None if isinstance(error, DBAPIError) else error
-                log.error(text, row.msg_id, reason_of(error), exc_info=shown, extra=facts(row))
-                self._shared.identity.cannot_write(me, [one.msg_id])
-                return Settled.LOST
-            # The table may refuse a text (another character set, a shorter column).
-            log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
-        fewer = one._replace(error=UNWRITABLE) if one.trace is None else one._replace(trace=None)
-        return self._write_alone(lane, fewer, me)
+                self._notify(conn)
+            return settled
 
-    def _unsent(self, row: Row, why: str, error: Exception) -> Result:
-        handler = self._setup.registry.get(topic_of(row.topic))
-        return self._shared.outcomes.unsent(why, error, handler, row)
+    def _unsent(self, lane: Lane, why: str, error: Exception) -> Settlement:
+        """The settlement of a lane that cannot be written as done: its try fails."""
+        handler = self._setup.registry.get(topic_of(lane.row.topic))
+        lane.result = self._shared.outcomes.unsent(why, error, handler, lane.row)
+        return settlement(lane, self._setup, self._shared)
 
-    def _write_unsent(self, lane: Lane, one: Settlement, me: str, error: Exception) -> Settled:
-        """Write an outcome of which the database refuses a message. If the handler has sent some,
-        its try fails, since they would be lost; a message of `on_done` or `on_dead` is left out."""
-        setup, shared, row = self._setup, self._shared, lane.row
+    def _without_sends(self, lane: Lane, one: Settlement, error: Exception) -> Settlement:
+        """The settlement of which the database refuses a message. If the handler has sent some, its
+        try fails, since they would be lost; a message of `on_done` or `on_dead` is left out."""
+        row = lane.row
         why = f"a message that is sent with its outcome was refused: {reason_of(error)}"
-        shared.log.error("message %s: %s", row.msg_id, why, extra=facts(row))
+        self._shared.log.error("message %s: %s", row.msg_id, why, extra=facts(row))
         if lane.result is not None and lane.result.sends:
-            lane.result = self._unsent(row, why, error)
-            return self._write_alone(lane, settlement(lane, setup, shared), me)
-        return self._write_alone(lane, one._replace(sends=()), me)
+            return self._unsent(lane, why, error)
+        return one._replace(sends=())
