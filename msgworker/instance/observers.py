@@ -54,10 +54,13 @@ class Spans:
         self._monotonic = monotonic
         self.ahead = 0.0
 
-    def set_clock(self, database: float) -> float:
-        """Set `ahead` by the database's clock, just read, in seconds since 1970; returns it."""
+    def set_clock(self, database: float) -> None:
+        """Set `ahead` by the database's clock, just read, in seconds since 1970."""
         self.ahead = database - self._wall()
-        return self.ahead
+
+    def database_now(self) -> float:
+        """The database's clock, as far as it is known, in seconds since 1970."""
+        return self._wall() + self.ahead
 
     def of(self, rows: Sequence[Row], ran: Iterable[Ran]) -> list[Span | None]:
         to_database = self._wall() - self._monotonic() + self.ahead
@@ -87,21 +90,20 @@ def _seconds(instant: Any, zone: str) -> float | None:
 
 # --- Count what is done by minute and topic, from the events of an instance; for the history.
 #
-# Minutes are those of the database's clock, as far as it is known: `ahead`. Kept in memory until
-# they are written (liveness/housekeeper.py); the numbers of minutes and topics are bounded.
+# Kept in memory until they are written (liveness/housekeeper.py); the numbers of minutes and topics
+# are bounded.
 
 MOST_MINUTES = 60
 """Minutes kept while the database is away; beyond that the oldest are dropped."""
 
 
 class MinuteStats:
-    """Counts of an instance. clock: ours, seconds since 1970. ahead: how many seconds the
-    database's clock is ahead of it.
+    """Counts of an instance. clock: the database's, in seconds since 1970; see `Spans`.
 
     The thread that emits an event adds to the counts; the housekeeper takes minutes that are over.
     """
 
-    def __init__(self, stream: events.Events, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, stream: events.Events, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._off = [stream.on(events.Settled, self._settled)]
         for kind, name in (
@@ -117,7 +119,6 @@ class MinuteStats:
         self._topics: dict[str, Counts] = {}
         self._over: deque[Minute] = deque(maxlen=MOST_MINUTES)
         self._ended: deque[int] = deque(maxlen=MOST_MINUTES)
-        self.ahead = 0.0
 
     def end(self) -> None:
         """Count no more."""
@@ -180,7 +181,7 @@ class MinuteStats:
     def _turn(self, instance: str = "") -> None:
         """End the minute if another one has begun. If the clock was set back, a minute that has
         ended does not begin again: it may be written already."""
-        now = int((self.clock() + self.ahead) // 60)
+        now = int(self.clock() // 60)
         if now != self._now and now not in self._ended:
             self._end()
             self._now = now

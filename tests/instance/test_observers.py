@@ -254,9 +254,11 @@ def test_a_minute_is_over_when_another_one_has_begun(counted):
 
 
 def test_minutes_are_those_of_the_database(counted):
-    counted.minutes.ahead = 3600.0
+    spans = Spans(wall=counted.clock)
+    spans.set_clock(NOON + 3600)
+    minutes = MinuteStats(counted.stream, spans.database_now)
     counted.done()
-    (minute,) = counted.minutes.over(last=True)
+    (minute,) = minutes.over(last=True)
     assert minute.at.timestamp() == NOON + 3600
 
 

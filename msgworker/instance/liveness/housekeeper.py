@@ -58,7 +58,7 @@ class HistoryWriter:
         self._in_doubt = False  # a write got no answer
         self._writes = hash(shared.identity.id) % FORGET_EVERY  # instances take turns
         if self._keep and HISTORY.is_there(setup.tables):
-            self.minutes = MinuteStats(setup.events)
+            self.minutes = MinuteStats(setup.events, spans.database_now)
 
     def read_clock(self) -> None:
         """Read the database's clock, before the first message."""
@@ -66,7 +66,7 @@ class HistoryWriter:
             return
         try:
             with self._link.transaction() as conn:
-                self._set_clock(history.database_seconds(conn, self._setup.tables))
+                self._spans.set_clock(history.database_seconds(conn, self._setup.tables))
         except Exception as error:
             if trouble(error) is Trouble.LOST:
                 raise
@@ -98,14 +98,10 @@ class HistoryWriter:
         self._in_doubt = False
         self._writes += 1
         counted.forget(minutes)
-        self._set_clock(seconds)
+        self._spans.set_clock(seconds)
         if forgets:
             with self._link.transaction() as conn:
                 history.forget(conn, tables, self._keep)
-
-    def _set_clock(self, seconds: float) -> None:
-        assert self.minutes is not None
-        self.minutes.ahead = self._spans.set_clock(seconds)
 
     def _log_refusal(self, error: Exception) -> None:
         """Log an error. Without the privileges nothing is counted any more; otherwise the next
