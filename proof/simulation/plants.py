@@ -519,14 +519,14 @@ def kept_by_a_rerun() -> Iterator[None]:
 def free_between_tries() -> AbstractContextManager[None]:
     """A message that has failed does not hold its key until its next try."""
 
-    def counts(c: Cols) -> ColumnElement[bool]:
+    def key_counts(c: Cols) -> ColumnElement[bool]:
         assert c.unique_key is not None
         running_or_new = c.status.in_([sa.literal_column("0"), sa.literal_column("1")])
         return sa.and_(c.unique_key.is_not(None), running_or_new)
 
     patches = ExitStack()
-    patches.enter_context(replaced(tables, "counts", counts))
-    patches.enter_context(replaced(send, "counts", counts))
+    patches.enter_context(replaced(tables, "key_counts", key_counts))
+    patches.enter_context(replaced(send, "key_counts", key_counts))
     return patches
 
 

@@ -103,6 +103,13 @@ def test_seed_replays_exactly(name: str) -> None:
     assert len(first.trace) > 50
 
 
+def test_each_planted_bug_changes_what_is_there() -> None:
+    """What it replaces has the name that it says, also where the hunt for it is a long test."""
+    for plant in PLANTS.values():
+        with plant.patch():
+            pass
+
+
 def test_replay_by_command_prints_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["0", "--plant", "crash counts no try"]) == 1
     told = capsys.readouterr().out

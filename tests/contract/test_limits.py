@@ -276,17 +276,17 @@ def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeyp
     assert len(pages) <= 4  # of 10
 
 
-def test_a_look_for_a_limited_topic_does_not_end_the_skip_of_objects(app):
+def test_what_stands_behind_a_limited_message_does_not_keep_it_from_being_found(app):
+    """Looks offer the message behind it again and again, in vain."""
     limited(app, max_running=1)
-    limited(app, "free")
-    send(app, "a", topic="free")
+    app.add_handler("free", lambda msg: None)
+    (first,) = send(app, "a")
+    (behind,) = send(app, "a", topic="free")
     with by_hand(app) as one:
-        look = one.finder.look(1, 0)
-        one.finder.refused(look.candidates)
-        one.finder.look_limited("t", 1, 0)
-        assert one.shared.in_flight.blocked == {look.candidates[0].same}
-        one.finder.forget()
-        assert not one.shared.in_flight.blocked
+        offered = until(lambda: one.finder.look(1, 0).candidates, "it is offered")
+        assert [c.msg_id for c in offered] == [behind]
+        one.finder.refused(offered)
+        assert [c.msg_id for c in one.finder.look_limited("t", 1, 0).candidates] == [first]
 
 
 def test_limited_messages_without_an_object_are_not_proposed_among_others(app):

@@ -19,6 +19,7 @@ from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.connections import Connections
 from msgworker.instance.state import ScopeMember, Setup, Shared
 from msgworker.logs import Said
+from msgworker.message import topic_of
 from msgworker.queries.instances import leased
 from msgworker.store.candidates import Candidate
 from msgworker.store.pauses import asking_jobs
@@ -124,13 +125,16 @@ class Finder:
 
     def forget(self, *, start: bool = True) -> None:
         """Forget earlier looks before the next one. start: see `Search.forget`."""
-        self._shared.in_flight.blocked.clear()
         for search in self._searches():
             search.forget(start=start)
 
     def refused(self, candidates: list[Candidate]) -> None:
-        """These could not be flagged: skip their objects for a while."""
-        self.search.refused(candidates)  # all searches share the set of these objects
+        """These could not be flagged: their search skips their objects for a while. The others do
+        not: a message of an object may be refused since one of another topic stands before it."""
+        for one in candidates:
+            topic = topic_of(one.topic)
+            search = self._limited.get(topic) if topic in self.search.but else None
+            (search or self.search).refused([one])
 
     def skip(self, candidate: Candidate) -> None:
         """Skip this message for a while."""
@@ -198,7 +202,7 @@ class Finder:
         search, setup, shared = self._limited.get(topic), self._setup, self._shared
         if search is None:
             only = frozenset([topic])
-            search = self._kind(setup.tables, only, shared.in_flight.blocked)
+            search = self._kind(setup.tables, only)
             search.only, self._limited[topic] = only, search
         search.use(asking_jobs(setup.tables, shared.controls.paused))
         search.paused = shared.controls.paused

@@ -354,8 +354,7 @@ class Search:
     def __init__(
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
     ) -> None:
-        """blocked: objects to skip for a while; other threads may remove some. Searches share it:
-        that of `only` some topics does not clear it."""
+        """blocked: objects to skip for a while; other threads may remove some."""
         self.tables = tables
         self.topics = topics
         self.paused: frozenset[str] = frozenset()
@@ -395,7 +394,6 @@ class Search:
 
     def _forget(self, now: float) -> None:
         self._forget_at = now + FORGET_SECONDS
-        if not self.only:
-            self._blocked.clear()
+        self._blocked.clear()
         self._skipped_ids.clear()
         self.unknown_topics.clear()

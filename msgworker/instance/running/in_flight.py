@@ -179,8 +179,8 @@ class InFlight:
     housekeeper has checked that it is still flagged; added by handler threads, removed by the
     housekeeper and the stop. Only on a table without `claimed_by`.
     cancels: requests of operators by message; replaced by the housekeeper, read by all.
-    blocked: objects whose head could not be flagged recently; added by the fetcher, which clears it
-    each second; a settle removes its own.
+    blocked: objects whose head could not be flagged recently; added by the search of topics without
+    limits, which clears it each second; a settle removes its own.
     ran_long: the last handlers that took longer than a heartbeat, with their begin and end
     (monotonic); added by handler threads, read by the heartbeat.
     look_again: the lowest id of each set of messages that may be claimed again since we have
