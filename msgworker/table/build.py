@@ -66,6 +66,9 @@ class Need(enum.Enum):
     OPTIONAL = enum.auto()  # an optional feature; without that it is not needed
 
 
+MadeColumns = Callable[[Database], Iterable[sa.Column[Any]]]
+
+
 @dataclass(frozen=True, slots=True)
 class OwnTable:
     """One of our tables. about: for who reads the DDL. columns: made anew for each database.
@@ -74,7 +77,7 @@ class OwnTable:
     name: str
     about: str
     need: Need
-    columns: Callable[[Database], Iterable[sa.Column[Any]]]
+    columns: MadeColumns
     index: tuple[str, tuple[str, ...], bool] | None = None
     without: str = ""
 
@@ -101,6 +104,18 @@ class OwnTable:
         return self.name not in t.missing
 
 
+def own_table(
+    name: str,
+    about: str,
+    need: Need,
+    *,
+    index: tuple[str, tuple[str, ...], bool] | None = None,
+    without: str = "",
+) -> Callable[[MadeColumns], OwnTable]:
+    """The function below, which makes the columns for a database, becomes this table."""
+    return lambda columns: OwnTable(name, about, need, columns, index, without)
+
+
 def _id(name: str) -> sa.Column[Any]:
     return sa.Column(name, sa.BigInteger(), primary_key=True, autoincrement=False)
 
@@ -121,7 +136,8 @@ def _number(
 # --- What every instance needs: leases, items, failed tries.
 
 
-def _lease(_: Database) -> Iterable[sa.Column[Any]]:
+@own_table("msgworker_lease", "who lives: an instance holds a lease on its own id", Need.RUN)
+def LEASE(_: Database) -> Iterable[sa.Column[Any]]:
     # term grows with every renewal and take-over, so that a take-over names exactly what it saw.
     # serves: the message table and the topics of an instance, as JSON, for operators.
     yield sa.Column("name", KeyText(64), primary_key=True)
@@ -136,12 +152,10 @@ def _lease(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("serves", LongText())
 
 
-LEASE = OwnTable(
-    "msgworker_lease", "who lives: an instance holds a lease on its own id", Need.RUN, _lease
+@own_table(
+    "msgworker_item", "fan-out inside a message: items that are done are not done again", Need.RUN
 )
-
-
-def _item(_: Database) -> Iterable[sa.Column[Any]]:
+def ITEM(_: Database) -> Iterable[sa.Column[Any]]:
     zero = sa.text("0")
     yield _table_name(60)
     yield _id("msg_id")
@@ -154,15 +168,13 @@ def _item(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("total", sa.Integer(), info={ADDED: "the number of items left is unknown"})
 
 
-ITEM = OwnTable(
-    "msgworker_item",
-    "fan-out inside a message: items that are done are not done again",
+@own_table(
+    "msgworker_try",
+    "failed tries: their errors and times",
     Need.RUN,
-    _item,
+    index=("group", ("table_name", "fingerprint", "msg_id"), False),
 )
-
-
-def _try(_: Database) -> Iterable[sa.Column[Any]]:
+def TRY(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
     yield _id("msg_id")
     yield sa.Column("try_no", sa.Integer(), primary_key=True, autoincrement=False)
@@ -176,18 +188,19 @@ def _try(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("traceback", LongText(), info={ADDED: about})
 
 
-TRY = OwnTable(
-    "msgworker_try",
-    "failed tries: their errors and times",
-    Need.RUN,
-    _try,
-    ("group", ("table_name", "fingerprint", "msg_id"), False),
-)
-
 # --- What only operations write.
 
+WITHOUT_OPS = "ops cannot write or pause without it"
 
-def _operation(database: Database) -> Iterable[sa.Column[Any]]:
+
+@own_table(
+    "msgworker_operation",
+    "what operators did: reruns, discards, purges, ...",
+    Need.OPS,
+    index=("key", ("request_key",), True),
+    without=WITHOUT_OPS,
+)
+def OPERATION(database: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column(
         "op_id", db.big_id(), *database.identity(), primary_key=True, autoincrement=True
     )
@@ -203,18 +216,13 @@ def _operation(database: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("request_key", KeyText(MAX_REQUEST_KEY))
 
 
-WITHOUT_OPS = "ops cannot write or pause without it"
-OPERATION = OwnTable(
-    "msgworker_operation",
-    "what operators did: reruns, discards, purges, ...",
+@own_table(
+    "msgworker_audit",
+    "what they did to which message, and what it was before",
     Need.OPS,
-    _operation,
-    ("key", ("request_key",), True),
-    WITHOUT_OPS,
+    without=WITHOUT_OPS,
 )
-
-
-def _audit(_: Database) -> Iterable[sa.Column[Any]]:
+def AUDIT(_: Database) -> Iterable[sa.Column[Any]]:
     yield _id("msg_id")
     yield _id("op_id")
     yield sa.Column("changed_at", UtcDateTime(), nullable=False)
@@ -224,16 +232,10 @@ def _audit(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("was_error", plain_text(MAX_WAS_ERROR))
 
 
-AUDIT = OwnTable(
-    "msgworker_audit",
-    "what they did to which message, and what it was before",
-    Need.OPS,
-    _audit,
-    without=WITHOUT_OPS,
+@own_table(
+    "msgworker_pause", "topics whose handlers are not to start", Need.OPS, without=WITHOUT_OPS
 )
-
-
-def _pause(_: Database) -> Iterable[sa.Column[Any]]:
+def PAUSE(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
     yield sa.Column("topic", KeyText(MAX_TOPIC), primary_key=True)
     yield sa.Column("actor", plain_text(MAX_ACTOR), nullable=False)
@@ -241,16 +243,13 @@ def _pause(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("paused_at", UtcDateTime(), nullable=False)
 
 
-PAUSE = OwnTable(
-    "msgworker_pause",
-    "topics whose handlers are not to start",
+@own_table(
+    "msgworker_cancel",
+    "running messages that operators want to end",
     Need.OPS,
-    _pause,
-    without=WITHOUT_OPS,
+    without="running messages cannot be cancelled without it",
 )
-
-
-def _cancel(_: Database) -> Iterable[sa.Column[Any]]:
+def CANCEL(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
     yield _id("msg_id")
     yield sa.Column("actor", plain_text(MAX_ACTOR), nullable=False)
@@ -260,18 +259,16 @@ def _cancel(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("seen_tries", sa.SmallInteger(), nullable=False)
 
 
-CANCEL = OwnTable(
-    "msgworker_cancel",
-    "running messages that operators want to end",
-    Need.OPS,
-    _cancel,
-    without="running messages cannot be cancelled without it",
-)
-
 # --- What a feature needs.
 
 
-def _limit(_: Database) -> Iterable[sa.Column[Any]]:
+@own_table(
+    "msgworker_limit",
+    "how many messages of a topic may run, or start, over all instances",
+    Need.FEATURE,
+    without="no handler can have max_running or rate without it",
+)
+def LIMIT(_: Database) -> Iterable[sa.Column[Any]]:
     # full_us: when the bucket of the rate is full, in microseconds since 1970. version: grows with
     # every declaration.
     yield _table_name()
@@ -286,13 +283,6 @@ def _limit(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("declared_at", UtcDateTime(), nullable=False)
 
 
-LIMIT = OwnTable(
-    "msgworker_limit",
-    "how many messages of a topic may run, or start, over all instances",
-    Need.FEATURE,
-    _limit,
-    without="no handler can have max_running or rate without it",
-)
 COUNTED = ("done", "retried", "dead", "postponed")
 SUMS = ("ran_ms", "waited_ms")
 RAN_COUNTS = tuple(f"ran_{i}" for i in range(len(RAN) + 1))
@@ -302,7 +292,13 @@ NUMBERS_OF_HISTORY = (*COUNTED, *SUMS, *RAN_COUNTS, *WAITED_COUNTS)
 """The columns of the history that are added up."""
 
 
-def _history(_: Database) -> Iterable[sa.Column[Any]]:
+@own_table(
+    "msgworker_history",
+    "what instances did in each minute, for charts",
+    Need.FEATURE,
+    without="no history for charts is written without it",
+)
+def HISTORY(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
     yield sa.Column("minute_at", UtcDateTime(), primary_key=True)
     yield sa.Column("instance", KeyText(LONGEST_ID), primary_key=True)
@@ -310,16 +306,13 @@ def _history(_: Database) -> Iterable[sa.Column[Any]]:
     yield from (_number(name, big=name in SUMS) for name in NUMBERS_OF_HISTORY)
 
 
-HISTORY = OwnTable(
-    "msgworker_history",
-    "what instances did in each minute, for charts",
-    Need.FEATURE,
-    _history,
-    without="no history for charts is written without it",
+@own_table(
+    "msgworker_lock",
+    "locks (msgworker.coordination); rows are never deleted: tokens only rise",
+    Need.OPTIONAL,
+    index=("owner", ("owner",), False),
 )
-
-
-def _lock(_: Database) -> Iterable[sa.Column[Any]]:
+def LOCK(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("name", KeyText(MAX_LOCK), primary_key=True)
     yield sa.Column("owner", KeyText(MAX_LOCK_OWNER))
     yield _number("token")
@@ -328,16 +321,10 @@ def _lock(_: Database) -> Iterable[sa.Column[Any]]:
     yield _number("expires_ms")
 
 
-LOCK = OwnTable(
-    "msgworker_lock",
-    "locks (msgworker.coordination); rows are never deleted: tokens only rise",
-    Need.OPTIONAL,
-    _lock,
-    ("owner", ("owner",), False),
+@own_table(
+    "msgworker_schedule", "schedules: what is sent when; any instance may fire them", Need.OPTIONAL
 )
-
-
-def _schedule(_: Database) -> Iterable[sa.Column[Any]]:
+def SCHEDULE(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
     yield sa.Column("name", KeyText(MAX_SCHEDULE), primary_key=True)
     yield sa.Column("spec", plain_text(MAX_SPEC), nullable=False)
@@ -362,15 +349,14 @@ def _schedule(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("paused_reason", plain_text(MAX_REASON), info={ADDED: about})
 
 
-SCHEDULE = OwnTable(
-    "msgworker_schedule",
-    "schedules: what is sent when; any instance may fire them",
-    Need.OPTIONAL,
-    _schedule,
+@own_table(
+    "msgworker_job",
+    "jobs: messages that belong together, and what is sent when all have ended",
+    Need.FEATURE,
+    index=("open", ("table_name", "completed_at"), False),
+    without="no job can be opened without it",
 )
-
-
-def _job(database: Database) -> Iterable[sa.Column[Any]]:
+def JOB_TABLE(database: Database) -> Iterable[sa.Column[Any]]:
     # on_complete: the topic of the message that is sent when it has completed, with this object and
     # payload; report_id: that message. done, dead: how its messages had ended then.
     counted: Any = {"primary_key": True, "autoincrement": True}
@@ -390,14 +376,6 @@ def _job(database: Database) -> Iterable[sa.Column[Any]]:
     yield from (sa.Column(name, sa.BigInteger()) for name in ("report_id", "done", "dead"))
 
 
-JOB_TABLE = OwnTable(
-    "msgworker_job",
-    "jobs: messages that belong together, and what is sent when all have ended",
-    Need.FEATURE,
-    _job,
-    ("open", ("table_name", "completed_at"), False),
-    without="no job can be opened without it",
-)
 OWN = (
     *(LEASE, ITEM, TRY, OPERATION, AUDIT, PAUSE, CANCEL, LIMIT, HISTORY, LOCK, SCHEDULE),
     JOB_TABLE,
