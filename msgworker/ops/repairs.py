@@ -412,7 +412,8 @@ def _would_with_successors(choice: Choice, *, also_done: bool) -> Counted:
             running = _by_parts(t, heads, partial(change.runs_later, conn, t))
             states = _by_parts(t, heads, partial(change.states, conn, t))
             behind = {row.msg_id for rows in tails.rows.values() for row in rows}
-            away = _by_parts(t, sorted(behind), partial(_discarded, conn, t))
+            parts = t.parts(sorted(behind))
+            away = {i for part in parts for i in change.given_up(conn, t, part)}
         for head in heads:
             if head in ids:
                 continue
@@ -435,10 +436,6 @@ def _by_parts(t: Tables, ids: list[int], look: Callable[[list[int]], dict[int, V
     for part in t.parts(ids):
         found |= look(part)
     return found
-
-
-def _discarded(conn: Connection, t: Tables, ids: list[int]) -> dict[int, bool]:
-    return dict.fromkeys(change.given_up(conn, t, ids), True)
 
 
 def _with_successors(choice: Choice, chunk: Chunk, *, also_done: bool) -> Work:
