@@ -148,7 +148,7 @@ def refuse_living(held: HeldMessages, force: bool) -> None:
         raise MsgworkerError(
             f"instance {held.instance_id} is being recovered by {one.taken_by} already; wait for it"
         )
-    if one is not None and held.lives and one.stopped and not force:
+    if one is not None and held.lives and one.served.stopped and not force:
         raise MsgworkerError(
             f"instance {held.instance_id} has stopped, but its handler has outlived the grace time "
             f"and may still run; its lease ends in {one.left_seconds:.0f} s, then its messages are "

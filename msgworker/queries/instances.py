@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -189,7 +188,7 @@ def leases_ending(conn: Connection, t: Tables, *, within: float, but: str) -> li
 def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> InstanceInfo:
     count, oldest = held.get(one.name, (0, None))
     life = Life.TAKEN_OVER if one.taken_by else Life.LIVE if one.live else Life.DEAD
-    told = _told(one.serves)
+    told = one.served
     silent = None if one.taken_by or one.silent is None else max(0.0, one.silent)
     return InstanceInfo(
         instance_id=one.name,
@@ -210,7 +209,7 @@ def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> Instanc
         refused=told.refused,
         overdue_seconds=overdue(one, silent) if life is Life.LIVE and not told.stopped else None,
         stopped=told.stopped,
-        scope=one.scope,
+        scope=told.scope,
         **told.process,
     )
 
@@ -221,43 +220,6 @@ def overdue(one: lease.Lease, silent: float | None) -> float | None:
     if silent is None or silent <= beat + max(MARGIN_SECONDS, beat / 2):
         return None
     return silent - beat
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    table: str | None = None
-    topics: tuple[str, ...] | None = None
-    handlers: int | None = None
-    running: dict[int, float] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    stopped: bool = False
-    process: dict[str, Any] = field(default_factory=dict)
-
-
-def _told(text: str | None) -> _Told:
-    """Data of an instance beside its lease; older versions have none, so they may handle
-    every topic."""
-    try:
-        value = json.loads(text or "{}")
-        topics, handlers = value.get("topics"), value.get("handlers")
-        return _Told(
-            value.get("table"),
-            None if topics is None else tuple(map(str, topics)),
-            None if handlers is None else int(handlers),
-            {int(i): float(seconds) for i, seconds in value.get("running", ())},
-            {str(i): str(why) for i, why in value.get("refused", {}).items()},
-            bool(value.get("stopped")),
-            _process(value.get("process")),
-        )
-    except (ValueError, AttributeError, TypeError):
-        return _Told()
-
-
-def _process(told: Any) -> dict[str, Any]:
-    """What an instance reports of its process; 0.1.0 reports nothing."""
-    told = told if isinstance(told, dict) else {}
-    kinds = {"host": str, "pid": int, "threads": int, "version": str}
-    return {k: told[k] for k, kind in kinds.items() if type(told.get(k)) is kind}
 
 
 def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime | None]]:

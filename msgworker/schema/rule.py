@@ -286,7 +286,7 @@ def living(conn: Connection, t: Tables) -> list[str]:
     return [
         one.name
         for one in lease.read_all(conn, t)
-        if one.live and one.taken_by is None and one.table in (None, t.label)
+        if one.live and one.taken_by is None and one.served.table in (None, t.label)
     ]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -26,6 +27,51 @@ HANDLERS_TOLD = 100
 """A lease lists the messages of at most this many running handlers, the longest first."""
 AHEAD_SECONDS = 1.0
 """A renewal later than now by more than this: the clocks of cluster nodes differ by less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What an instance says of itself in its lease, see `serves_text`. Of one that says nothing, as
+    that of an earlier version, nothing is known: it may handle every topic.
+
+    table: the message table that it serves. running: of the handlers that run, for how long the
+    oldest do, by msg_id; handlers: how many do. stopped: only a handler that has outlived the stop
+    may still run. scope: where it looks, {} = everywhere.
+    """
+
+    table: str | None = None
+    topics: tuple[str, ...] | None = None
+    handlers: int | None = None
+    running: dict[int, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    stopped: bool = False
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    process: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, text: str | None) -> Served:
+        try:
+            value = json.loads(text or "{}")
+            table, topics = value.get("table"), value.get("topics")
+            handlers, scope, process = (value.get(n) for n in ("handlers", "scope", "process"))
+            told = process if isinstance(process, dict) else {}
+            process = {n: told[n] for n, kind in PROCESS.items() if type(told.get(n)) is kind}
+            return cls(
+                None if table is None else str(table),
+                None if topics is None else tuple(map(str, topics)),
+                None if handlers is None else int(handlers),
+                {int(i): float(seconds) for i, seconds in value.get("running", ())},
+                {str(i): str(why) for i, why in value.get("refused", {}).items()},
+                bool(value.get("stopped")),
+                scope if isinstance(scope, dict) else {},
+                process,
+            )
+        except (ValueError, AttributeError, TypeError):
+            return cls()
+
+
+PROCESS = {"host": str, "pid": int, "threads": int, "version": str}
+"""What is said of its process."""
 
 
 class Lease(NamedTuple):
@@ -48,42 +94,15 @@ class Lease(NamedTuple):
     silent: float | None = None
 
     @property
-    def table(self) -> str | None:
-        """The message table that the instance serves; None where it does not say."""
-        named = self._served("table")
-        return None if named is None else str(named)
-
-    @property
-    def process(self) -> tuple[str, int] | None:
-        """Host and number of its process; None where it does not say."""
-        found = self._served("process")
-        try:
-            return str(found["host"]), int(found["pid"])
-        except (TypeError, ValueError, KeyError):
-            return None
-
-    @property
-    def stopped(self) -> bool:
-        """Whether its instance has stopped, and only a handler that outlived that may still run."""
-        return bool(self._served("stopped"))
-
-    @property
     def left_seconds(self) -> float:
         """Until it ends, by the database's clock."""
         whole = (self.expires_at - self.renewed_at).total_seconds()
         return max(0.0, whole - (self.silent or 0.0))
 
-    def _served(self, what: str) -> Any:
-        try:
-            return json.loads(self.serves or "{}").get(what)
-        except (ValueError, AttributeError):
-            return None
-
     @property
-    def scope(self) -> Mapping[str, Any]:
-        """Where the instance looks, as its scope says; {} = everywhere."""
-        found = self._served("scope")
-        return found if isinstance(found, dict) else {}
+    def served(self) -> Served:
+        """What its instance says of itself."""
+        return Served.read(self.serves)
 
 
 def serves_text(

@@ -134,10 +134,9 @@ for this many leases: what delayed it may have delayed them."""
 
 def runs_here(dead: lease.Lease) -> bool:
     """Whether a process with the pid of this dead instance runs on this host."""
-    if dead.process is None or os.name != "posix":
-        return False
-    host, pid = dead.process
-    if host != socket.gethostname() or pid <= 0:
+    said = dead.served.process
+    pid = said.get("pid", 0)
+    if os.name != "posix" or said.get("host") != socket.gethostname() or pid <= 0:
         return False
     try:
         os.kill(pid, 0)
@@ -230,7 +229,9 @@ class Recovery:
         setup, shared = self._setup, self._shared
         ours = (None, setup.tables.label)
         live = sorted(
-            one.name for one in leases if one.live and one.taken_by is None and one.table in ours
+            one.name
+            for one in leases
+            if one.live and one.taken_by is None and one.served.table in ours
         )
         if shared.identity.id in live:
             shared.peers = Peers(live.index(shared.identity.id), len(live))
