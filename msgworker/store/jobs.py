@@ -348,7 +348,8 @@ def counts(
     def build() -> sa.Select[Any]:
         job = bindparam("mw_job", type_=_BIG)
         statuses = (Status.NEW, Status.PROCESSING, *([Status.DONE] if done else []))
-        parts = [_count_of(of_status(t, job, status), most) for status in statuses]
+        some = (of_status(t, job, status).limit(lit(most)).subquery() for status in statuses)
+        parts = [sa.select(sa.func.count()).select_from(one).scalar_subquery() for one in some]
         source = t.message.alias()
         again = sa.case((t.tries_left(t.cols(source)), ONE), else_=ZERO)
         failed = of_status(t, job, Status.FAILED, source=source)
@@ -406,11 +407,6 @@ def awaited(conn: Connection, t: Tables, job_id: int) -> Capped:
     given = {"mw_job": job_id} | _of(t)
     waits = conn.execute(t.built("job_awaits", build), given).first() is not None
     return given_up(conn, t, job_id) if waits else Capped(0)
-
-
-def _count_of(query: sa.Select[Any], most: int) -> Any:
-    inner = query.limit(lit(most)).subquery()
-    return sa.select(sa.func.count()).select_from(inner).scalar_subquery()
 
 
 def of_status(

@@ -286,16 +286,13 @@ def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
         if not t.database.returns_ids(conn.dialect.server_version_info or ()):
             conn.execute(_insert(t, keys).inline(), values)
             return None
-        found = conn.execute(t.built(("insert", keys, "id"), lambda: _returning(t, keys)), values)
-        key = found.first()
+        with_id = ("insert", keys, "id")
+        insert = t.built(with_id, lambda: _insert(t, keys).returning(t.cols().msg_id))
+        key: Any = conn.execute(insert, values).first()
     else:
         key = conn.execute(_insert(t, keys), values).inserted_primary_key
     # 0: a trigger has given another one than the counter would
     return None if key is None or key[0] == 0 else key[0]
-
-
-def _returning(t: Tables, keys: frozenset[str]) -> Any:
-    return sa.insert(t.message).values(inserted_values(t, keys)).returning(t.cols().msg_id)
 
 
 def insert_many(conn: Connection, t: Tables, rows: Sequence[dict[str, Any]]) -> None:
