@@ -19,6 +19,7 @@ from msgworker.cli.group import APP_EXAMPLE, METAVAR, Invocation, is_reference, 
 from msgworker.cli.output import Usage
 from msgworker.config import SETTINGS, Configuration, as_id, flag_of, load
 from msgworker.errors import MsgworkerError, SchemaError
+from msgworker.instance.running.traceback import library_of
 from msgworker.message import State
 
 # --- The App of a command: imported, or made from the configuration.
@@ -151,13 +152,8 @@ def _import(name: str, ref: str) -> ModuleType:
 
 def _place(error: BaseException) -> str:
     """The place of an error in the user's own code."""
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith((ours, "<")) and frame.filename != importlib.__file__
-    ]
+    theirs = [frame for frame in frames if library_of(frame.filename) is None]
     if not theirs:
         return ""
     return f" ({os.path.basename(theirs[-1].filename)} line {theirs[-1].lineno})"
