@@ -382,7 +382,55 @@ def test_tasks_that_other_code_cancels_before_they_begin_do_not_hang(app, table)
     assert table.statuses.count(2) >= 29
 
 
-def test_a_loop_that_is_closed_stops_the_worker_and_counts_no_try(app, table):
+FACTORIES = {
+    "no context": lambda loop, coroutine: asyncio.Task(coroutine, loop=loop),
+    "eager": getattr(asyncio, "eager_task_factory", None),
+}
+
+
+@SQLITE
+@pytest.mark.parametrize("factory", [name for name in FACTORIES if FACTORIES[name] is not None])
+def test_the_loop_of_the_caller_may_make_its_tasks_as_it_likes(app, table, factory):
+    running, most = [0], [0]
+
+    @app.handler("t", max_tries=1)
+    async def handle(msg: Message) -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        if msg.payload % 2:
+            await asyncio.sleep(0.01)
+        running[0] -= 1
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(FACTORIES[factory])
+        for number in range(100):
+            send(app, number, payload=number)
+        async with app.running(threads=2):
+            await until(lambda: table.statuses == [2] * 100, "all done")
+
+    asyncio.run(main())
+    assert most[0] <= 2
+
+
+class Odd(Exception):
+    def __bool__(self) -> bool:
+        return False
+
+
+@SQLITE
+def test_an_error_beside_a_fan_out_in_a_thread_is_the_one_of_the_handler(app, table):
+    @app.handler("t", max_tries=1)
+    async def handle(msg: Message, ctx: Context) -> None:
+        await asyncio.to_thread(ctx.fan_out, len, ["a"])
+        raise Odd("of the handler")
+
+    send(app, "a")
+    app.drain()
+    assert "of the handler" in table.one("last_error")
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["in handlers", "before they begin"])
+def test_a_loop_that_is_closed_stops_the_worker_and_counts_no_try(app, table, begun):
     started = threading.Event()
 
     @app.handler("t")
@@ -391,21 +439,28 @@ def test_a_loop_that_is_closed_stops_the_worker_and_counts_no_try(app, table):
         await asyncio.sleep(60)
 
     async def begin() -> Any:
-        send(app, "a")
-        block = app.running(threads=1)
+        block = app.running(threads=3)
         worker = await block.__aenter__()
-        await asyncio.to_thread(started.wait, 60)
+        if begun:
+            send(app, *range(20))
+            await asyncio.to_thread(started.wait, 60)
         return block, worker
 
     loop = asyncio.new_event_loop()
     block, worker = loop.run_until_complete(begin())
+    if not begun:
+        send(app, *range(20))
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while 1 not in table.statuses and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.2)  # their threads wait for the loop
     loop.close()
     deadline = time.monotonic() + PATIENCE_SECONDS
     while worker.instance_id is not None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert isinstance(worker.error, MsgworkerError)
     assert "was closed" in str(worker.error)
-    assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)]
+    assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)] * 20
     assert leases(app) == {}
     del block
 

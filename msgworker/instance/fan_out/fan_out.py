@@ -175,16 +175,16 @@ class FanOuts:
         fan-out has begun, all but those of the instance, and in copies of the handler's context."""
         return self._lock is not None and not self._shared.stop.within
 
-    @property
-    def begun(self) -> bool:
-        """Whether there was a fan-out."""
-        return self._lock is not None
+    def end(self) -> bool:
+        """The handler has ended; False = it has begun no fan-out, and `close` will not wait."""
+        self._closed = True
+        return self._lock is not None  # a fan-out that begins now sees `_closed`
 
     def close(self) -> None:
         """The handler has ended: end a fan-out that it left in another thread."""
-        self._closed = True
-        if self._lock is None:  # a fan-out that begins now sees `_closed`
+        if not self.end():
             return
+        assert self._lock is not None
         if self._fence is not None:
             self._fence.closing = True
         with self._lock:  # wait until it has ended

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -39,7 +38,6 @@ from msgworker.instance.running.in_flight import Execution, Lane
 from msgworker.instance.running.on_loop import (
     CANCELLED_BY_OTHERS,
     AsyncCalls,
-    drop,
     say_which_loop,
 )
 from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_of
@@ -113,10 +111,10 @@ class NotRead(Exception):
 
 class OnLoop:
     """An async handler that runs in its event loop. ident: of its handler thread, which does not
-    wait for it alone. call: the coroutine to await; inner: what that awaits. found, error: what
-    `call` has returned or raised. given: what the handler gets besides its message."""
+    wait for it alone. given: what the handler gets besides its message. call: the coroutine to
+    await. found, error: what that has returned or raised."""
 
-    __slots__ = ("call", "error", "found", "given", "handler", "ident", "inner", "lane", "running")
+    __slots__ = ("call", "error", "found", "given", "handler", "ident", "lane", "running")
 
     def __init__(self, lane: Lane, handler: Handler, running: Execution, ident: int) -> None:
         self.lane = lane
@@ -125,29 +123,18 @@ class OnLoop:
         self.ident = ident
         self.given: tuple[Context, FanOuts] | None = None
         self.call: Any = None
-        self.inner: Any = None
         self.found: Any = CANCELLED_BY_OTHERS
         self.error: BaseException | None = None
 
-    async def run(self) -> None:
-        """Await the handler."""
-        try:
-            self.found = await self.call
-        except BaseException as error:
-            self.error = error
-
     @property
-    def may_block(self) -> bool:
-        """Whether to judge how it has ended may take long: it was cancelled by other code, or has
-        left a fan-out in a thread."""
-        if self.given is not None and self.given[1].begun:
-            return True
+    def cancelled(self) -> bool:
+        """Whether other code has cancelled it; also while it runs."""
         return self.error is None and self.found is CANCELLED_BY_OTHERS
 
-    def close(self, error: BaseException | None) -> None:
-        """It will not go on. error: why, unless it has ended."""
-        drop(self.call, self.inner)
-        self.error = self.error or error
+    def may_block(self) -> bool:
+        """It has ended; whether to judge how may take long: other code has cancelled it, or it has
+        left a fan-out in a thread."""
+        return self.cancelled or (self.given is not None and self.given[1].end())
 
 
 def _leave(given: tuple[Context, FanOuts] | None) -> None:
@@ -175,6 +162,7 @@ class Caller:
         self.before_settle = before_settle
         self._pid = setup.pid
         self._loop = AsyncCalls(self._pid, setup.loop, shared.stop)
+        self.while_there = self._loop.while_there
         self.on_loop = LoopTransactions(setup, shared.stop.gave_up, self._loop)
         self.budget = PayloadBudget(setup.settings.payload_budget)
         self.outcomes = shared.outcomes
@@ -280,8 +268,7 @@ class Caller:
             if handler.takes_context:
                 one.given = self._given(lane, msg, running)
                 arguments = (msg, one.given[0])
-            one.inner = handler.fn(*arguments)
-            one.call = self._loop.limited(one.inner, handler.timeout, running)
+            one.call = self._loop.limited(handler.fn(*arguments), handler.timeout, running)
         except BaseException as error:
             one.error = error
             self.end_on_loop(one)
@@ -306,11 +293,6 @@ class Caller:
             result = self.outcomes.raised(error, handler, lane.row, stopped=running.stopped)
         one.error = None  # whose frames hold `one`
         self._ended(lane, lane.row, handler, running, result)
-
-    @property
-    def while_there(self) -> Callable[[Callable[[], object], Future[Any]], Any]:
-        """See AsyncCalls."""
-        return self._loop.while_there
 
     # ------------------------------------------------------------ messages
 

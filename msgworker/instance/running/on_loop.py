@@ -168,7 +168,9 @@ class AsyncCalls:
                 raise
             return loop.wait(future)
         except LoopEnded:
-            drop(*coroutines)
+            for one in coroutines:
+                if inspect.getcoroutinestate(one) == inspect.CORO_CREATED:  # it would warn
+                    one.close()
             raise
         except RuntimeError as error:
             say_which_loop(error)
@@ -263,13 +265,6 @@ class AsyncCalls:
                     asyncio.run_coroutine_threadsafe(last(), loop.loop).result(CLOSE_SECONDS)
             loop.close()
             loop.thread.join(CLOSE_SECONDS)
-
-
-def drop(*coroutines: Any) -> None:
-    """Close those that have not started, which would warn otherwise."""
-    for one in coroutines:
-        if one is not None and inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
-            one.close()
 
 
 def say_which_loop(error: BaseException) -> None:

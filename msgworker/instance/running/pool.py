@@ -351,7 +351,7 @@ class HandlerThreads:
             due = self.caller.while_there(turn.begin, turn.over)
         except BaseException as error:  # the loop has ended, for one
             return turn.rest(error), False
-        return ((), due) if turn.queued else (turn.rest(None), False)
+        return turn.rest(None), due
 
     def next_for_loop(self) -> Lane | None:
         """A waiting lane whose handler may be begun in the event loop now; None = the next one is
@@ -361,29 +361,34 @@ class HandlerThreads:
             trusted = identity.trusted()
             if lane.owner != identity.tenure.id and not lanes.may_start(lane):
                 continue
-            if trusted and not controls.paused and self.caller.suits_loop(lane):
+            if trusted and not controls.is_paused(lane.row) and self.caller.suits_loop(lane):
                 return lane
             lanes.put([lane], first=True)  # for a handler thread
             return None
         return None
 
-    def fail(self, lane: Lane, error: BaseException) -> None:
-        """A bug of ours outside the handler is a failed try, so that the object is not blocked."""
+    def fail(self, lane: Lane | None, error: BaseException) -> None:
+        """A bug of ours outside the handler is a failed try, so that the object is not blocked; the
+        end of its loop is none. lane: None = of no message."""
         self._shared.in_flight.running.pop(threading.get_ident(), None)
-        lane.result = lane.result or fault(error)
-        lane.finished_at = time.monotonic()
+        stopped = self.caller.outcomes.is_of_a_stop(error, stopped=False)
+        if lane is not None:
+            lane.result = lane.result or (Result(Outcome.RELEASED) if stopped else fault(error))
+            lane.finished_at = time.monotonic()
+        if stopped:
+            return
         text = "message %s: an error round its handler"
         with suppress(*NO_MEMORY):
-            self._shared.log.error(text, lane.row.msg_id, exc_info=error, extra=facts(lane.row))
+            msg_id, extra = (None, None) if lane is None else (lane.row.msg_id, facts(lane.row))
+            self._shared.log.error(text, msg_id, exc_info=error, extra=extra)
 
 
 class LoopTurn:
     """Async handlers of one handler thread, one after the other in the event loop, while the thread
     waits: to change threads for each message costs more than most handlers.
 
-    The loop's thread runs it until `over` is set, to whether it is time to settle; then it is the
-    handler thread's. What may block is left to that one. queued: the last lane is queued to be
-    settled.
+    The loop's thread has it until `over` is set, to whether it is time to settle; then the handler
+    thread has it. What may block is left to that one.
     """
 
     def __init__(self, threads: HandlerThreads, lanes: LaneQueue, lane: Lane) -> None:
@@ -391,74 +396,75 @@ class LoopTurn:
         self._lanes = lanes
         self._ident = threading.get_ident()
         self._context = copy_context()
-        self._lane = lane
-        self._began = time.monotonic()
-        self._one: OnLoop | None = None
+        self._lane: Lane | None = lane  # None = the last one is queued to be settled
+        self._one: OnLoop | None = None  # its handler, from its begin until the lane has its result
         self._task: asyncio.Task[None] | None = None
-        self.queued = False
         self.over: Future[bool] = Future()
 
     def begin(self) -> None:
-        """Begin the handler of the lane; those of the next ones, where it has a result at once."""
+        """Begin with the lane, in a task and a context of their own."""
+        assert self._lane is not None
         try:
-            self._begin()
+            # Not by the loop's task factory: that may begin the task at once, within this call.
+            loop, context = asyncio.get_running_loop(), self._context.copy()
+            self._task = asyncio.Task(self._run(self._lane), loop=loop, context=context)
+            self._task.add_done_callback(self._stopped, context=context)
         except BaseException as error:
             self.over.set_exception(error)
 
-    def _begin(self) -> None:
-        while True:
-            self._began = time.monotonic()
-            self._one = one = self._threads.caller.begin_on_loop(self._lane, self._ident)
+    async def _run(self, lane: Lane) -> None:
+        threads, began = self._threads, time.monotonic()
+        try:
+            self._one = one = threads.caller.begin_on_loop(lane, self._ident)
             if one is not None:
-                # What a handler sets in its context ends with it.
-                loop, context = asyncio.get_running_loop(), self._context.copy()
-                self._task = loop.create_task(self._run(one), context=context)
-                self._task.add_done_callback(self._stopped)
-                return
-            if not self._next():
-                return
-
-    async def _run(self, one: OnLoop) -> None:
-        try:
-            await one.run()
-            if one.may_block:
-                return
-            self._threads.caller.end_on_loop(one)
-            self._one = self._task = None
-            if self._next():
-                self._begin()
+                try:
+                    one.found = await one.call
+                except BaseException as error:
+                    one.error = error
+                if self._one is not one:  # the loop is gone, and the thread has ended it
+                    return
+                if one.may_block():
+                    return
+                threads.caller.end_on_loop(one)
+                self._one = None
+            threads.record(lane, began)
+            self._lane = None
+            due = threads.queue(lane, not self._lanes.ready)
+            if due or (following := threads.next_for_loop()) is None:
+                self.over.set_result(due)
+            else:
+                self._lane = following
+                self.begin()
         except BaseException as error:
             self.over.set_exception(error)
+            if type(error) is KeyboardInterrupt:  # for the program whose loop it is
+                raise
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        """A task has ended, perhaps before it began: leave its end to the thread."""
+        """A task has ended: leave the lane to the thread, unless it went on with another."""
         if self._task is task and not self.over.done():
             self.over.set_result(False)
-
-    def _next(self) -> bool:
-        """The lane has its result; go on with another one. False = the turn is over."""
-        self._threads.record(self._lane, self._began)
-        self.queued = True
-        due = self._threads.queue(self._lane, not self._lanes.ready)
-        if not due and (lane := self._threads.next_for_loop()) is not None:
-            self._lane, self.queued = lane, False
-            return True
-        self.over.set_result(due)
-        return False
 
     def rest(self, error: BaseException | None) -> Sequence[Lane]:
         """For the handler thread: end what the loop has left; the lanes to queue. error: why the
         loop has left it."""
         one, lane = self._one, self._lane
-        if self.queued:
+        self._one = None  # where the loop is gone, Python closes `_run` at any time
+        if lane is None:
+            if error is not None:
+                self._threads.fail(None, error)
+            return ()
+        if one is None and error is None:  # its task was cancelled before it began
+            self._lanes.put([lane], takes_one=True, first=True)
             return ()
         try:
-            if one is not None:
-                one.close(error)
-                self._threads.caller.end_on_loop(one)
-            elif error is not None:
+            if one is None:
+                assert error is not None
                 raise error
-            self._threads.record(lane, self._began)
+            if one.cancelled:
+                one.error = error
+            self._threads.caller.end_on_loop(one)
+            self._threads.record(lane, one.running.since)
         except BaseException as failed:
             self._threads.fail(lane, failed)
         return (lane,)
