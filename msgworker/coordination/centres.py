@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from msgworker.coordination.lease import LockCentre
 from msgworker.coordination.redis import RedisLocks
 from msgworker.coordination.zookeeper import ZooKeeperLocks
 from msgworker.db import MASK, secrets_of
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.payload import is_text
 from msgworker.producing import Job
@@ -176,3 +177,40 @@ def masked_centre(where: str) -> str:
 def secrets_of_centre(where: str) -> set[str]:
     """The passwords in it, to remove them from texts."""
     return secrets_of(where)
+
+
+class LazyCentre:
+    """A lock centre, opened when it is first asked: a dashboard starts while it is away, too.
+
+    where: the centre, or its URL.
+    """
+
+    def __init__(self, where: LockCentre | str) -> None:
+        self._url = where if isinstance(where, str) else ""
+        self._opened: LockCentre | None = None if isinstance(where, str) else where
+        self._opening = threading.Lock()
+        self.secrets = secrets_of_centre(self._url)
+
+    def centre(self) -> LockCentre:
+        """The centre. Raises ConfigError, LocksUnavailable; the latter also at once while another
+        thread waits for it."""
+        if self._opened is not None:
+            return self._opened
+        if not self._opening.acquire(blocking=False):
+            raise LocksUnavailable("the lock centre has not answered yet")
+        try:
+            if self._opened is None:
+                self._opened = open_centre(self._url, None)
+            return self._opened
+        finally:
+            self._opening.release()
+
+    @property
+    def place(self) -> str:
+        """What and where it is, without passwords; "" before it has answered."""
+        return "" if self._opened is None else place_of(self._opened)
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        if self._url and self._opened is not None:
+            self._opened.close()

@@ -9,9 +9,9 @@ guard        what every request passes: headers, hosts, bodies, authentication, 
 forms        fields of forms, and the messages that they choose
 access       who may see and who may act: this machine, tokens, a proxy, a callable
 sessions     tokens and roles, the cookie of a browser, the token of its forms
-site         what routes work with: templates, shared reads, badges, live sections, errors
-threads      reads in threads with a deadline, and writes that pages have asked for
-pages        the pages
+site         what routes work with: templates, reads, live sections, errors
+threads      reads in threads with a deadline, which viewers share; writes that pages have asked for
+pages        the pages, and the numbers beside their names
 api          the JSON API
 charts       pictures as SVG, from numbers
 shown        how values look: times, ages, numbers, payloads without their secrets

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from msgworker.coordination.centres import LazyCentre
 from msgworker.coordination.lease import LockCentre
 from msgworker.errors import ConfigError
 from msgworker.logs import logger
@@ -22,7 +23,7 @@ from msgworker.metrics import need
 from msgworker.web import access, api, guard, pages, shown
 from msgworker.web.access import Asking, Door, Local
 from msgworker.web.sessions import Role, Sessions
-from msgworker.web.site import DEADLINE_SECONDS, Elsewhere, Options, Site
+from msgworker.web.site import DEADLINE_SECONDS, Options, Site
 
 if TYPE_CHECKING:
     from msgworker import App
@@ -67,7 +68,7 @@ def dashboard(
         redact=shown.Redaction.of(redact),
         label=label,
         deadline=deadline,
-        elsewhere=None if locks is None else Elsewhere(locks),
+        elsewhere=None if locks is None else LazyCentre(locks),
         values=tuple(values),
     )
     site = Site(app, options, door_of(auth, role), Sessions(key), pages.NAV)

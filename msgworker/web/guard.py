@@ -66,7 +66,25 @@ def root_of(scope: Scope) -> str:
     return str(scope["state"]["root"])
 
 
-class Answers:
+class Guard:
+    """One of them: passes a request on to `inner`, or answers it, by `refuse` if it is refused."""
+
+    def __init__(self, inner: ASGIApp, *, refuse: Refuse) -> None:
+        self._inner = inner
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self.check(scope, receive, send)
+        else:
+            await self._inner(scope, receive, send)
+
+    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass an HTTP request on, or answer it."""
+        raise NotImplementedError
+
+
+class Answers(Guard):
     """Outermost: finds the path below root_path, sets the headers, logs one line for each request
     that writes or is refused, and turns an unexpected error into a 500 without details.
 
@@ -74,17 +92,16 @@ class Answers:
     """
 
     def __init__(self, inner: ASGIApp, *, root_path: str, refuse: Refuse) -> None:
-        self._inner = inner
+        super().__init__(inner, refuse=refuse)
         self._root = root_path
-        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # there is none; nothing behind this knows them
             await send({"type": "websocket.close", "code": 1008})
-            return
-        if scope["type"] != "http":
-            await self._inner(scope, receive, send)
-            return
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = self._placed(scope)
         status, begun = 0, time.monotonic()
 
@@ -140,7 +157,7 @@ def _tell(scope: Scope, status: int, seconds: float) -> None:
     )
 
 
-class Hosts:
+class Hosts(Guard):
     """Answers only to the names it is known by: with another one a page of another site, whose name
     was pointed at our address, would be of our origin (DNS rebinding).
 
@@ -157,16 +174,12 @@ class Hosts:
         tokens: bool,
         refuse: Refuse,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner, refuse=refuse)
         self._tokens = tokens
         self._allowed = frozenset(checked_host(name) for name in allowed)
         self._proxies = tuple(proxies)
-        self._refuse = refuse
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._inner(scope, receive, send)
-            return
+    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         if is_of(self._proxies, request):
             _take_over(scope, request.headers)
@@ -212,19 +225,12 @@ def _take_over(scope: Scope, headers: Headers) -> None:
         scope["headers"] = [*others, (b"host", host.encode("latin-1", "replace"))]
 
 
-class Bodies:
+class Bodies(Guard):
     """Reads the body of a write, up to MOST_BODY bytes and BODY_SECONDS, and refuses the character
     NUL in a value: PostgreSQL has no text with it. The JSON API checks its values itself, and names
     the wrong one."""
 
-    def __init__(self, inner: ASGIApp, *, refuse: Refuse) -> None:
-        self._inner = inner
-        self._refuse = refuse
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._inner(scope, receive, send)
-            return
+    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
         of_api = route_of(scope).startswith("/api/")
         if "\0" in scope["path"] or (not of_api and b"%00" in scope.get("query_string", b"")):
             await self._refuse(Request(scope), 400, NUL)(scope, receive, send)
@@ -238,9 +244,8 @@ class Bodies:
         except ClientDisconnect:
             return
         except TimeoutError:
-            await self._refuse(request, 408, "the body did not arrive in time")(
-                scope, receive, send
-            )
+            answer = self._refuse(request, 408, "the body did not arrive in time")
+            await answer(scope, receive, send)
             return
         if body is None:
             text = f"a body has at most {MOST_BODY:,} bytes"
@@ -274,22 +279,18 @@ async def _read(request: Request) -> bytes | None:
     return b"".join(parts)
 
 
-class Gate:
+class Gate(Guard):
     """Asks the door who it is. scope["state"] gets `viewer` and `session`."""
 
     def __init__(
         self, inner: ASGIApp, *, door: Door, sessions: Sessions, actions: bool, refuse: Refuse
     ) -> None:
-        self._inner = inner
+        super().__init__(inner, refuse=refuse)
         self._door = door
         self._sessions = sessions
         self._actions = actions
-        self._refuse = refuse
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._inner(scope, receive, send)
-            return
+    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         session = self._sessions.read(cookie_of(request, self._sessions.cookie(scope)))
         viewer = await self._door.admit(request)
@@ -354,7 +355,7 @@ def wants_html(request: HTTPConnection) -> bool:
     )
 
 
-class SameOrigin:
+class SameOrigin(Guard):
     """A write is a POST (the API also has others) from a page of ours: the browser says that it
     comes from here, and the form carries the token of the session.
 
@@ -363,18 +364,14 @@ class SameOrigin:
     """
 
     def __init__(self, inner: ASGIApp, *, sessions: Sessions, refuse: Refuse) -> None:
-        self._inner = inner
+        super().__init__(inner, refuse=refuse)
         self._sessions = sessions
-        self._refuse = refuse
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in READING:
-            request = Request(scope)
-            why = self._fault(request)
-            if why is not None:
-                await self._refuse(request, 403, why)(scope, receive, send)
-                return
-        await self._inner(scope, receive, send)
+    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        why = None if scope["method"] in READING else self._fault(request)
+        answer = self._inner if why is None else self._refuse(request, 403, why)
+        await answer(scope, receive, send)
 
     def _fault(self, request: Request) -> str | None:
         viewer: Viewer | None = request.state.viewer

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import threading
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,16 +19,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Route
 
 from msgworker import __version__, db
-from msgworker.coordination.centres import open_centre, place_of, secrets_of_centre
-from msgworker.coordination.lease import LockCentre
+from msgworker.coordination.centres import LazyCentre
 from msgworker.db import Attempt
 from msgworker.errors import (
     ConfigError,
     DatabaseUnavailable,
-    LocksUnavailable,
     MsgworkerError,
     SchemaError,
 )
@@ -40,7 +35,7 @@ from msgworker.queries.counts import Overview
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Network, Viewer, client_of
 from msgworker.web.sessions import Role, Session, Sessions, cookie_of
-from msgworker.web.threads import Busy, Hardships, RunningWrites, Threads, Watch
+from msgworker.web.threads import Busy, Hardships, RunningWrites, Sharing, Threads, Watch, key_of
 
 if TYPE_CHECKING:
     from msgworker import App
@@ -69,65 +64,7 @@ def _no_safe(_: Any) -> str:
     raise TypeError("nothing is safe: a page escapes all it shows; make markup in charts.py")
 
 
-# --- Results shared by requests that ask for the same at the same time.
-
 R = TypeVar("R")
-FAILED_SECONDS = 2.0
-"""How long a failure is shared at most."""
-
-
-class Sharing:
-    """Values by key, each made once for all who ask for it within some seconds. Used on an event
-    loop. most: how many are kept."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._made: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
-
-    async def get(self, key: Hashable, seconds: float, make: Callable[[], Awaitable[R]]) -> R:
-        """The value of this key, if it was begun to be made within these seconds, else a new one.
-
-        A caller that goes away does not end the making. Raises what `make` raises.
-        """
-        now = time.monotonic()
-        begun, found = self._made.get(key, (0.0, None))
-        most = seconds if found is None or not _failed(found) else min(seconds, FAILED_SECONDS)
-        loop = asyncio.get_running_loop()
-        if found is None or now - begun > most or found.get_loop() is not loop:
-            found = asyncio.ensure_future(make())
-            found.add_done_callback(_seen)
-            if len(self._made) >= self._most:
-                self._made.clear()
-            self._made[key] = (now, found)
-        result: R = await asyncio.shield(found)
-        return result
-
-    def put(self, key: Hashable, value: Any) -> None:
-        """A value that was made just now."""
-        made = asyncio.get_running_loop().create_future()
-        made.set_result(value)
-        self._made[key] = (time.monotonic(), made)
-
-    def forget(self) -> None:
-        """Drop all values."""
-        self._made.clear()
-
-
-def key_of(call: functools.partial[Any]) -> Hashable:
-    """Of equal calls; of a method, which is bound anew each time, by its name."""
-    name = getattr(call.func, "__qualname__", call.func)
-    return name, call.args, tuple(sorted(call.keywords.items()))
-
-
-def _failed(future: asyncio.Future[Any]) -> bool:
-    return future.done() and (future.cancelled() or future.exception() is not None)
-
-
-def _seen(future: asyncio.Future[Any]) -> None:
-    """Retrieve an error for which no caller waits any more, so that asyncio does not log it."""
-    if not future.cancelled():
-        future.exception()
-
 
 # --- Errors of ops that a page shows in place of a result.
 
@@ -157,47 +94,7 @@ def or_refused(call: Callable[[], R]) -> R | Refused:
         return Refused(str(error))
 
 
-# --- Locks that are not kept in the database: in Redis, ZooKeeper, or another lock centre.
-
-
-class Elsewhere:
-    """A lock centre, opened when it is first asked: the dashboard starts while it is away, too.
-
-    where: the centre, or its URL.
-    """
-
-    def __init__(self, where: LockCentre | str) -> None:
-        self._url = where if isinstance(where, str) else ""
-        self._opened: LockCentre | None = None if isinstance(where, str) else where
-        self._opening = threading.Lock()
-        self.secrets = secrets_of_centre(self._url)
-
-    def centre(self) -> LockCentre:
-        """The centre. Raises ConfigError, LocksUnavailable; the latter also at once while another
-        thread waits for it."""
-        if self._opened is not None:
-            return self._opened
-        if not self._opening.acquire(blocking=False):
-            raise LocksUnavailable("the lock centre has not answered yet")
-        try:
-            if self._opened is None:
-                self._opened = open_centre(self._url, None)
-            return self._opened
-        finally:
-            self._opening.release()
-
-    @property
-    def place(self) -> str:
-        """What and where it is, without passwords; "" before it has answered."""
-        return "" if self._opened is None else place_of(self._opened)
-
-    def close(self) -> None:
-        """Close what was opened here."""
-        if self._url and self._opened is not None:
-            self._opened.close()
-
-
-# --- The numbers beside the names of pages: what needs help. `with_badges` reads them.
+# --- The numbers beside the names of pages: what needs help. `pages.with_badges` reads them.
 
 OLD_SECONDS = 120.0
 """Badges that are older than this are not shown."""
@@ -290,7 +187,7 @@ class Options:
     label: str = ""
     deadline: float = DEADLINE_SECONDS
     values: tuple[tuple[str, Any, str], ...] = ()
-    elsewhere: Elsewhere | None = None
+    elsewhere: LazyCentre | None = None
 
 
 class Site:
@@ -543,6 +440,11 @@ class Site:
         """The path of a route without parameters, below root_path."""
         return str(self.starlette.url_path_for(name))
 
+    def locks_at(self, elsewhere: bool) -> dict[str, Any]:
+        """The argument of ops that says where a lock is; may wait for the lock centre."""
+        there = self.elsewhere
+        return {"centre": there.centre()} if elsewhere and there is not None else {}
+
     @property
     def place(self) -> str:
         """The table and its database, without secrets."""
@@ -553,40 +455,3 @@ def site_of(request: HTTPConnection) -> Site:
     """The site of a request."""
     found: Site = request.app.state.site
     return found
-
-
-# --- Pages with badges: the numbers beside the names of pages.
-#
-# They are read if they are older than BADGE_SECONDS, at the same time as what the page itself
-# reads: no page waits long for them or fails with them.
-
-BADGE_SECONDS = 20.0
-WAIT_SECONDS = 0.5
-
-
-async def _read_badges(site: Site) -> None:
-    """Bring the badges up to date, if that takes no longer than WAIT_SECONDS."""
-    with contextlib.suppress(TimeoutError, HTTPException):  # the page itself says what is wrong
-        await asyncio.wait_for(site.overview(), WAIT_SECONDS)  # which notes them
-
-
-def with_badges(route: BaseRoute) -> BaseRoute:
-    """The route of a page, wrapped so that the badges are read first."""
-    if not isinstance(route, Route) or route.methods != {"GET", "HEAD"}:
-        return route
-    endpoint: Callable[[Request], Awaitable[Response]] = route.endpoint
-
-    async def page(request: Request) -> Response:
-        site = site_of(request)
-        if request.state.viewer is None or site.badges.age < BADGE_SECONDS:
-            return await endpoint(request)
-        reading = asyncio.ensure_future(_read_badges(site))
-        reading.add_done_callback(_seen)  # a page that fails first does not wait for it
-        await asyncio.sleep(0)  # it has begun: a page that shows the overview shares the read
-        token = PENDING.set(reading)
-        try:
-            return await endpoint(request)
-        finally:
-            PENDING.reset(token)
-
-    return Route(route.path, page, methods=["GET"], name=route.name)

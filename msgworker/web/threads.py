@@ -1,14 +1,16 @@
-"""Threads that wait for the database instead of the event loop, and what goes wrong there."""
+"""Threads that wait for the database instead of the event loop, what goes wrong there, and reads
+that several viewers share."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import queue
 import secrets
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -226,6 +228,59 @@ def _daemon(run: Callable[[], None], name: str) -> threading.Thread:
     made = threading.Thread(target=run, name=name, daemon=True)
     made.start()
     return made
+
+
+# --- Reads shared by requests that ask for the same at the same time.
+
+FAILED_SECONDS = 2.0
+"""How long a failure is shared at most."""
+
+
+class Sharing:
+    """Values by key, each made once for all who ask for it within some seconds. Used on an event
+    loop. most: how many are kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._made: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
+
+    async def get(self, key: Hashable, seconds: float, make: Callable[[], Awaitable[R]]) -> R:
+        """The value of this key, if it was begun to be made within these seconds, else a new one.
+
+        A caller that goes away does not end the making. Raises what `make` raises.
+        """
+        now = time.monotonic()
+        begun, found = self._made.get(key, (0.0, None))
+        most = seconds if found is None or not _failed(found) else min(seconds, FAILED_SECONDS)
+        loop = asyncio.get_running_loop()
+        if found is None or now - begun > most or found.get_loop() is not loop:
+            found = asyncio.ensure_future(make())
+            found.add_done_callback(seen)
+            if len(self._made) >= self._most:
+                self._made.clear()
+            self._made[key] = (now, found)
+        result: R = await asyncio.shield(found)
+        return result
+
+    def forget(self) -> None:
+        """Drop all values."""
+        self._made.clear()
+
+
+def key_of(call: functools.partial[Any]) -> Hashable:
+    """Of equal calls; of a method, which is bound anew each time, by its name."""
+    name = getattr(call.func, "__qualname__", call.func)
+    return name, call.args, tuple(sorted(call.keywords.items()))
+
+
+def _failed(future: asyncio.Future[Any]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
+
+
+def seen(future: asyncio.Future[Any]) -> None:
+    """Retrieve an error for which no caller waits any more, so that asyncio does not log it."""
+    if not future.cancelled():
+        future.exception()
 
 
 # --- Writes that pages have asked for, each in a thread of its own, so that no request waits for

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from msgworker.errors import ConfigError
 from msgworker.web.sessions import Role
-from msgworker.web.site import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,9 +302,3 @@ ON_THINGS = {
 ON_THINGS["release-lock-elsewhere"] = replace(
     ON_THINGS["release-lock"], kind="release-lock-elsewhere", elsewhere=True, api=""
 )
-
-
-def placed(site: Site, elsewhere: bool) -> dict[str, Any]:
-    """The argument that says where a lock is; may wait for the lock centre."""
-    there = site.elsewhere
-    return {"centre": there.centre()} if elsewhere and there is not None else {}

@@ -20,7 +20,7 @@ from msgworker.queries.jobs import JobInfo
 from msgworker.web import shown
 from msgworker.web.api.calling import Call, Endpoint, Page, Part, Why, endpoint_of, part_of, plain
 from msgworker.web.threads import AFTER, RunningWrite, TooMany
-from msgworker.web.writes import ON_THINGS, OnThing, placed
+from msgworker.web.writes import ON_THINGS, OnThing
 
 # --- Writes that may take long, such as a throttled rerun, whose end is awaited a while.
 
@@ -144,7 +144,7 @@ async def list_locks(call: Call) -> Page:
     _known(call, where)
 
     def read() -> list[Lease]:
-        return call.ops.locks(**placed(call.site, where == "other"))
+        return call.ops.locks(**call.site.locks_at(where == "other"))
 
     found = await call.site.ask(read)
     rows = [Lock(one.name, one.owner, one.token, one.age, one.ttl) for one in found]
@@ -173,7 +173,7 @@ def write_of(kind: str) -> Endpoint:
             return await lasting(call, title, lambda on_progress: write(progress=on_progress))
 
         def act_now() -> Repaired:
-            done: Repaired = write(**placed(call.site, where == "other"))
+            done: Repaired = write(**call.site.locks_at(where == "other"))
             return done
 
         return await call.site.ask(act_now)

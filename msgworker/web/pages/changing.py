@@ -25,7 +25,7 @@ from msgworker.web import forms, shown
 from msgworker.web.forms import Chosen, id_of, whole
 from msgworker.web.pages.audit import HELP, begun
 from msgworker.web.site import COUNTED, Refused, Site, or_refused, site_of
-from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing, placed
+from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing
 
 MOST_RATE = 100_000
 MOST_REASON = 1000
@@ -212,7 +212,7 @@ async def confirm_act(request: Request) -> Response:
     forced = forcing(act, request.query_params)
 
     def call() -> Repaired:
-        asked = forced | placed(site, act.elsewhere)
+        asked = forced | site.locks_at(act.elsewhere)
         found: Repaired = getattr(site.ops, act.ops)(act.about(name), **asked, dry_run=True)
         return found
 
@@ -236,7 +236,7 @@ async def do_act(request: Request) -> Response:
 
     def work(on_progress: OnProgress) -> Repaired:
         more = {"progress": on_progress} if act.has_progress else {}
-        asked = forced | placed(site, act.elsewhere) | more
+        asked = forced | site.locks_at(act.elsewhere) | more
         found: Repaired = call(act.about(name), **asked, reason=reason)
         return found
 

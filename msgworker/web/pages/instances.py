@@ -13,10 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from msgworker.coordination.centres import LazyCentre
 from msgworker.coordination.lease import Lease
 from msgworker.queries.counts import Sizes
 from msgworker.queries.instances import InstanceInfo, Life
-from msgworker.web.site import Elsewhere, Refused, Site, or_missing, site_of
+from msgworker.web.site import Refused, Site, or_missing, site_of
 
 ROWS = 500
 NAMED = 12
@@ -145,7 +146,7 @@ def kept(title: str, act: str, found: list[Lease] | Refused) -> Kept:
     return Kept(title, act, found, None, *split(found))
 
 
-async def _elsewhere(site: Site, there: Elsewhere) -> list[Lease] | Refused:
+async def _elsewhere(site: Site, there: LazyCentre) -> list[Lease] | Refused:
     def read() -> list[Lease]:
         return site.ops.locks(centre=there.centre())
 
