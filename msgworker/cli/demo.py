@@ -27,10 +27,10 @@ def demo(ctx: click.Context, /, web: bool, **given: Any) -> int:
     conf = configure(ctx, given)
     from msgworker.demo.run import run
 
-    return shown(conf["web_port"]) if web else run()
+    return with_dashboard(conf["web_port"]) if web else run()
 
 
-def shown(port: int) -> int:
+def with_dashboard(port: int) -> int:
     """Run the demonstration, then serve its dashboard to this machine; who is there may act: the
     table is a toy. Raises ConfigError before the work begins if it could not be served."""
     from msgworker.web import need

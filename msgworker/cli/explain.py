@@ -30,7 +30,7 @@ from msgworker.cli.output import (
     to_terminal,
     when,
 )
-from msgworker.cli.show import age_of, as_dict, counted, items_dict, tries_of, what
+from msgworker.cli.show import age_of, as_dict, items_dict, items_text, tries_of, what
 from msgworker.counted import plural, that_hold_up
 from msgworker.message import State, topic_of
 from msgworker.queries.counts import Count, Exact
@@ -139,7 +139,7 @@ def _sentences(one: Explanation) -> list[str]:
         lines.append(f"  until {when(one.until)}")
     if one.items is not None:
         running = info.status is State.PROCESSING
-        lines.append(f"  its fan-out: {counted(one.items, running=running)}")
+        lines.append(f"  its fan-out: {items_text(one.items, running=running)}")
     if one.limit is not None:
         lines.append(f"  limits of its topic: {safe(one.limit.use)}")
     if info.changed is not None:

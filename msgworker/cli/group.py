@@ -173,7 +173,7 @@ class Output(io.FileIO):
             raise ClosedPipe
 
 
-class Kept(io.TextIOWrapper):
+class UnclosedStream(io.TextIOWrapper):
     """A stream that cannot be closed: a handler may try, and the log still works."""
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ def _taken(fd: int, closed: bool) -> Output | None:
         return None
     raw = Output(fd, closed=closed)
     errors = "backslashreplace" if name == "stderr" else "strict"
-    new = Kept(
+    new = UnclosedStream(
         io.BufferedWriter(raw),
         encoding=getattr(old, "encoding", None) or "utf-8",
         errors=getattr(old, "errors", None) or errors,

@@ -84,7 +84,7 @@ def when(instant: datetime) -> str:
 _BLANKS = re.compile(r"( +)")
 
 
-def columns_of(text: str) -> int:
+def width_of(text: str) -> int:
     """The columns of a terminal that a text without control characters takes."""
     if text.isascii():
         return len(text)
@@ -115,7 +115,7 @@ def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") ->
     """
 
     def size(part: str) -> int:
-        return columns_of(click.unstyle(part))
+        return width_of(click.unstyle(part))
 
     if width is None or size(first) + size(text) <= width:
         return [(first + text).rstrip()]
@@ -371,7 +371,7 @@ def print_with_name(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) ->
 def _natural(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
     """The full width of each column."""
     return [
-        max(len(column.title), *(columns_of(row[i]) for row in cells), 0)
+        max(len(column.title), *(width_of(row[i]) for row in cells), 0)
         for i, column in enumerate(columns)
     ]
 
@@ -402,7 +402,7 @@ def print_table(
 
 
 def _cut(text: str, width: int) -> str:
-    if columns_of(text) <= width:
+    if width_of(text) <= width:
         return text
     return head(text, width - 1) + "…"
 
@@ -443,7 +443,7 @@ def _row(
             break
         text = _cut(text, width)
         shown = click.style(text, bold=True) if bold else click.style(text, fg=STYLES.get(text))
-        pad = " " * (width - columns_of(text))
+        pad = " " * (width - width_of(text))
         parts.append(pad + shown if column.align == "right" else shown + pad)
         used += width + gap
     return (" " * gap).join(parts).rstrip()

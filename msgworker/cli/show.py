@@ -93,7 +93,7 @@ def print_items(info: MessageInfo) -> None:
     """The counts, and the listed items."""
     items = info.items
     assert items is not None
-    click.echo(f"items: {counted(items, running=info.status is State.PROCESSING)}")
+    click.echo(f"items: {items_text(items, running=info.status is State.PROCESSING)}")
     if not items.listed:
         return
     print_with_text(ITEM_COLUMNS, [_item_row(one) for one in items.listed], whole=True)
@@ -102,7 +102,7 @@ def print_items(info: MessageInfo) -> None:
         click.echo(f"  and {more:,}{'' if items.complete else '+'} more")
 
 
-def counted(items: Items, *, running: bool) -> str:
+def items_text(items: Items, *, running: bool) -> str:
     """`812 done, 3 failed, 185 of 1,000 not started`."""
     plus = "" if items.complete else "+"
     parts = [f"{items.done:,}{plus} done"]

@@ -86,7 +86,7 @@ def _values(
     rows: list[tuple[str, Any, str]] = [("url", db.masked(app.engine.url), origins["url"])]
     for name in SETTINGS:
         if name != "url":
-            value = own[name] if name in own else shown(conf, name, ctx)
+            value = own[name] if name in own else display_value(conf, name, ctx)
             rows.append((name, value, origins[name]))
     return rows
 
@@ -113,7 +113,7 @@ def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: A
         app = import_app(app_ref, ctx)
         conf = load(chosen, keywords=settings_of(app), keywords_from=app_ref, file=file)
         origins = conf.origins | origins_of(app, app_ref)
-    rows = [(name, shown(conf, name, ctx), origins[name]) for name in SETTINGS]
+    rows = [(name, display_value(conf, name, ctx), origins[name]) for name in SETTINGS]
     if as_json:
         print_json([{"setting": n, "value": v, "origin": o} for n, v, o in rows])
         return
@@ -125,7 +125,7 @@ def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: A
     print_table(columns, [(name, setting_text(value), origin) for name, value, origin in rows])
 
 
-def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
+def display_value(conf: Configuration, name: str, ctx: click.Context) -> Any:
     """A value for display."""
     call = ctx.find_object(Invocation)
     if name == "locks":

@@ -49,7 +49,7 @@ Source = Callable[[], Iterable[Snapshot]]
 log = logger("msgworker.cli")
 
 
-def counted(app: App, *, wanted: bool) -> Source:
+def counting_source(app: App, *, wanted: bool) -> Source:
     """Count in this process, if metrics are served or written, or a parent asks for them."""
     if not wanted:
         return lambda: ()
@@ -165,7 +165,7 @@ def run(
         fleet = _fleet("run", ref, conf, ctx, file, quiet)
         with scraped(conf, app, fleet.metrics):
             return fleet.run()
-    counting = counted(app, wanted=report_metrics or conf["metrics_port"] is not None)
+    counting = counting_source(app, wanted=report_metrics or conf["metrics_port"] is not None)
     with scoped(conf, app) as scope, scraped(conf, app, counting, parent):
         worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None, scope=scope)
         with _watched(worker, quiet, parent, counting if report_metrics else None):
@@ -213,7 +213,7 @@ def drain(
             if not report.database_lost:  # each process counted what was left at its own end
                 report = _leaving(app, conf, report)
     else:
-        counting = counted(app, wanted=report_metrics or conf["metrics_file"] is not None)
+        counting = counting_source(app, wanted=report_metrics or conf["metrics_file"] is not None)
         with metrics_written(conf, app, counting, parent):
             told = counting if report_metrics else None
             report, code = _drain_here(app, conf, quiet, parent, told), 0

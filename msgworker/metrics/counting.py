@@ -200,7 +200,7 @@ class Known(NamedTuple):
     running: int = 0
 
 
-class Working(Subscribes, Protocol):
+class CountedApp(Subscribes, Protocol):
     """An App."""
 
     @property
@@ -213,7 +213,7 @@ class Working(Subscribes, Protocol):
     def load(self) -> tuple[int, int]: ...
 
 
-def known_of(app: Working) -> Known:
+def known_of(app: CountedApp) -> Known:
     """Of the instances of an App in this process."""
     return Known(app.topics or (), [one.name for one in app.schedules], *app.load)
 

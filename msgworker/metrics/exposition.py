@@ -287,7 +287,7 @@ class Scrapes:
     """Metrics of a process that may never be asked for them: counts events from the first scrape
     on."""
 
-    def __init__(self, app: counting.Working, ops: Callable[[], Ops]) -> None:
+    def __init__(self, app: counting.CountedApp, ops: Callable[[], Ops]) -> None:
         self._app = app
         self._known = partial(known_of, app)
         self._ops = ops

@@ -281,7 +281,7 @@ class Proxied(Door):
             return Role.VIEWER
 
 
-Asked = Callable[[HTTPConnection], Any]
+Auth = Callable[[HTTPConnection], Any]
 """Of a program that mounts the dashboard: a Viewer, the name of one, or None to refuse; or a
 coroutine of that."""
 
@@ -290,7 +290,7 @@ coroutine of that."""
 class Asking(Door):
     """Admits whom a callable of the mounting program names."""
 
-    fn: Asked
+    fn: Auth
     role: Role = Role.VIEWER
     why = "the program that serves this dashboard does not admit you"
 

@@ -23,7 +23,7 @@ from msgworker.metrics import need
 from msgworker.web import access, api, guard, pages, shown
 from msgworker.web.access import Asking, Door, Local
 from msgworker.web.sessions import Role, Sessions
-from msgworker.web.site import DEADLINE_SECONDS, Options, Site
+from msgworker.web.site import DEADLINE_SECONDS, DashboardOptions, Site
 
 if TYPE_CHECKING:
     from msgworker import App
@@ -45,7 +45,7 @@ class Dashboard:
 def dashboard(
     app: App,
     *,
-    auth: access.Asked | Door | None = None,
+    auth: access.Auth | Door | None = None,
     role: Role | str | None = None,
     root_path: str = "",
     actions: bool = False,
@@ -60,7 +60,7 @@ def dashboard(
 ) -> Dashboard:
     """See `App.web`. locks: also its URL. values: name, value and origin of each setting, without
     secrets."""
-    options = Options(
+    options = DashboardOptions(
         root_path=checked_root(root_path),
         actions=bool(actions),
         hosts=tuple(access.checked_host(name) for name in allowed_hosts),
@@ -75,7 +75,7 @@ def dashboard(
     return Dashboard(site, guarded(site))
 
 
-def door_of(auth: access.Asked | Door | None, role: Role | str | None) -> Door:
+def door_of(auth: access.Auth | Door | None, role: Role | str | None) -> Door:
     """The door for a value of `auth`; raises ConfigError."""
     given = None if role is None else Role.of(role)
     if auth is None:

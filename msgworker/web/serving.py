@@ -118,7 +118,7 @@ def listening(host: str, port: int) -> socket.socket:
     return made
 
 
-def configured(dashboard: Dashboard) -> uvicorn.Config:
+def uvicorn_config(dashboard: Dashboard) -> uvicorn.Config:
     """What uvicorn is started with."""
     return uvicorn.Config(
         dashboard,
@@ -142,7 +142,7 @@ def configured(dashboard: Dashboard) -> uvicorn.Config:
 def serve(dashboard: Dashboard, listener: socket.socket) -> None:
     """Answer until SIGTERM, SIGINT, SIGHUP or SIGQUIT; then answers under way may take
     STOP_SECONDS. A second signal ends it at once."""
-    server = Server(configured(dashboard))
+    server = Server(uvicorn_config(dashboard))
 
     async def answer() -> None:
         asyncio.get_running_loop().set_exception_handler(_LoopErrors())

@@ -35,7 +35,15 @@ from msgworker.queries.counts import Overview
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Network, Viewer, client_of
 from msgworker.web.sessions import Role, Session, Sessions, cookie_of
-from msgworker.web.threads import Busy, Hardships, RunningWrites, Sharing, Threads, Watch, key_of
+from msgworker.web.threads import (
+    Busy,
+    Hardships,
+    ReadThreads,
+    RunningWrites,
+    Sharing,
+    Watch,
+    key_of,
+)
 
 if TYPE_CHECKING:
     from msgworker import App
@@ -169,7 +177,7 @@ THEME_COOKIE = "msgworker_theme"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class DashboardOptions:
     """What is set for the whole dashboard.
 
     root_path: where a proxy or the mounting program serves it. actions: whether viewers may do more
@@ -196,7 +204,7 @@ class Site:
     def __init__(
         self,
         app: App,
-        options: Options,
+        options: DashboardOptions,
         door: Door,
         sessions: Sessions,
         nav: Sequence[tuple[str, str]],
@@ -214,7 +222,7 @@ class Site:
             self.secrets = {*self.secrets, *self.elsewhere.secrets}
         db.watch(app.engine)
         self._watch = Watch()
-        self.threads = Threads(THREADS, self._watch, options.deadline + 1)
+        self.threads = ReadThreads(THREADS, self._watch, options.deadline + 1)
         self._waiting = 0
         self._counts = 0
         self._shared, self._steady = Sharing(SHARED_MOST), Sharing(SHARED_MOST)

@@ -168,7 +168,7 @@ class Watch:
             cut = set(late)
 
 
-class Threads:
+class ReadThreads:
     """So many threads; `seconds`: how long a call may hold a connection."""
 
     def __init__(self, count: int, watch: Watch, seconds: float) -> None:
@@ -301,7 +301,7 @@ Work = Callable[[OnProgress], Repaired | int]
 Words = Callable[[BaseException], str]
 
 
-class TooMany(MsgworkerError):
+class TooManyWrites(MsgworkerError):
     """As many writes run as may run at the same time."""
 
 
@@ -363,14 +363,14 @@ class RunningWrites:
         self._closed = False
 
     def start(self, work: Work, **about: Any) -> RunningWrite:
-        """Begin a write; `about`: fields of it. Raises TooMany."""
+        """Begin a write; `about`: fields of it. Raises TooManyWrites."""
         write = RunningWrite(secrets.token_hex(8), **about)
         with self._lock:
             if self._closed:
-                raise TooMany("the dashboard is stopping; nothing was done")
+                raise TooManyWrites("the dashboard is stopping; nothing was done")
             running = sum(not one.over.is_set() for one in self._writes.values())
             if running >= MOST_RUNNING:
-                raise TooMany(
+                raise TooManyWrites(
                     f"{running} writes of this dashboard run already; wait for one to end, or end "
                     "one. Nothing was done"
                 )
@@ -384,7 +384,7 @@ class RunningWrites:
             thread.start()
         except RuntimeError as error:
             write.over.set()  # or it would count as running
-            raise TooMany(f"no thread for it: {error}; nothing was done") from error
+            raise TooManyWrites(f"no thread for it: {error}; nothing was done") from error
         return write
 
     def get(self, write_id: str) -> RunningWrite | None:

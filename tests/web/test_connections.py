@@ -30,7 +30,7 @@ class Served:
         self.dashboard = dashboard_with(app)
         self.listener = serving.listening("127.0.0.1", 0)
         self.port = self.listener.getsockname()[1]
-        self.server = serving.Server(serving.configured(self.dashboard))
+        self.server = serving.Server(serving.uvicorn_config(self.dashboard))
         serve = self.server.serve(sockets=[self.listener])
         self.thread = threading.Thread(target=lambda: asyncio.run(serve))
         self.made: list[socket.socket] = []

@@ -32,7 +32,7 @@ MODULES = ("messages", "handlers")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ProjectOptions:
     """alias: of DATABASES. modules: that are imported of every installed app. app: keywords of
     App."""
 
@@ -42,7 +42,7 @@ class Options:
     app: dict[str, Any]
 
 
-def options() -> Options:
+def options() -> ProjectOptions:
     """MSGWORKER, checked; raises ConfigError. App refuses unknown keys."""
     found = getattr(settings, "MSGWORKER", {})
     if not isinstance(found, Mapping):
@@ -55,7 +55,7 @@ def options() -> Options:
         raise ConfigError(
             f"MSGWORKER['modules'] must be a list of names of modules, got {modules!r:.80}"
         )
-    return Options(alias, tuple(modules), _table(given.pop("table", None)), given)
+    return ProjectOptions(alias, tuple(modules), _table(given.pop("table", None)), given)
 
 
 def _table(given: Any) -> MessageTable | None:
@@ -391,13 +391,13 @@ class DjangoConnection(Borrowed):
         self.engine = engine
         self.dialect = _formatting(engine.dialect)
 
-    def execute(self, statement: Any, params: Any = None, **_: Any) -> Result:
+    def execute(self, statement: Any, params: Any = None, **_: Any) -> DjangoResult:
         """Run one statement, with one set of parameters or a list of them."""
         compiled = statement.compile(dialect=self.dialect)
         with connections[self.alias].cursor() as cursor:
             if isinstance(params, list):
                 cursor.executemany(str(compiled), [self._values(compiled, one) for one in params])
-                return Result([], cursor.rowcount, None)
+                return DjangoResult([], cursor.rowcount, None)
             values = self._values(compiled, params or {})
             try:
                 cursor.execute(str(compiled), values)
@@ -410,7 +410,7 @@ class DjangoConnection(Borrowed):
             key: Any = None
             if compiled.isinsert:
                 key = rows[0] if rows else (getattr(cursor, "lastrowid", None),)
-            return Result(rows, cursor.rowcount, key)
+            return DjangoResult(rows, cursor.rowcount, key)
 
     def scalar(self, statement: Any, params: Any = None) -> Any:
         return self.execute(statement, params).scalar()
@@ -453,7 +453,7 @@ def theirs() -> Iterator[None]:
         raise
 
 
-class Result:
+class DjangoResult:
     """The answer to a statement, read whole."""
 
     def __init__(self, rows: Sequence[Any], rowcount: int, key: Any) -> None:

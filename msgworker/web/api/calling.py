@@ -85,7 +85,7 @@ _INSTANT = re.compile(
 )
 
 
-class Asked(BaseModel):
+class ApiInput(BaseModel):
     """Parameters or a body: an unknown name is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -149,24 +149,24 @@ Limit = Annotated[int, Field(ge=1, le=200), BeforeValidator(_whole)]
 assert set(Status.__args__) == {state.value for state in State}  # type: ignore[attr-defined]
 
 
-class Nothing(Asked):
+class Nothing(ApiInput):
     """No parameters."""
 
 
-class Paging(Asked):
+class Paging(ApiInput):
     """limit: rows of a page. after: the cursor in `next` of the page before."""
 
     limit: Limit = 50
     after: Cursor | None = None
 
 
-class Part(Paging):
+class ListInput(Paging):
     """limit: rows of a page, 200 if not said. after: the cursor in `next` of the page before."""
 
     limit: Limit = 200
 
 
-class Selection(Asked):
+class Selection(ApiInput):
     """Messages by ids, or by filters that all hold; at least one of them. up_to: the highest
     msg_id, of those that a dry run counted."""
 
@@ -184,7 +184,7 @@ class Selection(Asked):
     acknowledged: Annotated[bool, Field(strict=True)] | None = None
 
 
-class Why(Asked):
+class Why(ApiInput):
     """reason: kept in the audit. dry_run: only count."""
 
     reason: Reason | None = None
@@ -199,7 +199,7 @@ _IN_KEY = re.compile("[!-~]*")
 
 
 @dataclass(frozen=True)
-class Call:
+class ApiCall:
     """One request: its checked parameters and body, and who asks. key: its Idempotency-Key as the
     database has it, and a digest of what it asks for."""
 
@@ -244,7 +244,7 @@ class Endpoint:
 
     method: str
     path: str
-    handler: Callable[[Call], Awaitable[Any]]
+    handler: Callable[[ApiCall], Awaitable[Any]]
     gives: Any
     role: Role = Role.VIEWER
     query: type[BaseModel] = Nothing
@@ -271,7 +271,7 @@ class Endpoint:
 
 
 def endpoint_of(
-    handler: Callable[[Call], Awaitable[Any]],
+    handler: Callable[[ApiCall], Awaitable[Any]],
     method: str,
     path: str,
     name: str,
@@ -292,7 +292,7 @@ class Page:
         self.after = found.next_after
 
 
-def part_of(call: Call, rows: Sequence[Any], key: Callable[[Any], object]) -> Page:
+def page_of(call: ApiCall, rows: Sequence[Any], key: Callable[[Any], object]) -> Page:
     """A page of what is read whole: the rows behind the one whose `key` is in the cursor, or
     behind its place if it is gone."""
     begin = 0
@@ -320,7 +320,7 @@ async def _answer(endpoint: Endpoint, request: Request) -> Response:
     try:
         query = _parsed(endpoint.query, _pairs(request), "query")
         body = _body(endpoint, request)
-        call = Call(site, request, query, body, _key(endpoint, request))
+        call = ApiCall(site, request, query, body, _key(endpoint, request))
         if call.key is None:
             found = await endpoint.handler(call)
         else:
@@ -460,7 +460,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-async def _once(endpoint: Endpoint, call: Call) -> Any:
+async def _once(endpoint: Endpoint, call: ApiCall) -> Any:
     """Do a write unless one with its key is recorded; then answer with what that one did.
 
     The key is recorded in the transaction that begins the write, and the database takes it once: so

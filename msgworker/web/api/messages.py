@@ -18,8 +18,8 @@ from msgworker.store.tries import Try
 from msgworker.web import shown
 from msgworker.web.api import calling
 from msgworker.web.api.calling import (
-    Asked,
-    Call,
+    ApiCall,
+    ApiInput,
     Endpoint,
     Flag,
     Instant,
@@ -29,7 +29,7 @@ from msgworker.web.api.calling import (
     Why,
     Wrong,
     endpoint_of,
-    part_of,
+    page_of,
 )
 from msgworker.web.api.operations import lasting
 from msgworker.web.sessions import Role
@@ -53,7 +53,7 @@ class Filter(calling.Paging):
     order: Literal["newest", "oldest"] = "newest"
 
 
-class Shown(Asked):
+class Shown(ApiInput):
     """payload: "1" shows payloads, and values of items, without what is hidden by the settings."""
 
     payload: Flag = "0"
@@ -65,7 +65,7 @@ class Items(calling.Paging, Shown):
     state: Literal["done", "failed"] | None = None
 
 
-class Send(Asked):
+class Send(ApiInput):
     """A message to send; see `App.send`."""
 
     topic: calling.NewTopic
@@ -138,12 +138,12 @@ def _found(site: Site, given: dict[str, Any]) -> Any:
     return site.ops.messages(newest=newest, **given)
 
 
-async def list_messages(call: Call) -> Page:
+async def list_messages(call: ApiCall) -> Page:
     """Messages by filter, without payloads."""
     return Page(await call.site.ask(_found, call.site, call.query.model_dump()))
 
 
-async def get_message(call: Call) -> Whole:
+async def get_message(call: ApiCall) -> Whole:
     """One message, with its failed tries and what waits behind it."""
     msg_id = call.number("msg_id", "message")
     found = _there(await call.site.ask(call.ops.show, msg_id), msg_id)
@@ -151,14 +151,14 @@ async def get_message(call: Call) -> Whole:
     return Whole(_hidden(call, found), place)
 
 
-async def list_attempts(call: Call) -> Page:
+async def list_attempts(call: ApiCall) -> Page:
     """The failed tries of a message, oldest first, with their tracebacks."""
     msg_id = call.number("msg_id", "message")
     found = _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
-    return part_of(call, found.tries, lambda one: one.number)
+    return page_of(call, found.tries, lambda one: one.number)
 
 
-async def list_items(call: Call) -> Page:
+async def list_items(call: ApiCall) -> Page:
     """The items of a message's fan-outs that have ended, by key."""
     msg_id = call.number("msg_id", "message")
     given = call.query.model_dump(exclude={"payload"})
@@ -166,7 +166,7 @@ async def list_items(call: Call) -> Page:
     return Page(found, [_hidden_item(call, one) for one in found])
 
 
-async def explain_message(call: Call) -> Explanation:
+async def explain_message(call: ApiCall) -> Explanation:
     """Why a message is not running."""
     msg_id = call.number("msg_id", "message")
     found = _there(await call.site.ask(call.ops.explain, msg_id), msg_id)
@@ -184,7 +184,7 @@ def _without_payloads(found: Explanation) -> Explanation:
     return replace(found, message=replace(found.message, payload=None), behind=behind)
 
 
-def _hidden(call: Call, info: MessageInfo) -> MessageInfo:
+def _hidden(call: ApiCall, info: MessageInfo) -> MessageInfo:
     """With what may be seen of the payload, if that is asked for."""
     listed = info.items and replace(
         info.items, listed=tuple(_hidden_item(call, one) for one in info.items.listed)
@@ -195,7 +195,7 @@ def _hidden(call: Call, info: MessageInfo) -> MessageInfo:
     return replace(info, payload=text, items=listed)
 
 
-def _hidden_item(call: Call, one: ItemInfo) -> ItemInfo:
+def _hidden_item(call: ApiCall, one: ItemInfo) -> ItemInfo:
     if call.query.payload != "1" or one.value is None:
         return replace(one, value=None)
     return replace(one, value=shown.payload(one.value, call.site.settings.redact))
@@ -204,19 +204,19 @@ def _hidden_item(call: Call, one: ItemInfo) -> ItemInfo:
 # ---------------------------------------------------------------- writing
 
 
-def _sent(call: Call) -> Sent:
+def _sent(call: ApiCall) -> Sent:
     body = call.body
     options = body.model_dump(exclude={"topic", "payload"})
     options["object_id"] = as_object(call.site, body.object_id)
     return call.acting.send(body.topic, body.payload, **options)
 
 
-async def send_message(call: Call) -> Sent:
+async def send_message(call: ApiCall) -> Sent:
     """Send one message; the audit has who did, in the same transaction."""
     return await call.site.ask(_sent, call)
 
 
-async def _on_one(call: Call, kind: str) -> Repaired | Progress:
+async def _on_one(call: ApiCall, kind: str) -> Repaired | Progress:
     msg_id = call.number("msg_id", "message")
     _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
     given = call.body.model_dump()
@@ -226,7 +226,7 @@ async def _on_one(call: Call, kind: str) -> Repaired | Progress:
     return done
 
 
-async def _on_many(call: Call, kind: str) -> Repaired | Progress:
+async def _on_many(call: ApiCall, kind: str) -> Repaired | Progress:
     given = call.body.model_dump(exclude={"filter"})
     chosen = call.body.filter.model_dump()
     if all(value is None for name, value in chosen.items() if name != "up_to"):
@@ -243,14 +243,14 @@ async def _on_many(call: Call, kind: str) -> Repaired | Progress:
     )
 
 
-async def _counted(call: Call, kind: str, **asked: Any) -> Repaired:
+async def _counted(call: ApiCall, kind: str, **asked: Any) -> Repaired:
     """A dry run, which counts COUNTED messages at most."""
     write = getattr(call.ops, kind)
     would: Repaired = await call.site.count(write, **asked, count_limit=COUNTED)
     return would
 
 
-async def edit_message(call: Call) -> Repaired:
+async def edit_message(call: ApiCall) -> Repaired:
     """Correct a message that waits or is dead; see `app.ops.edit`."""
     msg_id = call.number("msg_id", "message")
     _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
@@ -271,9 +271,9 @@ def _endpoint(change: Change, many: bool) -> Endpoint:
     word, again = change.word, bool(change.orders)
     path = f"/{word}" if many else f"/messages/{{msg_id}}/{word}"
     name = f"{word}_messages" if many else f"{word}_message"
-    body: type[Asked] = (ManyAgain if again else Many) if many else (Again if again else Why)
+    body: type[ApiInput] = (ManyAgain if again else Many) if many else (Again if again else Why)
 
-    async def handler(call: Call) -> Repaired | Progress:
+    async def handler(call: ApiCall) -> Repaired | Progress:
         return await (_on_many if many else _on_one)(call, change.ops)
 
     about = {"tag": "messages"} if many else _ONE
@@ -292,7 +292,7 @@ ENDPOINTS = [
         "/messages/{msg_id}/attempts",
         list_attempts,
         Try,
-        query=calling.Part,
+        query=calling.ListInput,
         page=True,
         **_ONE,
     ),

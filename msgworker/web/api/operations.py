@@ -18,8 +18,17 @@ from msgworker.ops.records import ScheduleInfo
 from msgworker.queries.instances import InstanceInfo, TopicLimit
 from msgworker.queries.jobs import JobInfo
 from msgworker.web import shown
-from msgworker.web.api.calling import Call, Endpoint, Page, Part, Why, endpoint_of, part_of, plain
-from msgworker.web.threads import AFTER, RunningWrite, TooMany
+from msgworker.web.api.calling import (
+    ApiCall,
+    Endpoint,
+    ListInput,
+    Page,
+    Why,
+    endpoint_of,
+    page_of,
+    plain,
+)
+from msgworker.web.threads import AFTER, RunningWrite, TooManyWrites
 from msgworker.web.writes import ON_THINGS, OnThing
 
 # --- Writes that may take long, such as a throttled rerun, whose end is awaited a while.
@@ -31,7 +40,11 @@ LOOK_SECONDS = 0.02
 
 
 async def lasting(
-    call: Call, title: str, write: Callable[[OnProgress], Repaired], *, wait: float = WAIT_SECONDS
+    call: ApiCall,
+    title: str,
+    write: Callable[[OnProgress], Repaired],
+    *,
+    wait: float = WAIT_SECONDS,
 ) -> Repaired | Progress:
     """The result of a write, or how far it is if it takes longer than `wait` seconds.
 
@@ -51,7 +64,7 @@ async def lasting(
         running = call.site.writes.start(
             work, title=title, by=by, back="overview", back_text="Overview"
         )
-    except TooMany as error:
+    except TooManyWrites as error:
         raise HTTPException(503, str(error), {"Retry-After": "5"}) from error
     begun = time.monotonic()
     while not _answers(running, time.monotonic() - begun, wait):
@@ -97,17 +110,17 @@ class Release(Why):
     force: bool = Field(default=False, strict=True)
 
 
-async def list_instances(call: Call) -> Page:
+async def list_instances(call: ApiCall) -> Page:
     """Live instances, then dead and foreign ones."""
     found = await call.site.look(call.ops.instances)
-    return part_of(call, found, lambda one: one.instance_id)
+    return page_of(call, found, lambda one: one.instance_id)
 
 
-async def list_schedules(call: Call) -> Page:
+async def list_schedules(call: ApiCall) -> Page:
     """Schedules with their next times; payloads are not shown."""
     found = await call.site.look(call.ops.schedules)
     rows: list[Any] = [_schedule(one) for one in found]
-    return part_of(call, rows, lambda one: one["name"])
+    return page_of(call, rows, lambda one: one["name"])
 
 
 def _schedule(one: ScheduleInfo) -> dict[str, Any]:
@@ -115,13 +128,13 @@ def _schedule(one: ScheduleInfo) -> dict[str, Any]:
     return fields | {"payload": None}
 
 
-async def list_limits(call: Call) -> Page:
+async def list_limits(call: ApiCall) -> Page:
     """The topics with max_running or rate, and what is used of them."""
     found = await call.site.look(call.ops.limits)
-    return part_of(call, found, lambda one: one.topic)
+    return page_of(call, found, lambda one: one.topic)
 
 
-class Locks(Part):
+class Locks(ListInput):
     """centre: those of the database, or of the other lock centre that the dashboard knows."""
 
     centre: Literal["database", "other"] = "database"
@@ -133,12 +146,12 @@ class ReleaseLock(Release):
     centre: Literal["database", "other"] = "database"
 
 
-def _known(call: Call, centre: str) -> None:
+def _known(call: ApiCall, centre: str) -> None:
     if centre == "other" and call.site.elsewhere is None:
         raise HTTPException(404, "the dashboard knows no other lock centre: start it with --locks")
 
 
-async def list_locks(call: Call) -> Page:
+async def list_locks(call: ApiCall) -> Page:
     """The locks that are held now."""
     where = call.query.centre
     _known(call, where)
@@ -148,7 +161,7 @@ async def list_locks(call: Call) -> Page:
 
     found = await call.site.ask(read)
     rows = [Lock(one.name, one.owner, one.token, one.age, one.ttl) for one in found]
-    return part_of(call, rows, lambda one: one.name)
+    return page_of(call, rows, lambda one: one.name)
 
 
 def write_of(kind: str) -> Endpoint:
@@ -157,7 +170,7 @@ def write_of(kind: str) -> Endpoint:
     method, path, name = act.api.split()
     part = path[path.index("{") + 1 : path.index("}")].partition(":")[0]
 
-    async def handler(call: Call) -> Repaired | Progress:
+    async def handler(call: ApiCall) -> Repaired | Progress:
         given = call.body.model_dump()
         if act.what == "job":
             return await _on_job(call, act, given)
@@ -186,7 +199,7 @@ def write_of(kind: str) -> Endpoint:
     return endpoint_of(handler, method, path, name, act.says, role=act.role, body=body, **about)
 
 
-async def job_of(call: Call) -> JobInfo:
+async def job_of(call: ApiCall) -> JobInfo:
     """The job of the path; raises HTTPException."""
     job_id = call.number("job_id", "job")
     found = await call.site.ask(call.ops.job, job_id) if job_id > 0 else None
@@ -195,7 +208,7 @@ async def job_of(call: Call) -> JobInfo:
     return found
 
 
-async def _on_job(call: Call, act: OnThing, given: dict[str, Any]) -> Repaired | Progress:
+async def _on_job(call: ApiCall, act: OnThing, given: dict[str, Any]) -> Repaired | Progress:
     job = await job_of(call)
     if job.completed_at is not None and act.kind in ("cancel-job", "pause-job"):
         raise HTTPException(409, f"job {job.job_id} has completed")
@@ -211,21 +224,33 @@ async def _on_job(call: Call, act: OnThing, given: dict[str, Any]) -> Repaired |
     return await lasting(call, title, lambda on_progress: write(progress=on_progress))
 
 
-async def _has_schedule(call: Call, name: str) -> None:
+async def _has_schedule(call: ApiCall, name: str) -> None:
     if all(one.name != name for one in await call.site.ask(call.ops.schedules)):
         raise HTTPException(404, f"there is no schedule {shown.cut(name, 60)!r}; see /schedules")
 
 
 ENDPOINTS = [
     Endpoint(
-        "GET", "/instances", list_instances, InstanceInfo, query=Part, page=True, tag="instances"
+        "GET",
+        "/instances",
+        list_instances,
+        InstanceInfo,
+        query=ListInput,
+        page=True,
+        tag="instances",
     ),
     write_of("release"),
     Endpoint(
-        "GET", "/schedules", list_schedules, ScheduleInfo, query=Part, page=True, tag="schedules"
+        "GET",
+        "/schedules",
+        list_schedules,
+        ScheduleInfo,
+        query=ListInput,
+        page=True,
+        tag="schedules",
     ),
     *(write_of(f"{verb}-schedule") for verb in ("pause", "resume", "run", "delete")),
-    Endpoint("GET", "/limits", list_limits, TopicLimit, query=Part, page=True, tag="limits"),
+    Endpoint("GET", "/limits", list_limits, TopicLimit, query=ListInput, page=True, tag="limits"),
     write_of("remove-limit"),
     Endpoint("GET", "/locks", list_locks, Lock, query=Locks, page=True, tag="locks"),
     write_of("release-lock"),

@@ -16,23 +16,23 @@ from msgworker.web import shown
 from msgworker.web.api import calling
 from msgworker.web.api.calling import (
     Actor,
-    Asked,
-    Call,
+    ApiCall,
+    ApiInput,
     Endpoint,
     Flag,
     IdText,
     Instant,
     Kind,
     Limit,
+    ListInput,
     Page,
-    Part,
     Topic,
-    part_of,
+    page_of,
 )
 from msgworker.web.api.operations import job_of, write_of
 
 
-class Span(Asked):
+class Span(ApiInput):
     """window: of time, up to now."""
 
     window: Literal["1h", "6h", "24h"] = "1h"
@@ -44,19 +44,19 @@ class Window(Span):
     topic: Topic | None = None
 
 
-async def get_overview(call: Call) -> Overview:
+async def get_overview(call: ApiCall) -> Overview:
     """Counts up to 10,000 by state and topic, the oldest message, instances."""
     found: Overview = await call.site.look(call.ops.overview)
     return found
 
 
-async def list_topics(call: Call) -> Page:
+async def list_topics(call: ApiCall) -> Page:
     """All topics, with counts, pauses and limits."""
     found = await call.site.look(call.ops.overview)
-    return part_of(call, found.topics, lambda one: one.topic)
+    return page_of(call, found.topics, lambda one: one.topic)
 
 
-async def get_series(call: Call) -> History:
+async def get_series(call: ApiCall) -> History:
     """What instances did in each step of a window."""
     found: History = await call.site.look(
         call.ops.history, call.query.window, topic=call.query.topic
@@ -64,13 +64,13 @@ async def get_series(call: Call) -> History:
     return found
 
 
-async def get_timings(call: Call) -> Timings:
+async def get_timings(call: ApiCall) -> Timings:
     """What was done of each topic in a window, and how long it took."""
     found: Timings = await call.site.look(call.ops.timings, call.query.window)
     return found
 
 
-async def get_sizes(call: Call) -> Sizes:
+async def get_sizes(call: ApiCall) -> Sizes:
     """The bytes of the tables and of their indexes; null = unknown."""
     found: Sizes = await call.site.look(call.ops.sizes)
     return found
@@ -94,12 +94,12 @@ class Lanes(calling.Paging):
     by: Literal["behind", "blocked", "object"] = "behind"
 
 
-async def list_failures(call: Call) -> Page:
+async def list_failures(call: ApiCall) -> Page:
     """Dead and failing messages grouped by error, the largest group first."""
     return Page(await call.site.ask(call.ops.failures, **call.query.model_dump()))
 
 
-async def list_lanes(call: Call) -> Page:
+async def list_lanes(call: ApiCall) -> Page:
     """Objects that wait, with their heads and how many messages are behind them."""
     return Page(await call.site.ask(call.ops.lanes, **call.query.model_dump()))
 
@@ -107,7 +107,7 @@ async def list_lanes(call: Call) -> Page:
 # --- Jobs.
 
 
-class Jobs(Asked):
+class Jobs(ApiInput):
     """state: "open" = those that have not completed, "ended" = the others."""
 
     limit: Limit = 50
@@ -115,7 +115,7 @@ class Jobs(Asked):
     state: Literal["open", "ended"] | None = None
 
 
-async def list_jobs(call: Call) -> Page:
+async def list_jobs(call: ApiCall) -> Page:
     """Jobs, the newest first, and how far each is; payloads are not shown."""
     asked = call.query.model_dump(exclude={"state"})
     state = call.query.state
@@ -124,7 +124,7 @@ async def list_jobs(call: Call) -> Page:
     return Page(found, [replace(one, payload=None) for one in found])
 
 
-async def get_job(call: Call) -> JobInfo:
+async def get_job(call: ApiCall) -> JobInfo:
     """One job, and how far it is; its payload is not shown."""
     return replace(await job_of(call), payload=None)
 
@@ -135,7 +135,7 @@ _JOB: dict[str, Any] = {"paths": {"job_id": "the id of a job"}, "tag": "jobs"}
 # --- The audit: what was asked, by whom, from where and why; and operations as they run.
 
 
-class Entries(Asked):
+class Entries(ApiInput):
     """kind, actor: exactly. since: started since. msg_id: what was done to this message. payload:
     "1" shows payloads before an edit and after it, without what is hidden by the settings."""
 
@@ -148,7 +148,7 @@ class Entries(Asked):
     payload: Flag = "0"
 
 
-async def list_audit(call: Call) -> Page:
+async def list_audit(call: ApiCall) -> Page:
     """Operations, the newest first."""
     given = call.query.model_dump()
     asked, redact = given.pop("payload") == "1", call.site.settings.redact
@@ -159,7 +159,7 @@ async def list_audit(call: Call) -> Page:
     return Page(found)
 
 
-async def get_operation(call: Call) -> Operation:
+async def get_operation(call: ApiCall) -> Operation:
     """An operation as it is now: how many messages it has changed, and whether it has ended."""
     op_id = call.number("op_id", "operation")
     found = await call.site.ask(call.ops.operation, op_id)
@@ -170,7 +170,7 @@ async def get_operation(call: Call) -> Operation:
 
 ENDPOINTS: list[Endpoint] = [
     Endpoint("GET", "/overview", get_overview, Overview, tag="overview"),
-    Endpoint("GET", "/topics", list_topics, TopicInfo, query=Part, page=True, tag="topics"),
+    Endpoint("GET", "/topics", list_topics, TopicInfo, query=ListInput, page=True, tag="topics"),
     Endpoint("GET", "/metrics/series", get_series, History, query=Window, tag="overview"),
     Endpoint("GET", "/metrics/topics", get_timings, Timings, query=Span, tag="topics"),
     Endpoint("GET", "/sizes", get_sizes, Sizes, tag="overview"),

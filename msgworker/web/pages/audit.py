@@ -18,7 +18,7 @@ from msgworker.web import shown
 from msgworker.web.forms import SPANS, Chosen, id_of, whole
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, site_of
-from msgworker.web.threads import RunningWrite, TooMany, Work
+from msgworker.web.threads import RunningWrite, TooManyWrites, Work
 
 ROWS = 50
 
@@ -104,7 +104,7 @@ async def begun(request: Request, work: Work, **about: Any) -> Response:
     site = site_of(request)
     try:
         write = site.writes.start(work, by=site.viewer(request).name, **about)
-    except TooMany as error:
+    except TooManyWrites as error:
         raise HTTPException(503, str(error)) from error
     for _ in range(int(SOON_SECONDS / LOOK_SECONDS)):
         if write.over.is_set():
@@ -116,13 +116,13 @@ async def begun(request: Request, work: Work, **about: Any) -> Response:
     )
 
 
-def write_of(site: Site, request: Request) -> RunningWrite | None:
+def running_write(site: Site, request: Request) -> RunningWrite | None:
     return site.writes.get(request.path_params["write_id"])
 
 
 async def write(request: Request) -> Response:
     site = site_of(request)
-    found = write_of(site, request)
+    found = running_write(site, request)
     if found is None:
         op_id = whole(request.query_params, "op", 0, 0, 2**62) or None
         return site.render(request, "write_gone.html", 404, op_id=op_id)
@@ -135,7 +135,7 @@ async def write(request: Request) -> Response:
 async def end(request: Request) -> Response:
     site = site_of(request)
     site.need(request, Role.OPERATOR)
-    found = write_of(site, request)
+    found = running_write(site, request)
     if found is None:
         raise HTTPException(404, "this process does not know that write; the audit shows it")
     found.end()

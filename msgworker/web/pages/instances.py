@@ -80,7 +80,7 @@ SHARDS = 40
 
 
 @dataclass(slots=True)
-class Group:
+class PartitionGroup:
     """Workers that share a table by partitions: its members, and the shards of each owner."""
 
     name: str
@@ -94,24 +94,24 @@ class Group:
         return [(name, name in self.members, sorted(self.shards.get(name, []))) for name in names]
 
 
-def split(held: Iterable[Lease]) -> tuple[list[Group], list[Lease]]:
+def split(held: Iterable[Lease]) -> tuple[list[PartitionGroup], list[Lease]]:
     """The locks of partition groups, by group, and the others."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, PartitionGroup] = {}
     others = []
     for one in held:
         group, _, rest = one.name.partition(":")
         kind, _, name = rest.partition(":")
         if kind == "member" and name:
-            groups.setdefault(group, Group(group)).members.add(name)
+            groups.setdefault(group, PartitionGroup(group)).members.add(name)
         elif kind == "shard" and name.isdecimal() and len(name) < 10:
-            shards = groups.setdefault(group, Group(group)).shards
+            shards = groups.setdefault(group, PartitionGroup(group)).shards
             shards.setdefault(one.owner, []).append(int(name))
         else:
             others.append(one)
     return sorted(groups.values(), key=lambda one: one.name), others
 
 
-def places(found: Iterable[InstanceInfo]) -> list[tuple[str, str]]:
+def scoped_instances(found: Iterable[InstanceInfo]) -> list[tuple[str, str]]:
     """Instances that look at a part of the table, and at which."""
     rows = []
     for one in found:
@@ -122,7 +122,7 @@ def places(found: Iterable[InstanceInfo]) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CentreLocks:
     """The locks of one centre. title: what it is. act: the kind of write that takes one away.
     held: None = why they are not known is in `missing`."""
 
@@ -130,7 +130,7 @@ class Kept:
     act: str
     held: list[Lease] | None
     missing: Refused | None
-    groups: list[Group]
+    groups: list[PartitionGroup]
     rows: list[Lease]
 
     @property
@@ -139,11 +139,11 @@ class Kept:
         return max(0, len(self.rows) - ROWS)
 
 
-def kept(title: str, act: str, found: list[Lease] | Refused) -> Kept:
+def kept(title: str, act: str, found: list[Lease] | Refused) -> CentreLocks:
     """What a page shows of a centre."""
     if isinstance(found, Refused):
-        return Kept(title, act, None, found, [], [])
-    return Kept(title, act, found, None, *split(found))
+        return CentreLocks(title, act, None, found, [], [])
+    return CentreLocks(title, act, found, None, *split(found))
 
 
 async def _elsewhere(site: Site, there: LazyCentre) -> list[Lease] | Refused:
@@ -169,7 +169,7 @@ async def locks(request: Request) -> Response:
         "locks.html",
         centres=found,
         most=ROWS,
-        places=places(await site.look(site.ops.instances)),
+        places=scoped_instances(await site.look(site.ops.instances)),
         named=SHARDS,
     )
 

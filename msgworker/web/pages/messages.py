@@ -137,7 +137,7 @@ DEEPEST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Moment:
     """Something that happened to a message, or will. word: its kind, also its colour."""
 
     at: datetime
@@ -146,33 +146,33 @@ class Event:
     coming: bool = False
 
 
-def timeline(info: MessageInfo, audit: Sequence[AuditEntry] = ()) -> list[Event]:
+def timeline(info: MessageInfo, audit: Sequence[AuditEntry] = ()) -> list[Moment]:
     """What is known of a message's life, in its order; what is to come is last."""
     past = sorted(_past(info, audit), key=lambda one: one.at)
     waits = info.status in (State.NEW, State.FAILED)
     if waits and info.available_at is not None:
         word = "retry" if info.status is State.FAILED else "due"
-        past.append(Event(info.available_at, word, coming=True))
+        past.append(Moment(info.available_at, word, coming=True))
     return past
 
 
-def _past(info: MessageInfo, audit: Sequence[AuditEntry]) -> Iterator[Event]:
+def _past(info: MessageInfo, audit: Sequence[AuditEntry]) -> Iterator[Moment]:
     if info.created_at is not None:
-        yield Event(info.created_at, "inserted")
+        yield Moment(info.created_at, "inserted")
     for one in info.tries:
         if one.started_at is not None:
             word = "claimed" if one.kind == Kind.CRASH else "started"
-            yield Event(one.started_at, word, one.instance or "")
-        yield Event(one.ended_at, one.kind, f"try {one.number}")
+            yield Moment(one.started_at, word, one.instance or "")
+        yield Moment(one.ended_at, one.kind, f"try {one.number}")
     if info.status is State.PROCESSING and info.claimed_at is not None:
-        yield Event(info.claimed_at, "claimed", info.claimed_by or "")
+        yield Moment(info.claimed_at, "claimed", info.claimed_by or "")
     for entry in audit:
-        yield Event(entry.changed_at or entry.started_at, entry.kind, f"by {entry.actor}")
+        yield Moment(entry.changed_at or entry.started_at, entry.kind, f"by {entry.actor}")
     if info.cancel is not None:
-        yield Event(info.cancel.requested_at, "cancel requested", f"by {info.cancel.actor}")
+        yield Moment(info.cancel.requested_at, "cancel requested", f"by {info.cancel.actor}")
     if info.finished_at is not None and info.status in (State.DONE, State.DEAD):
         last = max((one.ended_at for one in info.tries), default=info.finished_at)
-        yield Event(max(info.finished_at, last), info.status.value)  # by two clocks
+        yield Moment(max(info.finished_at, last), info.status.value)  # by two clocks
 
 
 def reasons(found: Explanation | None) -> list[Explanation]:

@@ -110,7 +110,7 @@ def _picture(
     text: Callable[[Any], str],
 ) -> dict[str, Any]:
     at = [one.at for one in points]
-    ticks = [at[place] for place in places(len(at))]
+    ticks = [at[place] for place in tick_places(len(at))]
     return {
         "title": title,
         "keys": tuple(series),
@@ -120,7 +120,7 @@ def _picture(
     }
 
 
-def places(count: int) -> list[int]:
+def tick_places(count: int) -> list[int]:
     """Where labels stand below a picture: at both ends and between."""
     return sorted({0, count // 2, count - 1}) if count else []
 
@@ -145,7 +145,7 @@ async def overview(request: Request) -> Response:
         times, (minutes, _) = {one.topic: one for one in timings.topics}, WINDOWS[window]
         return {
             "found": found,
-            "trouble": lines(
+            "trouble": trouble_lines(
                 found,
                 times,
                 database=site.hardships.summary,
@@ -190,7 +190,9 @@ class Line:
     path: Mapping[str, str] = field(default_factory=dict)
 
 
-def lines(found: Overview, times: Mapping[str, TopicTimes], *, database: str = "") -> list[Line]:
+def trouble_lines(
+    found: Overview, times: Mapping[str, TopicTimes], *, database: str = ""
+) -> list[Line]:
     """What is wrong now, the worst first. times: of a window, by topic. database: why reads of this
     dashboard failed, "" = none did."""
     trouble = []
@@ -282,7 +284,7 @@ TOPIC_ROWS = 500
 STATES = (State.NEW, State.PROCESSING, State.FAILED, State.DEAD)
 
 
-def held_up(one: TopicInfo) -> str:
+def why_held(one: TopicInfo) -> str:
     """Why its messages do not run, "" = nothing is known."""
     if one.paused is not None:
         return f"paused by {one.paused.actor}"
@@ -302,7 +304,7 @@ async def topics(request: Request) -> Response:
         found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))
         return {
             "rows": [
-                (one, held_up(one), times.get(one.topic, TopicTimes(one.topic)))
+                (one, why_held(one), times.get(one.topic, TopicTimes(one.topic)))
                 for one in found[:TOPIC_ROWS]
             ],
             "left": max(0, len(found) - TOPIC_ROWS),
@@ -345,7 +347,7 @@ async def topic(request: Request) -> Response:
         return {
             "info": info,
             "words": state_of(info, times),
-            "why": held_up(info),
+            "why": why_held(info),
             "counts": [(state.value, count) for state, count in counts if not count.about],
             "times": times,
             "pace": pace(times.done / WINDOWS[window][0]),
